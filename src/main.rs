@@ -1,0 +1,3 @@
+//! `chakram`: replays machine-learning execution traces on hardware you do not have.
+
+fn main() {}
