@@ -1,0 +1,46 @@
+//! Small integer names for things, so that an index of one kind cannot be used for another.
+
+use std::fmt;
+
+macro_rules! index {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The position in an array.
+            #[inline]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+index!(
+    /// A participant of the job, from 0.
+    Rank
+);
+index!(
+    /// A simulated accelerator, from 0; its coordinates count the innermost dimension fastest.
+    Npu
+);
+index!(
+    /// A node inside one graph: its position in ascending order of the file's ids.
+    NodeIndex
+);
+index!(
+    /// A graph of a workload; ranks that do the same share one.
+    GraphId
+);
+index!(
+    /// A group of a workload.
+    GroupId
+);

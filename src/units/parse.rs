@@ -1,0 +1,222 @@
+//! Quantities as people write them in machine files and on the command line: `"450 GB/s"`.
+
+use super::{Bandwidth, Bytes, FlopRate, Span};
+use std::str::FromStr;
+
+/// Why a text is not the quantity it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {what}: {why}; write for example `{example}`")]
+pub struct QuantityError {
+    text: String,
+    what: &'static str,
+    why: String,
+    example: &'static str,
+}
+
+/// One kind of quantity: how it is called, an example, and what each unit is worth.
+struct Kind {
+    what: &'static str,
+    example: &'static str,
+    units: &'static [(&'static str, f64)],
+}
+
+const TIME: Kind = Kind {
+    what: "a duration",
+    example: "500 ns",
+    units: &[
+        ("ps", 1e-12),
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1.0),
+    ],
+};
+
+const SIZE: Kind = Kind {
+    what: "a size",
+    example: "64 MiB",
+    units: &[
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("TB", 1e12),
+        ("KiB", 1024.0),
+        ("MiB", 1_048_576.0),
+        ("GiB", 1_073_741_824.0),
+        ("TiB", 1_099_511_627_776.0),
+    ],
+};
+
+const BANDWIDTH: Kind = Kind {
+    what: "a bandwidth",
+    example: "450 GB/s",
+    units: &[
+        ("B/s", 1.0),
+        ("kB/s", 1e3),
+        ("MB/s", 1e6),
+        ("GB/s", 1e9),
+        ("TB/s", 1e12),
+        ("KiB/s", 1024.0),
+        ("MiB/s", 1_048_576.0),
+        ("GiB/s", 1_073_741_824.0),
+        ("TiB/s", 1_099_511_627_776.0),
+        ("Mbit/s", 1e6 / 8.0),
+        ("Gbit/s", 1e9 / 8.0),
+        ("Tbit/s", 1e12 / 8.0),
+    ],
+};
+
+const RATE: Kind = Kind {
+    what: "a rate of operations",
+    example: "989 TFLOP/s",
+    units: &[
+        ("MFLOP/s", 1e6),
+        ("GFLOP/s", 1e9),
+        ("TFLOP/s", 1e12),
+        ("PFLOP/s", 1e15),
+        ("GOP/s", 1e9),
+        ("TOP/s", 1e12),
+        ("POP/s", 1e15),
+    ],
+};
+
+/// Splits `text` into a number and a unit and returns the value in base units.
+fn parse(text: &str, kind: &Kind) -> Result<f64, QuantityError> {
+    let fail = |why: String| QuantityError {
+        text: text.chars().take(40).collect(),
+        what: kind.what,
+        why,
+        example: kind.example,
+    };
+    let trimmed = text.trim();
+    let end = trimmed
+        .char_indices()
+        .find(|&(i, c)| {
+            let exponent_sign =
+                (c == '+' || c == '-') && i > 0 && matches!(trimmed.as_bytes()[i - 1], b'e' | b'E');
+            let exponent = (c == 'e' || c == 'E')
+                && trimmed[i + 1..]
+                    .starts_with(|n: char| n.is_ascii_digit() || n == '-' || n == '+');
+            !(c.is_ascii_digit() || matches!(c, '.' | '_') || (c == '-' && i == 0))
+                && !exponent_sign
+                && !exponent
+        })
+        .map_or(trimmed.len(), |(i, _)| i);
+    let (number, unit) = trimmed.split_at(end);
+    let unit = unit.trim();
+    let allowed = || {
+        let names: Vec<_> = kind.units.iter().map(|(name, _)| *name).collect();
+        names.join(", ")
+    };
+    let value: f64 = number
+        .replace('_', "")
+        .parse()
+        .map_err(|_| fail("it does not begin with a number".to_owned()))?;
+    if !value.is_finite() || value < 0.0 {
+        return Err(fail(
+            "the number must be finite and not negative".to_owned(),
+        ));
+    }
+    if unit.is_empty() && value != 0.0 {
+        return Err(fail(format!("it has no unit (one of {})", allowed())));
+    }
+    let factor = match kind.units.iter().find(|(name, _)| *name == unit) {
+        Some(&(_, factor)) => factor,
+        None if unit.is_empty() => 0.0,
+        None => {
+            return Err(fail(format!(
+                "the unit `{unit}` is not one of {}",
+                allowed()
+            )));
+        }
+    };
+    Ok(value * factor)
+}
+
+/// Refuses zero with the same words for every rate.
+fn positive<T>(text: &str, kind: &Kind, value: Option<T>) -> Result<T, QuantityError> {
+    value.ok_or_else(|| QuantityError {
+        text: text.chars().take(40).collect(),
+        what: kind.what,
+        why: "it must be more than zero".to_owned(),
+        example: kind.example,
+    })
+}
+
+impl FromStr for Span {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let span = Self::from_seconds(parse(text, &TIME)?);
+        positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
+            why: "it is longer than 213 days".to_owned(),
+            ..e
+        })
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let bytes = parse(text, &SIZE)?;
+        if bytes.fract() != 0.0 || bytes >= 9.0e18 {
+            return Err(QuantityError {
+                text: text.chars().take(40).collect(),
+                what: SIZE.what,
+                why: "it must be a whole number of bytes below 9 EB".to_owned(),
+                example: SIZE.example,
+            });
+        }
+        Ok(Self(bytes as u64))
+    }
+}
+
+impl FromStr for Bandwidth {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        positive(text, &BANDWIDTH, Self::new(parse(text, &BANDWIDTH)?))
+    }
+}
+
+impl FromStr for FlopRate {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        positive(text, &RATE, Self::new(parse(text, &RATE)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimal_and_binary_units_differ() {
+        // 50 GB/s = 50e9; 50 GiB/s = 50 * 1,073,741,824 = 53.687 GB/s; 400 Gbit/s = 50 GB/s.
+        let rate = |t: &str| t.parse::<Bandwidth>().unwrap().bytes_per_second();
+        assert_eq!(rate("50 GB/s"), 50e9);
+        assert_eq!(rate("50GiB/s"), 53_687_091_200.0);
+        assert_eq!(rate("400 Gbit/s"), 50e9);
+        assert_eq!("64 MiB".parse::<Bytes>().unwrap(), Bytes(67_108_864));
+        assert_eq!("1e3 kB".parse::<Bytes>().unwrap(), Bytes(1_000_000));
+        assert_eq!("1.5 us".parse::<Span>().unwrap(), Span(1_500_000));
+        assert_eq!("0".parse::<Span>().unwrap(), Span::ZERO);
+        assert_eq!(
+            "312 TFLOP/s".parse::<FlopRate>().unwrap().per_second(),
+            312e12
+        );
+    }
+
+    #[test]
+    fn refusals_say_what_is_allowed() {
+        let text = "50 gb/s".parse::<Bandwidth>().unwrap_err().to_string();
+        assert!(text.contains("GB/s") && text.contains("`gb/s`"), "{text}");
+        assert!("50".parse::<Bandwidth>().is_err());
+        assert!("0 GB/s".parse::<Bandwidth>().is_err());
+        assert!("-1 ns".parse::<Span>().is_err());
+        assert!("1e9 s".parse::<Span>().is_err());
+        assert!("1.5 B".parse::<Bytes>().is_err());
+        assert!("fast".parse::<FlopRate>().is_err());
+        assert!("é".parse::<Span>().is_err());
+        assert!("1eé".parse::<Span>().is_err());
+    }
+}
