@@ -1,0 +1,291 @@
+//! Attribute values, coerced.
+//!
+//! Producers disagree on types: `is_cpu_op` is a bool here and an int32 there, `comm_size` is signed
+//! or unsigned, sizes come as text with a `.0` tail. A value is looked up by name and converted to
+//! what the reader needs; only a value that has no such reading is an error.
+
+use super::TraceError;
+use super::wire::{Cursor, Raw, repeated_varints};
+
+/// The number of the first scalar field of an attribute's `oneof`, and of the last list.
+const FIRST_VALUE: u32 = 3;
+const LAST_VALUE: u32 = 32;
+
+/// A named value, borrowed from its record.
+#[derive(Clone, Copy, Debug)]
+pub struct Attr<'a> {
+    /// The name, as bytes; names that matter here are ASCII.
+    pub name: &'a [u8],
+    /// The field number inside the `oneof` and its raw value, if there is one.
+    value: Option<(u32, Raw<'a>)>,
+    /// Where the attribute stands in the file.
+    pub offset: usize,
+}
+
+/// A value as a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    Unsigned(u64),
+    Signed(i64),
+    Real(f64),
+}
+
+impl<'a> Attr<'a> {
+    /// Reads one `AttributeProto` that starts at byte `offset` of the file.
+    #[inline]
+    pub fn scan(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
+        let mut attr = Self {
+            name: &[],
+            value: None,
+            offset,
+        };
+        let mut cursor = Cursor::new(message, offset);
+        while !cursor.is_empty() {
+            let at = cursor.offset();
+            match cursor.field()? {
+                (1, Raw::Bytes(name, _)) => attr.name = name,
+                (1 | 2, raw) if !matches!(raw, Raw::Bytes(..)) => {
+                    return Err(TraceError::malformed(at, "an attribute's name is not text"));
+                }
+                (number @ FIRST_VALUE..=LAST_VALUE, raw) => {
+                    if !wire_type_fits(number, raw) {
+                        return Err(TraceError::malformed(
+                            at,
+                            format!("field {number} of an attribute has the wrong wire type"),
+                        ));
+                    }
+                    attr.value = Some((number, raw));
+                }
+                _ => {}
+            }
+        }
+        Ok(attr)
+    }
+
+    /// Whether a value is set at all; some producers write attributes without one.
+    pub fn is_set(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// The attribute's name for messages.
+    fn label(&self) -> String {
+        String::from_utf8_lossy(self.name).into_owned()
+    }
+
+    fn unreadable(&self, wanted: &str) -> TraceError {
+        TraceError::malformed(
+            self.offset,
+            format!("attribute `{}` cannot be read as {wanted}", self.label()),
+        )
+    }
+
+    #[inline]
+    fn number(&self) -> Option<Number> {
+        let (number, raw) = self.value?;
+        Some(match (number, raw) {
+            (3, Raw::Fixed64(bits)) => Number::Real(f64::from_bits(bits)),
+            (5, Raw::Fixed32(bits)) => Number::Real(f64::from(f32::from_bits(bits))),
+            (7, Raw::Varint(v)) => Number::Signed(i64::from(v as i32)),
+            (9, Raw::Varint(v)) => Number::Signed(v as i64),
+            (11, Raw::Varint(v)) => Number::Unsigned(u64::from(v as u32)),
+            (13, Raw::Varint(v)) => Number::Unsigned(v),
+            (15, Raw::Varint(v)) => Number::Signed(i64::from(zigzag(u64::from(v as u32)) as i32)),
+            (17, Raw::Varint(v)) => Number::Signed(zigzag(v)),
+            (19, Raw::Fixed32(v)) => Number::Unsigned(u64::from(v)),
+            (21, Raw::Fixed64(v)) => Number::Unsigned(v),
+            (23, Raw::Fixed32(v)) => Number::Signed(i64::from(v as i32)),
+            (25, Raw::Fixed64(v)) => Number::Signed(v as i64),
+            (27, Raw::Varint(v)) => Number::Unsigned(u64::from(v != 0)),
+            (29 | 31, Raw::Bytes(text, _)) => {
+                let text = std::str::from_utf8(text).ok()?.trim();
+                if let Ok(v) = text.parse::<u64>() {
+                    Number::Unsigned(v)
+                } else if let Ok(v) = text.parse::<i64>() {
+                    Number::Signed(v)
+                } else {
+                    match text {
+                        "True" | "true" => Number::Unsigned(1),
+                        "False" | "false" => Number::Unsigned(0),
+                        _ => Number::Real(text.parse().ok()?),
+                    }
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    /// The value as a count. Whole reals and text count; negative values do not.
+    #[inline]
+    pub fn as_u64(&self) -> Result<u64, TraceError> {
+        match self.number() {
+            Some(Number::Unsigned(v)) => Ok(v),
+            Some(Number::Signed(v)) if v >= 0 => Ok(v as u64),
+            Some(Number::Real(v)) if v >= 0.0 && v.fract() == 0.0 && v < 1.8e19 => Ok(v as u64),
+            _ => Err(self.unreadable("a count")),
+        }
+    }
+
+    /// The value as a whole number of either sign.
+    #[inline]
+    pub fn as_i64(&self) -> Result<i64, TraceError> {
+        match self.number() {
+            Some(Number::Unsigned(v)) => i64::try_from(v).ok(),
+            Some(Number::Signed(v)) => Some(v),
+            Some(Number::Real(v)) if v.fract() == 0.0 && v.abs() < 9.2e18 => Some(v as i64),
+            _ => None,
+        }
+        .ok_or_else(|| self.unreadable("a whole number"))
+    }
+
+    /// The value as yes or no.
+    #[inline]
+    pub fn as_bool(&self) -> Result<bool, TraceError> {
+        match self.number() {
+            Some(Number::Unsigned(v)) => Ok(v != 0),
+            Some(Number::Signed(v)) => Ok(v != 0),
+            _ => Err(self.unreadable("yes or no")),
+        }
+    }
+
+    /// The value as text, if it is text.
+    pub fn as_str(&self) -> Result<Option<&'a str>, TraceError> {
+        match self.value {
+            Some((29 | 31, Raw::Bytes(text, _))) => std::str::from_utf8(text)
+                .map(Some)
+                .map_err(|_| self.unreadable("text: it is not UTF-8")),
+            _ => Ok(None),
+        }
+    }
+
+    /// The value as a mask: bit `i` is entry `i` of a list of booleans or whole numbers. `None` when
+    /// every entry is set: such a list says "all", whatever the number of dimensions it was written
+    /// for.
+    pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
+        let Some((number @ (8 | 10 | 12 | 14 | 28), Raw::Bytes(list, at))) = self.value else {
+            return Err(self.unreadable("a list of booleans"));
+        };
+        debug_assert!(number % 2 == 0, "lists have even numbers");
+        let mut mask = 0_u32;
+        let mut length = 0_u32;
+        let mut cursor = Cursor::new(list, at);
+        while !cursor.is_empty() {
+            let offset = cursor.offset();
+            if let (1, raw) = cursor.field()? {
+                repeated_varints(raw, offset, |value| {
+                    if value != 0 && length < 32 {
+                        mask |= 1 << length;
+                    }
+                    length += 1;
+                    Ok(())
+                })?;
+            }
+        }
+        if length > 32 {
+            return Err(self.unreadable("a list of at most 32 booleans"));
+        }
+        let all = mask.count_ones() == length;
+        Ok((!all).then_some(mask))
+    }
+}
+
+#[inline]
+fn zigzag(v: u64) -> i64 {
+    (v >> 1) as i64 ^ -((v & 1) as i64)
+}
+
+/// Whether the wire type of `raw` is the one that field `number` of the `oneof` must have.
+#[inline]
+fn wire_type_fits(number: u32, raw: Raw<'_>) -> bool {
+    if number % 2 == 0 {
+        return matches!(raw, Raw::Bytes(..));
+    }
+    match number {
+        3 | 21 | 25 => matches!(raw, Raw::Fixed64(_)),
+        5 | 19 | 23 => matches!(raw, Raw::Fixed32(_)),
+        29 | 31 => matches!(raw, Raw::Bytes(..)),
+        _ => matches!(raw, Raw::Varint(_)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{AttributeProto, BoolList, attribute_proto::Value};
+    use super::*;
+    use prost::Message;
+
+    fn with<T>(value: Value, read: impl FnOnce(Attr<'_>) -> T) -> T {
+        let message = AttributeProto {
+            name: "x".into(),
+            value: Some(value),
+            ..AttributeProto::default()
+        }
+        .encode_to_vec();
+        read(Attr::scan(&message, 0).unwrap())
+    }
+
+    #[test]
+    fn every_numeric_type_reads_as_a_count() {
+        for value in [
+            Value::DoubleVal(5.0),
+            Value::FloatVal(5.0),
+            Value::Int32Val(5),
+            Value::Int64Val(5),
+            Value::Uint32Val(5),
+            Value::Uint64Val(5),
+            Value::Sint32Val(5),
+            Value::Sint64Val(5),
+            Value::Fixed32Val(5),
+            Value::Fixed64Val(5),
+            Value::Sfixed32Val(5),
+            Value::Sfixed64Val(5),
+            Value::StringVal("5".into()),
+            Value::StringVal("5.0".into()),
+        ] {
+            let label = format!("{value:?}");
+            assert_eq!(with(value, |a| a.as_u64().unwrap()), 5, "{label}");
+        }
+        for value in [
+            Value::Int32Val(-5),
+            Value::Int64Val(-5),
+            Value::Sint32Val(-5),
+            Value::Sint64Val(-5),
+            Value::Sfixed32Val(-5),
+            Value::Sfixed64Val(-5),
+            Value::DoubleVal(-5.0),
+        ] {
+            let label = format!("{value:?}");
+            assert!(with(value.clone(), |a| a.as_u64().is_err()), "{label}");
+            assert_eq!(with(value, |a| a.as_i64().unwrap()), -5, "{label}");
+        }
+        assert!(with(Value::DoubleVal(5.5), |a| a.as_u64().is_err()));
+        assert!(with(Value::StringVal("five".into()), |a| a
+            .as_u64()
+            .is_err()));
+    }
+
+    #[test]
+    fn booleans_come_as_bool_int_or_text() {
+        assert!(with(Value::BoolVal(true), |a| a.as_bool().unwrap()));
+        assert!(!with(Value::Int32Val(0), |a| a.as_bool().unwrap()));
+        assert!(with(Value::StringVal("True".into()), |a| a
+            .as_bool()
+            .unwrap()));
+    }
+
+    #[test]
+    fn lists_of_booleans_become_masks() {
+        let list = BoolList {
+            values: vec![true, false, true],
+        };
+        let mask = with(Value::BoolList(list), |a| a.as_mask().unwrap());
+        assert_eq!(mask, Some(0b101));
+        let all = BoolList {
+            values: vec![true; 4],
+        };
+        assert_eq!(with(Value::BoolList(all), |a| a.as_mask().unwrap()), None);
+        let long = BoolList {
+            values: vec![true; 33],
+        };
+        assert!(with(Value::BoolList(long), |a| a.as_mask().is_err()));
+    }
+}

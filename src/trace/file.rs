@@ -1,0 +1,230 @@
+//! Trace files: finding them, and their contents after decompression.
+
+use super::TraceError;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Files at least this large are mapped, smaller ones are read.
+const MAP_FROM: u64 = 1 << 20;
+/// The most that a compressed file may grow to.
+const MAX_CONTENTS: u64 = 64 << 30;
+
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// The contents of a file, decompressed if its first bytes say gzip or zstd.
+#[derive(Debug)]
+pub struct Contents(Held);
+
+#[derive(Debug)]
+enum Held {
+    Mapped(memmap2::Mmap),
+    Read(Vec<u8>),
+}
+
+impl Contents {
+    /// Opens `path`. The file is closed again before this returns, so any number may be held.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let io = |doing| {
+            move |source| TraceError::Io {
+                file: path.to_owned(),
+                doing,
+                source,
+            }
+        };
+        let mut file = File::open(path).map_err(io("open"))?;
+        let size = file.metadata().map_err(io("ask for the size"))?.len();
+        let held = if size >= MAP_FROM {
+            // SAFETY: the map is read-only and private. Should another process truncate the file
+            // meanwhile, the read faults, as it would fail with an error on a read file.
+            Held::Mapped(unsafe { memmap2::Mmap::map(&file) }.map_err(io("map"))?)
+        } else {
+            let mut bytes = Vec::with_capacity(size as usize);
+            file.read_to_end(&mut bytes).map_err(io("read"))?;
+            Held::Read(bytes)
+        };
+        let this = Self(held);
+        match decompressed(this.as_slice()) {
+            Some(result) => Ok(Self(Held::Read(result.map_err(io("decompress"))?))),
+            None => Ok(this),
+        }
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Held::Mapped(map) => map,
+            Held::Read(bytes) => bytes,
+        }
+    }
+}
+
+/// The decompressed bytes, `None` when they are not compressed.
+pub fn decompressed(bytes: &[u8]) -> Option<std::io::Result<Vec<u8>>> {
+    // Corrupt data can ask for any amount of memory, so growth is bounded by the input's size too.
+    let limit = MAX_CONTENTS.min((bytes.len() as u64).saturating_mul(1 << 16));
+    if bytes.starts_with(&ZSTD_MAGIC) {
+        Some(zstd::stream::read::Decoder::new(bytes).and_then(|d| bounded(d, limit)))
+    } else if bytes.starts_with(&GZIP_MAGIC) {
+        Some(bounded(flate2::bufread::MultiGzDecoder::new(bytes), limit))
+    } else {
+        None
+    }
+}
+
+fn bounded(reader: impl Read, limit: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(std::io::Error::other(format!(
+            "it decompresses to more than {limit} bytes"
+        )));
+    }
+    Ok(bytes)
+}
+
+/// One rank's trace file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankFile {
+    /// The rank, from the file's name.
+    pub rank: u32,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// The endings that a trace file may have after `{prefix}.{rank}`.
+const ENDINGS: [&str; 3] = [".et", ".et.gz", ".et.zst"];
+
+/// The rank in a file name `{prefix}.{rank}.et`, with the prefix.
+fn split_name(name: &str) -> Option<(&str, u32)> {
+    let stem = ENDINGS
+        .iter()
+        .find_map(|ending| name.strip_suffix(ending))?;
+    let (prefix, rank) = stem.rsplit_once('.')?;
+    let plain = !rank.is_empty() && rank.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| rank.parse().ok().map(|rank| (prefix, rank)))?
+}
+
+/// Finds the trace files that `path` means: a folder with traces of one job, one file of the job
+/// (then only that one), or the prefix that the files of a job share. Sorted by rank.
+///
+/// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
+pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
+    let name_of = |p: &Path| p.file_name().and_then(|n| n.to_str()).map(str::to_owned);
+    if path.is_file() {
+        let rank = name_of(path).and_then(|n| split_name(&n).map(|(_, rank)| rank));
+        return match rank {
+            Some(rank) => Ok(vec![RankFile {
+                rank,
+                path: path.to_owned(),
+            }]),
+            None => Err(not_found(path, "the name is not `PREFIX.RANK.et`")),
+        };
+    }
+    let (folder, wanted) = if path.is_dir() {
+        (path.to_owned(), None)
+    } else {
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        (parent, name_of(path))
+    };
+    let listing = std::fs::read_dir(&folder).map_err(|source| TraceError::Io {
+        file: folder.clone(),
+        doing: "list",
+        source,
+    })?;
+    let mut found: Vec<(String, RankFile)> = Vec::new();
+    for entry in listing {
+        let entry = entry.map_err(|source| TraceError::Io {
+            file: folder.clone(),
+            doing: "list",
+            source,
+        })?;
+        let name = entry.file_name();
+        let Some((prefix, rank)) = name.to_str().and_then(split_name) else {
+            continue;
+        };
+        if wanted.as_deref().is_none_or(|w| w == prefix) {
+            let path = entry.path();
+            found.push((prefix.to_owned(), RankFile { rank, path }));
+        }
+    }
+    found.sort();
+    let Some((prefix, _)) = found.first() else {
+        return Err(not_found(path, "no file is named `PREFIX.RANK.et`"));
+    };
+    if let Some((other, _)) = found.iter().find(|(p, _)| p != prefix) {
+        return Err(not_found(
+            path,
+            &format!(
+                "the folder holds several jobs; name one, for example {} or {}",
+                folder.join(prefix).display(),
+                folder.join(other).display()
+            ),
+        ));
+    }
+    let files: Vec<RankFile> = found.into_iter().map(|(_, file)| file).collect();
+    if let Some(pair) = files.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
+        return Err(not_found(
+            path,
+            &format!(
+                "rank {} has two files, {} and {}",
+                pair[0].rank,
+                pair[0].path.display(),
+                pair[1].path.display()
+            ),
+        ));
+    }
+    Ok(files)
+}
+
+fn not_found(path: &Path, why: &str) -> TraceError {
+    TraceError::Refused {
+        place: super::Place {
+            file: Some(path.to_owned()),
+            ..super::Place::default()
+        },
+        found: format!("no traces here: {why}"),
+        hint: "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, …"
+            .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_split_into_prefix_and_rank() {
+        assert_eq!(split_name("a.b.12.et"), Some(("a.b", 12)));
+        assert_eq!(split_name("a.0.et.zst"), Some(("a", 0)));
+        for bad in [
+            "a.et",
+            "a.+1.et",
+            "a.x.et",
+            "a.1.json",
+            "a..et",
+            "a.99999999999.et",
+        ] {
+            assert_eq!(split_name(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn compression_is_known_by_its_first_bytes() {
+        let plain = b"hello".repeat(100);
+        assert!(decompressed(&plain).is_none());
+        let zstd = zstd::encode_all(&plain[..], 3).unwrap();
+        assert_eq!(decompressed(&zstd).unwrap().unwrap(), plain);
+        assert!(decompressed(&zstd[..zstd.len() - 3]).unwrap().is_err());
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, &plain).unwrap();
+        assert_eq!(
+            decompressed(&gzip.finish().unwrap()).unwrap().unwrap(),
+            plain
+        );
+    }
+}

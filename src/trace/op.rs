@@ -1,0 +1,288 @@
+//! What a node does, decided once from its type and attributes.
+
+use super::{CollectiveKind, Dtype, TraceError};
+use crate::units::Span;
+
+/// A group as a trace names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupName<'a> {
+    /// All ranks: the attribute is absent, empty or `0`.
+    #[default]
+    World,
+    /// By number, or by a text that is one.
+    Number(u64),
+    /// By any other text.
+    Text(&'a str),
+}
+
+impl<'a> GroupName<'a> {
+    /// The group called `text`.
+    pub fn from_text(text: &'a str) -> Self {
+        match text.parse::<u64>() {
+            Ok(number) if !text.starts_with('+') => Self::from_number(number),
+            _ if text.is_empty() => Self::World,
+            _ => Self::Text(text),
+        }
+    }
+
+    /// The group with this number.
+    pub fn from_number(number: u64) -> Self {
+        match number {
+            0 => Self::World,
+            _ => Self::Number(number),
+        }
+    }
+}
+
+/// Which memory a load or store reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryPlace {
+    /// The NPU's own.
+    Local,
+    /// Beyond the NPU.
+    Remote,
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Op<'a> {
+    /// Nothing, in no time: an INVALID or METADATA node.
+    Nothing,
+    /// Work on the host; lasts as recorded.
+    Host,
+    /// A kernel. Zero FLOPs and zero bytes mean that the trace does not say.
+    Compute {
+        /// Operations.
+        flops: u64,
+        /// Bytes read and written.
+        bytes: u64,
+        /// The format it computes in, if the trace says.
+        dtype: Option<Dtype>,
+    },
+    /// A load or store.
+    Memory {
+        /// Whether bytes leave the NPU.
+        store: bool,
+        /// Which memory.
+        place: MemoryPlace,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// One half of a message.
+    Message {
+        /// Whether this rank receives.
+        receive: bool,
+        /// The rank at the other end.
+        peer: u32,
+        /// Told apart by this from other messages between the two.
+        tag: i32,
+        /// How many bytes.
+        bytes: u64,
+        /// This rank's own number, if the node says it.
+        own: Option<u32>,
+        /// Marked as host work by the trace.
+        host: bool,
+    },
+    /// One member's part of a collective.
+    Collective {
+        /// Which.
+        kind: CollectiveKind,
+        /// `comm_size` as the file says it.
+        bytes: u64,
+        /// Among whom.
+        group: GroupName<'a>,
+        /// The root's rank, for collectives that have one; the group's first member if absent.
+        root: Option<u32>,
+        /// The machine's dimensions that take part, as a mask; all if absent.
+        dimensions: Option<u32>,
+        /// Marked as host work by the trace.
+        host: bool,
+    },
+}
+
+/// The attributes of a node that matter, as found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Facts<'a> {
+    pub host: bool,
+    pub flops: u64,
+    pub tensor_size: u64,
+    pub tensor_loc: u64,
+    pub dtype: Option<Dtype>,
+    pub stream: Option<i64>,
+    pub tid: Option<i64>,
+    pub duration_ns: Option<u64>,
+    pub comm_type: Option<u64>,
+    pub comm_size: Option<u64>,
+    pub comm_src: Option<u64>,
+    pub comm_dst: Option<u64>,
+    pub comm_tag: i64,
+    pub comm_root: Option<u64>,
+    pub dimensions: Option<u32>,
+    pub group: GroupName<'a>,
+}
+
+impl<'a> Facts<'a> {
+    /// The lane: `stream` of a device node, or else `tid`, which older converters use for both.
+    #[inline]
+    pub fn lane(&self) -> Option<i64> {
+        match self.stream {
+            Some(stream) if !self.host => Some(stream),
+            _ => self.tid,
+        }
+    }
+
+    /// The recorded duration; the exact attribute goes before whole microseconds.
+    #[inline]
+    pub fn recorded(&self, micros: u64) -> Span {
+        match self.duration_ns {
+            Some(ns) => Span::from_ns(ns),
+            None => Span::from_us(micros),
+        }
+    }
+
+    /// What a node of type `kind` with these attributes does.
+    #[inline]
+    pub fn op(&self, id: u64, kind: u64) -> Result<Op<'a>, TraceError> {
+        match kind {
+            0 | 1 => Ok(Op::Nothing),
+            2 | 3 => self.memory(id, kind == 3),
+            4 if self.host => Ok(Op::Host),
+            4 => Ok(Op::Compute {
+                flops: self.flops,
+                bytes: self.tensor_size,
+                dtype: self.dtype,
+            }),
+            5 | 6 if self.is_launch() => Ok(Op::Host),
+            5 | 6 => self.message(id, kind == 6),
+            7 if self.is_launch() => Ok(Op::Host),
+            7 => self.collective(id),
+            other => Err(TraceError::refused(
+                id,
+                format!("node type {other} does not exist; the schema has 0 to 7"),
+                "look whether the file was written by an older tool (before October 2023), whose \
+                 numbering differs",
+            )),
+        }
+    }
+
+    /// Whether a communication node is only the host operator that launched the real one: old
+    /// converters mark both, and the host's carries no size.
+    fn is_launch(&self) -> bool {
+        self.host && self.comm_size.is_none()
+    }
+
+    fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
+        let place = match self.tensor_loc {
+            0 | 2 => MemoryPlace::Remote,
+            1 => MemoryPlace::Local,
+            other => {
+                return Err(TraceError::refused(
+                    id,
+                    format!("`tensor_loc` is {other}, which names no memory"),
+                    "1 is local, 2 (or nothing) is remote",
+                ));
+            }
+        };
+        Ok(Op::Memory {
+            store,
+            place,
+            bytes: self.tensor_size,
+        })
+    }
+
+    fn message(&self, id: u64, receive: bool) -> Result<Op<'a>, TraceError> {
+        let (what, far, near, needed) = if receive {
+            ("receive", self.comm_src, self.comm_dst, "comm_src")
+        } else {
+            ("send", self.comm_dst, self.comm_src, "comm_dst")
+        };
+        let Some(far) = far else {
+            return Err(TraceError::refused(
+                id,
+                format!("a {what} without `{needed}`: nobody knows the other rank"),
+                "traces that the Python converter made from PyTorch lack it; convert the capture anew",
+            ));
+        };
+        let Some(bytes) = self.comm_size else {
+            return Err(self.sizeless(id, what));
+        };
+        Ok(Op::Message {
+            receive,
+            peer: rank(id, needed, far)?,
+            tag: i32::try_from(self.comm_tag).map_err(|_| {
+                TraceError::refused(
+                    id,
+                    format!("`comm_tag` is {}", self.comm_tag),
+                    "tags have 32 bits",
+                )
+            })?,
+            bytes: self.bounded(id, bytes)?,
+            own: near
+                .map(|own| rank(id, "comm_src or comm_dst", own))
+                .transpose()?,
+            host: self.host,
+        })
+    }
+
+    fn collective(&self, id: u64) -> Result<Op<'a>, TraceError> {
+        let Some(number) = self.comm_type else {
+            return Err(TraceError::refused(
+                id,
+                "a collective without `comm_type`",
+                "write the attribute; proto/README.md lists its values",
+            ));
+        };
+        let kind = CollectiveKind::from_comm_type(number).ok_or_else(|| {
+            TraceError::refused(
+                id,
+                format!("`comm_type` {number} is no collective; the schema has 0 to 9"),
+                "look whether the file was written by an older tool, whose numbering differs",
+            )
+        })?;
+        let bytes = match (self.comm_size, kind) {
+            (Some(bytes), _) => self.bounded(id, bytes)?,
+            (None, CollectiveKind::Barrier) => 0,
+            (None, _) => return Err(self.sizeless(id, "collective")),
+        };
+        Ok(Op::Collective {
+            kind,
+            bytes,
+            group: self.group,
+            root: self
+                .comm_root
+                .map(|root| rank(id, "comm_root", root))
+                .transpose()?,
+            dimensions: self.dimensions,
+            host: self.host,
+        })
+    }
+
+    fn sizeless(&self, id: u64, what: &str) -> TraceError {
+        TraceError::refused(
+            id,
+            format!("a {what} without `comm_size`"),
+            "write the attribute; without it the cost is unknown",
+        )
+    }
+
+    fn bounded(&self, id: u64, bytes: u64) -> Result<u64, TraceError> {
+        if bytes > i64::MAX as u64 {
+            return Err(TraceError::refused(
+                id,
+                format!("`comm_size` is {bytes}"),
+                "sizes are below 2^63 bytes; a negative number was probably written as unsigned",
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
+fn rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
+    u32::try_from(value).map_err(|_| {
+        TraceError::refused(
+            id,
+            format!("`{attribute}` is {value}, which is no rank"),
+            "ranks count from 0 and have 32 bits",
+        )
+    })
+}

@@ -1,0 +1,340 @@
+//! The protobuf wire format, borrowed: varints, fields, and the frames of a trace file.
+
+use super::TraceError;
+
+/// The longest record a frame may announce; the format's length is 32 bits.
+const MAX_RECORD: u64 = u32::MAX as u64;
+/// How deeply groups (wire types 3 and 4, long out of use) may nest before they are refused.
+const MAX_GROUP_DEPTH: usize = 100;
+
+/// A position in a buffer. `base` is where the buffer starts in the file, for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor<'a> {
+    rest: &'a [u8],
+    base: usize,
+    length: usize,
+}
+
+/// The value of one field, not yet interpreted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Raw<'a> {
+    /// Wire type 0.
+    Varint(u64),
+    /// Wire type 1.
+    Fixed64(u64),
+    /// Wire type 2, with the file offset of its first byte.
+    Bytes(&'a [u8], usize),
+    /// Wire types 3 and 4: an old-style group, skipped whole.
+    Group,
+    /// Wire type 5.
+    Fixed32(u32),
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts at the beginning of `buffer`, which begins at byte `base` of the file.
+    pub fn new(buffer: &'a [u8], base: usize) -> Self {
+        Self {
+            rest: buffer,
+            base,
+            length: buffer.len(),
+        }
+    }
+
+    /// Where the next byte stands in the file.
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.base + self.length - self.rest.len()
+    }
+
+    /// Whether nothing is left.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The next varint.
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64, TraceError> {
+        match self.rest {
+            [a, rest @ ..] if *a < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(*a))
+            }
+            [a, b, rest @ ..] if *b < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(*a & 0x7f) | u64::from(*b) << 7)
+            }
+            [a, b, c, rest @ ..] if *c < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(*a & 0x7f) | u64::from(*b & 0x7f) << 7 | u64::from(*c) << 14)
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, TraceError> {
+        let mut value = 0_u64;
+        for (i, &byte) in self.rest.iter().take(10).enumerate() {
+            if i == 9 && byte > 1 {
+                return Err(TraceError::malformed(
+                    self.offset(),
+                    "a number longer than 64 bits",
+                ));
+            }
+            value |= u64::from(byte & 0x7f) << (7 * i);
+            if byte < 0x80 {
+                self.rest = &self.rest[i + 1..];
+                return Ok(value);
+            }
+        }
+        let what = if self.rest.len() < 10 {
+            "the data ends inside a number"
+        } else {
+            "a number longer than 64 bits"
+        };
+        Err(TraceError::malformed(self.offset(), what))
+    }
+
+    /// The next `n` bytes.
+    #[inline]
+    pub fn take(&mut self, n: u64) -> Result<&'a [u8], TraceError> {
+        match usize::try_from(n) {
+            Ok(n) if n <= self.rest.len() => {
+                let (head, tail) = self.rest.split_at(n);
+                self.rest = tail;
+                Ok(head)
+            }
+            _ => Err(TraceError::malformed(
+                self.offset(),
+                format!("{n} bytes are announced, {} are left", self.rest.len()),
+            )),
+        }
+    }
+
+    /// The next field: its number and its value.
+    #[inline]
+    pub fn field(&mut self) -> Result<(u32, Raw<'a>), TraceError> {
+        let start = self.offset();
+        let key = self.varint()?;
+        if key > u64::from(u32::MAX) {
+            return Err(TraceError::malformed(
+                start,
+                "a field key longer than 32 bits",
+            ));
+        }
+        let number = (key >> 3) as u32;
+        if number == 0 {
+            return Err(TraceError::malformed(start, "a field numbered 0"));
+        }
+        let raw = match key & 7 {
+            0 => Raw::Varint(self.varint()?),
+            1 => Raw::Fixed64(self.fixed64()?),
+            2 => {
+                let n = self.varint()?;
+                let offset = self.offset();
+                Raw::Bytes(self.take(n)?, offset)
+            }
+            3 => {
+                self.skip_group(number)?;
+                Raw::Group
+            }
+            5 => Raw::Fixed32(self.fixed32()?),
+            other => {
+                return Err(TraceError::malformed(
+                    start,
+                    format!("field {number} has wire type {other}, which does not exist here"),
+                ));
+            }
+        };
+        Ok((number, raw))
+    }
+
+    fn fixed64(&mut self) -> Result<u64, TraceError> {
+        let bytes = self.take(8)?;
+        Ok(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+    }
+
+    fn fixed32(&mut self) -> Result<u32, TraceError> {
+        let bytes = self.take(4)?;
+        Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
+    }
+
+    fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
+        let start = self.offset();
+        let mut open = vec![number];
+        while let Some(&innermost) = open.last() {
+            let at = self.offset();
+            if self.is_empty() {
+                return Err(TraceError::malformed(start, "a group that never ends"));
+            }
+            let key = self.varint()?;
+            let inner = u32::try_from(key >> 3)
+                .map_err(|_| TraceError::malformed(at, "a field key longer than 32 bits"))?;
+            match key & 7 {
+                0 => {
+                    self.varint()?;
+                }
+                1 => {
+                    self.take(8)?;
+                }
+                2 => {
+                    let n = self.varint()?;
+                    self.take(n)?;
+                }
+                3 if open.len() < MAX_GROUP_DEPTH => open.push(inner),
+                4 if inner == innermost => {
+                    open.pop();
+                }
+                5 => {
+                    self.take(4)?;
+                }
+                _ => {
+                    return Err(TraceError::malformed(
+                        at,
+                        "a group that is not closed properly",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The values of a repeated varint field, packed or not.
+#[inline]
+pub fn repeated_varints(
+    raw: Raw<'_>,
+    offset: usize,
+    mut each: impl FnMut(u64) -> Result<(), TraceError>,
+) -> Result<(), TraceError> {
+    match raw {
+        Raw::Varint(value) => each(value),
+        Raw::Bytes(packed, at) => {
+            let mut cursor = Cursor::new(packed, at);
+            while !cursor.is_empty() {
+                each(cursor.varint()?)?;
+            }
+            Ok(())
+        }
+        _ => Err(TraceError::malformed(offset, "expected a list of numbers")),
+    }
+}
+
+/// The records of a trace file: `[length][message]`, repeated.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    cursor: Cursor<'a>,
+    next: usize,
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Its number; the metadata record is 0.
+    pub number: usize,
+    /// Where its message starts in the file.
+    pub offset: usize,
+    /// Its message.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Frames<'a> {
+    /// Reads the (decompressed) contents of a file.
+    pub fn new(contents: &'a [u8]) -> Self {
+        Self {
+            cursor: Cursor::new(contents, 0),
+            next: 0,
+        }
+    }
+
+    /// The next record, `None` at the end of the file.
+    #[inline]
+    pub fn next_record(&mut self) -> Result<Option<Record<'a>>, TraceError> {
+        if self.cursor.is_empty() {
+            return Ok(None);
+        }
+        let number = self.next;
+        let start = self.cursor.offset();
+        let read = self.cursor.varint().and_then(|length| {
+            if length > MAX_RECORD {
+                return Err(TraceError::malformed(
+                    start,
+                    format!("a record of {length} bytes; a length has at most 32 bits"),
+                ));
+            }
+            let offset = self.cursor.offset();
+            Ok((offset, self.cursor.take(length)?))
+        });
+        match read {
+            Ok((offset, bytes)) => {
+                self.next += 1;
+                Ok(Some(Record {
+                    number,
+                    offset,
+                    bytes,
+                }))
+            }
+            Err(TraceError::Malformed { place, found }) => Err(TraceError::Malformed {
+                place,
+                found: format!("{found}: the file is truncated, or is not an execution trace"),
+            }
+            .in_record(number, start)),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_of_every_length() {
+        for shift in 0..64 {
+            for value in [1_u64 << shift, (1_u64 << shift) - 1, u64::MAX >> shift] {
+                let mut bytes = Vec::new();
+                prost::encoding::encode_varint(value, &mut bytes);
+                let mut cursor = Cursor::new(&bytes, 0);
+                assert_eq!(cursor.varint().unwrap(), value);
+                assert!(cursor.is_empty());
+                let mut short = Cursor::new(&bytes[..bytes.len() - 1], 0);
+                assert!(short.varint().is_err());
+            }
+        }
+        // Ten bytes with more than 64 bits of payload, and eleven bytes.
+        let mut long = [0xff_u8; 11];
+        assert!(Cursor::new(&long, 0).varint().is_err());
+        long[9] = 2;
+        assert!(Cursor::new(&long, 0).varint().is_err());
+        long[9] = 1;
+        assert_eq!(Cursor::new(&long, 0).varint().unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn frames_name_the_record_and_the_byte_where_a_file_breaks() {
+        // Record 0 has 2 bytes (offsets 1..3), record 1 announces 5 but 1 is left.
+        let file = [2, 10, 0, 5, 8];
+        let mut frames = Frames::new(&file);
+        let first = frames.next_record().unwrap().unwrap();
+        assert_eq!(
+            (first.number, first.offset, first.bytes),
+            (0, 1, &[10, 0][..])
+        );
+        let error = frames.next_record().unwrap_err().to_string();
+        assert!(error.contains("record 1, byte 4"), "{error}");
+        assert!(
+            error.contains("5 bytes are announced, 1 are left"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn groups_are_skipped_whole() {
+        // Field 3 as a group holding a varint field 1 and a nested group 2; then field 4 = 7.
+        let bytes = [0x1b, 0x08, 0x01, 0x13, 0x14, 0x1c, 0x20, 0x07];
+        let mut cursor = Cursor::new(&bytes, 0);
+        assert_eq!(cursor.field().unwrap(), (3, Raw::Group));
+        assert_eq!(cursor.field().unwrap(), (4, Raw::Varint(7)));
+        assert!(Cursor::new(&[0x1b, 0x08, 0x01], 0).field().is_err());
+    }
+}
