@@ -1,0 +1,229 @@
+//! Who takes part in a collective, and where they lie on the machine.
+
+use crate::ids::{Npu, Rank};
+use crate::topology::{Path, Shape, Topology};
+
+/// Ordered ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The name it was declared under; `None` is all ranks.
+    pub name: Option<String>,
+    /// The members, each once, in the order of the declaration.
+    pub members: Vec<Rank>,
+}
+
+/// The part of a group's work that lies in one dimension.
+///
+/// Positions of a group are numbered so that a member's index along this phase is
+/// `position / stride % size`; the members that differ only in it form a *line*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// The machine's dimension whose algorithm is used.
+    pub dimension: usize,
+    /// Members along it; at least 2.
+    pub size: u32,
+    /// Distance in positions between neighbours of a line.
+    pub stride: u32,
+}
+
+impl Phase {
+    /// The member's index along this phase.
+    #[inline]
+    pub fn index(&self, position: u32) -> u32 {
+        position / self.stride % self.size
+    }
+
+    /// The position in the same line with index `to`.
+    #[inline]
+    pub fn position(&self, position: u32, to: u32) -> u32 {
+        position - self.index(position) * self.stride + to * self.stride
+    }
+}
+
+/// Where a group lies: its phases, innermost dimension first, and who has which position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The phases. A group of one has none; one that is no sub-grid has a single phase over all its
+    /// members in their order.
+    pub phases: Vec<Phase>,
+    /// The NPU at each position.
+    pub npus: Vec<Npu>,
+    /// The position of each member, in the order of the group.
+    pub position_of: Vec<u32>,
+    /// The member at each position: the inverse.
+    pub member_at: Vec<u32>,
+    /// Whether the members fill a sub-grid of the machine.
+    pub regular: bool,
+}
+
+impl Extent {
+    /// Where NPUs `npus`, all different, lie.
+    ///
+    /// If they are all combinations of some coordinates in each dimension, there is a phase for each
+    /// dimension in which they differ. Otherwise the group spans dimensions unevenly and is treated
+    /// as one line, carried out with the algorithm of the outermost dimension that it spans.
+    pub fn new(npus: &[Npu], topology: &Topology) -> Self {
+        let dimensions = topology.dimensions().len();
+        let coordinates: Vec<Vec<u32>> = (0..dimensions)
+            .map(|d| {
+                let mut found: Vec<_> = npus.iter().map(|&n| topology.coordinate(n, d)).collect();
+                found.sort_unstable();
+                found.dedup();
+                found
+            })
+            .collect();
+        let cells: u64 = coordinates
+            .iter()
+            .fold(1, |product, c| product.saturating_mul(c.len() as u64));
+        if cells != npus.len() as u64 {
+            let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
+            return Self {
+                phases: vec![Phase {
+                    dimension: spanned.unwrap_or(0),
+                    size: npus.len() as u32,
+                    stride: 1,
+                }],
+                npus: npus.to_vec(),
+                position_of: (0..npus.len() as u32).collect(),
+                member_at: (0..npus.len() as u32).collect(),
+                regular: false,
+            };
+        }
+        let mut phases = Vec::new();
+        let mut stride = 1;
+        for (dimension, found) in coordinates.iter().enumerate() {
+            if found.len() > 1 {
+                let size = found.len() as u32;
+                phases.push(Phase {
+                    dimension,
+                    size,
+                    stride,
+                });
+                stride *= size;
+            }
+        }
+        let mut at = vec![Npu(0); npus.len()];
+        let mut member_at = vec![0; npus.len()];
+        let position_of = npus
+            .iter()
+            .enumerate()
+            .map(|(member, &npu)| {
+                let position = phases.iter().map(|phase| {
+                    let coordinate = topology.coordinate(npu, phase.dimension);
+                    let found = &coordinates[phase.dimension];
+                    found.partition_point(|&c| c < coordinate) as u32 * phase.stride
+                });
+                let position: u32 = position.sum();
+                at[position as usize] = npu;
+                member_at[position as usize] = member as u32;
+                position
+            })
+            .collect();
+        Self {
+            phases,
+            npus: at,
+            position_of,
+            member_at,
+            regular: true,
+        }
+    }
+
+    /// How many members there are.
+    pub fn size(&self) -> u32 {
+        self.npus.len() as u32
+    }
+
+    /// The path from each member to the next of its line, if it is the same for all of them.
+    pub fn neighbour_path(&self, phase: &Phase, topology: &Topology) -> Option<Path> {
+        // The lines of a sub-grid are translations of one another, so the first speaks for all.
+        let npu = |index| self.npus[phase.position(0, index % phase.size) as usize];
+        let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));
+        let first = paths.next()??;
+        paths.all(|path| path == Some(first)).then_some(first)
+    }
+
+    /// The path between any two members of a line, if it is the same for all pairs.
+    pub fn any_path(&self, phase: &Phase, topology: &Topology) -> Option<Path> {
+        let shape = topology.dimensions()[phase.dimension].shape;
+        match shape {
+            Shape::FullyConnected | Shape::Switch if self.regular => {
+                self.neighbour_path(phase, topology)
+            }
+            _ if phase.size == 2 => self.neighbour_path(phase, topology),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Dimension;
+    use crate::units::{Bandwidth, Span};
+
+    fn topology(shapes: &[(Shape, u32)]) -> Topology {
+        let dimensions = shapes.iter().map(|&(shape, size)| Dimension {
+            name: String::new(),
+            shape,
+            size,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::from_ns(10),
+        });
+        Topology::new(dimensions.collect()).unwrap()
+    }
+
+    fn npus(numbers: &[u32]) -> Vec<Npu> {
+        numbers.iter().copied().map(Npu).collect()
+    }
+
+    #[test]
+    fn sub_grids_become_phases() {
+        let t = topology(&[(Shape::Ring, 4), (Shape::Switch, 3)]);
+        // Coordinates {1, 3} x {0, 2}: NPUs 1, 3, 9, 11, given in another order.
+        let e = Extent::new(&npus(&[11, 1, 9, 3]), &t);
+        let phase = |dimension, stride| Phase {
+            dimension,
+            size: 2,
+            stride,
+        };
+        assert!(e.regular);
+        assert_eq!(e.phases, [phase(0, 1), phase(1, 2)]);
+        assert_eq!(e.npus, npus(&[1, 3, 9, 11]));
+        assert_eq!(e.position_of, [3, 0, 2, 1]);
+        assert_eq!(e.phases[1].position(1, 1), 3);
+        assert_eq!(e.phases[0].index(3), 1);
+    }
+
+    #[test]
+    fn groups_that_are_no_sub_grid_are_one_line() {
+        let t = topology(&[(Shape::Ring, 4), (Shape::Switch, 3)]);
+        let e = Extent::new(&npus(&[5, 0, 1]), &t);
+        assert!(!e.regular);
+        let line = Phase {
+            dimension: 1,
+            size: 3,
+            stride: 1,
+        };
+        assert_eq!((e.phases, e.npus), (vec![line], npus(&[5, 0, 1])));
+    }
+
+    #[test]
+    fn a_group_of_one_has_nothing_to_do() {
+        let t = topology(&[(Shape::Ring, 4)]);
+        let e = Extent::new(&npus(&[2]), &t);
+        assert!(e.phases.is_empty() && e.regular);
+    }
+
+    #[test]
+    fn a_ring_with_a_longer_way_home_has_no_common_path() {
+        let t = topology(&[(Shape::Ring, 8)]);
+        let path = |members: &[u32]| {
+            let e = Extent::new(&npus(members), &t);
+            e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
+        };
+        // The whole ring: one hop everywhere. Every other member: two. Members 0, 1, 2: 1, 1 and 2.
+        assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
+        assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));
+        assert_eq!(path(&[0, 1, 2]), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! Where NPUs sit and how far apart they are; knows no load and no time of day.
+//!
+//! A machine's network is a stack of dimensions, innermost first. An NPU's number counts the
+//! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
+//! `d`. A message crosses every dimension in which its ends differ, innermost first.
+
+use crate::ids::Npu;
+use crate::units::{Bandwidth, Span};
+use std::fmt;
+
+/// How the NPUs of one dimension are wired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Each NPU is wired to its two neighbours; messages take the shorter way round.
+    Ring,
+    /// Each NPU is wired to every other.
+    FullyConnected,
+    /// All NPUs hang on one switch: two links lie between any two of them.
+    Switch,
+}
+
+impl Shape {
+    /// Every shape with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Ring, "ring"),
+        (Self::FullyConnected, "fully_connected"),
+        (Self::Switch, "switch"),
+    ];
+
+    /// Links crossed between coordinates `a` and `b` of a dimension with `size` NPUs.
+    #[inline]
+    pub fn hops(self, size: u32, a: u32, b: u32) -> u32 {
+        let apart = a.abs_diff(b);
+        match self {
+            _ if apart == 0 => 0,
+            Self::Ring => apart.min(size - apart),
+            Self::FullyConnected => 1,
+            Self::Switch => 2,
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(shape, _)| shape == self);
+        f.pad(name.map_or("", |(_, name)| name))
+    }
+}
+
+/// One level of the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dimension {
+    /// What people call it, for example `nvlink`.
+    pub name: String,
+    /// How it is wired.
+    pub shape: Shape,
+    /// NPUs along it; at least 1.
+    pub size: u32,
+    /// What one NPU can send into it, and receive from it at the same time.
+    pub bandwidth: Bandwidth,
+    /// Time of the first byte over one link.
+    pub latency: Span,
+}
+
+/// What lies between two NPUs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Path {
+    /// Time of the first byte: the sum over the links crossed.
+    pub latency: Span,
+    /// The slowest dimension crossed.
+    pub bandwidth: Bandwidth,
+}
+
+/// The dimensions of a machine, innermost first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    dimensions: Vec<Dimension>,
+    strides: Vec<u32>,
+    npus: u32,
+}
+
+impl Topology {
+    /// The most NPUs a machine may have.
+    pub const MAX_NPUS: u32 = 1 << 22;
+
+    /// Stacks `dimensions`, innermost first. `None` when there is no dimension, one has no NPU, or
+    /// there would be more than [`Self::MAX_NPUS`].
+    pub fn new(dimensions: Vec<Dimension>) -> Option<Self> {
+        let mut strides = Vec::with_capacity(dimensions.len());
+        let mut npus = 1_u32;
+        for dimension in &dimensions {
+            strides.push(npus);
+            npus = npus.checked_mul(dimension.size)?;
+            if npus == 0 || npus > Self::MAX_NPUS {
+                return None;
+            }
+        }
+        (!dimensions.is_empty()).then_some(Self {
+            dimensions,
+            strides,
+            npus,
+        })
+    }
+
+    /// How many NPUs there are.
+    pub fn npus(&self) -> u32 {
+        self.npus
+    }
+
+    /// The dimensions, innermost first.
+    pub fn dimensions(&self) -> &[Dimension] {
+        &self.dimensions
+    }
+
+    /// Where `npu` sits along dimension `d`.
+    #[inline]
+    pub fn coordinate(&self, npu: Npu, d: usize) -> u32 {
+        npu.0 / self.strides[d] % self.dimensions[d].size
+    }
+
+    /// The way from `a` to `b` in dimension order, cut through: latencies add up, the slowest
+    /// dimension sets the rate. `None` when they are the same NPU.
+    #[inline]
+    pub fn path(&self, a: Npu, b: Npu) -> Option<Path> {
+        let mut path: Option<Path> = None;
+        for (d, dimension) in self.dimensions.iter().enumerate() {
+            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            if from == to {
+                continue;
+            }
+            let hops = dimension.shape.hops(dimension.size, from, to);
+            let latency = dimension.latency.times(u64::from(hops));
+            path = Some(match path {
+                None => Path {
+                    latency,
+                    bandwidth: dimension.bandwidth,
+                },
+                Some(inner) => Path {
+                    latency: inner.latency + latency,
+                    bandwidth: if dimension.bandwidth < inner.bandwidth {
+                        dimension.bandwidth
+                    } else {
+                        inner.bandwidth
+                    },
+                },
+            });
+        }
+        path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack() -> Topology {
+        let dimension = |shape, size, gb: f64, ns| Dimension {
+            name: String::new(),
+            shape,
+            size,
+            bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
+            latency: Span::from_ns(ns),
+        };
+        Topology::new(vec![
+            dimension(Shape::Ring, 4, 200.0, 50),
+            dimension(Shape::FullyConnected, 2, 100.0, 500),
+            dimension(Shape::Switch, 4, 150.0, 2000),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn rings_go_the_shorter_way() {
+        for (a, b, hops) in [(0, 1, 1), (0, 4, 4), (0, 5, 3), (7, 0, 1), (3, 3, 0)] {
+            assert_eq!(Shape::Ring.hops(8, a, b), hops);
+        }
+    }
+
+    #[test]
+    fn paths_add_latencies_and_take_the_slowest_rate() {
+        let t = stack();
+        assert_eq!(t.npus(), 32);
+        // NPU 0 = (0,0,0), NPU 3 = (3,0,0): one hop the short way round.
+        let p = t.path(Npu(0), Npu(3)).unwrap();
+        assert_eq!(
+            (p.latency, p.bandwidth),
+            (Span::from_ns(50), Bandwidth::new(200e9).unwrap())
+        );
+        // NPU 30 = (2, 1, 3): 2 ring hops + 1 + 2 switch links = 100 + 500 + 4000 ns, at 100 GB/s.
+        assert_eq!(t.coordinate(Npu(30), 0), 2);
+        assert_eq!(t.coordinate(Npu(30), 2), 3);
+        let p = t.path(Npu(0), Npu(30)).unwrap();
+        assert_eq!(
+            (p.latency, p.bandwidth),
+            (Span::from_ns(4600), Bandwidth::new(100e9).unwrap())
+        );
+        assert!(t.path(Npu(5), Npu(5)).is_none());
+    }
+
+    #[test]
+    fn impossible_stacks_are_refused() {
+        assert!(Topology::new(Vec::new()).is_none());
+        let mut dims = stack().dimensions().to_vec();
+        dims[1].size = 0;
+        assert!(Topology::new(dims.clone()).is_none());
+        dims[1].size = u32::MAX;
+        assert!(Topology::new(dims).is_none());
+    }
+}
