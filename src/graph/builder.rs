@@ -1,0 +1,524 @@
+//! Building a graph node by node, in any order of ids.
+
+use super::order::{Cycle, Successors, program_order};
+use super::{Call, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names};
+use crate::ids::NodeIndex;
+use crate::trace::groups::{Declared, parse_metadata};
+use crate::trace::scan::NodeView;
+use crate::trace::write::Sink;
+use crate::trace::{GroupName, MemoryPlace, Op, TraceError};
+
+/// Which dependencies hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dependencies {
+    /// Data and control; if the control dependencies close a cycle, data alone, with a warning.
+    #[default]
+    Auto,
+    /// Data and control.
+    Both,
+    /// Data alone.
+    Data,
+}
+
+/// What the slots of a graph stand for on one rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binding {
+    /// The rank behind each peer slot.
+    pub peers: Vec<u32>,
+}
+
+/// Marks a control dependency in the list of predecessors.
+const CONTROL: u32 = 1 << 31;
+/// A dependency that was dropped, or is not resolved yet.
+const NO_NODE: u32 = u32::MAX;
+/// The most nodes a graph may have: indices share their word with the mark.
+const MAX_NODES: usize = (CONTROL - 1) as usize;
+
+/// Takes nodes and makes a [`Graph`] of them.
+#[derive(Debug)]
+pub struct GraphBuilder {
+    rank: u32,
+    policy: Dependencies,
+    graph: Graph,
+    index_of: IdMap,
+    names: Names,
+    lanes: Interner<Lane>,
+    groups: Interner<GroupSlot>,
+    peers: Interner<u32>,
+    /// Predecessors of each node in turn, marked with [`CONTROL`]; `pred_end[i]` ends node i's.
+    preds: Vec<u32>,
+    pred_end: Vec<u32>,
+    /// Dependencies on ids that were not seen yet: (place in `preds`, id).
+    forward: Vec<(u32, u64)>,
+}
+
+impl GraphBuilder {
+    /// Starts the graph of `rank`; ids below `dense_ids` cost 4 bytes each at most.
+    pub fn new(rank: u32, policy: Dependencies, dense_ids: u64) -> Self {
+        Self {
+            rank,
+            policy,
+            graph: Graph::default(),
+            index_of: IdMap::new(dense_ids.max(1024)),
+            names: Names::default(),
+            lanes: Interner::default(),
+            groups: Interner::default(),
+            peers: Interner::default(),
+            preds: Vec::new(),
+            pred_end: Vec::new(),
+            forward: Vec::new(),
+        }
+    }
+
+    fn dependency(&mut self, id: u64, mark: u32) {
+        match self.index_of.get(id) {
+            Some(index) => self.preds.push(index | mark),
+            None => {
+                self.forward.push((self.preds.len() as u32, id));
+                self.preds.push(NO_NODE & !CONTROL | mark);
+            }
+        }
+    }
+
+    /// Adds the node whose dependencies were just given.
+    pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
+        let index = self.graph.ids.len();
+        if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
+            return Err(TraceError::refused(
+                node.id,
+                "more nodes or dependencies than 32-bit indices can tell apart",
+                "split the trace, for example by step",
+            ));
+        }
+        if self.index_of.insert(node.id, index as u32).is_some() {
+            return Err(TraceError::refused(
+                node.id,
+                "a second node with this id",
+                "ids are unique within one file; the producer is at fault",
+            ));
+        }
+        let name = self.names.intern(node.name).ok_or_else(|| {
+            TraceError::refused(node.id, "more than 4 GiB of names", "shorten them")
+        })?;
+        if let Some(values) = node.groups {
+            let declared: Declared = parse_metadata(node.id, values)?;
+            self.graph.declared.extend(declared);
+        }
+        let (kind, lane, flops, bytes, detail) = self.decode(node)?;
+        let lane = self.lanes.intern(lane);
+        let graph = &mut self.graph;
+        graph.ids.push(node.id);
+        graph.name_of.push(name);
+        graph.kinds.push(kind);
+        graph.lane_of.push(lane);
+        graph.recorded.push(node.recorded);
+        graph.flops.push(flops);
+        graph.bytes.push(bytes);
+        graph.detail.push(detail);
+        self.pred_end.push(self.preds.len() as u32);
+        Ok(())
+    }
+
+    /// Kind, lane, FLOPs, bytes and detail of a node; collectives and messages join their lists.
+    fn decode(&mut self, node: &NodeView<'_>) -> Result<(Kind, Lane, u64, u64, u32), TraceError> {
+        let index = NodeIndex(self.graph.ids.len() as u32);
+        let stream = |other: Lane| node.lane.map_or(other, Lane::Stream);
+        Ok(match node.op {
+            Op::Nothing => (Kind::Nothing, Lane::None, 0, 0, 0),
+            Op::Host => (Kind::Host, Lane::Host(node.lane), 0, 0, 0),
+            Op::Compute {
+                flops,
+                bytes,
+                dtype,
+            } => {
+                let detail = dtype.map_or(NO_DTYPE, |d| d as u32);
+                (Kind::Compute, stream(Lane::Compute), flops, bytes, detail)
+            }
+            Op::Memory {
+                store,
+                place,
+                bytes,
+            } => {
+                let kind = match place {
+                    MemoryPlace::Local => Kind::LocalMemory,
+                    MemoryPlace::Remote => Kind::RemoteMemory,
+                };
+                (kind, stream(Lane::Memory), 0, bytes, u32::from(store))
+            }
+            Op::Message {
+                receive,
+                peer,
+                tag,
+                bytes,
+                own,
+                host,
+            } => {
+                self.check_ends(node.id, peer, own)?;
+                self.graph.repairs.host_communication += u64::from(host);
+                let peer = self.peers.intern(peer);
+                let detail = self.graph.messages.len() as u32;
+                self.graph.messages.push(Message {
+                    node: index,
+                    peer,
+                    tag,
+                    receive,
+                });
+                // A posted receive needs no engine of its NPU: the wire is the sender's. So it holds
+                // no lane, and a send behind it in program order cannot be blocked by it.
+                let (kind, lane) = if receive {
+                    (Kind::Receive, Lane::None)
+                } else {
+                    (Kind::Send, stream(Lane::Peer(peer)))
+                };
+                (kind, lane, 0, bytes, detail)
+            }
+            Op::Collective {
+                kind,
+                bytes,
+                group,
+                root,
+                dimensions,
+                host,
+            } => {
+                self.graph.repairs.host_communication += u64::from(host);
+                let slot = self.groups.intern(GroupSlot {
+                    name: match group {
+                        GroupName::World => None,
+                        GroupName::Number(n) => Some(n.to_string()),
+                        GroupName::Text(text) => Some(text.to_owned()),
+                    },
+                    dimensions,
+                });
+                let detail = self.graph.calls.len() as u32;
+                self.graph.calls.push(Call {
+                    node: index,
+                    group: slot,
+                    sequence: 0,
+                    root: root.unwrap_or(u32::MAX),
+                    kind,
+                });
+                (
+                    Kind::Collective,
+                    stream(Lane::Group(slot)),
+                    0,
+                    bytes,
+                    detail,
+                )
+            }
+        })
+    }
+
+    fn check_ends(&self, id: u64, peer: u32, own: Option<u32>) -> Result<(), TraceError> {
+        match own {
+            Some(own) if own != self.rank => Err(TraceError::refused(
+                id,
+                format!(
+                    "its own end is rank {own}, but this is the trace of rank {}",
+                    self.rank
+                ),
+                "look whether the files are numbered as the job was",
+            )),
+            _ if peer == self.rank => Err(TraceError::refused(
+                id,
+                format!("rank {peer} sends to itself"),
+                "a message has two ends; copy within an NPU with a memory node",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Orders, links and checks what was given.
+    ///
+    /// Fails on data dependencies on nodes that do not exist or on oneself, and on cycles.
+    pub fn finish(mut self) -> Result<(Graph, Binding), TraceError> {
+        self.resolve_forward()?;
+        self.sort_by_id();
+        self.drop_self()?;
+        let with_control = self.policy != Dependencies::Data;
+        let sorted = self.link(with_control)?;
+        if !sorted {
+            match (self.order(), self.policy) {
+                (Ok(()), _) => {}
+                (Err(_), Dependencies::Auto) if self.has_control() => {
+                    self.graph.repairs.cyclic_control =
+                        self.preds.iter().filter(|&&p| is_control(p)).count() as u64;
+                    if !self.link(false)? {
+                        self.order().map_err(|cycle| self.cyclic(&cycle))?;
+                    }
+                }
+                (Err(cycle), _) => return Err(self.cyclic(&cycle)),
+            }
+        }
+        let mut next = vec![0_u32; self.groups.keys().len()];
+        for call in &mut self.graph.calls {
+            let counter = &mut next[call.group as usize];
+            call.sequence = *counter;
+            *counter += 1;
+        }
+        let mut graph = self.graph;
+        self.names.freeze();
+        graph.names = self.names;
+        graph.lanes = self.lanes.into_keys();
+        graph.groups = self.groups.into_keys();
+        graph.peers = self.peers.keys().len() as u32;
+        graph.shrink();
+        let peers = self.peers.into_keys();
+        Ok((graph, Binding { peers }))
+    }
+
+    fn has_control(&self) -> bool {
+        self.preds.iter().any(|&p| is_control(p))
+    }
+
+    fn node_of_pred(&self, place: u32) -> usize {
+        self.pred_end.partition_point(|&end| end <= place)
+    }
+
+    fn resolve_forward(&mut self) -> Result<(), TraceError> {
+        for (place, id) in std::mem::take(&mut self.forward) {
+            let pred = self.preds[place as usize];
+            let control = pred & CONTROL != 0;
+            self.preds[place as usize] = match self.index_of.get(id) {
+                Some(index) => index | (pred & CONTROL),
+                None if control => {
+                    self.graph.repairs.dangling_control += 1;
+                    NO_NODE
+                }
+                None => {
+                    let node = self.graph.ids[self.node_of_pred(place)];
+                    return Err(TraceError::refused(
+                        node,
+                        format!("it waits for the data of node {id}, which does not exist"),
+                        "the trace is incomplete; capture or convert it anew",
+                    ));
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Puts nodes into ascending order of their ids, if they are not.
+    fn sort_by_id(&mut self) {
+        let graph = &mut self.graph;
+        if graph.ids.is_sorted() {
+            return;
+        }
+        let n = graph.ids.len();
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_unstable_by_key(|&i| graph.ids[i as usize]);
+        let mut place = vec![0_u32; n];
+        for (new, &old) in order.iter().enumerate() {
+            place[old as usize] = new as u32;
+        }
+        fn permute<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
+            *values = order.iter().map(|&i| values[i as usize]).collect();
+        }
+        permute(&mut graph.ids, &order);
+        permute(&mut graph.name_of, &order);
+        permute(&mut graph.kinds, &order);
+        permute(&mut graph.lane_of, &order);
+        permute(&mut graph.recorded, &order);
+        permute(&mut graph.flops, &order);
+        permute(&mut graph.bytes, &order);
+        permute(&mut graph.detail, &order);
+        for call in &mut graph.calls {
+            call.node = NodeIndex(place[call.node.index()]);
+        }
+        for message in &mut graph.messages {
+            message.node = NodeIndex(place[message.node.index()]);
+        }
+        let mut preds = Vec::with_capacity(self.preds.len());
+        let mut pred_end = Vec::with_capacity(n);
+        for &old in &order {
+            for &pred in row(&self.preds, &self.pred_end, old as usize) {
+                preds.push(match pred {
+                    NO_NODE => NO_NODE,
+                    pred => place[(pred & !CONTROL) as usize] | (pred & CONTROL),
+                });
+            }
+            pred_end.push(preds.len() as u32);
+        }
+        self.preds = preds;
+        self.pred_end = pred_end;
+        self.sort_details();
+    }
+
+    fn drop_self(&mut self) -> Result<(), TraceError> {
+        let mut start = 0;
+        for (node, &end) in self.pred_end.iter().enumerate() {
+            for pred in &mut self.preds[start as usize..end as usize] {
+                if *pred & !CONTROL == node as u32 {
+                    if *pred & CONTROL == 0 {
+                        return Err(TraceError::refused(
+                            self.graph.ids[node],
+                            "it waits for its own data",
+                            "the trace is broken; capture or convert it anew",
+                        ));
+                    }
+                    *pred = NO_NODE;
+                    self.graph.repairs.self_control += 1;
+                }
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Builds the rows of successors, merging duplicates. Returns whether every node comes after
+    /// all that it waits for, so that ascending order is program order and there is no cycle.
+    fn link(&mut self, with_control: bool) -> Result<bool, TraceError> {
+        let n = self.graph.ids.len();
+        let mut seen_by = vec![NO_NODE; n];
+        let mut in_degree = vec![0_u32; n];
+        let mut start = vec![0_u32; n + 1];
+        let mut sorted = true;
+        let mut duplicates = 0;
+        let holds = |pred: u32| pred != NO_NODE && (with_control || pred & CONTROL == 0);
+        for (node, degree) in in_degree.iter_mut().enumerate() {
+            for &pred in row(&self.preds, &self.pred_end, node) {
+                if !holds(pred) {
+                    continue;
+                }
+                let from = (pred & !CONTROL) as usize;
+                if seen_by[from] == node as u32 {
+                    duplicates += 1;
+                    continue;
+                }
+                seen_by[from] = node as u32;
+                sorted &= from < node;
+                *degree += 1;
+                start[from + 1] += 1;
+            }
+        }
+        for i in 0..n {
+            start[i + 1] += start[i];
+        }
+        let mut list = vec![NodeIndex(0); start[n] as usize];
+        // Rows are filled from the front; `next[i]` is where the next successor of i goes. A
+        // duplicate is one whose last entry is already this node.
+        let mut next = seen_by;
+        next.copy_from_slice(&start[..n]);
+        for node in 0..n {
+            for &pred in row(&self.preds, &self.pred_end, node) {
+                if !holds(pred) {
+                    continue;
+                }
+                let from = (pred & !CONTROL) as usize;
+                let place = next[from] as usize;
+                if place > start[from] as usize && list[place - 1].index() == node {
+                    continue;
+                }
+                list[place] = NodeIndex(node as u32);
+                next[from] += 1;
+            }
+        }
+        self.graph.repairs.duplicates = duplicates;
+        self.graph.in_degree = in_degree;
+        self.graph.successor_start = start;
+        self.graph.successors = list;
+        Ok(sorted)
+    }
+
+    /// Brings collectives and messages into program order where ascending order is not.
+    fn order(&mut self) -> Result<(), Cycle> {
+        let graph = &self.graph;
+        let successors = Successors {
+            start: &graph.successor_start,
+            list: &graph.successors,
+        };
+        let order = program_order(&successors, &graph.in_degree)?;
+        let mut place = vec![0_u32; order.len()];
+        for (i, node) in order.iter().enumerate() {
+            place[node.index()] = i as u32;
+        }
+        self.sort_details_by(|node| place[node.index()]);
+        Ok(())
+    }
+
+    fn sort_details(&mut self) {
+        self.sort_details_by(|node| node.0);
+    }
+
+    fn sort_details_by(&mut self, key: impl Fn(NodeIndex) -> u32) {
+        let graph = &mut self.graph;
+        graph.calls.sort_unstable_by_key(|call| key(call.node));
+        graph.messages.sort_unstable_by_key(|m| key(m.node));
+        for (i, call) in graph.calls.iter().enumerate() {
+            graph.detail[call.node.index()] = i as u32;
+        }
+        for (i, message) in graph.messages.iter().enumerate() {
+            graph.detail[message.node.index()] = i as u32;
+        }
+    }
+
+    fn cyclic(&self, cycle: &Cycle) -> TraceError {
+        const SHOWN: usize = 6;
+        let nodes = &cycle.0;
+        let mut text = String::from("a cycle of dependencies: ");
+        for node in nodes.iter().take(SHOWN) {
+            let name = self.names.get(self.graph.name_of[node.index()]);
+            let short: String = name.chars().take(40).collect();
+            text += &format!("{} ({short}) → ", self.graph.ids[node.index()]);
+        }
+        if nodes.len() > SHOWN {
+            text += &format!("… {} more … → ", nodes.len() - SHOWN);
+        }
+        let first = nodes.first().map_or(0, |n| self.graph.ids[n.index()]);
+        text += &first.to_string();
+        TraceError::refused(
+            first,
+            text,
+            "with --deps data control dependencies are left out; a cycle of data dependencies \
+             cannot be replayed",
+        )
+    }
+}
+
+fn is_control(pred: u32) -> bool {
+    pred != NO_NODE && pred & CONTROL != 0
+}
+
+#[inline]
+fn row<'a>(preds: &'a [u32], ends: &[u32], node: usize) -> &'a [u32] {
+    let start = if node == 0 { 0 } else { ends[node - 1] };
+    &preds[start as usize..ends[node] as usize]
+}
+
+impl crate::trace::scan::Dependencies for GraphBuilder {
+    #[inline]
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.dependency(id, 0);
+        Ok(())
+    }
+
+    #[inline]
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.dependency(id, CONTROL);
+        Ok(())
+    }
+}
+
+impl Sink for GraphBuilder {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        for &id in data {
+            self.dependency(id, 0);
+        }
+        self.finish_node(node)
+    }
+}
+
+impl Graph {
+    /// Gives back what growing arrays held in reserve.
+    fn shrink(&mut self) {
+        self.ids.shrink_to_fit();
+        self.name_of.shrink_to_fit();
+        self.kinds.shrink_to_fit();
+        self.lane_of.shrink_to_fit();
+        self.recorded.shrink_to_fit();
+        self.flops.shrink_to_fit();
+        self.bytes.shrink_to_fit();
+        self.detail.shrink_to_fit();
+        self.calls.shrink_to_fit();
+        self.messages.shrink_to_fit();
+    }
+}

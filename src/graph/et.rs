@@ -1,0 +1,33 @@
+//! From the contents of a trace file to a graph, in one pass.
+
+use super::Graph;
+use super::builder::{Binding, Dependencies, GraphBuilder};
+use crate::trace::TraceError;
+use crate::trace::scan;
+use crate::trace::wire::Frames;
+
+impl Graph {
+    /// Reads the (decompressed) contents of rank `rank`'s trace file.
+    ///
+    /// Fails on truncated or malformed records, duplicate ids, data dependencies on nodes that do
+    /// not exist or on oneself, cycles, and nodes that make no sense.
+    pub fn read(
+        contents: &[u8],
+        rank: u32,
+        policy: Dependencies,
+    ) -> Result<(Self, Binding), TraceError> {
+        let mut frames = Frames::new(contents);
+        if frames.next_record()?.is_none() {
+            return Err(TraceError::malformed(0, "the file is empty"));
+        }
+        // A node with an id takes at least 3 bytes, so no dense id can be larger than this.
+        let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
+        while let Some(record) = frames.next_record()? {
+            let node = scan::node(record, &mut builder)?;
+            builder
+                .finish_node(&node)
+                .map_err(|e| e.in_record(record.number, record.offset))?;
+        }
+        builder.finish()
+    }
+}

@@ -1,0 +1,229 @@
+//! Small numbers for ids, names and keys. None of these can be iterated in hash order.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use std::hash::{BuildHasher, Hash};
+
+/// The same on every run, so that memory and time are too; order never depends on it.
+const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
+
+/// The hash of anything.
+pub(super) fn fingerprint(value: &impl Hash) -> u64 {
+    HASHER.hash_one(value)
+}
+
+/// Distinct strings in one arena, numbered in order of first use.
+#[derive(Clone, Default)]
+pub struct Names {
+    text: String,
+    ends: Vec<u32>,
+    index: HashTable<u32>,
+}
+
+impl Names {
+    /// The number of `name`, new if it was not seen before; `None` when the arena is full (4 GiB).
+    #[inline]
+    pub fn intern(&mut self, name: &str) -> Option<u32> {
+        let hash = HASHER.hash_one(name);
+        let (text, ends) = (&self.text, &self.ends);
+        let at = |i: u32| slice(text, ends, i);
+        if let Some(&found) = self.index.find(hash, |&i| at(i) == name) {
+            return Some(found);
+        }
+        let end = u32::try_from(self.text.len() + name.len()).ok()?;
+        let new = self.ends.len() as u32;
+        self.text.push_str(name);
+        self.ends.push(end);
+        let (text, ends) = (&self.text, &self.ends);
+        self.index
+            .insert_unique(hash, new, |&i| HASHER.hash_one(slice(text, ends, i)));
+        Some(new)
+    }
+
+    /// The name numbered `i`.
+    pub fn get(&self, i: u32) -> &str {
+        slice(&self.text, &self.ends, i)
+    }
+
+    /// How many distinct names there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no name.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Gives up the index, which only interning needs.
+    pub fn freeze(&mut self) {
+        self.index = HashTable::new();
+        self.text.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+}
+
+#[inline]
+fn slice<'t>(text: &'t str, ends: &[u32], i: u32) -> &'t str {
+    let i = i as usize;
+    let start = if i == 0 { 0 } else { ends[i - 1] as usize };
+    &text[start..ends[i] as usize]
+}
+
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        self.ends == other.ends && self.text == other.text
+    }
+}
+
+impl Eq for Names {}
+
+impl std::fmt::Debug for Names {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries((0..self.ends.len() as u32).map(|i| self.get(i)))
+            .finish()
+    }
+}
+
+/// Distinct keys, numbered in order of first use.
+#[derive(Clone, Debug)]
+pub struct Interner<K> {
+    keys: Vec<K>,
+    index: HashTable<u32>,
+    last: u32,
+}
+
+impl<K> Default for Interner<K> {
+    fn default() -> Self {
+        Self {
+            keys: Vec::new(),
+            index: HashTable::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<K: Hash + Eq> Interner<K> {
+    /// The number of `key`, new if it was not seen before. Asking for the same key twice in a row
+    /// costs one comparison.
+    #[inline]
+    pub fn intern(&mut self, key: K) -> u32 {
+        if self.keys.get(self.last as usize) == Some(&key) {
+            return self.last;
+        }
+        let hash = HASHER.hash_one(&key);
+        let keys = &self.keys;
+        self.last = match self.index.find(hash, |&i| keys[i as usize] == key) {
+            Some(&found) => found,
+            None => {
+                let new = self.keys.len() as u32;
+                self.keys.push(key);
+                let keys = &self.keys;
+                self.index
+                    .insert_unique(hash, new, |&i| HASHER.hash_one(&keys[i as usize]));
+                new
+            }
+        };
+        self.last
+    }
+
+    /// The keys in order of first use.
+    pub fn into_keys(self) -> Vec<K> {
+        self.keys
+    }
+
+    /// The keys in order of first use.
+    pub fn keys(&self) -> &[K] {
+        &self.keys
+    }
+}
+
+/// From ids of a file to indices: an array where ids are dense enough, a table for the others.
+#[derive(Clone, Debug)]
+pub struct IdMap {
+    dense: Vec<u32>,
+    /// Ids from here on go into the table, so that one huge id does not cost memory.
+    dense_limit: u64,
+    sparse: HashTable<(u64, u32)>,
+}
+
+const ABSENT: u32 = u32::MAX;
+
+impl IdMap {
+    /// A map that spends at most 4 bytes on each id below `dense_limit`.
+    pub fn new(dense_limit: u64) -> Self {
+        Self {
+            dense: Vec::new(),
+            dense_limit,
+            sparse: HashTable::new(),
+        }
+    }
+
+    /// The index of `id`.
+    #[inline]
+    pub fn get(&self, id: u64) -> Option<u32> {
+        if id < self.dense_limit {
+            match self.dense.get(id as usize) {
+                Some(&index) if index != ABSENT => Some(index),
+                _ => None,
+            }
+        } else {
+            let found = self.sparse.find(HASHER.hash_one(id), |(k, _)| *k == id);
+            found.map(|(_, index)| *index)
+        }
+    }
+
+    /// Sets the index of `id`; returns the index it had.
+    #[inline]
+    pub fn insert(&mut self, id: u64, index: u32) -> Option<u32> {
+        if let Some(old) = self.get(id) {
+            return Some(old);
+        }
+        if id < self.dense_limit {
+            let at = id as usize;
+            if at >= self.dense.len() {
+                // Doubling keeps growth linear; the next ids are usually the next numbers.
+                self.dense.resize((at + 1).max(at + at / 2), ABSENT);
+            }
+            self.dense[at] = index;
+        } else {
+            self.sparse
+                .insert_unique(HASHER.hash_one(id), (id, index), |(k, _)| {
+                    HASHER.hash_one(k)
+                });
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_numbered_in_order_of_first_use() {
+        let mut names = Names::default();
+        let numbers: Vec<_> = ["mm", "", "add", "mm", ""]
+            .iter()
+            .map(|n| names.intern(n).unwrap())
+            .collect();
+        assert_eq!(numbers, [0, 1, 2, 0, 1]);
+        assert_eq!(
+            (names.get(0), names.get(1), names.get(2)),
+            ("mm", "", "add")
+        );
+    }
+
+    #[test]
+    fn ids_map_whether_dense_or_not() {
+        let mut map = IdMap::new(100);
+        for (index, id) in [0, 99, 100, u64::MAX, 5].into_iter().enumerate() {
+            assert_eq!(map.insert(id, index as u32), None);
+        }
+        assert_eq!(map.get(u64::MAX), Some(3));
+        assert_eq!(map.get(99), Some(1));
+        assert_eq!(map.get(7), None);
+        assert_eq!(map.insert(100, 9), Some(2));
+    }
+}

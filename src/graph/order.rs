@@ -1,0 +1,56 @@
+//! Program order: the order in which a rank's nodes would run one at a time.
+
+use crate::ids::NodeIndex;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Edges as compressed rows: the successors of node `i` are `list[start[i]..start[i + 1]]`.
+pub(super) struct Successors<'a> {
+    pub start: &'a [u32],
+    pub list: &'a [NodeIndex],
+}
+
+impl Successors<'_> {
+    fn of(&self, node: u32) -> &[NodeIndex] {
+        let i = node as usize;
+        &self.list[self.start[i] as usize..self.start[i + 1] as usize]
+    }
+}
+
+/// Why there is no order: the nodes on a cycle, each before the next.
+pub(super) struct Cycle(pub Vec<NodeIndex>);
+
+/// The smallest order, by index, in which every node comes after those it waits for.
+pub(super) fn program_order(
+    successors: &Successors<'_>,
+    in_degree: &[u32],
+) -> Result<Vec<NodeIndex>, Cycle> {
+    let mut waiting = in_degree.to_vec();
+    let mut ready: BinaryHeap<Reverse<u32>> = (0..in_degree.len() as u32)
+        .filter(|&i| in_degree[i as usize] == 0)
+        .map(Reverse)
+        .collect();
+    let mut order = Vec::with_capacity(in_degree.len());
+    while let Some(Reverse(node)) = ready.pop() {
+        order.push(NodeIndex(node));
+        for next in successors.of(node) {
+            waiting[next.index()] -= 1;
+            if waiting[next.index()] == 0 {
+                ready.push(Reverse(next.0));
+            }
+        }
+    }
+    if order.len() == in_degree.len() {
+        return Ok(order);
+    }
+    // Only nodes that still wait can be on a cycle.
+    let left = |i: u32| waiting[i as usize] > 0;
+    let edges = (0..in_degree.len() as u32)
+        .filter(|&i| left(i))
+        .flat_map(|i| {
+            let to = successors.of(i).iter().map(|n| n.0).filter(|&n| left(n));
+            to.map(move |n| (i, n))
+        });
+    let cycle = super::cycle::short_cycle(in_degree.len(), edges).unwrap_or_default();
+    Err(Cycle(cycle.into_iter().map(NodeIndex).collect()))
+}
