@@ -1,0 +1,159 @@
+//! How long a compute node lasts on an NPU class.
+
+use crate::trace::Dtype;
+use crate::units::{Bandwidth, FlopRate, Span};
+
+mod recorded;
+mod roofline;
+mod scaled;
+
+/// Peak rates of an NPU class, one per number format it computes in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Peaks {
+    rates: [Option<FlopRate>; Dtype::COUNT],
+}
+
+impl Peaks {
+    /// Sets the peak for `dtype`.
+    pub fn set(&mut self, dtype: Dtype, rate: FlopRate) {
+        self.rates[dtype as usize] = Some(rate);
+    }
+
+    /// The peak for `dtype`, if the class computes in it.
+    pub fn get(&self, dtype: Dtype) -> Option<FlopRate> {
+        self.rates[dtype as usize]
+    }
+}
+
+/// How durations of kernels are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum ComputeModel {
+    /// As recorded.
+    #[default]
+    Recorded,
+    /// As recorded, times a factor.
+    Scaled(f64),
+    /// From FLOPs and bytes; as recorded where the trace has neither.
+    Roofline,
+}
+
+/// What a trace knows about a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// How long it took where it was captured; zero when unknown.
+    pub recorded: Span,
+    /// Operations; zero when unknown.
+    pub flops: u64,
+    /// Bytes read and written; zero when unknown.
+    pub bytes: u64,
+    /// The format it computes in, if known.
+    pub dtype: Option<Dtype>,
+}
+
+/// How long a kernel lasts, and on what that rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Price {
+    /// What was asked for.
+    Asked(Span),
+    /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
+    FellBack(Span),
+    /// Nothing is known of this kernel, so it takes no time.
+    Unknown,
+}
+
+impl Price {
+    /// The duration.
+    pub fn span(self) -> Span {
+        match self {
+            Self::Asked(span) | Self::FellBack(span) => span,
+            Self::Unknown => Span::ZERO,
+        }
+    }
+}
+
+impl ComputeModel {
+    /// The price of `kernel` on a class with these peaks and this memory bandwidth.
+    pub fn price(&self, kernel: &Kernel, peaks: &Peaks, memory: Bandwidth) -> Price {
+        let asked = match *self {
+            Self::Recorded => Some(recorded::duration(kernel.recorded)),
+            Self::Scaled(factor) => Some(scaled::duration(kernel.recorded, factor)),
+            Self::Roofline => {
+                roofline::duration(kernel.flops, kernel.bytes, kernel.dtype, peaks, memory)
+            }
+        };
+        match asked {
+            None if kernel.recorded > Span::ZERO => Price::FellBack(kernel.recorded),
+            Some(_) if *self != Self::Roofline && kernel.recorded == Span::ZERO => Price::Unknown,
+            None => Price::Unknown,
+            Some(span) => Price::Asked(span),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a100() -> (Peaks, Bandwidth) {
+        let mut peaks = Peaks::default();
+        peaks.set(Dtype::Bf16, FlopRate::new(312e12).unwrap());
+        peaks.set(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
+        (peaks, Bandwidth::new(2e12).unwrap())
+    }
+
+    const KERNEL: Kernel = Kernel {
+        recorded: Span(5_000_000),
+        flops: 312_000_000,
+        bytes: 1_000_000,
+        dtype: Some(Dtype::Bf16),
+    };
+
+    #[test]
+    fn roofline_is_the_longer_of_arithmetic_and_memory() {
+        let (peaks, memory) = a100();
+        let price = |k: Kernel| ComputeModel::Roofline.price(&k, &peaks, memory);
+        // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
+        assert_eq!(price(KERNEL), Price::Asked(Span(1_000_000)));
+        // Four times the bytes: 2 us.
+        let heavy = Kernel {
+            bytes: 4_000_000,
+            ..KERNEL
+        };
+        assert_eq!(price(heavy), Price::Asked(Span(2_000_000)));
+        // In single precision: 312e6 / 19.5e12 = 16 us.
+        let single = Kernel {
+            dtype: Some(Dtype::Fp32),
+            ..KERNEL
+        };
+        assert_eq!(price(single), Price::Asked(Span(16_000_000)));
+    }
+
+    #[test]
+    fn what_the_roofline_cannot_price_falls_back_visibly() {
+        let (peaks, memory) = a100();
+        let price = |k: Kernel| ComputeModel::Roofline.price(&k, &peaks, memory);
+        let bare = Kernel {
+            flops: 0,
+            bytes: 0,
+            ..KERNEL
+        };
+        assert_eq!(price(bare), Price::FellBack(Span(5_000_000)));
+        let fp8 = Kernel {
+            dtype: Some(Dtype::Fp8),
+            ..KERNEL
+        };
+        assert_eq!(price(fp8), Price::FellBack(Span(5_000_000)));
+        let nothing = Kernel {
+            recorded: Span::ZERO,
+            ..bare
+        };
+        assert_eq!(price(nothing), Price::Unknown);
+    }
+
+    #[test]
+    fn scaling_multiplies_what_was_recorded() {
+        let (peaks, memory) = a100();
+        let price = ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory);
+        assert_eq!(price, Price::Asked(Span(1_250_000)));
+    }
+}

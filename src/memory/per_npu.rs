@@ -1,0 +1,25 @@
+//! A channel for each NPU: accesses of different NPUs do not meet, those of one NPU queue.
+
+use crate::ids::Npu;
+use crate::units::{Span, Time};
+
+/// When each NPU's channel is free again.
+#[derive(Debug)]
+pub(super) struct Channels {
+    free: Vec<Time>,
+}
+
+impl Channels {
+    pub fn new(npus: u32) -> Self {
+        Self {
+            free: vec![Time::ZERO; npus as usize],
+        }
+    }
+
+    /// The end of an access that keeps the channel of `npu` for `span`.
+    pub fn access(&mut self, now: Time, npu: Npu, span: Span) -> Time {
+        let free = &mut self.free[npu.index()];
+        *free = now.max(*free) + span;
+        *free
+    }
+}

@@ -1,0 +1,19 @@
+//! One channel for all NPUs, first come, first served.
+//!
+//! As ASTRA-sim's MEMORY_POOL: four equal accesses at once end after 1, 2, 3 and 4 times their cost.
+
+use crate::units::{Span, Time};
+
+/// When the channel is free again.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    free: Time,
+}
+
+impl Channel {
+    /// The end of an access that keeps the channel for `span`.
+    pub fn access(&mut self, now: Time, span: Span) -> Time {
+        self.free = now.max(self.free) + span;
+        self.free
+    }
+}
