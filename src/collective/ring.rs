@@ -1,0 +1,90 @@
+//! Ring: every member sends to the next one only.
+//!
+//! With n members, s = time of one n-th of the buffer S and α = latency between neighbours, all
+//! starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | reduce-scatter, all-gather | n−1 of S/n, each after the one before was received | (n−1)(α + s) |
+//! | all-to-all | n(n−1)/2 of S/n, likewise: a part for distance k is passed on k times | n(n−1)/2 (α + s) |
+//! | broadcast, reduce | n of S/n along the chain from or to the root | (n−1)α + (2n−2)s |
+//! | gather, scatter | its own part and those of the members behind it | (n−1)(α + s) |
+//!
+//! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and
+//! reduce are pipelined over the chain in as many parts as there are members.
+
+use super::{Primitive, Seat, Stage, Step};
+
+impl Seat {
+    /// How many members lie between the root and this one along the ring, itself included: 0 for
+    /// the root, n−1 for the last that it reaches.
+    fn from_root(self) -> u32 {
+        (self.index + self.size - self.root) % self.size
+    }
+
+    /// How many hops along the ring the root is away.
+    fn to_root(self) -> u32 {
+        (self.root + self.size - self.index) % self.size
+    }
+}
+
+pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+    let n = seat.size;
+    // How many messages, and how many receptions the first of them waits for.
+    let (count, first_after) = match stage.primitive {
+        Primitive::ReduceScatter | Primitive::AllGather => (n - 1, 0),
+        Primitive::AllToAll => (n * (n - 1) / 2, 0),
+        Primitive::Broadcast => match seat.from_root() {
+            0 => return send(stage, seat, i, n, None),
+            last if last == n - 1 => (0, 0),
+            _ => (n, 1),
+        },
+        Primitive::Reduce => match seat.to_root() {
+            0 => (0, 0),
+            last if last == n - 1 => return send(stage, seat, i, n, None),
+            _ => (n, 1),
+        },
+        // Its own part first, then what comes from behind.
+        Primitive::Gather => match seat.to_root() {
+            0 => (0, 0),
+            hops => (n - hops, 0),
+        },
+        // The farthest part first; each member keeps the last that it gets.
+        Primitive::Scatter => match seat.from_root() {
+            0 => return send(stage, seat, i, n - 1, None),
+            hops => (n - 1 - hops, 1),
+        },
+    };
+    send(stage, seat, i, count, Some(first_after))
+}
+
+/// The `i`-th of `count` messages to the next member. Message i waits for `first_after + i`
+/// receptions, or for none at all.
+fn send(stage: &Stage, seat: Seat, i: u32, count: u32, first_after: Option<u32>) -> Option<Step> {
+    (i < count).then(|| Step {
+        to: (seat.index + 1) % seat.size,
+        amount: stage.buffer.part(seat.size),
+        after: first_after.map_or(0, |first| first + i),
+    })
+}
+
+pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+    let n = seat.size;
+    match stage.primitive {
+        Primitive::ReduceScatter | Primitive::AllGather => n - 1,
+        Primitive::AllToAll => n * (n - 1) / 2,
+        Primitive::Broadcast => match seat.from_root() {
+            0 => 0,
+            _ => n,
+        },
+        Primitive::Reduce => match seat.to_root() {
+            last if last == n - 1 => 0,
+            _ => n,
+        },
+        Primitive::Gather => n - 1 - seat.to_root(),
+        Primitive::Scatter => match seat.from_root() {
+            0 => 0,
+            hops => n - hops,
+        },
+    }
+}

@@ -1,0 +1,100 @@
+//! What a transfer costs: models behind one contract.
+//!
+//! A model owns state and no queue. [`Network::submit`] accepts a message and schedules, in the one
+//! agenda, the events at which something happens to it; [`Network::handle`] is told when such an
+//! event is due and answers with [`Notice`]s. Messages of one operation leave and enter through
+//! [`Port`]s that the operation opened.
+
+use crate::topology::Path;
+use crate::units::{Amount, Time};
+
+mod contention_free;
+
+pub use contention_free::ContentionFree;
+
+/// The two ends of an NPU's attachment, as one operation sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port(pub u32);
+
+/// Consecutive ports opened by one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    first: u32,
+    count: u32,
+}
+
+impl Ports {
+    /// The `i`-th port.
+    #[inline]
+    pub fn port(self, i: u32) -> Port {
+        debug_assert!(i < self.count, "an operation uses the ports it opened");
+        Port(self.first + i)
+    }
+}
+
+/// A message handed to the network.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// The caller's name for it, which notices carry back.
+    pub op: u32,
+    /// Where it leaves.
+    pub from: Port,
+    /// Where it enters.
+    pub to: Port,
+    /// What lies between.
+    pub path: Path,
+    /// How large it is.
+    pub amount: Amount,
+    /// Whether the caller wants to know when its last byte has left.
+    pub tell_injected: bool,
+    /// Whether all messages that enter through `to` come from one sender, over one path.
+    pub sole_sender: bool,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Its last byte has left the sender.
+    Injected(u32),
+    /// Its last byte has arrived. Its op may be used again.
+    Delivered(u32),
+}
+
+/// Schedules events for a model, so that models need not know what else the agenda holds.
+pub trait Schedule {
+    /// Has [`Network::handle`] called with `event` at `at`.
+    fn schedule(&mut self, at: Time, event: NetworkEvent);
+}
+
+/// An event of a network model. Its meaning belongs to the model; events of one instant are handled
+/// in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NetworkEvent {
+    /// The last byte of the op's message has left.
+    Injected(u32),
+    /// The first byte of the op's message is at the receiver's port.
+    FirstByte(u32),
+    /// The last byte of the op's message has arrived.
+    Delivered(u32),
+}
+
+/// A model of the network.
+pub trait Network {
+    /// Opens `count` ports with nothing in them.
+    fn open(&mut self, count: u32) -> Ports;
+
+    /// Gives ports back.
+    fn close(&mut self, ports: Ports);
+
+    /// Accepts a message that its sender hands over `now`.
+    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule);
+
+    /// An event that the model scheduled is due.
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl Schedule,
+        notices: &mut Vec<Notice>,
+    );
+}

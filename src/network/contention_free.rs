@@ -1,0 +1,204 @@
+//! Contention-free: operations do not meet one another; within one, a port is a port.
+//!
+//! An NPU sends one message of an operation at a time and receives one at a time, both at the
+//! bandwidth of the path. Messages cut through: with latency α and serialization s, a message handed
+//! over at t to a port whose egress is free at e and whose receiver's ingress is free at i
+//!
+//! - begins to leave at b = max(t, e) and has left at b + s,
+//! - begins to arrive at max(b + α, i) and has arrived s later.
+//!
+//! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress
+//! serves messages in the order in which their first bytes reach it. Where all messages that enter a
+//! port come from one sender, that is the order of submission and the end is known at once;
+//! otherwise the ingress is asked when the first byte is there.
+
+use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
+use crate::units::{Span, Time};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Calendar {
+    egress: Time,
+    ingress: Time,
+}
+
+/// A message that has left and whose first byte is not there yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arriving {
+    to: u32,
+    serialization: Span,
+}
+
+/// The model's state: the calendars of the open ports.
+#[derive(Debug, Default)]
+pub struct ContentionFree {
+    /// By op; only messages that share their receiver's port are here.
+    arriving: Vec<Arriving>,
+    calendars: Vec<Calendar>,
+    /// First ports of closed ranges by their size: operations of one size come over and over.
+    closed: Vec<(u32, Vec<u32>)>,
+}
+
+impl Network for ContentionFree {
+    fn open(&mut self, count: u32) -> Ports {
+        let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
+        if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
+            let range = first as usize..(first + count) as usize;
+            self.calendars[range].fill(Calendar::default());
+            return Ports { first, count };
+        }
+        let first = self.calendars.len() as u32;
+        self.calendars
+            .resize(self.calendars.len() + count as usize, Calendar::default());
+        Ports { first, count }
+    }
+
+    fn close(&mut self, ports: Ports) {
+        match self
+            .closed
+            .iter_mut()
+            .find(|(size, _)| *size == ports.count)
+        {
+            Some((_, firsts)) => firsts.push(ports.first),
+            None => self.closed.push((ports.count, vec![ports.first])),
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+        let serialization = message.path.bandwidth.serialization(message.amount);
+        let egress = &mut self.calendars[message.from.0 as usize].egress;
+        let begin = now.max(*egress);
+        let injected = begin + serialization;
+        *egress = injected;
+        if message.tell_injected {
+            agenda.schedule(injected, NetworkEvent::Injected(message.op));
+        }
+        let first_byte = begin + message.path.latency;
+        if message.sole_sender {
+            let delivered = self.enter(first_byte, message.to.0, serialization);
+            agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
+        } else {
+            let op = message.op as usize;
+            if op >= self.arriving.len() {
+                self.arriving.resize(op + 1, Arriving::default());
+            }
+            self.arriving[op] = Arriving {
+                to: message.to.0,
+                serialization,
+            };
+            agenda.schedule(first_byte, NetworkEvent::FirstByte(message.op));
+        }
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl Schedule,
+        notices: &mut Vec<Notice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(Notice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(Notice::Delivered(op)),
+            NetworkEvent::FirstByte(op) => {
+                let Arriving { to, serialization } = self.arriving[op as usize];
+                let delivered = self.enter(now, to, serialization);
+                agenda.schedule(delivered, NetworkEvent::Delivered(op));
+            }
+        }
+    }
+}
+
+impl ContentionFree {
+    /// When a message whose first byte is at port `to` at `first_byte` has arrived.
+    #[inline]
+    fn enter(&mut self, first_byte: Time, to: u32, serialization: Span) -> Time {
+        let ingress = &mut self.calendars[to as usize].ingress;
+        *ingress = first_byte.max(*ingress) + serialization;
+        *ingress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Path;
+    use crate::units::{Amount, Bandwidth, Span};
+
+    #[derive(Default)]
+    struct Log(Vec<(u64, NetworkEvent)>);
+    impl Schedule for Log {
+        fn schedule(&mut self, at: Time, event: NetworkEvent) {
+            self.0.push((at.0, event));
+        }
+    }
+
+    /// Runs what is scheduled to its end and returns it in order of time.
+    fn drain(network: &mut ContentionFree, mut log: Log) -> Vec<(u64, NetworkEvent)> {
+        let mut done = Vec::new();
+        let mut notices = Vec::new();
+        while !log.0.is_empty() {
+            log.0.sort_unstable();
+            let (at, event) = log.0.remove(0);
+            network.handle(Time(at), event, &mut log, &mut notices);
+            done.push((at, event));
+        }
+        done
+    }
+
+    #[test]
+    fn one_port_sends_one_at_a_time_and_receives_one_at_a_time() {
+        // 1,000 B at 1 GB/s = 1 us = 1,000,000 ps; latency 300 ns.
+        let path = Path {
+            latency: Span::from_ns(300),
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+        };
+        let mut network = ContentionFree::default();
+        let ports = network.open(3);
+        let mut log = Log::default();
+        let mut send = |op, from, to, sole_sender| {
+            let message = Message {
+                op,
+                from: ports.port(from),
+                to: ports.port(to),
+                path,
+                amount: Amount::whole(1000),
+                tell_injected: true,
+                sole_sender,
+            };
+            network.submit(Time::ZERO, &message, &mut log);
+        };
+        send(0, 0, 1, true);
+        // Waits for the egress of 0: leaves 1 to 2 us; its first byte is there at 1.3 us.
+        send(1, 0, 2, false);
+        // Leaves 0 to 1 us, arrives 0.3 to 1.3 us, although it was submitted later; then the ingress
+        // is free for the other, 1.3 to 2.3 us.
+        send(2, 1, 2, false);
+        use NetworkEvent::{Delivered, FirstByte, Injected};
+        assert_eq!(
+            drain(&mut network, log),
+            [
+                (300_000, FirstByte(2)),
+                (1_000_000, Injected(0)),
+                (1_000_000, Injected(2)),
+                (1_300_000, FirstByte(1)),
+                (1_300_000, Delivered(0)),
+                (1_300_000, Delivered(2)),
+                (2_000_000, Injected(1)),
+                (2_300_000, Delivered(1)),
+            ]
+        );
+    }
+
+    #[test]
+    fn ports_are_used_again_and_begin_empty() {
+        let mut network = ContentionFree::default();
+        let a = network.open(4);
+        network.calendars[1].egress = Time(5);
+        network.close(a);
+        assert_eq!(network.open(4), a);
+        assert_eq!(network.calendars[1].egress, Time::ZERO);
+        assert_ne!(network.open(4), a);
+    }
+}
