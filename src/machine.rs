@@ -1,0 +1,156 @@
+//! The simulated system after validation: a [`Machine`] that exists cannot be wrong.
+//!
+//! A machine is described in a TOML file, or is a preset, or is built by an importer. Its NPUs
+//! belong to classes; its network is a stack of dimensions; it may have memory beyond the NPUs' own.
+
+use crate::collective::Algorithm;
+use crate::compute::Peaks;
+use crate::ids::Npu;
+use crate::memory::{LocalMemory, RemoteMemory};
+use crate::topology::Topology;
+use assign::Assignment;
+use config::Document;
+
+mod assign;
+mod build;
+mod config;
+mod error;
+mod preset;
+
+pub use error::MachineError;
+pub use preset::{PRESETS, Preset, Source, source};
+
+/// NPUs that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NpuClass {
+    /// What the machine file calls it.
+    pub name: String,
+    /// Dense peak rates by number format.
+    pub peaks: Peaks,
+    /// The memory of one NPU.
+    pub memory: LocalMemory,
+    /// Lanes of the NPU that can run at once; at least 1.
+    pub lanes: u32,
+    /// Lanes of its share of the host that can run at once; at least 1.
+    pub host_lanes: u32,
+}
+
+/// A simulated system.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    name: String,
+    description: String,
+    topology: Topology,
+    algorithms: Vec<Algorithm>,
+    scalable: bool,
+    classes: Vec<NpuClass>,
+    class_of: Assignment,
+    remote: Option<RemoteMemory>,
+}
+
+impl Machine {
+    /// Reads a machine file; `file` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// When `text` is not TOML, has a key that is unknown or lacks one that is needed, or describes
+    /// what no machine can be. Never panics, whatever the text.
+    pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
+        build::machine(&Document::parse(text, file)?)
+    }
+
+    /// The preset `name`, or `NAMExN`: preset `NAME` with `N` NPUs along its outermost dimension.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such preset, it comes in one size, or `N` is zero or too large.
+    pub fn preset(name: &str) -> Result<Self, MachineError> {
+        Self::parse(&preset::preset(name)?, name)
+    }
+
+    /// The machine called `name`: a file if it has a `/` in it or ends in `.toml`, otherwise a
+    /// preset as [`Machine::preset`] takes it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such preset or file, or the file is refused.
+    pub fn load(name: &str) -> Result<Self, MachineError> {
+        let source = source(name)?;
+        Self::parse(&source.text, &source.file)
+    }
+
+    /// A machine of one class, for importers of other formats.
+    ///
+    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, and no
+    /// memory is empty. The class may lack peaks; what needs one then says so.
+    pub fn uniform(
+        name: String,
+        topology: Topology,
+        algorithms: Vec<Algorithm>,
+        class: NpuClass,
+        remote: Option<RemoteMemory>,
+    ) -> Option<Self> {
+        let dimensions = topology.dimensions().len() == algorithms.len();
+        let lanes = class.lanes > 0 && class.host_lanes > 0;
+        let memory = class.memory.capacity.0 > 0 && remote.is_none_or(|r| r.capacity.0 > 0);
+        (dimensions && lanes && memory).then(|| Self {
+            name,
+            description: String::new(),
+            class_of: Assignment::uniform(topology.npus()),
+            topology,
+            algorithms,
+            scalable: false,
+            classes: vec![class],
+            remote,
+        })
+    }
+
+    /// What reports call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One line for people; may be empty.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Where NPUs sit.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// How collectives are carried out: one algorithm per dimension, innermost first.
+    pub fn algorithms(&self) -> &[Algorithm] {
+        &self.algorithms
+    }
+
+    /// Whether `NAMExN` may set the size of the outermost dimension.
+    pub fn scalable(&self) -> bool {
+        self.scalable
+    }
+
+    /// The classes of NPUs, as the file orders them; at least one.
+    pub fn classes(&self) -> &[NpuClass] {
+        &self.classes
+    }
+
+    /// The class of `npu`, which must be an NPU of this machine: its index in [`Self::classes`].
+    pub fn class(&self, npu: Npu) -> usize {
+        self.class_of.class(npu)
+    }
+
+    /// Which NPUs are of which class: (first NPU, last NPU, class), ascending, each NPU once.
+    pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
+        let runs = self.class_of.runs();
+        runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
+    }
+
+    /// Memory beyond the NPUs' own, if there is any.
+    pub fn remote(&self) -> Option<&RemoteMemory> {
+        self.remote.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests;

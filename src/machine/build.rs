@@ -1,0 +1,119 @@
+//! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
+
+use super::assign::{self, Assignment, Fault};
+use super::config::{Document, Field, Table, quoted};
+use super::{Machine, MachineError, NpuClass};
+use crate::memory::{Attachment, RemoteMemory};
+use crate::units::Bytes;
+
+mod class;
+mod network;
+
+/// The keys that tables may have.
+const ROOT: &[&str] = &[
+    "name",
+    "description",
+    "npu",
+    "assign",
+    "dimension",
+    "remote_memory",
+];
+const REMOTE: &[&str] = &["attachment", "bandwidth", "latency", "capacity"];
+
+/// An example of each quantity, for messages.
+const BANDWIDTH: &str = "450 GB/s";
+const LATENCY: &str = "500 ns";
+const CAPACITY: &str = "80 GB";
+
+/// Reads and checks the machine that `document` describes.
+pub(super) fn machine(document: &Document<'_>) -> Result<Machine, MachineError> {
+    let root = document.root(ROOT)?;
+    let name = root.need("name", "the machine's name")?.line()?.to_owned();
+    let description = match root.get("description") {
+        Some(field) => field.line()?.to_owned(),
+        None => String::new(),
+    };
+    let classes = class::classes(&root)?;
+    let network = network::network(&root)?;
+    let class_of = class_of(&root, &classes, network.topology.npus())?;
+    let remote = root
+        .get("remote_memory")
+        .map(|field| remote(&field))
+        .transpose()?;
+    Ok(Machine {
+        name,
+        description,
+        topology: network.topology,
+        algorithms: network.algorithms,
+        scalable: network.scalable,
+        classes,
+        class_of,
+        remote,
+    })
+}
+
+/// Where the text of `document` has the value of `name`, and that of the outermost size.
+pub(super) fn scale_spans(document: &Document<'_>) -> Option<[std::ops::Range<usize>; 2]> {
+    let root = document.root(ROOT).ok()?;
+    let dimensions = root.get("dimension")?.tables(network::KEYS).ok()?;
+    let size = dimensions.last()?.get("size")?.span();
+    Some([root.get("name")?.span(), size])
+}
+
+fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignment, MachineError> {
+    let Some(field) = root.get("assign") else {
+        return match classes {
+            [_] => Ok(Assignment::uniform(npus)),
+            _ => Err(root.missing("assign", "a table that says which NPUs are of which class")),
+        };
+    };
+    let names: Vec<_> = classes.iter().map(|class| class.name.as_str()).collect();
+    let table = field.table(Some(&names))?;
+    let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", npus - 1);
+    let mut ranges = Vec::new();
+    for (class, name) in (0..).zip(&names) {
+        let field = table.need(name, &expected)?;
+        let text = field.text(&expected)?;
+        let more = assign::ranges(text, class, npus);
+        ranges.extend(more.map_err(|piece| field.refuse(quoted(piece), &expected))?);
+    }
+    Assignment::new(ranges, npus).map_err(|fault| match fault {
+        Fault::Never { first, last } if first == last => {
+            table.refuse(format_args!("no class for NPU {first}"), "each NPU once")
+        }
+        Fault::Never { first, last } => {
+            let found = format!("no class for NPUs {first} to {last}");
+            table.refuse(found, "each NPU once")
+        }
+        Fault::Twice {
+            npu,
+            earlier,
+            later,
+        } => {
+            let [earlier, later] = [earlier, later].map(|class| quoted(names[class as usize]));
+            let found = format!("NPU {npu} in {earlier} and in {later}");
+            table.refuse(found, "each NPU once")
+        }
+    })
+}
+
+fn remote(field: &Field<'_>) -> Result<RemoteMemory, MachineError> {
+    let table = field.table(Some(REMOTE))?;
+    Ok(RemoteMemory {
+        attachment: table.choice("attachment", &Attachment::ALL)?,
+        bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
+        latency: table.quantity("latency", LATENCY)?,
+        capacity: capacity(&table, "capacity")?,
+    })
+}
+
+/// The size at `key`, which is not zero.
+fn capacity(table: &Table<'_>, key: &str) -> Result<Bytes, MachineError> {
+    let size: Bytes = table.quantity(key, CAPACITY)?;
+    match size {
+        Bytes(0) => Err(table
+            .need(key, CAPACITY)?
+            .refuse("a size of zero", "more than zero bytes")),
+        _ => Ok(size),
+    }
+}

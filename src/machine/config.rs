@@ -1,0 +1,171 @@
+//! The door of the `toml` package: a document as tables whose every value knows its key and line.
+//!
+//! Any text ends in values or in an error, never in a panic. A table is opened with the keys that
+//! it may have; any other is refused at once.
+
+use super::error::MachineError;
+use crate::units::QuantityError;
+use std::fmt::Display;
+use std::str::FromStr;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+mod field;
+
+pub(super) use field::{Field, quoted};
+
+/// A text that is TOML.
+pub(super) struct Document<'d> {
+    file: &'d str,
+    text: &'d str,
+    root: Spanned<DeTable<'d>>,
+}
+
+/// A table of a document.
+pub(super) struct Table<'d> {
+    document: &'d Document<'d>,
+    key: String,
+    at: usize,
+    entries: &'d DeTable<'d>,
+}
+
+impl<'d> Document<'d> {
+    /// Reads `text`, called `file` in errors.
+    pub(super) fn parse(text: &'d str, file: &'d str) -> Result<Self, MachineError> {
+        match DeTable::parse(text) {
+            Ok(root) => Ok(Self { file, text, root }),
+            Err(error) => Err(MachineError::Syntax {
+                file: file.to_owned(),
+                line: line_of(text, error.span().map_or(0, |span| span.start)),
+                why: error.message().replace('\n', ", "),
+            }),
+        }
+    }
+
+    /// The table of everything, which may have the keys `allowed`.
+    pub(super) fn root(&'d self, allowed: &[&str]) -> Result<Table<'d>, MachineError> {
+        Table::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
+    }
+
+    fn refuse(&self, key: &str, at: usize, why: String) -> MachineError {
+        MachineError::Key {
+            file: self.file.to_owned(),
+            line: line_of(self.text, at),
+            key: key.to_owned(),
+            why,
+        }
+    }
+}
+
+/// The line, from 1, of byte `at`.
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+    1 + before.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+impl<'d> Table<'d> {
+    fn open(
+        document: &'d Document<'d>,
+        key: String,
+        at: usize,
+        entries: &'d DeTable<'d>,
+        allowed: Option<&[&str]>,
+    ) -> Result<Self, MachineError> {
+        let table = Self {
+            document,
+            key,
+            at,
+            entries,
+        };
+        if let Some(allowed) = allowed {
+            let known = |name: &str| allowed.contains(&name);
+            if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
+                let why = format!(
+                    "found an unknown key, expected one of {}",
+                    allowed.join(", ")
+                );
+                let key = table.path(name.get_ref());
+                return Err(document.refuse(&key, name.span().start, why));
+            }
+        }
+        Ok(table)
+    }
+
+    /// The key of entry `name`, from the root.
+    fn path(&self, name: &str) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let name = match !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
+            true => name.to_owned(),
+            false => quoted(name),
+        };
+        match self.key.is_empty() {
+            true => name,
+            false => format!("{}.{name}", self.key),
+        }
+    }
+
+    /// The entry `name`, if it is there.
+    pub(super) fn get(&self, name: &str) -> Option<Field<'d>> {
+        let (key, value) = self.entries.get_key_value(name)?;
+        Some(self.field(key, value))
+    }
+
+    /// The entry `name`; `expected` says what it should be when it is not there.
+    pub(super) fn need(
+        &self,
+        name: &str,
+        expected: impl Display,
+    ) -> Result<Field<'d>, MachineError> {
+        self.get(name).ok_or_else(|| self.missing(name, expected))
+    }
+
+    /// An error: there is no entry `name`.
+    pub(super) fn missing(&self, name: &str, expected: impl Display) -> MachineError {
+        let why = format!("found nothing, expected {expected}");
+        self.document.refuse(&self.path(name), self.at, why)
+    }
+
+    /// The quantity at `name`, of which `example` is one.
+    pub(super) fn quantity<T>(&self, name: &str, example: &str) -> Result<T, MachineError>
+    where
+        T: FromStr<Err = QuantityError>,
+    {
+        self.need(
+            name,
+            format_args!("a quantity in quotes such as {example:?}"),
+        )?
+        .quantity(example)
+    }
+
+    /// The choice from `all` at `name`.
+    pub(super) fn choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, MachineError> {
+        let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
+        self.need(name, format_args!("one of {}", names.join(", ")))?
+            .choice(all)
+    }
+
+    /// All entries with their names, as the file orders them.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> + '_ {
+        let entries = self.entries.iter();
+        entries.map(|(key, value)| (key.get_ref().as_ref(), self.field(key, value)))
+    }
+
+    /// An error about the table as a whole.
+    pub(super) fn refuse(&self, found: impl Display, expected: impl Display) -> MachineError {
+        let why = format!("found {found}, expected {expected}");
+        self.document.refuse(&self.key, self.at, why)
+    }
+
+    fn field(
+        &self,
+        key: &'d Spanned<std::borrow::Cow<'d, str>>,
+        value: &'d Spanned<DeValue<'d>>,
+    ) -> Field<'d> {
+        Field {
+            document: self.document,
+            key: self.path(key.get_ref()),
+            at: key.span().start,
+            value,
+        }
+    }
+}

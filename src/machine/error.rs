@@ -1,0 +1,74 @@
+//! Why a machine cannot be had; every message says where, what was found and what is allowed.
+
+use super::preset::PRESETS;
+use std::io;
+
+/// A machine file, or a machine's name, that was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The text is not TOML.
+    #[error("{file}:{line}: not TOML: {why}")]
+    Syntax {
+        /// What the text is called.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What the TOML reader found and expected.
+        why: String,
+    },
+    /// A key is missing, unknown, or has a value that it cannot have.
+    #[error("{file}:{line}: key `{key}`: {why}")]
+    Key {
+        /// What the text is called.
+        file: String,
+        /// Line, from 1; for a missing key that of the table which should have it.
+        line: usize,
+        /// The key from the root of the file, for example `dimension[1].bandwidth`.
+        key: String,
+        /// What was found and what is allowed.
+        why: String,
+    },
+    /// No preset has this name, and it is not the name of a file.
+    #[error(
+        "no machine is called {name:?}{}; the presets are {}; \
+         the name of a file ends in .toml or has a / in it",
+        did_you_mean(*.closest),
+        names()
+    )]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The preset whose name is most alike, if one is.
+        closest: Option<&'static str>,
+    },
+    /// `NAMExN` for a preset that comes in one size.
+    #[error(
+        "machine {name:?}: preset `{preset}` comes in one size; write `{preset}`, or change a copy \
+         from `chakram machine show {preset}`"
+    )]
+    Fixed {
+        /// What was asked for.
+        name: String,
+        /// The preset it begins with.
+        preset: &'static str,
+    },
+    /// The file cannot be read.
+    #[error("cannot read machine file {file}")]
+    Read {
+        /// Its path as given.
+        file: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// `; did you mean ...?`, or nothing.
+fn did_you_mean(closest: Option<&str>) -> String {
+    closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
+/// The presets' names, separated by commas.
+fn names() -> String {
+    let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+    names.join(", ")
+}

@@ -1,0 +1,263 @@
+//! The machines that come with the program, and how a name becomes the text of a machine file.
+
+use super::build;
+use super::config::Document;
+use super::error::MachineError;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read};
+
+/// A machine that comes with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// What `--machine` calls it.
+    pub name: &'static str,
+    /// Its machine file; comments give the source of every number.
+    pub text: &'static str,
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Every preset: products first, then the machines of the ASTRA-sim 2.0 paper.
+        pub const PRESETS: &[Preset] = &[$(Preset {
+            name: $name,
+            text: include_str!(concat!("presets/", $name, ".toml")),
+        }),*];
+    };
+}
+
+presets!(
+    "dgx-a100", "dgx-h100", "tpu-v4", "w-1d-350", "w-1d-500", "w-1d-600", "w-2d", "conv-3d",
+    "conv-4d",
+);
+
+/// The most bytes a machine file may have.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// The text of a machine and what to call it in errors.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The preset's name, or the path as given.
+    pub file: String,
+    /// The machine file.
+    pub text: Cow<'static, str>,
+}
+
+/// Finds the text of `name`: a path if it has a `/` in it or ends in `.toml`, otherwise a preset
+/// `NAME`, or `NAMExN` for one whose outermost dimension is scalable.
+///
+/// # Errors
+///
+/// When there is no such preset, it comes in one size, or the file cannot be read.
+pub fn source(name: &str) -> Result<Source, MachineError> {
+    if name.contains('/') || name.ends_with(".toml") {
+        let text = read(name).map_err(|source| MachineError::Read {
+            file: name.to_owned(),
+            source,
+        })?;
+        return Ok(Source {
+            file: name.to_owned(),
+            text: Cow::Owned(text),
+        });
+    }
+    preset(name).map(|text| Source {
+        file: name.to_owned(),
+        text,
+    })
+}
+
+/// The text of preset `name`, or of `NAMExN`.
+pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
+    let find = |name: &str| PRESETS.iter().find(|preset| preset.name == name);
+    if let Some(preset) = find(name) {
+        return Ok(Cow::Borrowed(preset.text));
+    }
+    let number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
+    match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
+        Some((preset, size)) => scale(preset, name, size),
+        None => Err(MachineError::Unknown {
+            name: name.chars().take(80).collect(),
+            closest: closest(name),
+        }),
+    }
+}
+
+/// The text of `preset` with `name` and its outermost dimension at `size`, which is digits.
+fn scale(preset: &Preset, name: &str, size: &str) -> Result<Cow<'static, str>, MachineError> {
+    let document = Document::parse(preset.text, preset.name)?;
+    let scalable = build::machine(&document)?.scalable();
+    let spans = build::scale_spans(&document).filter(|_| scalable);
+    let Some([at_name, at_size]) = spans else {
+        return Err(MachineError::Fixed {
+            name: name.to_owned(),
+            preset: preset.name,
+        });
+    };
+    // TOML refuses leading zeros. The size stands after the name, so it is replaced first.
+    let digits = size.trim_start_matches('0');
+    let mut text = preset.text.to_owned();
+    text.replace_range(at_size, if digits.is_empty() { "0" } else { digits });
+    text.replace_range(at_name, &format!("{name:?}"));
+    Ok(Cow::Owned(text))
+}
+
+fn read(path: &str) -> Result<String, Error> {
+    let mut text = String::new();
+    let read = File::open(path)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_string(&mut text)?;
+    match read as u64 > MAX_FILE_BYTES {
+        true => Err(Error::new(
+            ErrorKind::InvalidData,
+            "it is longer than 4 MiB",
+        )),
+        false => Ok(text),
+    }
+}
+
+/// The preset whose name is reached from `name` by the fewest edits, if they are few.
+fn closest(name: &str) -> Option<&'static str> {
+    let all = PRESETS
+        .iter()
+        .map(|preset| (edits(name, preset.name), preset.name));
+    let (edits, closest) = all.min_by_key(|(edits, _)| *edits)?;
+    (edits <= 3.min(closest.len() / 2)).then_some(closest)
+}
+
+/// How many letters must be put in, left out or changed to make `b` of `a`'s first 80.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().take(80).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let change = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::trace::Dtype;
+
+    /// (name, NPUs, bf16 TFLOP/s, GB/s of each dimension)
+    const FIGURES: &[(&str, u32, f64, &[f64])] = &[
+        ("dgx-a100", 8, 312.0, &[300.0, 25.0]),
+        ("dgx-h100", 8, 989.4, &[450.0, 50.0]),
+        ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
+        ("w-1d-350", 512, 234.0, &[350.0]),
+        ("w-1d-500", 512, 234.0, &[500.0]),
+        ("w-1d-600", 512, 234.0, &[600.0]),
+        ("w-2d", 512, 234.0, &[250.0, 250.0]),
+        ("conv-3d", 512, 234.0, &[200.0, 100.0, 50.0]),
+        ("conv-4d", 512, 234.0, &[250.0, 200.0, 100.0, 50.0]),
+    ];
+
+    #[test]
+    fn presets_have_the_published_figures() {
+        assert_eq!(FIGURES.len(), PRESETS.len());
+        for (name, npus, peak, bandwidths) in FIGURES {
+            let machine = Machine::preset(name).unwrap();
+            assert_eq!(machine.name(), *name);
+            assert_eq!(machine.topology().npus(), *npus, "{name}");
+            let rate = machine.classes()[0].peaks.get(Dtype::Bf16).unwrap();
+            assert_eq!(rate.per_second(), peak * 1e12, "{name}");
+            let dimensions = machine.topology().dimensions().iter();
+            let found: Vec<_> = dimensions
+                .map(|d| d.bandwidth.bytes_per_second() / 1e9)
+                .collect();
+            assert_eq!(found, *bandwidths, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_preset_has_a_comment() {
+        for preset in PRESETS {
+            for line in preset.text.lines().filter(|line| !line.starts_with('#')) {
+                let Some((key, value)) = line.split_once('=') else {
+                    continue;
+                };
+                let words = ["name", "description"].contains(&key.trim());
+                let (value, comment) = value.split_once(" # ").unwrap_or((value, ""));
+                let number = value.contains(|c: char| c.is_ascii_digit()) && !words;
+                assert!(
+                    !number || comment.trim().len() >= 10,
+                    "{}: {line}",
+                    preset.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_size_sets_the_outermost_dimension() {
+        // 8 NPUs in each of 4 nodes.
+        let machine = Machine::load("dgx-h100x4").unwrap();
+        assert_eq!(machine.name(), "dgx-h100x4");
+        assert_eq!(machine.topology().npus(), 32);
+        assert_eq!(machine.topology().dimensions()[1].size, 4);
+        assert_eq!(Machine::load("dgx-h100x04").unwrap().topology().npus(), 32);
+        let one = Machine::load("dgx-h100").unwrap();
+        assert_eq!(
+            one.topology().dimensions()[0],
+            machine.topology().dimensions()[0]
+        );
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        let error = |name: &str| Machine::load(name).unwrap_err().to_string();
+        let text = error("tpu-v4x2");
+        assert!(text.contains("`tpu-v4` comes in one size"), "{text}");
+        for name in [
+            "dgx-a100x0",
+            "dgx-a100x000",
+            "dgx-a100x99999999999999999999999999",
+        ] {
+            let text = error(name);
+            assert!(
+                text.starts_with(name) && text.contains("`dimension[1].size`"),
+                "{text}"
+            );
+        }
+        // 8 x 1,000,000 NPUs are more than 4,194,304.
+        assert!(error("dgx-a100x1000000").contains("8000000 NPUs"));
+    }
+
+    #[test]
+    fn unknown_names_bring_the_list_and_the_closest() {
+        let error = |name: &str| Machine::load(name).unwrap_err().to_string();
+        let text = error("dgx-h10");
+        assert!(
+            text.contains("did you mean `dgx-h100`?") && text.contains("conv-4d"),
+            "{text}"
+        );
+        assert!(error("DGX-A1OO").contains("presets are dgx-a100, dgx-h100"));
+        assert!(!error("laptop").contains("did you mean"));
+        assert!(error("").contains("no machine is called \"\""));
+        for name in ["dgx-h100x", "dgx-h100x-1", "x4", "é"] {
+            assert!(error(name).contains("no machine is called"), "{name}");
+        }
+        assert!(error(&"x".repeat(10_000)).len() < 500);
+    }
+
+    #[test]
+    fn paths_are_read_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dgx-a100.toml");
+        std::fs::write(&path, PRESETS[1].text).unwrap();
+        let path = path.to_str().unwrap();
+        assert_eq!(Machine::load(path).unwrap().name(), "dgx-h100");
+        let missing = Machine::load("./no-such.toml").unwrap_err().to_string();
+        assert_eq!(missing, "cannot read machine file ./no-such.toml");
+        // kitten -> sitting: two changed, one put in.
+        assert_eq!(edits("kitten", "sitting"), 3);
+    }
+}
