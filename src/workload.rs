@@ -1,0 +1,351 @@
+//! What is replayed: graphs, the instances that stand for ranks, and the groups among them.
+//!
+//! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
+
+use crate::graph::{Binding, Graph};
+use crate::group::Group;
+use crate::ids::{GraphId, GroupId, Rank};
+use crate::units::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A rank's part: a graph with its slots bound, released at some instant.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// What it does.
+    pub graph: GraphId,
+    /// Who does it.
+    pub rank: Rank,
+    /// When its first nodes may start.
+    pub release: Time,
+    /// The group behind each group slot.
+    pub groups: Vec<GroupId>,
+    /// The rank behind each peer slot.
+    pub peers: Vec<Rank>,
+}
+
+/// Graphs, instances in ascending order of their ranks, and groups.
+#[derive(Debug)]
+pub struct Workload {
+    graphs: Vec<Graph>,
+    instances: Vec<Instance>,
+    groups: Vec<Group>,
+    ranks: u32,
+}
+
+/// Why ranks do not make a workload.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkloadError {
+    /// Nothing was added.
+    #[error("no traces were given")]
+    Empty,
+    /// Two traces for one rank.
+    #[error("rank {0} has two traces")]
+    Twice(Rank),
+    /// A group that no file declares.
+    #[error(
+        "rank {rank}, node {node}: its group `{name}` is not declared\n  \
+         try: pass the groups with --groups FILE, a JSON object {{\"{name}\": [0, 1, …]}}"
+    )]
+    Undeclared {
+        /// Whose trace.
+        rank: Rank,
+        /// The first node that names the group.
+        node: u64,
+        /// The group.
+        name: String,
+    },
+    /// A rank that is not in a group it uses.
+    #[error(
+        "rank {rank}, node {node}: it is no member of its group `{name}`, which has ranks {members}"
+    )]
+    Outsider {
+        /// Whose trace.
+        rank: Rank,
+        /// The first node that names the group.
+        node: u64,
+        /// The group.
+        name: String,
+        /// Its members, shortened.
+        members: String,
+    },
+    /// A group that names a rank twice.
+    #[error("group `{name}` names rank {rank} twice")]
+    MemberTwice {
+        /// The group.
+        name: String,
+        /// The rank.
+        rank: Rank,
+    },
+    /// A rank that others wait for and that has no trace.
+    #[error(
+        "{}\n  try: add the missing traces, or replay with --absent mirror, which lets a missing \
+         member arrive with the present ones",
+        missing_text(.missing, *.ranks)
+    )]
+    Missing {
+        /// Ranks without a trace.
+        missing: Vec<Rank>,
+        /// Ranks of the job.
+        ranks: u32,
+    },
+    /// More ranks than the job has.
+    #[error("rank {rank} takes part, but the job has {ranks} ranks (0 to {})", .ranks - 1)]
+    BeyondJob {
+        /// The rank.
+        rank: Rank,
+        /// Ranks of the job.
+        ranks: u32,
+    },
+}
+
+fn missing_text(missing: &[Rank], ranks: u32) -> String {
+    let (are, these) = if missing.len() == 1 {
+        ("rank", "has")
+    } else {
+        ("ranks", "have")
+    };
+    format!(
+        "{are} {} of {ranks} {these} no trace",
+        shortened(missing.iter().map(|r| r.0))
+    )
+}
+
+/// The first few of a list of numbers, and how many more there are.
+pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
+    const SHOWN: usize = 8;
+    let total = numbers.len();
+    let mut text = String::new();
+    for (i, number) in numbers.take(SHOWN).enumerate() {
+        if i > 0 {
+            text.push_str(", ");
+        }
+        text += &number.to_string();
+    }
+    if total > SHOWN {
+        text += &format!(", … ({total} in all)");
+    }
+    text
+}
+
+/// What to do about ranks that have no trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Absent {
+    /// Refuse.
+    #[default]
+    Refuse,
+    /// A missing member arrives with the present ones.
+    Mirror,
+}
+
+/// Takes traces rank by rank.
+#[derive(Debug, Default)]
+pub struct WorkloadBuilder {
+    graphs: Vec<Graph>,
+    by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
+    ranks: BTreeMap<Rank, (GraphId, Binding, Time)>,
+    declared: BTreeMap<String, Vec<u32>>,
+}
+
+impl WorkloadBuilder {
+    /// Declares groups; they go before those that traces declare themselves.
+    pub fn declare(&mut self, groups: crate::graph::DeclaredGroups) {
+        self.declared.extend(groups);
+    }
+
+    /// Adds a graph that several ranks may share.
+    pub fn graph(&mut self, graph: Graph) -> GraphId {
+        let alike = self.by_fingerprint.entry(graph.fingerprint()).or_default();
+        if let Some(&found) = alike.iter().find(|id| self.graphs[id.index()] == graph) {
+            return found;
+        }
+        let id = GraphId(self.graphs.len() as u32);
+        alike.push(id);
+        self.graphs.push(graph);
+        id
+    }
+
+    /// Has `rank` do what `graph` says, from `release` on.
+    pub fn rank(
+        &mut self,
+        rank: Rank,
+        graph: GraphId,
+        binding: Binding,
+        release: Time,
+    ) -> Result<(), WorkloadError> {
+        match self.ranks.insert(rank, (graph, binding, release)) {
+            None => Ok(()),
+            Some(_) => Err(WorkloadError::Twice(rank)),
+        }
+    }
+
+    /// How many ranks the job has at least, judging by traces, peers and groups.
+    pub fn ranks_seen(&self) -> u32 {
+        let own = self.ranks.keys().map(|rank| rank.0);
+        let peers = self
+            .ranks
+            .values()
+            .flat_map(|(_, b, _)| b.peers.iter().copied());
+        let traces = self
+            .graphs
+            .iter()
+            .flat_map(|g| g.declared_groups().values());
+        let groups = self.declared.values().chain(traces).flatten().copied();
+        own.chain(peers)
+            .chain(groups)
+            .max()
+            .map_or(0, |max| max.saturating_add(1))
+    }
+
+    /// Binds groups and checks that everybody is there. `ranks` is the size of the job, at least
+    /// [`Self::ranks_seen`] if absent.
+    pub fn finish(self, ranks: Option<u32>, absent: Absent) -> Result<Workload, WorkloadError> {
+        let seen = self.ranks_seen();
+        let ranks = ranks.unwrap_or(seen);
+        if self.ranks.is_empty() {
+            return Err(WorkloadError::Empty);
+        }
+        if seen > ranks {
+            return Err(WorkloadError::BeyondJob {
+                rank: Rank(seen - 1),
+                ranks,
+            });
+        }
+        if absent == Absent::Refuse && self.ranks.len() < ranks as usize {
+            let missing = (0..ranks).map(Rank).filter(|r| !self.ranks.contains_key(r));
+            return Err(WorkloadError::Missing {
+                missing: missing.collect(),
+                ranks,
+            });
+        }
+        let mut groups = Groups::new(ranks);
+        let mut instances = Vec::with_capacity(self.ranks.len());
+        for (rank, (graph, binding, release)) in self.ranks {
+            let of = &self.graphs[graph.index()];
+            let slots = of.group_slots().iter().enumerate();
+            let bound = slots.map(|(slot, wanted)| {
+                let node = || {
+                    let call = of.calls().iter().find(|call| call.group == slot as u32);
+                    call.map_or(0, |call| of.id(call.node))
+                };
+                let Some(name) = &wanted.name else {
+                    return Ok(Groups::WORLD);
+                };
+                let members = self
+                    .declared
+                    .get(name)
+                    .or_else(|| of.declared_groups().get(name))
+                    .ok_or_else(|| WorkloadError::Undeclared {
+                        rank,
+                        node: node(),
+                        name: name.clone(),
+                    })?;
+                let id = groups.intern(name, members)?;
+                let group = &groups.list[id.index()];
+                if !group.members.contains(&rank) {
+                    return Err(WorkloadError::Outsider {
+                        rank,
+                        node: node(),
+                        name: name.clone(),
+                        members: shortened(group.members.iter().map(|r| r.0)),
+                    });
+                }
+                Ok(id)
+            });
+            instances.push(Instance {
+                graph,
+                rank,
+                release,
+                groups: bound.collect::<Result<_, _>>()?,
+                peers: binding.peers.into_iter().map(Rank).collect(),
+            });
+        }
+        Ok(Workload {
+            graphs: self.graphs,
+            instances,
+            groups: groups.list,
+            ranks,
+        })
+    }
+}
+
+/// The groups met so far. Groups of one name with other members, as when every trace declares its
+/// own, are different groups.
+struct Groups {
+    list: Vec<Group>,
+    by_name: BTreeMap<(String, Vec<u32>), GroupId>,
+}
+
+impl Groups {
+    const WORLD: GroupId = GroupId(0);
+
+    fn new(ranks: u32) -> Self {
+        let world = Group {
+            name: None,
+            members: (0..ranks).map(Rank).collect(),
+        };
+        Self {
+            list: vec![world],
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    fn intern(&mut self, name: &str, members: &[u32]) -> Result<GroupId, WorkloadError> {
+        let world = &self.list[0].members;
+        let is_world = members.is_empty()
+            || members.len() == world.len() && members.iter().zip(world).all(|(m, w)| *m == w.0);
+        if is_world {
+            return Ok(Self::WORLD);
+        }
+        let key = (name.to_owned(), members.to_vec());
+        if let Some(&found) = self.by_name.get(&key) {
+            return Ok(found);
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(&twice) = members.iter().find(|&&member| !seen.insert(member)) {
+            return Err(WorkloadError::MemberTwice {
+                name: name.to_owned(),
+                rank: Rank(twice),
+            });
+        }
+        let id = GroupId(self.list.len() as u32);
+        self.list.push(Group {
+            name: Some(name.to_owned()),
+            members: members.iter().copied().map(Rank).collect(),
+        });
+        self.by_name.insert(key, id);
+        Ok(id)
+    }
+}
+
+impl Workload {
+    /// The distinct graphs.
+    pub fn graphs(&self) -> &[Graph] {
+        &self.graphs
+    }
+
+    /// The graph of an instance.
+    pub fn graph(&self, instance: &Instance) -> &Graph {
+        &self.graphs[instance.graph.index()]
+    }
+
+    /// The instances, in ascending order of their ranks.
+    pub fn instances(&self) -> &[Instance] {
+        &self.instances
+    }
+
+    /// The groups; the first is all ranks.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Ranks of the job, present or not.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Nodes of all instances.
+    pub fn nodes(&self) -> u64 {
+        let of = |i: &Instance| self.graph(i).len() as u64;
+        self.instances.iter().map(of).sum()
+    }
+}
