@@ -1,0 +1,744 @@
+//! The replay: one loop over one agenda.
+//!
+//! # The ordering contract
+//!
+//! All pending events lie in one queue. The events of an instant are taken together as a *round* and
+//! handled in the order of their content (class, rank, node or op), never in the order in which they
+//! happened to be scheduled. Handling them frees lanes and makes nodes ready; when the round is over,
+//! freed lanes take the nodes that queue for them, and then the nodes that became ready are posted,
+//! by rank and id. If that schedules events at the same instant, another round follows. When no event
+//! is left at the instant, it is *settled*: collectives whose members arrived go on, by closed form
+//! if all members arrived together and one is proved, and message by message if not. So an unrelated
+//! event, or a closed form in place of messages, reorders nothing.
+//!
+//! # The life of a node
+//!
+//! A node whose dependencies are complete is *ready*. A collective then waits for its turn in its
+//! group; a receive is posted, and nodes that do nothing complete at once. Everything else waits for
+//! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the
+//! lane until it is *complete*: a kernel or a load after its price, a send when its last byte has
+//! left, a collective when this member's part is done.
+
+use crate::graph::{Graph, Kind};
+use crate::group::Extent;
+use crate::ids::{GroupId, NodeIndex, Npu, Rank};
+use crate::machine::Machine;
+use crate::memory::RemoteAccess;
+use crate::network::{ContentionFree, Network, NetworkEvent, Notice, Schedule};
+use crate::report::{CollectiveRecord, Observer};
+use crate::topology::Topology;
+use crate::units::{Amount, Span, Time};
+use crate::workload::Workload;
+use std::collections::VecDeque;
+
+mod agenda;
+mod collective_run;
+mod error;
+mod matching;
+mod plan;
+mod rendezvous;
+mod stuck;
+
+pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
+pub use plan::{Basis, Options};
+
+use agenda::{Agenda, Class, Event};
+use collective_run::{Op, Ops, Run, Wires};
+use plan::{NONE, Plan, Shared};
+use rendezvous::Turns;
+
+/// In place of a count of dependencies: the node is complete.
+const COMPLETE: u32 = u32::MAX;
+
+/// How a replay ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// When the last node completed.
+    pub makespan: Span,
+    /// Nodes completed, which is all of them.
+    pub nodes: u64,
+    /// Collectives answered by closed form.
+    pub closed: u64,
+    /// Collectives carried out message by message.
+    pub stepwise: u64,
+    /// Messages that the network carried, steps of collectives included.
+    pub messages: u64,
+}
+
+/// A group as the replay used it.
+#[derive(Clone, Debug)]
+pub struct GroupView<'a> {
+    /// The workload's group.
+    pub id: GroupId,
+    /// The machine's dimensions that take part, as a mask, if not all.
+    pub dimensions: Option<u32>,
+    /// The members.
+    pub members: &'a [Rank],
+    /// How many of them have a trace.
+    pub present: u32,
+    /// Where they lie.
+    pub extent: &'a Extent,
+}
+
+/// A lane of an NPU.
+#[derive(Debug, Default)]
+struct LaneState {
+    /// The node that holds the lane, plus one; zero when the lane is free.
+    holder: u32,
+    queue: VecDeque<u32>,
+}
+
+/// One instance while it runs. References replace look-ups in the loop.
+#[derive(Debug)]
+struct Running<'a> {
+    graph: &'a Graph,
+    shared: &'a Shared,
+    /// Where its nodes start in `waiting`.
+    first_node: usize,
+    /// Where its lanes start in `lanes`.
+    first_lane: u32,
+}
+
+/// The receiving end of a message.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pair {
+    delivered: bool,
+    /// The receive that was posted, plus one: its node; zero before.
+    posted: u32,
+    receiver: u32,
+}
+
+/// A prepared replay.
+pub struct Engine<'a, O> {
+    workload: &'a Workload,
+    topology: &'a Topology,
+    plan: &'a Plan,
+    stepwise: bool,
+    observer: O,
+    agenda: Agenda,
+    network: ContentionFree,
+    remote: Option<RemoteAccess>,
+    instances: Vec<Running<'a>>,
+    /// For each node of each instance: dependencies left, or [`COMPLETE`].
+    waiting: Vec<u32>,
+    lanes: Vec<LaneState>,
+    turns: Vec<Turns>,
+    pairs: Vec<Pair>,
+    ops: Ops,
+    runs: Vec<Run>,
+    free_runs: Vec<u32>,
+    /// Runs with members that arrived at this instant.
+    arrivals: Vec<u32>,
+    /// Nodes that became ready in this round, as (instance, node) in one word.
+    ready: Vec<u64>,
+    /// Lanes freed in this round, as (instance, lane).
+    freed: Vec<(u32, u32)>,
+    notices: Vec<Notice>,
+    completed: u64,
+    outcome: Outcome,
+}
+
+/// Everything that was settled before the run, to run from and to report from.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    workload: &'a Workload,
+    machine: &'a Machine,
+    plan: Plan,
+    stepwise: bool,
+}
+
+impl<'a> Prepared<'a> {
+    /// Places ranks, prices nodes and matches collectives and messages.
+    ///
+    /// Refuses what cannot run: more ranks than NPUs, ranks that disagree on the collectives of a
+    /// group, messages without a partner, memory that does not exist or hold.
+    pub fn new(
+        workload: &'a Workload,
+        machine: &'a Machine,
+        options: &Options,
+    ) -> Result<Self, Refusal> {
+        Ok(Self {
+            workload,
+            machine,
+            plan: Plan::new(workload, machine, options)?,
+            stepwise: options.stepwise,
+        })
+    }
+
+    /// What the replay rests on.
+    pub fn basis(&self) -> Basis {
+        self.plan.basis
+    }
+
+    /// The groups, as [`CollectiveRecord::group`] numbers them.
+    pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
+        self.plan.groups.iter().map(|group| GroupView {
+            id: group.id,
+            dimensions: group.dimensions,
+            members: &group.members,
+            present: group.present,
+            extent: &group.extent,
+        })
+    }
+
+    /// The NPU on which `rank` sits.
+    pub fn npu(&self, rank: Rank) -> Npu {
+        self.plan.npu_of[rank.index()]
+    }
+
+    /// The group behind a collective node of the instance numbered `instance`.
+    pub fn group_of(&self, instance: u32, node: NodeIndex) -> u32 {
+        let of = &self.workload.instances()[instance as usize];
+        let call = self.workload.graph(of).call(node);
+        self.plan.instances[instance as usize].slots[call.group as usize].group
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &'a Machine {
+        self.machine
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> &'a Workload {
+        self.workload
+    }
+
+    /// Runs to the end, watched by `observer`.
+    pub fn run<O: Observer>(&self, observer: O) -> Result<(Outcome, O), ReplayError> {
+        Engine::new(self, observer).run()
+    }
+}
+
+impl Schedule for Agenda {
+    #[inline]
+    fn schedule(&mut self, at: Time, event: NetworkEvent) {
+        // Ops of one instant commute: they touch ports and counters of their own.
+        let event = match event {
+            NetworkEvent::Injected(op) => Event::new(Class::Injected, 0, op),
+            NetworkEvent::FirstByte(op) => Event::new(Class::FirstByte, 0, op),
+            NetworkEvent::Delivered(op) => Event::new(Class::Delivered, 0, op),
+        };
+        self.push(at, event);
+    }
+}
+
+impl<'a, O: Observer> Engine<'a, O> {
+    fn new(prepared: &'a Prepared<'a>, observer: O) -> Self {
+        let (workload, plan) = (prepared.workload, &prepared.plan);
+        let mut waiting = Vec::with_capacity(workload.nodes() as usize);
+        let mut instances = Vec::with_capacity(plan.instances.len());
+        let mut lane_count = 0;
+        for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
+            let graph = workload.graph(instance);
+            let shared = &plan.shared[planned.shared as usize];
+            instances.push(Running {
+                graph,
+                shared,
+                first_node: waiting.len(),
+                first_lane: lane_count,
+            });
+            waiting.extend_from_slice(graph.in_degrees());
+            lane_count += shared.lane_count;
+        }
+        let machine = prepared.machine;
+        let remote = machine.remote();
+        Self {
+            workload,
+            topology: machine.topology(),
+            plan,
+            stepwise: prepared.stepwise,
+            observer,
+            agenda: Agenda::default(),
+            network: ContentionFree::default(),
+            remote: remote.map(|m| RemoteAccess::new(*m, machine.topology().npus())),
+            instances,
+            waiting,
+            lanes: std::iter::repeat_with(LaneState::default)
+                .take(lane_count as usize)
+                .collect(),
+            turns: plan.groups.iter().map(Turns::new).collect(),
+            pairs: vec![Pair::default(); plan.pairs as usize],
+            ops: Ops::default(),
+            runs: Vec::new(),
+            free_runs: Vec::new(),
+            arrivals: Vec::new(),
+            ready: Vec::new(),
+            freed: Vec::new(),
+            notices: Vec::new(),
+            completed: 0,
+            outcome: Outcome {
+                makespan: Span::ZERO,
+                nodes: 0,
+                closed: 0,
+                stepwise: 0,
+                messages: 0,
+            },
+        }
+    }
+
+    /// The loop.
+    fn run(mut self) -> Result<(Outcome, O), ReplayError> {
+        for (i, instance) in self.workload.instances().iter().enumerate() {
+            let event = Event::new(Class::Release, i as u32, 0);
+            self.agenda.push(instance.release, event);
+        }
+        let mut round = Vec::new();
+        let mut last = Time::ZERO;
+        while let Some(now) = self.agenda.next_time() {
+            if now == Time::END {
+                return Err(ReplayError::TooLong);
+            }
+            self.agenda.take(&mut round);
+            if round.len() > 1 {
+                round.sort_unstable();
+            }
+            for &event in &round {
+                self.handle(now, event);
+            }
+            self.hand_out(now);
+            if !self.arrivals.is_empty() && !self.agenda.has(now) {
+                self.settle(now);
+            }
+            last = now;
+        }
+        if self.completed < self.waiting.len() as u64 {
+            return Err(ReplayError::Stuck(Box::new(self.diagnose())));
+        }
+        self.outcome.makespan = last.since(Time::ZERO);
+        self.outcome.nodes = self.completed;
+        self.outcome.messages = self.ops.inserted();
+        Ok((self.outcome, self.observer))
+    }
+
+    #[inline]
+    fn handle(&mut self, now: Time, event: Event) {
+        match event.class() {
+            Class::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
+            Class::Run => self.end_run(now, event.payload()),
+            Class::Injected => {
+                self.network_event(now, NetworkEvent::Injected(event.payload()));
+            }
+            Class::FirstByte => {
+                self.network_event(now, NetworkEvent::FirstByte(event.payload()));
+            }
+            Class::Delivered => {
+                self.network_event(now, NetworkEvent::Delivered(event.payload()));
+            }
+            Class::Release => {
+                let running = &self.instances[event.rank() as usize];
+                let graph = running.graph;
+                let roots = graph.nodes().filter(|n| graph.in_degrees()[n.index()] == 0);
+                self.ready.extend(roots.map(|n| key(event.rank(), n)));
+            }
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        let (graph, first) = (running.graph, running.first_node);
+        self.observer
+            .completed(now, instance, node, graph.kind(node));
+        self.waiting[first + node.index()] = COMPLETE;
+        self.completed += 1;
+        let lane = running.shared.lanes[graph.lane(node) as usize];
+        if lane != NONE {
+            let lane = running.first_lane + lane;
+            self.lanes[lane as usize].holder = 0;
+            if !self.lanes[lane as usize].queue.is_empty() {
+                self.freed.push((instance, lane));
+            }
+        }
+        for &next in graph.successors(node) {
+            let left = &mut self.waiting[first + next.index()];
+            *left -= 1;
+            if *left == 0 {
+                self.ready.push(key(instance, next));
+            }
+        }
+    }
+
+    /// Gives freed lanes to the nodes that queue for them, and posts the nodes that became ready.
+    #[inline]
+    fn hand_out(&mut self, now: Time) {
+        while let Some((instance, lane)) = self.freed.pop() {
+            let state = &mut self.lanes[lane as usize];
+            if state.holder == 0
+                && let Some(node) = state.queue.pop_front()
+            {
+                state.holder = node + 1;
+                self.issue(now, instance, NodeIndex(node));
+            }
+        }
+        if self.ready.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        if ready.len() > 1 {
+            ready.sort_unstable();
+        }
+        for &word in &ready {
+            self.post(now, (word >> 32) as u32, NodeIndex(word as u32));
+        }
+        ready.clear();
+        self.ready = ready;
+    }
+
+    /// A ready node asks for what it needs first.
+    #[inline]
+    fn post(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        match running.graph.kind(node) {
+            Kind::Nothing => {
+                self.observer.issued(now, instance, node, Kind::Nothing);
+                self.agenda
+                    .push(now, Event::new(Class::Node, instance, node.0));
+            }
+            Kind::Receive => self.post_receive(now, instance, node),
+            Kind::Collective => {
+                let (slot, sequence) = self.call_of(instance, node);
+                let turns = &mut self.turns[slot.group as usize];
+                if turns.ready(slot.member, sequence, node.0) {
+                    self.enqueue(now, instance, node);
+                    let turns =
+                        |e: &mut Self| e.turns[slot.group as usize].next_parked(slot.member);
+                    while let Some(parked) = turns(self) {
+                        self.enqueue(now, instance, NodeIndex(parked));
+                    }
+                }
+            }
+            _ => self.enqueue(now, instance, node),
+        }
+    }
+
+    /// Takes the node's lane if it is free, and a place in its queue otherwise.
+    #[inline]
+    fn enqueue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        let lane = running.shared.lanes[running.graph.lane(node) as usize];
+        let lane = &mut self.lanes[(running.first_lane + lane) as usize];
+        if lane.holder == 0 && lane.queue.is_empty() {
+            lane.holder = node.0 + 1;
+            self.issue(now, instance, node);
+        } else {
+            lane.queue.push_back(node.0);
+        }
+    }
+
+    /// The node holds its lane and starts.
+    #[inline]
+    fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        let kind = running.graph.kind(node);
+        self.observer.issued(now, instance, node, kind);
+        match kind {
+            Kind::Compute | Kind::Host | Kind::LocalMemory | Kind::Nothing => {
+                let end = now + running.shared.prices[node.index()];
+                self.agenda
+                    .push(end, Event::new(Class::Node, instance, node.0));
+            }
+            Kind::RemoteMemory => {
+                let bytes = running.graph.bytes(node);
+                let npu = self.plan.instances[instance as usize].npu;
+                let remote = self
+                    .remote
+                    .as_mut()
+                    .expect("the plan refused machines without");
+                let end = remote.access(now, npu, bytes);
+                self.agenda
+                    .push(end, Event::new(Class::Node, instance, node.0));
+            }
+            Kind::Send => {
+                let index = running.graph.message_index(node);
+                let own = self.workload.instances()[instance as usize].rank;
+                let message = running.graph.messages()[index];
+                let peer =
+                    self.workload.instances()[instance as usize].peers[message.peer as usize];
+                let pair = self.plan.instances[instance as usize].pairs[index];
+                let bytes = running.graph.bytes(node);
+                self.transfer(now, own, peer, bytes, pair, Some((instance, node)));
+            }
+            Kind::Collective => self.arrive(now, instance, node),
+            Kind::Receive => unreachable!("receives hold no lane"),
+        }
+    }
+
+    /// Hands a message between two ranks to the network.
+    fn transfer(
+        &mut self,
+        now: Time,
+        from: Rank,
+        to: Rank,
+        bytes: u64,
+        pair: u32,
+        sender: Option<(u32, NodeIndex)>,
+    ) {
+        let (a, b) = (self.plan.npu_of[from.index()], self.plan.npu_of[to.index()]);
+        let path = self.topology.path(a, b);
+        let ports = self.network.open(2);
+        let (sender, node) = sender.map_or((NONE, 0), |(i, n)| (i, n.0));
+        let op = self.ops.insert(Op::Send {
+            pair,
+            sender,
+            node,
+            ports,
+        });
+        self.network.submit(
+            now,
+            &crate::network::Message {
+                op,
+                from: ports.port(0),
+                to: ports.port(1),
+                path: path.expect("ranks sit on different NPUs and send to others"),
+                amount: Amount::whole(bytes),
+                tell_injected: sender != NONE,
+                sole_sender: true,
+            },
+            &mut self.agenda,
+        );
+    }
+
+    fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        self.observer.issued(now, instance, node, Kind::Receive);
+        let graph = self.instances[instance as usize].graph;
+        let index = graph.message_index(node);
+        let pair = self.plan.instances[instance as usize].pairs[index];
+        if pair != NONE {
+            let state = &mut self.pairs[pair as usize];
+            state.posted = node.0 + 1;
+            state.receiver = instance;
+            if state.delivered {
+                self.agenda
+                    .push(now, Event::new(Class::Node, instance, node.0));
+            }
+            return;
+        }
+        // The sender has no trace: it sends when its receiver is ready, as a mirror would.
+        let of = &self.workload.instances()[instance as usize];
+        let peer = of.peers[graph.messages()[index].peer as usize];
+        let pair = self.pairs.len() as u32;
+        self.pairs.push(Pair {
+            delivered: false,
+            posted: node.0 + 1,
+            receiver: instance,
+        });
+        self.transfer(now, peer, of.rank, graph.bytes(node), pair, None);
+    }
+
+    fn network_event(&mut self, now: Time, event: NetworkEvent) {
+        let (agenda, notices) = (&mut self.agenda, &mut self.notices);
+        self.network.handle(now, event, agenda, notices);
+        while let Some(notice) = self.notices.pop() {
+            match notice {
+                Notice::Injected(op) => match self.ops.get(op) {
+                    Op::Send { sender, node, .. } => {
+                        self.agenda.push(now, Event::new(Class::Node, sender, node));
+                    }
+                    Op::Step { run, from, .. } => {
+                        if let Some(progress) = &mut self.runs[run as usize].progress {
+                            progress.left(from);
+                        }
+                        self.advance(now, run, from);
+                    }
+                },
+                Notice::Delivered(op) => match self.ops.remove(op) {
+                    Op::Send { pair, ports, .. } => {
+                        self.network.close(ports);
+                        if pair != NONE {
+                            let state = &mut self.pairs[pair as usize];
+                            state.delivered = true;
+                            if let Some(node) = state.posted.checked_sub(1) {
+                                let event = Event::new(Class::Node, state.receiver, node);
+                                self.agenda.push(now, event);
+                            }
+                        }
+                    }
+                    Op::Step { run, to, stage, .. } => {
+                        let of = &mut self.runs[run as usize];
+                        let stages = of.stages.len();
+                        let progress = of.progress.as_mut().expect("its messages are in flight");
+                        if progress.receive(to, stage, stages) {
+                            self.advance(now, run, to);
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    /// The group slot behind a collective node, and its sequence in the group.
+    #[inline]
+    fn call_of(&self, instance: u32, node: NodeIndex) -> (plan::Slot, u32) {
+        let graph = self.instances[instance as usize].graph;
+        let planned = &self.plan.instances[instance as usize];
+        let call = graph.call(node);
+        let sequence = match &planned.sequences {
+            None => call.sequence,
+            Some(sequences) => sequences[graph.call_index(node)],
+        };
+        (planned.slots[call.group as usize], sequence)
+    }
+
+    /// A member has its lane and joins its collective.
+    fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let (slot, sequence) = self.call_of(instance, node);
+        let run = self.turns[slot.group as usize].run_of[sequence as usize];
+        let run = if run == NONE {
+            let run = self.free_runs.pop().unwrap_or_else(|| {
+                self.runs.push(Run::default());
+                self.runs.len() as u32 - 1
+            });
+            let group = &self.plan.groups[slot.group as usize];
+            self.runs[run as usize].reset(slot.group, sequence, group);
+            self.turns[slot.group as usize].run_of[sequence as usize] = run;
+            run
+        } else {
+            run
+        };
+        let state = &mut self.runs[run as usize];
+        if state.fresh.is_empty() {
+            self.arrivals.push(run);
+        }
+        state.arrive(now, slot.member, node);
+    }
+
+    /// No event is left at `now`: collectives with new arrivals go on.
+    fn settle(&mut self, now: Time) {
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        arrivals.sort_unstable_by_key(|&run| {
+            let run = &self.runs[run as usize];
+            (run.group, run.sequence)
+        });
+        for &run in &arrivals {
+            self.settle_run(now, run);
+        }
+        arrivals.clear();
+        self.arrivals = arrivals;
+    }
+
+    fn settle_run(&mut self, now: Time, id: u32) {
+        let run = &mut self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        let all = run.arrived == group.present;
+        if all
+            && run.first == now
+            && !self.stepwise
+            && let Some(span) = closed_form(run, group)
+        {
+            run.fresh.clear();
+            self.outcome.closed += 1;
+            let event = Event::new(Class::Run, 0, id);
+            self.agenda.push(now + span, event);
+            return;
+        }
+        if run.progress.is_none() {
+            run.begin(group.extent.phases.len() as u32, &mut self.network);
+            self.outcome.stepwise += 1;
+        }
+        let mut fresh = std::mem::take(&mut run.fresh);
+        if all {
+            // Absent members come with the last of the present ones.
+            let absent = group.members.iter().enumerate();
+            let absent = absent.filter(|(_, m)| self.plan.instance_of[m.index()] == NONE);
+            fresh.extend(absent.map(|(member, _)| member as u32));
+        }
+        for member in &mut fresh {
+            *member = group.extent.position_of[*member as usize];
+        }
+        fresh.sort_unstable();
+        for &position in &fresh {
+            if let Some(progress) = &mut self.runs[id as usize].progress {
+                progress.start(position);
+            }
+        }
+        for &position in &fresh {
+            self.advance(now, id, position);
+        }
+        fresh.clear();
+        self.runs[id as usize].fresh = fresh;
+    }
+
+    /// Lets the member at `position` go on, and ends its part or the run when that was the last.
+    fn advance(&mut self, now: Time, id: u32, position: u32) {
+        let run = &mut self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        let mut wires = Wires {
+            network: &mut self.network,
+            agenda: &mut self.agenda,
+            ops: &mut self.ops,
+            topology: self.topology,
+        };
+        let ended = run.advance(id, now, position, group, &mut wires);
+        if !ended {
+            return;
+        }
+        let member = group.extent.member_at[position as usize];
+        let rank = group.members[member as usize];
+        let instance = self.plan.instance_of[rank.index()];
+        if instance != NONE {
+            let node = run.nodes[member as usize];
+            self.agenda
+                .push(now, Event::new(Class::Node, instance, node));
+        }
+        let done = run.progress.as_ref().map_or(0, |progress| progress.done);
+        if done == group.extent.size() {
+            if let Some(ports) = run.take_ports() {
+                self.network.close(ports);
+            }
+            self.record(now, id, true);
+        }
+    }
+
+    /// A collective answered by closed form is over, for all members alike.
+    fn end_run(&mut self, now: Time, id: u32) {
+        let run = &self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        for (member, rank) in group.members.iter().enumerate() {
+            let instance = self.plan.instance_of[rank.index()];
+            if instance != NONE {
+                let event = Event::new(Class::Node, instance, run.nodes[member]);
+                self.agenda.push(now, event);
+            }
+        }
+        self.record(now, id, false);
+    }
+
+    /// Tells the observer of a collective that is over, and frees its run.
+    fn record(&mut self, now: Time, id: u32, stepwise: bool) {
+        let run = &self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        let call = &group.calls[run.sequence as usize];
+        let present = run
+            .nodes
+            .iter()
+            .zip(&run.starts)
+            .filter(|(n, _)| **n != NONE);
+        self.observer.collective(&CollectiveRecord {
+            group: run.group,
+            kind: call.kind,
+            buffer: call.buffer,
+            last_start: run.last,
+            end: now,
+            waited: present.map(|(_, start)| run.last.since(*start)).sum(),
+            stepwise,
+        });
+        self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;
+        self.free_runs.push(id);
+    }
+}
+
+/// One word that orders ready nodes by instance and id.
+#[inline]
+fn key(instance: u32, node: NodeIndex) -> u64 {
+    u64::from(instance) << 32 | u64::from(node.0)
+}
+
+/// The time of a run whose members all start together, where it is proved.
+fn closed_form(run: &Run, group: &plan::GroupPlan) -> Option<Span> {
+    run.stages.iter().try_fold(Span::ZERO, |sum, stage| {
+        let (algorithm, path) = group.phases[stage.phase];
+        let n = group.extent.phases[stage.phase].size;
+        let span = crate::collective::closed_form(algorithm, stage, n, &path?)?;
+        Some(sum + span)
+    })
+}

@@ -1,0 +1,396 @@
+//! What can be settled before the run: places, prices, lanes, groups and matches.
+
+use super::error::Refusal;
+use super::matching;
+use crate::collective::Algorithm;
+use crate::compute::{ComputeModel, Kernel, Price};
+use crate::graph::{Graph, Kind, Lane};
+use crate::group::Extent;
+use crate::ids::{GroupId, NodeIndex, Npu, Rank};
+use crate::machine::{Machine, NpuClass};
+use crate::topology::Path;
+use crate::trace::CollectiveKind;
+use crate::units::Span;
+use crate::workload::{Absent, Instance, Workload, shortened};
+use std::collections::BTreeMap;
+
+/// How a workload is replayed.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How durations of kernels are found.
+    pub compute: ComputeModel,
+    /// What to do about ranks that have no trace.
+    pub absent: Absent,
+    /// The NPU of each rank; rank r sits on NPU r if absent.
+    pub map: Option<Vec<Npu>>,
+    /// Carry out every collective message by message, even where a closed form is proved.
+    pub stepwise: bool,
+}
+
+/// Marks nothing in arrays of indices.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What the replay rests on, counted in nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Basis {
+    /// Kernels priced as asked for.
+    pub priced: u64,
+    /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
+    pub fell_back: u64,
+    /// Kernels of which nothing is known; they take no time.
+    pub unknown: u64,
+}
+
+/// A collective that all members of a group carry out together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallPlan {
+    pub kind: CollectiveKind,
+    /// The whole buffer ([`CollectiveKind::buffer`]).
+    pub buffer: u64,
+    /// The root's position in the extent.
+    pub root: u32,
+}
+
+/// A group on the machine.
+#[derive(Debug)]
+pub(super) struct GroupPlan {
+    pub id: GroupId,
+    /// The dimensions that take part, if not all.
+    pub dimensions: Option<u32>,
+    pub members: Vec<Rank>,
+    /// Members that have a trace.
+    pub present: u32,
+    pub extent: Extent,
+    /// For each phase: its algorithm, and the path that all its messages take, if it is one.
+    pub phases: Vec<(Algorithm, Option<Path>)>,
+    pub calls: Vec<CallPlan>,
+}
+
+/// A group slot of an instance, bound.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// Index among the plan's groups.
+    pub group: u32,
+    /// The instance's place among the members.
+    pub member: u32,
+}
+
+/// What an instance needs to run.
+#[derive(Debug)]
+pub(super) struct InstancePlan {
+    pub npu: Npu,
+    /// Index into prices and lane maps.
+    pub shared: u32,
+    pub slots: Vec<Slot>,
+    /// The sequence of each call within its group, where it is not the one in the graph because two
+    /// slots are the same group here.
+    pub sequences: Option<Vec<u32>>,
+    /// For each message of the graph: its match, [`NONE`] when the other end is absent.
+    pub pairs: Vec<u32>,
+}
+
+/// What instances of one graph on one NPU class share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// How long each node lasts, where that does not depend on others.
+    pub prices: Vec<Span>,
+    /// The lane of the NPU on which each lane of the graph runs, [`NONE`] for no lane.
+    pub lanes: Vec<u32>,
+    /// How many lanes of the NPU are used.
+    pub lane_count: u32,
+}
+
+/// Everything settled.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub npu_of: Vec<Npu>,
+    pub instance_of: Vec<u32>,
+    pub instances: Vec<InstancePlan>,
+    pub shared: Vec<Shared>,
+    pub groups: Vec<GroupPlan>,
+    pub pairs: u32,
+    pub basis: Basis,
+}
+
+impl Plan {
+    pub fn new(workload: &Workload, machine: &Machine, options: &Options) -> Result<Self, Refusal> {
+        let npu_of = place(workload, machine, options)?;
+        let mut instance_of = vec![NONE; workload.ranks() as usize];
+        for (i, instance) in workload.instances().iter().enumerate() {
+            instance_of[instance.rank.index()] = i as u32;
+        }
+        let mut basis = Basis::default();
+        let mut shared = Vec::new();
+        let mut known: BTreeMap<(u32, usize), u32> = BTreeMap::new();
+        let mut instances = Vec::with_capacity(workload.instances().len());
+        for instance in workload.instances() {
+            let npu = npu_of[instance.rank.index()];
+            let class = machine.class(npu);
+            let key = (instance.graph.0, class);
+            let index = match known.get(&key) {
+                Some(&index) => index,
+                None => {
+                    let graph = workload.graph(instance);
+                    let class = &machine.classes()[class];
+                    shared.push(share(graph, class, machine, instance, options, &mut basis)?);
+                    known.insert(key, shared.len() as u32 - 1);
+                    shared.len() as u32 - 1
+                }
+            };
+            instances.push(InstancePlan {
+                npu,
+                shared: index,
+                slots: Vec::new(),
+                sequences: None,
+                pairs: Vec::new(),
+            });
+        }
+        let mut plan = Self {
+            npu_of,
+            instance_of,
+            instances,
+            shared,
+            groups: Vec::new(),
+            pairs: 0,
+            basis,
+        };
+        plan.bind_groups(workload, machine);
+        matching::collectives(&mut plan, workload)?;
+        matching::messages(&mut plan, workload)?;
+        Ok(plan)
+    }
+
+    /// Finds the group on the machine behind each slot of each instance.
+    fn bind_groups(&mut self, workload: &Workload, machine: &Machine) {
+        let mut known: BTreeMap<(GroupId, u32, Vec<u32>), u32> = BTreeMap::new();
+        for (i, instance) in workload.instances().iter().enumerate() {
+            let graph = workload.graph(instance);
+            let npu = self.instances[i].npu;
+            for (slot, &id) in graph.group_slots().iter().zip(&instance.groups) {
+                // With only some dimensions taking part, the members that differ from this rank in
+                // the others are left out.
+                let fixed: Vec<(usize, u32)> = match slot.dimensions {
+                    None => Vec::new(),
+                    Some(mask) => (0..machine.topology().dimensions().len())
+                        .filter(|&d| d >= 32 || mask >> d & 1 == 0)
+                        .filter(|&d| machine.topology().dimensions()[d].size > 1)
+                        .map(|d| (d, machine.topology().coordinate(npu, d)))
+                        .collect(),
+                };
+                let mask = fixed
+                    .iter()
+                    .fold(u32::MAX, |m, &(d, _)| m & !(1 << d.min(31)));
+                let key = (id, mask, fixed.iter().map(|&(_, c)| c).collect());
+                let group = *known.entry(key).or_insert_with(|| {
+                    let all = &workload.groups()[id.index()].members;
+                    let inside = |rank: &&Rank| {
+                        let npu = self.npu_of[rank.index()];
+                        let at = |d| machine.topology().coordinate(npu, d);
+                        fixed.iter().all(|&(d, c)| at(d) == c)
+                    };
+                    let members: Vec<Rank> = all.iter().filter(inside).copied().collect();
+                    let dimensions = (!fixed.is_empty()).then_some(slot.dimensions).flatten();
+                    let plan = self.group(id, dimensions, members, machine);
+                    self.groups.push(plan);
+                    self.groups.len() as u32 - 1
+                });
+                let members = &self.groups[group as usize].members;
+                // Usually the members are in order, and then this is quick.
+                let member = members
+                    .binary_search(&instance.rank)
+                    .ok()
+                    .or_else(|| members.iter().position(|&m| m == instance.rank));
+                self.instances[i].slots.push(Slot {
+                    group,
+                    member: member.map_or(NONE, |m| m as u32),
+                });
+            }
+        }
+    }
+
+    fn group(
+        &self,
+        id: GroupId,
+        dimensions: Option<u32>,
+        members: Vec<Rank>,
+        machine: &Machine,
+    ) -> GroupPlan {
+        let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
+        let extent = Extent::new(&npus, machine.topology());
+        let phases = extent.phases.iter().map(|phase| {
+            let algorithm = machine.algorithms()[phase.dimension];
+            let path = algorithm.common_path(&extent, phase, machine.topology());
+            (algorithm, path)
+        });
+        GroupPlan {
+            id,
+            dimensions,
+            present: members
+                .iter()
+                .filter(|m| self.instance_of[m.index()] != NONE)
+                .count() as u32,
+            phases: phases.collect(),
+            extent,
+            members,
+            calls: Vec::new(),
+        }
+    }
+}
+
+/// The NPU of each rank.
+fn place(workload: &Workload, machine: &Machine, options: &Options) -> Result<Vec<Npu>, Refusal> {
+    let (ranks, npus) = (workload.ranks(), machine.topology().npus());
+    let Some(map) = &options.map else {
+        if ranks > npus {
+            return Err(Refusal::new(
+                format!(
+                    "the job has {ranks} ranks, but machine `{}` has {npus} NPUs (0 to {})",
+                    machine.name(),
+                    npus - 1
+                ),
+                format!(
+                    "take a machine with at least {ranks} NPUs; presets such as dgx-h100xN scale"
+                ),
+            ));
+        }
+        return Ok((0..ranks).map(Npu).collect());
+    };
+    if map.len() != ranks as usize {
+        return Err(Refusal::new(
+            format!(
+                "the map places {} ranks, but the job has {ranks}",
+                map.len()
+            ),
+            "give one NPU for each rank",
+        ));
+    }
+    let mut taken = vec![NONE; npus as usize];
+    for (rank, npu) in map.iter().enumerate() {
+        match taken.get_mut(npu.index()) {
+            None => {
+                return Err(Refusal::new(
+                    format!("the map puts rank {rank} on NPU {npu}, but there are {npus} NPUs"),
+                    format!("NPUs are numbered 0 to {}", npus - 1),
+                ));
+            }
+            Some(other) if *other != NONE => {
+                return Err(Refusal::new(
+                    format!("the map puts ranks {other} and {rank} on NPU {npu}"),
+                    "give each rank an NPU of its own",
+                ));
+            }
+            Some(free) => *free = rank as u32,
+        }
+    }
+    Ok(map.clone())
+}
+
+/// Prices and lanes of `graph` on `class`.
+fn share(
+    graph: &Graph,
+    class: &NpuClass,
+    machine: &Machine,
+    instance: &Instance,
+    options: &Options,
+    basis: &mut Basis,
+) -> Result<Shared, Refusal> {
+    let refuse = |node: NodeIndex, found: String, hint: &str| {
+        let name: String = graph.name(node).chars().take(60).collect();
+        Err(Refusal::new(
+            format!(
+                "rank {} node {} `{name}`: {found}",
+                instance.rank,
+                graph.id(node)
+            ),
+            hint,
+        ))
+    };
+    let mut prices = Vec::with_capacity(graph.len());
+    for node in graph.nodes() {
+        prices.push(match graph.kind(node) {
+            Kind::Host => graph.recorded(node),
+            Kind::Compute => {
+                let kernel = Kernel {
+                    recorded: graph.recorded(node),
+                    flops: graph.flops(node),
+                    bytes: graph.bytes(node),
+                    dtype: graph.dtype(node),
+                };
+                let memory = class.memory.bandwidth;
+                let price = options.compute.price(&kernel, &class.peaks, memory);
+                match price {
+                    Price::Asked(_) => basis.priced += 1,
+                    Price::FellBack(_) => basis.fell_back += 1,
+                    Price::Unknown => basis.unknown += 1,
+                }
+                price.span()
+            }
+            Kind::LocalMemory => {
+                let (bytes, room) = (graph.bytes(node), class.memory.capacity);
+                if bytes > room.0 {
+                    return refuse(
+                        node,
+                        format!(
+                            "it moves {} at once, but an NPU of class `{}` holds {room}",
+                            crate::units::Bytes(bytes),
+                            class.name
+                        ),
+                        "take a machine with more memory, or split the tensor",
+                    );
+                }
+                class.memory.access(bytes)
+            }
+            Kind::RemoteMemory => {
+                let bytes = graph.bytes(node);
+                match machine.remote() {
+                    None => {
+                        return refuse(
+                            node,
+                            format!("it reaches remote memory, and machine `{}` has none", machine.name()),
+                            "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local \
+                             memory",
+                        );
+                    }
+                    Some(remote) if bytes > remote.capacity.0 => {
+                        return refuse(
+                            node,
+                            format!(
+                                "it moves {} at once, but the remote memory holds {}",
+                                crate::units::Bytes(bytes),
+                                remote.capacity
+                            ),
+                            "give the remote memory more capacity, or split the tensor",
+                        );
+                    }
+                    Some(_) => Span::ZERO,
+                }
+            }
+            Kind::Nothing | Kind::Send | Kind::Receive | Kind::Collective => Span::ZERO,
+        });
+    }
+    // Lanes of the NPU and threads of the host are capped apart; what exceeds the cap shares.
+    let (mut device, mut host) = (0, 0);
+    let lanes = graph.lanes().iter().map(|lane| match lane {
+        Lane::None => NONE,
+        Lane::Host(_) => {
+            host += 1;
+            class.lanes + (host - 1) % class.host_lanes
+        }
+        _ => {
+            device += 1;
+            (device - 1) % class.lanes
+        }
+    });
+    let lanes: Vec<u32> = lanes.collect();
+    let used = lanes.iter().filter(|&&lane| lane != NONE).max();
+    Ok(Shared {
+        prices,
+        lane_count: used.map_or(0, |&lane| lane + 1),
+        lanes,
+    })
+}
+
+/// The members of a group, shortened for messages.
+pub(super) fn members_text(group: &GroupPlan) -> String {
+    shortened(group.members.iter().map(|m| m.0))
+}

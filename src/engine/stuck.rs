@@ -1,0 +1,241 @@
+//! Who waits for what, when nothing is pending and not all nodes are complete.
+
+use super::error::{NodeRef, Stuck, Waiting};
+use super::plan::NONE;
+use super::{COMPLETE, Engine};
+use crate::graph::Kind;
+use crate::ids::NodeIndex;
+use crate::report::Observer;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many waiting nodes are named, of one rank and in all.
+const NAMED_PER_RANK: usize = 3;
+const NAMED: usize = 24;
+
+/// An incomplete node of an instance.
+type Vertex = (u32, NodeIndex);
+
+impl<O: Observer> Engine<'_, O> {
+    /// Describes the state in which the replay is stuck.
+    pub(super) fn diagnose(&self) -> Stuck {
+        let mut waiting = Vec::new();
+        let mut unnamed = 0;
+        let mut first = None;
+        for (i, running) in self.instances.iter().enumerate() {
+            let mut named = 0;
+            for node in running.graph.nodes() {
+                if self.waiting[running.first_node + node.index()] != 0 {
+                    continue;
+                }
+                let vertex = (i as u32, node);
+                first.get_or_insert(vertex);
+                if named == NAMED_PER_RANK || waiting.len() == NAMED {
+                    unnamed += 1;
+                    continue;
+                }
+                named += 1;
+                waiting.push(Waiting {
+                    node: self.reference(vertex),
+                    why: self.wait_of(vertex).0,
+                });
+            }
+        }
+        Stuck {
+            completed: self.completed,
+            total: self.waiting.len() as u64,
+            waiting,
+            unnamed,
+            cycle: first.map_or_else(Vec::new, |vertex| self.circle(vertex)),
+        }
+    }
+
+    fn reference(&self, (instance, node): Vertex) -> NodeRef {
+        let graph = self.instances[instance as usize].graph;
+        NodeRef {
+            rank: self.workload.instances()[instance as usize].rank,
+            id: graph.id(node),
+            name: graph.name(node).chars().take(60).collect(),
+            index: node,
+        }
+    }
+
+    fn is_complete(&self, (instance, node): Vertex) -> bool {
+        let running = &self.instances[instance as usize];
+        self.waiting[running.first_node + node.index()] == COMPLETE
+    }
+
+    /// What a posted node waits for, in words, and one node it waits for.
+    fn wait_of(&self, vertex: Vertex) -> (String, Option<Vertex>) {
+        let (instance, node) = vertex;
+        match self.instances[instance as usize].graph.kind(node) {
+            Kind::Receive => self.wait_of_receive(vertex),
+            Kind::Collective => self
+                .wait_for_turn(vertex)
+                .or_else(|| self.wait_for_lane(vertex))
+                .unwrap_or_else(|| self.wait_for_members(vertex)),
+            _ => self
+                .wait_for_lane(vertex)
+                .unwrap_or_else(|| ("an event that never came".to_owned(), None)),
+        }
+    }
+
+    fn wait_of_receive(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+        let graph = self.instances[instance as usize].graph;
+        let index = graph.message_index(node);
+        let message = &graph.messages()[index];
+        let peer = self.workload.instances()[instance as usize].peers[message.peer as usize];
+        let pair = self.plan.instances[instance as usize].pairs[index];
+        let sender = self.plan.instance_of[peer.index()];
+        let send = (sender != NONE).then(|| {
+            let pairs = &self.plan.instances[sender as usize].pairs;
+            let messages = self.instances[sender as usize].graph.messages();
+            let found = pairs
+                .iter()
+                .position(|&p| p == pair)
+                .expect("pairs have two halves");
+            (sender, messages[found].node)
+        });
+        let what = send.map_or_else(String::new, |send| format!(", {}", self.state(send)));
+        (
+            format!(
+                "{} bytes from rank {peer} with tag {}{what}",
+                graph.bytes(node),
+                message.tag
+            ),
+            send,
+        )
+    }
+
+    fn wait_for_turn(&self, (instance, node): Vertex) -> Option<(String, Option<Vertex>)> {
+        let (slot, sequence) = self.call_of(instance, node);
+        let before = self.turns[slot.group as usize].blocked_by(slot.member, sequence)?;
+        let other = self.call_node(instance, slot.group, before);
+        let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
+        Some((
+            format!(
+                "its turn: the group's collective {before} was ready first on another rank and \
+                 goes first here too{text}"
+            ),
+            other,
+        ))
+    }
+
+    fn wait_for_lane(&self, (instance, node): Vertex) -> Option<(String, Option<Vertex>)> {
+        let running = &self.instances[instance as usize];
+        let lane = running.shared.lanes[running.graph.lane(node) as usize];
+        if lane == NONE {
+            return None;
+        }
+        let holder = self.lanes[(running.first_lane + lane) as usize].holder;
+        let holder = NodeIndex(holder.checked_sub(1)?);
+        if holder == node {
+            return None;
+        }
+        let holder = (instance, holder);
+        let text = format!("its lane, which {} holds", self.reference(holder));
+        Some((text, Some(holder)))
+    }
+
+    fn wait_for_members(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+        const SHOWN: usize = 4;
+        let (slot, sequence) = self.call_of(instance, node);
+        let group = &self.plan.groups[slot.group as usize];
+        let run = self.turns[slot.group as usize].run_of[sequence as usize];
+        let Some(run) = self.runs.get(run as usize) else {
+            return ("an event that never came".to_owned(), None);
+        };
+        let mut missing = Vec::new();
+        for (member, rank) in group.members.iter().enumerate() {
+            let other = self.plan.instance_of[rank.index()];
+            if run.nodes[member] == NONE && other != NONE {
+                missing.extend(self.call_node(other, slot.group, sequence));
+            }
+        }
+        let mut text = format!(
+            "{} of {} members of its group (collective {sequence}, {} of {} bytes)",
+            missing.len(),
+            group.members.len(),
+            group.calls[sequence as usize].kind,
+            group.calls[sequence as usize].buffer
+        );
+        for vertex in missing.iter().take(SHOWN) {
+            text += &format!("; {}", self.state(*vertex));
+        }
+        if missing.len() > SHOWN {
+            text += "; …";
+        }
+        (text, missing.first().copied())
+    }
+
+    /// The node of an instance for a collective of a group.
+    fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<Vertex> {
+        let calls = self.instances[instance as usize].graph.calls();
+        let of = |node| {
+            let (slot, own) = self.call_of(instance, node);
+            (slot.group, own) == (group, sequence)
+        };
+        let call = calls.iter().find(|call| of(call.node))?;
+        Some((instance, call.node))
+    }
+
+    /// A node and how far it is.
+    fn state(&self, vertex: Vertex) -> String {
+        let running = &self.instances[vertex.0 as usize];
+        let left = match self.waiting[running.first_node + vertex.1.index()] {
+            COMPLETE => "is complete".to_owned(),
+            0 => "is ready".to_owned(),
+            1 => "waits for 1 dependency".to_owned(),
+            n => format!("waits for {n} dependencies"),
+        };
+        format!("{} {left}", self.reference(vertex))
+    }
+
+    /// Follows waits from `start` until they come back, and returns the posted nodes on the circle.
+    fn circle(&self, start: Vertex) -> Vec<NodeRef> {
+        let mut blockers = Blockers::default();
+        let mut seen = BTreeSet::new();
+        let mut path = Vec::new();
+        let mut at = start;
+        while seen.insert(at) {
+            path.push(at);
+            let running = &self.instances[at.0 as usize];
+            let posted = self.waiting[running.first_node + at.1.index()] == 0;
+            let next = if posted {
+                self.wait_of(at).1
+            } else {
+                blockers.of(self, at)
+            };
+            match next.filter(|&v| !self.is_complete(v)) {
+                Some(next) => at = next,
+                None => return Vec::new(),
+            }
+        }
+        let from = path.iter().position(|&v| v == at).unwrap_or(0);
+        let posted = path[from..].iter().filter(|v| {
+            let running = &self.instances[v.0 as usize];
+            self.waiting[running.first_node + v.1.index()] == 0
+        });
+        posted.map(|&v| self.reference(v)).collect()
+    }
+}
+
+/// For each incomplete node of an instance, one incomplete node that it depends on.
+#[derive(Default)]
+struct Blockers(BTreeMap<u32, Vec<u32>>);
+
+impl Blockers {
+    fn of<O: Observer>(&mut self, engine: &Engine<'_, O>, (i, node): Vertex) -> Option<Vertex> {
+        let blockers = self.0.entry(i).or_insert_with(|| {
+            let graph = engine.instances[i as usize].graph;
+            let mut blockers = vec![NONE; graph.len()];
+            for from in graph.nodes().filter(|&n| !engine.is_complete((i, n))) {
+                for to in graph.successors(from) {
+                    blockers[to.index()] = from.0;
+                }
+            }
+            blockers
+        });
+        let blocker = blockers[node.index()];
+        (blocker != NONE).then_some((i, NodeIndex(blocker)))
+    }
+}

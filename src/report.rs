@@ -1,0 +1,56 @@
+//! What comes out of a replay: observers that watch it, and the report that they fill.
+//!
+//! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an
+//! observer asks for it.
+
+use crate::graph::Kind;
+use crate::ids::NodeIndex;
+use crate::trace::CollectiveKind;
+use crate::units::{Span, Time};
+
+/// A collective that all members have completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveRecord {
+    /// Index of the group among those of the replay.
+    pub group: u32,
+    /// Which collective.
+    pub kind: CollectiveKind,
+    /// The whole buffer.
+    pub buffer: u64,
+    /// When the last member arrived: from here on it is transfer, before it is waiting.
+    pub last_start: Time,
+    /// When the last member completed.
+    pub end: Time,
+    /// The sum over present members of the time from arriving to `last_start`.
+    pub waited: Span,
+    /// Whether it went message by message, and not by closed form.
+    pub stepwise: bool,
+}
+
+/// Watches a replay.
+pub trait Observer {
+    /// `node` of the instance numbered `instance` is given to hardware.
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
+    /// `node` is complete.
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
+    /// All members of a collective have completed it.
+    fn collective(&mut self, record: &CollectiveRecord);
+}
+
+impl<A: Observer, B: Observer> Observer for (A, B) {
+    #[inline]
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        self.0.issued(now, instance, node, kind);
+        self.1.issued(now, instance, node, kind);
+    }
+    #[inline]
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        self.0.completed(now, instance, node, kind);
+        self.1.completed(now, instance, node, kind);
+    }
+    #[inline]
+    fn collective(&mut self, record: &CollectiveRecord) {
+        self.0.collective(record);
+        self.1.collective(record);
+    }
+}
