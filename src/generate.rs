@@ -1,0 +1,387 @@
+//! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
+//!
+//! A [`Pattern`] is what the caller asks for. A [`Job`] is a pattern that was found to make sense;
+//! it streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from
+//! the options, so the same options give the same bytes.
+
+use crate::graph::{Binding, Dependencies, GraphBuilder};
+use crate::ids::{GraphId, Rank};
+use crate::trace::groups::Declared;
+use crate::trace::scan::NodeView;
+use crate::trace::write::Sink;
+use crate::trace::{Op, TraceError};
+use crate::units::{Span, Time};
+use crate::workload::{Absent, Workload, WorkloadBuilder};
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Display, Write};
+
+pub mod chain;
+pub mod collective;
+pub mod data_parallel;
+pub mod p2p;
+
+pub use chain::Chain;
+pub use collective::Collective;
+pub use data_parallel::DataParallel;
+pub use p2p::{P2p, Traffic};
+
+/// What to generate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pattern {
+    /// One collective, once or several times.
+    Collective(Collective),
+    /// Messages between pairs of ranks.
+    P2p(P2p),
+    /// Kernels that wait for one another and for nothing else.
+    Chain(Chain),
+    /// Training steps of a transformer of which every rank holds a replica.
+    DataParallel(DataParallel),
+}
+
+impl Pattern {
+    /// Says what is wrong with the options, if anything is.
+    pub fn validate(&self) -> Result<(), GenerateError> {
+        Job::new(self.clone()).map(drop)
+    }
+}
+
+/// A pattern whose options make sense, with what all of its ranks share.
+#[derive(Debug)]
+pub struct Job(Box<dyn Generator>);
+
+impl Job {
+    /// Checks `pattern` and prepares it.
+    pub fn new(pattern: Pattern) -> Result<Self, GenerateError> {
+        Ok(Self(match pattern {
+            Pattern::Collective(options) => Box::new(options.prepare()?),
+            Pattern::P2p(options) => Box::new(options.prepare()?),
+            Pattern::Chain(options) => Box::new(options.prepare()?),
+            Pattern::DataParallel(options) => Box::new(options.prepare()?),
+        }))
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.0.ranks()
+    }
+
+    /// The groups that the nodes name; empty when they name only the world.
+    pub fn groups(&self) -> Declared {
+        self.0.groups()
+    }
+
+    /// A rank whose nodes are identical to those of `rank`, the same for all that are alike, so
+    /// that callers generate one and share it. It may be `rank` itself.
+    ///
+    /// # Panics
+    /// When `rank` is not below [`Job::ranks`].
+    pub fn class_of(&self, rank: u32) -> u32 {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.class_of(rank)
+    }
+
+    /// How many nodes `rank` has, at least 1.
+    ///
+    /// # Panics
+    /// When `rank` is not below [`Job::ranks`].
+    pub fn node_count(&self, rank: u32) -> u64 {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.node_count(rank)
+    }
+
+    /// Hands the nodes of `rank` to `sink`: ids count from 1 without gaps, and a node comes after
+    /// those it depends on. Fails only when `sink` does.
+    ///
+    /// # Panics
+    /// When `rank` is not below [`Job::ranks`].
+    pub fn nodes(&self, rank: u32, sink: &mut dyn Sink) -> Result<(), TraceError> {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.nodes(rank, &mut Emitter::new(sink))
+    }
+
+    /// All ranks as a workload, without a file in between. Ranks that are alike share one graph.
+    pub fn workload(&self) -> Result<Workload, TraceError> {
+        let mut builder = WorkloadBuilder::default();
+        builder.declare(self.groups());
+        let mut built: BTreeMap<u32, (GraphId, Binding)> = BTreeMap::new();
+        for rank in 0..self.ranks() {
+            let class = self.class_of(rank);
+            let (graph, binding) = match built.get(&class) {
+                Some(known) => known.clone(),
+                None => {
+                    let ids = self.node_count(class) + 1;
+                    let mut graph = GraphBuilder::new(class, Dependencies::Both, ids);
+                    self.nodes(class, &mut graph)?;
+                    let (graph, binding) = graph.finish()?;
+                    let known = (builder.graph(graph), binding);
+                    built.insert(class, known.clone());
+                    known
+                }
+            };
+            let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
+            added.expect("each rank is added once");
+        }
+        let workload = builder.finish(Some(self.ranks()), Absent::Refuse);
+        Ok(workload.expect("a job has every rank, and its groups have their members"))
+    }
+}
+
+/// A prepared pattern; [`Job`] says what the methods mean, and asks only for ranks that exist.
+trait Generator: Debug + Send + Sync {
+    fn ranks(&self) -> u32;
+    fn groups(&self) -> Declared {
+        Declared::new()
+    }
+    fn class_of(&self, rank: u32) -> u32;
+    fn node_count(&self, rank: u32) -> u64;
+    fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError>;
+}
+
+/// Options from which nothing can be generated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GenerateError {
+    /// One option makes no sense, alone or beside the others.
+    #[error("`{option}` is {found}; expected {expected}")]
+    Refused {
+        /// The field's name.
+        option: &'static str,
+        /// Its value.
+        found: String,
+        /// Which values are possible.
+        expected: String,
+    },
+    /// Each option makes sense, but together they ask for more than a trace can say.
+    #[error("{what} would be {found}, and a trace holds at most {limit}; try {hint}")]
+    TooLarge {
+        /// The quantity, with its unit.
+        what: &'static str,
+        /// How much it would be.
+        found: u128,
+        /// The most that there can be.
+        limit: u64,
+        /// What to make smaller.
+        hint: &'static str,
+    },
+}
+
+fn refused(
+    option: &'static str,
+    found: impl Display,
+    expected: impl Into<String>,
+) -> GenerateError {
+    GenerateError::Refused {
+        option,
+        found: found.to_string(),
+        expected: expected.into(),
+    }
+}
+
+/// Files carry counts and ranks as signed numbers, graphs index nodes with 32 bits.
+const MOST_RANKS: u32 = i32::MAX as u32;
+const MOST_NODES: u64 = u32::MAX as u64;
+const MOST_WORK: u64 = i64::MAX as u64;
+
+fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), GenerateError> {
+    if value < least {
+        return Err(refused(option, value, format!("{least} or more")));
+    }
+    Ok(())
+}
+
+fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
+    check_at_least("ranks", ranks, least)?;
+    check_limit("ranks", ranks.into(), MOST_RANKS.into(), "fewer ranks").map(drop)
+}
+
+/// `found`, if it is within `limit`.
+fn check_limit(
+    what: &'static str,
+    found: u128,
+    limit: u64,
+    hint: &'static str,
+) -> Result<u64, GenerateError> {
+    match u64::try_from(found) {
+        Ok(amount) if amount <= limit => Ok(amount),
+        _ => Err(GenerateError::TooLarge {
+            what,
+            found,
+            limit,
+            hint,
+        }),
+    }
+}
+
+/// Files carry durations in nanoseconds, so a finer one would change on the way through a file.
+fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
+    if !span.0.is_multiple_of(1000) {
+        return Err(refused(
+            option,
+            format!("{} ps", span.0),
+            "whole nanoseconds, as files carry them",
+        ));
+    }
+    Ok(())
+}
+
+/// Numbers nodes and hands them on; the name's buffer serves all of them.
+struct Emitter<'s> {
+    sink: &'s mut dyn Sink,
+    last: u64,
+    name: String,
+}
+
+impl<'s> Emitter<'s> {
+    fn new(sink: &'s mut dyn Sink) -> Self {
+        Self {
+            sink,
+            last: 0,
+            name: String::new(),
+        }
+    }
+
+    /// Sets the name of the next node.
+    fn name(&mut self, name: fmt::Arguments<'_>) {
+        self.name.clear();
+        self.name.write_fmt(name).expect("a string grows as needed");
+    }
+
+    /// Emits a node and returns its id, which is one more than the last.
+    fn emit(
+        &mut self,
+        op: Op<'_>,
+        lane: Option<i64>,
+        recorded: Span,
+        data: &[u64],
+    ) -> Result<u64, TraceError> {
+        self.last += 1;
+        let node = NodeView {
+            id: self.last,
+            name: &self.name,
+            op,
+            lane,
+            recorded,
+            groups: None,
+        };
+        self.sink.node(&node, data)?;
+        Ok(self.last)
+    }
+
+    /// Emits the one node of a rank that takes no part: a kernel of no work, since a rank without
+    /// nodes has no trace.
+    fn idle(&mut self) -> Result<(), TraceError> {
+        self.name(format_args!("idle"));
+        self.emit(delay(), None, Span::ZERO, &[]).map(drop)
+    }
+}
+
+/// A kernel that lasts as recorded and says nothing of its work.
+fn delay() -> Op<'static> {
+    Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    }
+}
+
+/// What the tests of all patterns share.
+#[cfg(test)]
+mod testing {
+    use super::*;
+    use crate::trace::write::TraceWriter;
+    use std::collections::BTreeMap;
+
+    /// A node as a sink received it; `op` in the words of `Debug`.
+    #[derive(Debug, PartialEq)]
+    pub(super) struct Seen {
+        pub name: String,
+        pub op: String,
+        pub lane: Option<i64>,
+        pub recorded: Span,
+        pub data: Vec<u64>,
+    }
+
+    /// What one rank emits, and the bytes sent and received by all, by (source, destination, tag).
+    #[derive(Default)]
+    struct Recorder {
+        rank: u32,
+        seen: Vec<Seen>,
+        messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
+    }
+
+    impl Sink for Recorder {
+        fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+            self.seen.push(Seen {
+                name: node.name.to_owned(),
+                op: format!("{:?}", node.op),
+                lane: node.lane,
+                recorded: node.recorded,
+                data: data.to_vec(),
+            });
+            assert_eq!(node.id, self.seen.len() as u64, "ids count from 1");
+            assert!(data.iter().all(|id| (1..node.id).contains(id)), "{node:?}");
+            assert_eq!(node.recorded.0 % 1000, 0, "{node:?}");
+            if let Op::Message {
+                receive,
+                peer,
+                tag,
+                bytes,
+                own,
+                ..
+            } = node.op
+            {
+                assert_eq!(own, Some(self.rank));
+                let key = match receive {
+                    false => (self.rank, peer, tag),
+                    true => (peer, self.rank, tag),
+                };
+                let ends = self.messages.entry(key).or_default();
+                ends[usize::from(receive)].push(bytes);
+            }
+            Ok(())
+        }
+    }
+
+    fn written(job: &Job, rank: u32) -> Vec<u8> {
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
+        job.nodes(rank, &mut writer).unwrap();
+        writer.into_inner()
+    }
+
+    /// Every rank's nodes, after checking what holds for all patterns: ids ascend from 1 without
+    /// gaps and name only earlier ones, counts are as promised, ranks of one class and repeated
+    /// runs give the same bytes, and every message is sent once and received once.
+    pub(super) fn every_rank(pattern: Pattern) -> Vec<Vec<Seen>> {
+        pattern.validate().unwrap();
+        let (job, again) = (
+            Job::new(pattern.clone()).unwrap(),
+            Job::new(pattern).unwrap(),
+        );
+        let mut recorder = Recorder::default();
+        let mut ranks = Vec::new();
+        for rank in 0..job.ranks() {
+            recorder.rank = rank;
+            job.nodes(rank, &mut recorder).unwrap();
+            ranks.push(std::mem::take(&mut recorder.seen));
+            assert_eq!(job.node_count(rank), ranks[rank as usize].len() as u64);
+            assert_ne!(job.node_count(rank), 0);
+            let bytes = written(&job, rank);
+            assert_eq!(bytes, written(&again, rank));
+            let class = job.class_of(rank);
+            assert_eq!(job.class_of(class), class, "a class stands for itself");
+            assert_eq!(
+                bytes,
+                written(&job, class),
+                "rank {rank} is like rank {class}"
+            );
+        }
+        for (key, [sent, received]) in &recorder.messages {
+            assert_eq!((sent.len(), sent), (1, received), "{key:?}");
+        }
+        ranks
+    }
+
+    /// Why `pattern` is refused.
+    pub(super) fn why_not(pattern: Pattern) -> String {
+        pattern.validate().unwrap_err().to_string()
+    }
+}
