@@ -1,0 +1,285 @@
+//! `chakram machine`: lists the machines that come with the program, shows one, checks files.
+
+use crate::machine::{self, Machine, MachineError, PRESETS};
+use crate::topology::Dimension;
+use clap::{Args, Subcommand, ValueEnum};
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+mod json;
+
+/// List, show and check machines
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram machine list
+  chakram machine show dgx-h100x4 > my.toml
+  chakram machine check my.toml")]
+pub struct MachineArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the machines that come with the program
+    #[command(after_help = "Example:\n  chakram machine list --format json")]
+    List {
+        /// How to print them
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+    },
+    /// Print a machine's file, the start of a machine of your own
+    #[command(after_help = "\
+Examples:
+  chakram machine show dgx-h100 > my.toml    comments give the source of every number
+  chakram machine show dgx-h100x4            the same with four nodes")]
+    Show {
+        /// A machine from the list, NAMExN for N nodes of one, or a file (its name has a / in it or
+        /// ends in .toml)
+        name: String,
+        /// The file as written, or all of it in base units
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+    },
+    /// Check machine files; exit with 2 if any is refused
+    #[command(after_help = "Example:\n  chakram machine check my.toml other.toml")]
+    Check {
+        /// Machine files (their names have a / in them or end in .toml), or names of machines
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<String>,
+    },
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// For programs; times are in picoseconds, rates per second, sizes in bytes
+    Json,
+}
+
+/// Does what `args` ask for and prints it to `out`. The exit code is 2 when a checked file is
+/// refused.
+///
+/// # Errors
+///
+/// When a machine to show does not exist or is refused (a [`MachineError`]), or `out` fails.
+pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    match &args.action {
+        Action::List { format } => list(*format, out)?,
+        Action::Show { name, format } => show(name, *format, out)?,
+        Action::Check { files } => return Ok(check(files, out)?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The width of each column of the list but the last, and of all together.
+const NAME: usize = 9;
+const NPUS: usize = 6;
+const DIMENSIONS: usize = 30;
+const WIDTH: usize = 100;
+
+fn list(format: Format, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let presets = PRESETS.iter().map(|preset| Machine::preset(preset.name));
+    let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
+    if format == Format::Json {
+        let machines: Vec<_> = machines.iter().map(json::summary).collect();
+        return Ok(json::print(
+            out,
+            "chakram.machines/1",
+            "machines",
+            machines.into(),
+        )?);
+    }
+    let mut row = |name: &str, npus: &str, dimension: &str, description: &str| {
+        let line = format!("{name:NAME$}  {npus:NPUS$}  {dimension:DIMENSIONS$}  {description}");
+        writeln!(out, "{}", line.trim_end())
+    };
+    row("NAME", "NPUs", "DIMENSIONS, INNERMOST FIRST", "DESCRIPTION")?;
+    for machine in &machines {
+        let dimensions = dimensions(machine);
+        let room = WIDTH - NAME - NPUS - DIMENSIONS - 6;
+        let description = wrap(machine.description(), room);
+        for line in 0..dimensions.len().max(description.len()) {
+            let (name, npus) = match line {
+                0 => (machine.name(), npus(machine)),
+                _ => ("", String::new()),
+            };
+            let cell = |cells: &[String]| cells.get(line).cloned().unwrap_or_default();
+            row(name, &npus, &cell(&dimensions), &cell(&description))?;
+        }
+    }
+    Ok(())
+}
+
+fn show(name: &str, format: Format, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let source = machine::source(name)?;
+    let machine = Machine::parse(&source.text, &source.file)?;
+    match format {
+        Format::Text => out.write_all(source.text.as_bytes())?,
+        Format::Json => json::print(out, "chakram.machine/1", "machine", json::details(&machine))?,
+    }
+    Ok(())
+}
+
+fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for file in files {
+        match Machine::load(file) {
+            Ok(machine) => {
+                let npus = machine.topology().npus();
+                let dimensions = dimensions(&machine).join(", ");
+                writeln!(
+                    out,
+                    "{file}: ok: {}, {npus} NPUs, {dimensions}",
+                    machine.name()
+                )?;
+            }
+            Err(error) => {
+                code = ExitCode::from(2);
+                let cause = error.source().map(|cause| format!(": {cause}"));
+                writeln!(out, "{error}{}", cause.unwrap_or_default())?;
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// `512`, or `8 x N` where the outermost dimension may have any size.
+fn npus(machine: &Machine) -> String {
+    let npus = machine.topology().npus();
+    match (machine.scalable(), machine.topology().dimensions()) {
+        (true, [.., outermost]) => format!("{} x N", npus / outermost.size),
+        _ => npus.to_string(),
+    }
+}
+
+/// Each dimension in words: `switch 8 @ 450 GB/s`.
+fn dimensions(machine: &Machine) -> Vec<String> {
+    let dimensions = machine.topology().dimensions();
+    let words = |(index, dimension): (usize, &Dimension)| {
+        let open = machine.scalable() && index + 1 == dimensions.len() && dimension.size == 1;
+        let size = match open {
+            true => "N".to_owned(),
+            false => dimension.size.to_string(),
+        };
+        let gb = dimension.bandwidth.bytes_per_second() / 1e9;
+        format!("{} {size} @ {gb} GB/s", dimension.shape)
+    };
+    dimensions.iter().enumerate().map(words).collect()
+}
+
+/// `text` in lines of at most `room` characters, cut between words.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        let line = &mut lines[last];
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= room {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use serde_json::Value;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MachineArgs,
+    }
+
+    fn output(words: &[&str]) -> Result<(String, ExitCode), Box<dyn Error>> {
+        let line = Line::try_parse_from([&["machine"], words].concat())?;
+        let mut out = Vec::new();
+        let code = run(&line.args, &mut out)?;
+        Ok((String::from_utf8(out)?, code))
+    }
+
+    #[test]
+    fn the_list_fits_100_columns_and_names_every_preset() {
+        let (text, _) = output(&["list"]).unwrap();
+        assert!(
+            text.lines().all(|line| line.chars().count() <= WIDTH),
+            "{text}"
+        );
+        for preset in PRESETS {
+            assert!(
+                text.lines().any(|line| line.starts_with(preset.name)),
+                "{text}"
+            );
+        }
+        assert!(
+            text.contains("8 x N") && text.contains("switch 8 @ 450 GB/s"),
+            "{text}"
+        );
+        assert!(text.contains("switch N @ 50 GB/s"), "{text}");
+    }
+
+    #[test]
+    fn what_is_shown_is_a_machine_file() {
+        for name in ["dgx-h100", "dgx-h100x4", "conv-4d"] {
+            let (text, _) = output(&["show", name]).unwrap();
+            assert_eq!(
+                Machine::parse(&text, name).unwrap(),
+                Machine::preset(name).unwrap()
+            );
+        }
+        assert!(output(&["show", "dgx-h10"]).is_err());
+    }
+
+    #[test]
+    fn json_is_in_base_units() {
+        let (text, _) = output(&["show", "dgx-a100x2", "--format", "json"]).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["schema"], "chakram.machine/1");
+        let machine = &json["machine"];
+        // 8 NPUs in each of 2 nodes; 300 GB/s = 300e9 B/s; 550 ns = 550,000 ps.
+        assert_eq!(machine["npus"], 16);
+        assert_eq!(machine["dimensions"][0]["bandwidth_bytes_per_s"], 300e9);
+        assert_eq!(machine["dimensions"][0]["latency_ps"], 550_000);
+        assert_eq!(machine["classes"][0]["peak_flop_per_s"]["bf16"], 312e12);
+        let (text, _) = output(&["list", "--format", "json"]).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            json["machines"].as_array().map(Vec::len),
+            Some(PRESETS.len())
+        );
+    }
+
+    #[test]
+    fn a_check_reports_every_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (good, bad) = (path("good.toml"), path("bad.toml"));
+        std::fs::write(&good, PRESETS[0].text).unwrap();
+        std::fs::write(&bad, "name = 3\n").unwrap();
+        let (text, code) = output(&["check", &bad, "no.toml", &good]).unwrap();
+        assert_eq!(code, ExitCode::from(2));
+        let lines: Vec<_> = text.lines().collect();
+        assert!(
+            lines[0].starts_with(&format!("{bad}:1: key `name`: found the number 3")),
+            "{text}"
+        );
+        assert!(
+            lines[1].starts_with("cannot read machine file no.toml: "),
+            "{text}"
+        );
+        let ok = "ok: dgx-a100, 8 NPUs, switch 8 @ 300 GB/s, switch N @ 25 GB/s";
+        assert_eq!(lines[2], format!("{good}: {ok}"));
+        assert_eq!(output(&["check", &good]).unwrap().1, ExitCode::SUCCESS);
+    }
+}

@@ -1,0 +1,34 @@
+//! Replays machine-learning execution traces on hardware you do not have.
+//!
+//! One graph of compute, memory and communication nodes per NPU goes in, and a description of a
+//! machine; out comes when everything happened, and why. In reading order:
+//!
+//! - [`units`], [`ids`]: quantities, and names for things;
+//! - [`trace`]: execution traces as files say them;
+//! - [`graph`]: the compact form of one rank's trace;
+//! - [`group`], [`workload`]: who takes part, and all of it together;
+//! - [`topology`], [`network`], [`memory`], [`compute`], [`collective`]: what things cost;
+//! - [`machine`]: the simulated system;
+//! - [`engine`]: the one event loop, with its ordering contract;
+//! - [`report`]: what came out;
+//! - [`generate`]: workloads without a capture;
+//! - [`cli`]: the command line.
+//!
+//! The library is silent: it returns data, and only `cli` and the binary print.
+
+pub mod cli;
+pub mod collective;
+pub mod compute;
+pub mod engine;
+pub mod generate;
+pub mod graph;
+pub mod group;
+pub mod ids;
+pub mod machine;
+pub mod memory;
+pub mod network;
+pub mod report;
+pub mod topology;
+pub mod trace;
+pub mod units;
+pub mod workload;
