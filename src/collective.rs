@@ -2,7 +2,7 @@
 //! a small program per member that is asked for its next step.
 //!
 //! Schedules are never materialised. [`Stage`]s say what a collective does in each dimension the
-//! group spans; [`step`] says what the member at one index of a line sends next, and after how many
+//! group spans; [`Algorithm::step`] says what the member at one index of a line sends next, and after how many
 //! receptions. The same programs run stepwise in the event loop and have closed forms for members
 //! that start together on paths that are all alike.
 //!

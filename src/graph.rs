@@ -141,12 +141,6 @@ pub struct Graph {
     repairs: Repairs,
 }
 
-impl Default for Kind {
-    fn default() -> Self {
-        Self::Nothing
-    }
-}
-
 /// `detail` of a kernel whose format the trace does not say.
 const NO_DTYPE: u32 = u32::MAX;
 

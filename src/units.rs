@@ -153,9 +153,9 @@ impl fmt::Display for Bytes {
         let b = self.0 as f64;
         let text = match self.0 {
             0..=9_999 => format!("{} B", self.0),
-            10_000..=9_999_999 => format!("{:.1} kB", b / 1e3),
-            10_000_000..=9_999_999_999 => format!("{:.1} MB", b / 1e6),
-            10_000_000_000..=9_999_999_999_999 => format!("{:.1} GB", b / 1e9),
+            10_000..=999_949 => format!("{:.1} kB", b / 1e3),
+            999_950..=999_949_999 => format!("{:.1} MB", b / 1e6),
+            999_950_000..=999_949_999_999 => format!("{:.1} GB", b / 1e9),
             _ => format!("{:.1} TB", b / 1e12),
         };
         f.pad(&text)
@@ -283,5 +283,6 @@ mod tests {
         assert_eq!(Span(12_345_678).to_string(), "12.346 us");
         assert_eq!(Span::from_seconds(1.5).to_string(), "1.500 s");
         assert_eq!(Bytes(25_000_000).to_string(), "25.0 MB");
+        assert_eq!(Bytes(999_960_000).to_string(), "1.0 GB");
     }
 }

@@ -18,12 +18,12 @@ use super::{Primitive, Seat, Stage, Step};
 impl Seat {
     /// How many members lie between the root and this one along the ring, itself included: 0 for
     /// the root, n−1 for the last that it reaches.
-    fn from_root(self) -> u32 {
+    fn hops_from_root(self) -> u32 {
         (self.index + self.size - self.root) % self.size
     }
 
     /// How many hops along the ring the root is away.
-    fn to_root(self) -> u32 {
+    fn hops_to_root(self) -> u32 {
         (self.root + self.size - self.index) % self.size
     }
 }
@@ -34,23 +34,23 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
     let (count, first_after) = match stage.primitive {
         Primitive::ReduceScatter | Primitive::AllGather => (n - 1, 0),
         Primitive::AllToAll => (n * (n - 1) / 2, 0),
-        Primitive::Broadcast => match seat.from_root() {
+        Primitive::Broadcast => match seat.hops_from_root() {
             0 => return send(stage, seat, i, n, None),
             last if last == n - 1 => (0, 0),
             _ => (n, 1),
         },
-        Primitive::Reduce => match seat.to_root() {
+        Primitive::Reduce => match seat.hops_to_root() {
             0 => (0, 0),
             last if last == n - 1 => return send(stage, seat, i, n, None),
             _ => (n, 1),
         },
         // Its own part first, then what comes from behind.
-        Primitive::Gather => match seat.to_root() {
+        Primitive::Gather => match seat.hops_to_root() {
             0 => (0, 0),
             hops => (n - hops, 0),
         },
         // The farthest part first; each member keeps the last that it gets.
-        Primitive::Scatter => match seat.from_root() {
+        Primitive::Scatter => match seat.hops_from_root() {
             0 => return send(stage, seat, i, n - 1, None),
             hops => (n - 1 - hops, 1),
         },
@@ -73,16 +73,16 @@ pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
     match stage.primitive {
         Primitive::ReduceScatter | Primitive::AllGather => n - 1,
         Primitive::AllToAll => n * (n - 1) / 2,
-        Primitive::Broadcast => match seat.from_root() {
+        Primitive::Broadcast => match seat.hops_from_root() {
             0 => 0,
             _ => n,
         },
-        Primitive::Reduce => match seat.to_root() {
+        Primitive::Reduce => match seat.hops_to_root() {
             last if last == n - 1 => 0,
             _ => n,
         },
-        Primitive::Gather => n - 1 - seat.to_root(),
-        Primitive::Scatter => match seat.from_root() {
+        Primitive::Gather => n - 1 - seat.hops_to_root(),
+        Primitive::Scatter => match seat.hops_from_root() {
             0 => 0,
             hops => n - hops,
         },

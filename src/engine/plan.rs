@@ -41,6 +41,14 @@ pub struct Basis {
     pub unknown: u64,
 }
 
+impl Basis {
+    fn add(&mut self, other: Self) {
+        self.priced += other.priced;
+        self.fell_back += other.fell_back;
+        self.unknown += other.unknown;
+    }
+}
+
 /// A collective that all members of a group carry out together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallPlan {
@@ -98,6 +106,8 @@ pub(super) struct Shared {
     pub lanes: Vec<u32>,
     /// How many lanes of the NPU are used.
     pub lane_count: u32,
+    /// What the prices rest on.
+    pub basis: Basis,
 }
 
 /// Everything settled.
@@ -132,11 +142,12 @@ impl Plan {
                 None => {
                     let graph = workload.graph(instance);
                     let class = &machine.classes()[class];
-                    shared.push(share(graph, class, machine, instance, options, &mut basis)?);
+                    shared.push(share(graph, class, machine, instance, options)?);
                     known.insert(key, shared.len() as u32 - 1);
                     shared.len() as u32 - 1
                 }
             };
+            basis.add(shared[index as usize].basis);
             instances.push(InstancePlan {
                 npu,
                 shared: index,
@@ -292,7 +303,6 @@ fn share(
     machine: &Machine,
     instance: &Instance,
     options: &Options,
-    basis: &mut Basis,
 ) -> Result<Shared, Refusal> {
     let refuse = |node: NodeIndex, found: String, hint: &str| {
         let name: String = graph.name(node).chars().take(60).collect();
@@ -305,6 +315,7 @@ fn share(
             hint,
         ))
     };
+    let mut basis = Basis::default();
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
@@ -387,6 +398,7 @@ fn share(
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
         lanes,
+        basis,
     })
 }
 

@@ -164,7 +164,7 @@ impl<'a> Attr<'a> {
         let Some((number @ (8 | 10 | 12 | 14 | 28), Raw::Bytes(list, at))) = self.value else {
             return Err(self.unreadable("a list of booleans"));
         };
-        debug_assert!(number % 2 == 0, "lists have even numbers");
+        debug_assert!(number.is_multiple_of(2), "lists have even numbers");
         let mut mask = 0_u32;
         let mut length = 0_u32;
         let mut cursor = Cursor::new(list, at);
@@ -196,7 +196,7 @@ fn zigzag(v: u64) -> i64 {
 /// Whether the wire type of `raw` is the one that field `number` of the `oneof` must have.
 #[inline]
 fn wire_type_fits(number: u32, raw: Raw<'_>) -> bool {
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         return matches!(raw, Raw::Bytes(..));
     }
     match number {

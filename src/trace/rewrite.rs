@@ -167,10 +167,10 @@ fn attribute_holds_unknown(message: &[u8]) -> Result<bool, TraceError> {
         match cursor.field()? {
             (33.., _) => return Ok(true),
             // Lists have even numbers and are messages with the one field `values`.
-            (number @ 4..=32, Raw::Bytes(list, _)) if number % 2 == 0 => {
-                if holds_unknown(list, |field| field == 1)? {
-                    return Ok(true);
-                }
+            (number @ 4..=32, Raw::Bytes(list, _))
+                if number.is_multiple_of(2) && holds_unknown(list, |field| field == 1)? =>
+            {
+                return Ok(true);
             }
             _ => {}
         }

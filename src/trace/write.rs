@@ -144,7 +144,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         let name = if host { "tid" } else { "stream" };
         push(name, Value::Int64Val(lane));
     }
-    if node.recorded.0 % 1_000_000 != 0 {
+    if !node.recorded.0.is_multiple_of(1_000_000) {
         push("duration_ns", Value::Uint64Val(node.recorded.0 / 1000));
     }
     let kind = match node.op {

@@ -81,6 +81,29 @@ const RATE: Kind = Kind {
     ],
 };
 
+/// How many bytes at the start of `text` can belong to a number such as `-1_000.5e+3`.
+fn number_length(text: &str) -> usize {
+    let is_exponent = |c: char| matches!(c, 'e' | 'E');
+    let mut before = None;
+    for (i, c) in text.char_indices() {
+        let belongs = match c {
+            '0'..='9' | '.' | '_' => true,
+            '-' if i == 0 => true,
+            '-' | '+' => before.is_some_and(is_exponent),
+            // `5e3` is a number, `5 EB` and `5e` are not.
+            'e' | 'E' => {
+                text[i + 1..].starts_with(|n: char| n.is_ascii_digit() || "+-".contains(n))
+            }
+            _ => false,
+        };
+        if !belongs {
+            return i;
+        }
+        before = Some(c);
+    }
+    text.len()
+}
+
 /// Splits `text` into a number and a unit and returns the value in base units.
 fn parse(text: &str, kind: &Kind) -> Result<f64, QuantityError> {
     let fail = |why: String| QuantityError {
@@ -90,19 +113,7 @@ fn parse(text: &str, kind: &Kind) -> Result<f64, QuantityError> {
         example: kind.example,
     };
     let trimmed = text.trim();
-    let end = trimmed
-        .char_indices()
-        .find(|&(i, c)| {
-            let exponent_sign =
-                (c == '+' || c == '-') && i > 0 && matches!(trimmed.as_bytes()[i - 1], b'e' | b'E');
-            let exponent = (c == 'e' || c == 'E')
-                && trimmed[i + 1..]
-                    .starts_with(|n: char| n.is_ascii_digit() || n == '-' || n == '+');
-            !(c.is_ascii_digit() || matches!(c, '.' | '_') || (c == '-' && i == 0))
-                && !exponent_sign
-                && !exponent
-        })
-        .map_or(trimmed.len(), |(i, _)| i);
+    let end = number_length(trimmed);
     let (number, unit) = trimmed.split_at(end);
     let unit = unit.trim();
     let allowed = || {
