@@ -3,6 +3,19 @@
 //! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an
 //! observer asks for it.
 
+pub mod breakdown;
+pub mod collectives;
+pub mod csv;
+pub mod json;
+pub mod operators;
+pub mod summary;
+pub mod text;
+
+pub use breakdown::{Breakdown, Part};
+pub use collectives::Collectives;
+pub use operators::Operators;
+pub use summary::{Report, replay};
+
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::trace::CollectiveKind;

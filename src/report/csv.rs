@@ -1,0 +1,105 @@
+//! The report's tables as comma-separated values, one table at a time, with a header line.
+
+use super::summary::{Report, kind_label};
+use std::fmt::Write as _;
+
+/// Which table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Table {
+    /// Where the time of each NPU goes.
+    #[default]
+    Npus,
+    /// Collectives by group and kind.
+    Collectives,
+    /// Operators by name.
+    Operators,
+}
+
+/// Renders one table of `report`; times are in whole picoseconds.
+pub fn render(report: &Report, table: Table) -> String {
+    let mut out = String::new();
+    let written = match table {
+        Table::Npus => npus(&mut out, report),
+        Table::Collectives => collectives(&mut out, report),
+        Table::Operators => operators(&mut out, report),
+    };
+    written.expect("a string grows as needed");
+    out
+}
+
+fn npus(out: &mut String, report: &Report) -> std::fmt::Result {
+    writeln!(
+        out,
+        "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,makespan_ps,communicating_ps"
+    )?;
+    for row in &report.rows {
+        write!(out, "{},{},{}", row.rank, row.npu, quoted(&row.class))?;
+        for part in row.time.parts {
+            write!(out, ",{}", part.0)?;
+        }
+        let communicating = row.time.communicating.0;
+        writeln!(out, ",{},{communicating}", report.outcome.makespan.0)?;
+    }
+    Ok(())
+}
+
+fn collectives(out: &mut String, report: &Report) -> std::fmt::Result {
+    writeln!(
+        out,
+        "group,members,kind,algorithm,calls,buffer_bytes_sum,transfer_ps,waited_ps_sum,bus_bytes_per_s"
+    )?;
+    for row in &report.collectives {
+        let tally = &row.tally;
+        let bus = tally.bus_bandwidth(row.kind, row.members);
+        writeln!(
+            out,
+            "{},{},{},{},{},{},{},{},{}",
+            quoted(&row.group),
+            row.members,
+            row.kind,
+            quoted(&row.algorithm),
+            tally.calls,
+            tally.bytes,
+            tally.transfer.0,
+            tally.waited.0,
+            bus.map_or_else(String::new, |bus| format!("{bus:.0}"))
+        )?;
+    }
+    Ok(())
+}
+
+fn operators(out: &mut String, report: &Report) -> std::fmt::Result {
+    writeln!(out, "name,kind,calls,total_ps")?;
+    for operator in &report.operators {
+        writeln!(
+            out,
+            "{},{},{},{}",
+            quoted(&operator.name),
+            kind_label(operator.kind),
+            operator.calls,
+            operator.total.0
+        )?;
+    }
+    Ok(())
+}
+
+/// A field, in quotes where it needs them (RFC 4180).
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn fields_are_quoted_where_they_must_be() {
+        assert_eq!(quoted("mm"), "mm");
+        assert_eq!(quoted("f(a, b)"), "\"f(a, b)\"");
+        assert_eq!(quoted("say \"hi\""), "\"say \"\"hi\"\"\"");
+    }
+}

@@ -1,0 +1,97 @@
+//! The report for programs: one JSON document, times in whole picoseconds.
+//!
+//! `schema` is `chakram.report.1`; a field may be added under the same number, never changed.
+
+use super::breakdown::Part;
+use super::summary::{NpuRow, Report, kind_label};
+use serde_json::{Map, Value, json};
+
+/// An input of the replay: what it was for, its name, and the hash of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// `trace`, `machine`, `groups`.
+    pub role: &'static str,
+    /// The file, or the name of a preset.
+    pub name: String,
+    /// BLAKE3 of its bytes, in hexadecimal.
+    pub blake3: String,
+}
+
+/// Renders `report` with the options and inputs that led to it.
+pub fn render(report: &Report, options: Map<String, Value>, inputs: &[Input]) -> Value {
+    let outcome = &report.outcome;
+    let inputs = inputs
+        .iter()
+        .map(|input| json!({"role": input.role, "name": input.name, "blake3": input.blake3}));
+    json!({
+        "schema": "chakram.report.1",
+        "tool_version": env!("CARGO_PKG_VERSION"),
+        "options": options,
+        "inputs": inputs.collect::<Vec<_>>(),
+        "machine": {"name": report.machine, "npus": report.npus},
+        "ranks": report.ranks,
+        "absent_ranks": report.absent.iter().map(|r| r.0).collect::<Vec<_>>(),
+        "makespan_ps": outcome.makespan.0,
+        "nodes": outcome.nodes,
+        "messages": outcome.messages,
+        "collectives_by_closed_form": outcome.closed,
+        "collectives_in_messages": outcome.stepwise,
+        "kernels": {
+            "priced": report.basis.priced,
+            "kept_recorded": report.basis.fell_back,
+            "unknown": report.basis.unknown,
+        },
+        "mean_ps": parts(&std::array::from_fn(|i| report.mean(|time| time.parts[i]))),
+        "mean_communicating_ps": report.mean(|time| time.communicating).0,
+        "npus": report.rows.iter().map(npu).collect::<Vec<_>>(),
+        "collectives": report.collectives.iter().map(collective).collect::<Vec<_>>(),
+        "exposed": report.exposed.iter().map(|row| json!({
+            "what": row.what,
+            "sum_over_npus_ps": row.exposed.0,
+        })).collect::<Vec<_>>(),
+        "operators": report.operators.iter().map(|operator| json!({
+            "name": operator.name,
+            "kind": kind_label(operator.kind),
+            "calls": operator.calls,
+            "total_ps": operator.total.0,
+        })).collect::<Vec<_>>(),
+        "warnings": report.warnings(),
+    })
+}
+
+/// The keys of [`Part::ALL`].
+const PART_KEYS: [&str; 5] = ["compute", "communication", "memory", "host", "idle"];
+
+fn parts(spans: &[crate::units::Span; 5]) -> Value {
+    let named = Part::ALL.iter().zip(PART_KEYS);
+    let entries = named.map(|((part, _), key)| (key.to_owned(), spans[*part as usize].0.into()));
+    Value::Object(entries.collect())
+}
+
+fn npu(row: &NpuRow) -> Value {
+    json!({
+        "rank": row.rank.0,
+        "npu": row.npu.0,
+        "class": row.class,
+        "time_ps": parts(&row.time.parts),
+        "communicating_ps": row.time.communicating.0,
+    })
+}
+
+fn collective(row: &super::summary::CollectiveRow) -> Value {
+    let tally = &row.tally;
+    json!({
+        "group": row.group,
+        "group_index": row.group_index,
+        "members": row.members,
+        "present": row.present,
+        "kind": row.kind.to_string(),
+        "algorithm": row.algorithm,
+        "calls": tally.calls,
+        "calls_in_messages": tally.stepwise,
+        "buffer_bytes": {"sum": tally.bytes, "smallest": tally.smallest, "largest": tally.largest},
+        "transfer_ps": tally.transfer.0,
+        "waited_ps_sum_over_members": tally.waited.0,
+        "bus_bytes_per_s": tally.bus_bandwidth(row.kind, row.members),
+    })
+}

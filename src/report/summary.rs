@@ -1,0 +1,300 @@
+//! The report: everything that the observers found, ready to be rendered.
+
+use super::breakdown::{Breakdown, NpuTime, Part};
+use super::collectives::{Collectives, Tally};
+use super::operators::{Operator, Operators};
+use crate::engine::{Basis, GroupView, Outcome, Prepared, ReplayError};
+use crate::graph::{Kind, Repairs};
+use crate::ids::{Npu, Rank};
+use crate::trace::CollectiveKind;
+use crate::units::Span;
+use crate::workload::shortened;
+
+/// Where the time of one NPU went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NpuRow {
+    /// The rank on it.
+    pub rank: Rank,
+    /// The NPU.
+    pub npu: Npu,
+    /// Its class.
+    pub class: String,
+    /// Where its time went.
+    pub time: NpuTime,
+}
+
+/// What the collectives of one kind in one group cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollectiveRow {
+    /// The group, as people call it.
+    pub group: String,
+    /// Index of the group in the replay, which tells groups of one name apart.
+    pub group_index: u32,
+    /// How many members it has.
+    pub members: u32,
+    /// How many of them have a trace.
+    pub present: u32,
+    /// Which collective.
+    pub kind: CollectiveKind,
+    /// Calls, bytes and times.
+    pub tally: Tally,
+    /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`.
+    pub algorithm: String,
+}
+
+/// Exposed communication of a group, summed over its NPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExposedRow {
+    /// The group, or messages between ranks.
+    pub what: String,
+    /// The sum over NPUs.
+    pub exposed: Span,
+}
+
+/// What a replay found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The machine's name and its NPUs.
+    pub machine: String,
+    /// See `machine`.
+    pub npus: u32,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Ranks without a trace.
+    pub absent: Vec<Rank>,
+    /// What durations rest on.
+    pub basis: Basis,
+    /// What was repaired in the traces, over all ranks.
+    pub repairs: Repairs,
+    /// One row for each rank with a trace, in order.
+    pub rows: Vec<NpuRow>,
+    /// Collectives by group and kind.
+    pub collectives: Vec<CollectiveRow>,
+    /// Exposed communication by group, largest first, without those that have none.
+    pub exposed: Vec<ExposedRow>,
+    /// Operators, longest first.
+    pub operators: Vec<Operator>,
+}
+
+/// Replays `prepared` and reports.
+pub fn replay(prepared: &Prepared<'_>) -> Result<Report, ReplayError> {
+    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
+    let observers = (
+        Breakdown::new(prepared),
+        (Collectives::new(groups.len()), Operators::new(prepared)),
+    );
+    let (outcome, (breakdown, (collectives, operators))) = prepared.run(observers)?;
+    let (times, exposed) = breakdown.finish(outcome.makespan);
+    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let mut repairs = Repairs::default();
+    for instance in workload.instances() {
+        let of = workload.graph(instance).repairs();
+        repairs.dangling_control += of.dangling_control;
+        repairs.self_control += of.self_control;
+        repairs.cyclic_control += of.cyclic_control;
+        repairs.duplicates += of.duplicates;
+        repairs.host_communication += of.host_communication;
+    }
+    let mut present = workload.instances().iter().map(|i| i.rank).peekable();
+    let absent = (0..workload.ranks())
+        .map(Rank)
+        .filter(|rank| present.next_if_eq(rank).is_none())
+        .collect();
+    let rows = workload
+        .instances()
+        .iter()
+        .zip(times)
+        .map(|(instance, time)| {
+            let npu = prepared.npu(instance.rank);
+            NpuRow {
+                rank: instance.rank,
+                npu,
+                class: machine.classes()[machine.class(npu)].name.clone(),
+                time,
+            }
+        });
+    let rows = rows.collect();
+    let mut exposed: Vec<_> = exposed
+        .into_iter()
+        .enumerate()
+        .map(|(i, exposed)| ExposedRow {
+            what: groups.get(i).map_or_else(
+                || "messages between ranks".to_owned(),
+                |group| group_label(prepared, group),
+            ),
+            exposed,
+        })
+        .filter(|row| row.exposed > Span::ZERO)
+        .collect();
+    exposed.sort_by_key(|row| std::cmp::Reverse(row.exposed));
+    let collectives = collectives.tallies().map(|(index, kind, tally)| {
+        let group = &groups[index as usize];
+        CollectiveRow {
+            group: group_label(prepared, group),
+            group_index: index,
+            members: group.members.len() as u32,
+            present: group.present,
+            kind,
+            tally,
+            algorithm: algorithm_label(prepared, group),
+        }
+    });
+    Ok(Report {
+        machine: machine.name().to_owned(),
+        npus: machine.topology().npus(),
+        ranks: workload.ranks(),
+        absent,
+        basis: prepared.basis(),
+        repairs,
+        rows,
+        collectives: collectives.collect(),
+        exposed,
+        operators: operators.finish(),
+        outcome,
+    })
+}
+
+/// `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
+fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
+    let name = &prepared.workload().groups()[group.id.index()].name;
+    let members = || shortened(group.members.iter().map(|m| m.0));
+    match (name, group.dimensions) {
+        (None, None) => format!("all {} ranks", group.members.len()),
+        (Some(name), None) => format!("{name} ({})", members()),
+        (None, Some(_)) => format!("ranks {}", members()),
+        (Some(name), Some(_)) => format!("{name}: {}", members()),
+    }
+}
+
+/// The algorithm in each dimension that the group spans.
+fn algorithm_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
+    let machine = prepared.machine();
+    let phases = group.extent.phases.iter().map(|phase| {
+        let dimension = &machine.topology().dimensions()[phase.dimension];
+        let algorithm = machine.algorithms()[phase.dimension];
+        if group.extent.regular {
+            format!("{algorithm} {} ({})", phase.size, dimension.name)
+        } else {
+            format!("{algorithm} {} (no sub-grid)", phase.size)
+        }
+    });
+    let phases: Vec<_> = phases.collect();
+    match phases.len() {
+        0 => "nothing to do".to_owned(),
+        _ => phases.join(", "),
+    }
+}
+
+impl Report {
+    /// The mean of a time over NPUs, to the nearest picosecond.
+    pub fn mean(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
+        let sum: u128 = self
+            .rows
+            .iter()
+            .map(|row| u128::from(time(&row.time).0))
+            .sum();
+        let n = self.rows.len().max(1) as u128;
+        Span(((sum + n / 2) / n) as u64)
+    }
+
+    /// The rows with the least and the most time in `part`.
+    pub fn extremes(&self, part: Part) -> Option<(&NpuRow, &NpuRow)> {
+        let time = |row: &NpuRow| row.time.parts[part as usize];
+        let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
+        let most = self
+            .rows
+            .iter()
+            .max_by_key(|row| (time(row), std::cmp::Reverse(row.rank)))?;
+        Some((least, most))
+    }
+
+    /// What the user should know before trusting the numbers.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut say = |count: u64, text: &str| {
+            if count > 0 {
+                warnings.push(text.replace("{}", &thousands(count)));
+            }
+        };
+        let repairs = &self.repairs;
+        say(
+            self.absent.len() as u64,
+            "{} ranks have no trace: each arrives at collectives with the last rank that has one, \
+             and sends when its receiver is ready",
+        );
+        say(
+            self.basis.unknown,
+            "{} kernels take no time: the trace has neither a duration nor what the compute model \
+             needs",
+        );
+        say(
+            self.basis.fell_back,
+            "{} kernels keep their recorded duration: the roofline lacks their FLOPs and bytes, or a \
+             peak for their number format",
+        );
+        say(
+            repairs.cyclic_control,
+            "{} control dependencies are left out: together with the data dependencies they close a \
+             cycle (converters before 2024 left stale ids in them)",
+        );
+        say(
+            repairs.dangling_control,
+            "{} control dependencies on nodes that do not exist were dropped",
+        );
+        say(
+            repairs.self_control,
+            "{} control dependencies of nodes on themselves were dropped",
+        );
+        say(
+            repairs.duplicates,
+            "{} dependencies were named twice and merged",
+        );
+        say(
+            repairs.host_communication,
+            "{} communication nodes are marked as host work; they carry sizes, so they are replayed \
+             as communication",
+        );
+        warnings
+    }
+}
+
+/// `1,234,567`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What kind of node an operator is, for people.
+pub fn kind_label(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Nothing => "nothing",
+        Kind::Host => "host",
+        Kind::Compute => "compute",
+        Kind::LocalMemory => "local memory",
+        Kind::RemoteMemory => "remote memory",
+        Kind::Send => "send",
+        Kind::Receive => "receive",
+        Kind::Collective => "collective",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thousands;
+
+    #[test]
+    fn numbers_are_grouped_by_three() {
+        assert_eq!(thousands(7), "7");
+        assert_eq!(thousands(1234), "1,234");
+        assert_eq!(thousands(123_456_789), "123,456,789");
+    }
+}

@@ -1,0 +1,348 @@
+//! The report for people: at most 100 columns.
+
+use super::breakdown::Part;
+use super::operators::Operator;
+use super::summary::{NpuRow, Report, kind_label, thousands};
+use crate::units::{Bytes, Span};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Rows of the tables of NPUs and operators; JSON and CSV have all.
+const NPU_ROWS: usize = 16;
+const OPERATOR_ROWS: usize = 10;
+const GROUP_ROWS: usize = 24;
+/// The widest line.
+const WIDTH: usize = 100;
+
+/// How headings and warnings stand out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Heading.
+    pub heading: anstyle::Style,
+    /// Warning.
+    pub warning: anstyle::Style,
+}
+
+impl Style {
+    /// For terminals.
+    pub fn coloured() -> Self {
+        Self {
+            heading: anstyle::Style::new().bold(),
+            warning: anstyle::AnsiColor::Yellow.on_default(),
+        }
+    }
+}
+
+/// Renders `report` of a replay described by `title` and `basis`.
+pub fn render(report: &Report, title: &str, basis: &str, style: Style) -> String {
+    let mut out = String::new();
+    write_all(&mut out, report, title, basis, style).expect("a string grows as needed");
+    out
+}
+
+fn write_all(
+    out: &mut String,
+    report: &Report,
+    title: &str,
+    basis: &str,
+    style: Style,
+) -> std::fmt::Result {
+    let outcome = &report.outcome;
+    let h = style.heading;
+    let present = report.rows.len();
+    let head = format!(
+        "{title}: {present} of {} ranks, {} nodes, all completed, on {} ({} NPUs)",
+        report.ranks,
+        thousands(outcome.nodes),
+        report.machine,
+        report.npus
+    );
+    writeln!(out, "{}", clip(&head, WIDTH))?;
+    writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
+    let collectives = outcome.closed + outcome.stepwise;
+    if collectives + outcome.messages > 0 {
+        writeln!(
+            out,
+            "          {} collectives, {} by closed form and {} in messages; {} messages in all",
+            thousands(collectives),
+            thousands(outcome.closed),
+            thousands(outcome.stepwise),
+            thousands(outcome.messages)
+        )?;
+    }
+    parts(out, report, style)?;
+    npus(out, report, style)?;
+    collective_table(out, report, style)?;
+    exposed(out, report, style)?;
+    operators(out, report, style)?;
+    let warnings = report.warnings();
+    if !warnings.is_empty() {
+        writeln!(out, "\n{h}WARNINGS{h:#}")?;
+        for warning in warnings {
+            wrapped(out, &warning, style.warning)?;
+        }
+    }
+    Ok(())
+}
+
+fn parts(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    let h = style.heading;
+    let makespan = report.outcome.makespan;
+    writeln!(
+        out,
+        "\n{h}{:<24}{:>14}{:>9}   {:<24}most{h:#}",
+        "WHERE IT GOES", "mean of NPUs", "share", "least"
+    )?;
+    for (part, name) in &Part::ALL {
+        let mean = report.mean(|time| time.parts[*part as usize]);
+        let Some((least, most)) = report.extremes(*part) else {
+            continue;
+        };
+        let time = |row: &NpuRow| row.time.parts[*part as usize];
+        if time(most) == Span::ZERO {
+            continue;
+        }
+        let bound = |row| format!("{} (rank {})", time(row), row.rank);
+        let bounds = match time(least) == time(most) {
+            true => "the same on all".to_owned(),
+            false => format!("{:<24}{}", bound(least), bound(most)),
+        };
+        writeln!(
+            out,
+            "  {name:<22}{mean:>14}{:>9}   {bounds}",
+            share(mean, makespan)
+        )?;
+    }
+    writeln!(out, "  {:<22}{makespan:>14}{:>9}", "makespan", "100.0 %")?;
+    let under_way = report.mean(|time| time.communicating);
+    let exposed = report.mean(|time| time.parts[Part::Communication as usize]);
+    if under_way > Span::ZERO {
+        writeln!(
+            out,
+            "  communication was under way for {under_way} (mean), {} of it hidden behind compute",
+            share(under_way - exposed, under_way)
+        )?;
+    }
+    Ok(())
+}
+
+fn npus(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    let h = style.heading;
+    writeln!(
+        out,
+        "\n{h}{:<14}{:<12}{:>14}{:>16}{:>14}{:>14}{:>14}{h:#}",
+        "RANKS", "NPU class", "compute", "exposed comm", "memory", "host", "idle"
+    )?;
+    // Neighbours that are alike share a line.
+    let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && a.time == b.time;
+    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
+    for run in runs.iter().take(NPU_ROWS) {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let ranks = match run.len() {
+            1 => first.rank.to_string(),
+            n if last.rank.0 - first.rank.0 == n as u32 - 1 => {
+                format!("{}-{}", first.rank, last.rank)
+            }
+            n => format!("{} … {} ({n})", first.rank, last.rank),
+        };
+        let [compute, communication, memory, host, idle] = first.time.parts;
+        writeln!(
+            out,
+            "  {ranks:<12}{:<12}{compute:>14}{communication:>16}{memory:>14}{host:>14}{idle:>14}",
+            clip(&first.class, 11)
+        )?;
+    }
+    more(out, runs.len(), NPU_ROWS, "npus")
+}
+
+fn collective_table(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    if report.collectives.is_empty() {
+        return Ok(());
+    }
+    let h = style.heading;
+    writeln!(
+        out,
+        "\n{h}{:<34}{:>8}{:>11}{:>14}{:>14}{:>10}{h:#}",
+        "COLLECTIVES", "calls", "bytes", "transfer", "wait", "bus GB/s"
+    )?;
+    for row in report.collectives.iter().take(GROUP_ROWS) {
+        let tally = &row.tally;
+        let bus = match tally.bus_bandwidth(row.kind, row.members) {
+            Some(bus) => format!("{:.1}", bus / 1e9),
+            None => "-".to_owned(),
+        };
+        let wait = Span(tally.waited.0 / u64::from(row.present.max(1)));
+        writeln!(
+            out,
+            "  {:<32}{:>8}{:>11}{:>14}{wait:>14}{bus:>10}",
+            clip(&format!("{}, {}", row.kind, row.group), 31),
+            thousands(tally.calls),
+            Bytes(tally.bytes / tally.calls),
+            tally.transfer,
+        )?;
+        writeln!(out, "    {}", clip(&row.algorithm, WIDTH - 4))?;
+    }
+    more(out, report.collectives.len(), GROUP_ROWS, "collectives")?;
+    writeln!(
+        out,
+        "  bytes: mean buffer of a call; transfer: from last arrival to end, all calls; wait: mean of \
+         members"
+    )
+}
+
+fn exposed(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    if report.exposed.is_empty() {
+        return Ok(());
+    }
+    let h = style.heading;
+    let npus = report.rows.len().max(1) as u64;
+    writeln!(
+        out,
+        "\n{h}{:<60}{:>16}{:>9}{h:#}",
+        "EXPOSED COMMUNICATION", "mean of NPUs", "share"
+    )?;
+    for row in report.exposed.iter().take(GROUP_ROWS) {
+        let mean = Span(row.exposed.0 / npus);
+        writeln!(
+            out,
+            "  {:<58}{mean:>16}{:>9}",
+            clip(&row.what, 57),
+            share(mean, report.outcome.makespan)
+        )?;
+    }
+    more(out, report.exposed.len(), GROUP_ROWS, "collectives")
+}
+
+fn operators(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    let h = style.heading;
+    let all: Span = report.operators.iter().map(|o| o.total).sum();
+    writeln!(
+        out,
+        "\n{h}{:<46}{:<14}{:>8}{:>12}{:>12}{:>8}{h:#}",
+        "SLOWEST OPERATORS", "kind", "calls", "total", "mean", "share"
+    )?;
+    let families = families(&report.operators);
+    for operator in families.iter().take(OPERATOR_ROWS) {
+        let mean = Span(operator.total.0 / operator.calls.max(1));
+        let name = match operator.name.as_str() {
+            "" => "(no name)",
+            name => name,
+        };
+        writeln!(
+            out,
+            "  {:<44}{:<14}{:>8}{:>12}{mean:>12}{:>8}",
+            clip(name, 43),
+            kind_label(operator.kind),
+            thousands(operator.calls),
+            operator.total,
+            share(operator.total, all)
+        )?;
+    }
+    more(out, families.len(), OPERATOR_ROWS, "operators")
+}
+
+/// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`.
+fn families(operators: &[Operator]) -> Vec<Operator> {
+    let mut by_family: BTreeMap<(String, u8), Operator> = BTreeMap::new();
+    for operator in operators {
+        let name = family(&operator.name);
+        let entry = by_family.entry((name.clone(), operator.kind as u8));
+        let sum = entry.or_insert_with(|| Operator {
+            name,
+            kind: operator.kind,
+            calls: 0,
+            total: Span::ZERO,
+        });
+        sum.calls += operator.calls;
+        sum.total += operator.total;
+    }
+    let mut families: Vec<_> = by_family.into_values().collect();
+    families.sort_by_key(|family| std::cmp::Reverse(family.total));
+    families
+}
+
+/// `name` with `*` for the number in each part, before a `/` or `.`, that is a word and a number.
+fn family(name: &str) -> String {
+    let mut family = String::new();
+    for part in name.split_inclusive(['/', '.']) {
+        // The last part is the operator itself.
+        let Some(word) = part.strip_suffix(['/', '.']) else {
+            family += part;
+            continue;
+        };
+        let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
+        let plain = stem.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
+        if stem.len() < word.len() && plain {
+            family += stem;
+            family.push('*');
+        } else {
+            family += word;
+        }
+        family += &part[word.len()..];
+    }
+    family
+}
+
+fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::Result {
+    if rows > shown {
+        writeln!(
+            out,
+            "  … {} more: --format csv --table {table}",
+            thousands((rows - shown) as u64)
+        )?;
+    }
+    Ok(())
+}
+
+fn share(part: Span, whole: Span) -> String {
+    if whole == Span::ZERO {
+        return "-".to_owned();
+    }
+    format!("{:.1} %", 100.0 * part.0 as f64 / whole.0 as f64)
+}
+
+/// `text` in at most `width` columns; control characters are shown as spaces.
+fn clip(text: &str, width: usize) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    if text.chars().count() <= width {
+        return text.chars().map(clean).collect();
+    }
+    let mut short: String = text.chars().take(width - 1).map(clean).collect();
+    short.push('…');
+    short
+}
+
+/// A warning, indented and broken at spaces.
+fn wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
+    let mut line = String::from("  ! ");
+    let mut used = 4;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used + length > WIDTH {
+            writeln!(out, "{style}{}{style:#}", line.trim_end())?;
+            line = String::from("    ");
+            used = 4;
+        }
+        line.push_str(word);
+        line.push(' ');
+        used += length + 1;
+    }
+    writeln!(out, "{style}{}{style:#}", line.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::family;
+
+    #[test]
+    fn families_leave_out_numbers_of_steps_and_layers_only() {
+        assert_eq!(family("step0/layer31/bwd/qkv"), "step*/layer*/bwd/qkv");
+        assert_eq!(family("layer31/mlp2"), "layer*/mlp2");
+        assert_eq!(family("f12.3.qkv"), "f*.*.qkv");
+        assert_eq!(
+            family("cudnn_scudnn_128x64_relu"),
+            "cudnn_scudnn_128x64_relu"
+        );
+        assert_eq!(family("aten::mm"), "aten::mm");
+    }
+}
