@@ -1,2 +1,115 @@
-//! The command line.
+//! The command line: parse, dispatch, print, and turn errors into exit codes.
+//!
+//! Exit codes: 0 done, 1 stuck or failed, 2 bad input or usage. 0 means that every node of every rank
+//! completed.
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+pub mod generate;
+pub mod load;
 pub mod machine;
+pub mod output;
+pub mod replay;
+
+/// Replay machine-learning execution traces on hardware you do not have
+#[derive(Debug, Parser)]
+#[command(
+    name = "chakram",
+    version,
+    after_help = "\
+Examples:
+  chakram replay traces/data-parallel-8
+  chakram replay job.0.et --machine dgx-h100x4 --absent mirror
+  chakram generate data-parallel --ranks 64 --machine dgx-h100x8
+  chakram machine list"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Replay(replay::ReplayArgs),
+    Generate(generate::GenerateArgs),
+    Machine(machine::MachineArgs),
+    /// Print the completion script of a shell
+    #[command(
+        after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
+    )]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Runs the program and returns its exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut out = io::BufWriter::new(anstream::AutoStream::auto(io::stdout()));
+    let result = match &cli.command {
+        Command::Replay(args) => replay::run(args, &mut out),
+        Command::Generate(args) => generate::run(args, &mut out),
+        Command::Machine(args) => machine::run(args, &mut out),
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut out);
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    let result = result.and_then(|code| {
+        out.flush()?;
+        Ok(code)
+    });
+    match result {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            print_chain(&*error);
+            ExitCode::from(exit_code(&*error))
+        }
+    }
+}
+
+/// A reader such as `head` that has seen enough is no failure.
+fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// 1 for a replay that went wrong and for output that could not be written, 2 for bad input.
+fn exit_code(error: &(dyn Error + 'static)) -> u8 {
+    use crate::engine::ReplayError;
+    match error.downcast_ref::<ReplayError>() {
+        Some(ReplayError::Stuck(_) | ReplayError::TooLong) => 1,
+        None if error.is::<io::Error>() => 1,
+        _ => 2,
+    }
+}
+
+fn print_chain(error: &(dyn Error + 'static)) {
+    let style = match io::stderr().is_terminal() {
+        true => anstyle::AnsiColor::Red.on_default().bold(),
+        false => anstyle::Style::new(),
+    };
+    let mut text = format!("{style}error{style:#}: {error}");
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text += &format!("\n  because: {inner}");
+        cause = inner.source();
+    }
+    // Nothing can be done if even this cannot be written.
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

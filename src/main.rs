@@ -1,3 +1,7 @@
 //! `chakram`: replays machine-learning execution traces on hardware you do not have.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    chakram::cli::main()
+}

@@ -1,0 +1,277 @@
+//! Loading what a command names: traces, groups, a machine, placements.
+
+use crate::graph::{Binding, Dependencies, Graph};
+use crate::ids::{GraphId, Npu, Rank};
+use crate::report::json::Input;
+use crate::trace::file::{Contents, RankFile, discover};
+use crate::trace::{TraceError, groups};
+use crate::units::{Span, Time};
+use crate::workload::{Absent, Workload, WorkloadBuilder};
+use clap::{Args, ValueEnum};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+/// Options of a job's traces.
+#[derive(Debug, Args)]
+pub struct JobArgs {
+    /// Groups of ranks: a JSON file {"1": [0, 1], …}
+    #[arg(long, value_name = "FILE")]
+    pub groups: Option<PathBuf>,
+    /// Which dependencies hold
+    #[arg(long, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
+    pub deps: DepsArg,
+    /// What to do about ranks without a trace
+    #[arg(long, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
+    pub absent: AbsentArg,
+    /// Ranks of the job, if more than the traces show; with --absent mirror all NPUs by default
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<u32>,
+    /// Start a rank later: RANK=TIME, for example 3=10ms; may be given more than once
+    #[arg(long, value_name = "RANK=TIME", value_parser = parse_delay)]
+    pub delay: Vec<(u32, Span)>,
+}
+
+/// Which dependencies hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DepsArg {
+    /// Data and control; data alone, with a warning, if control dependencies close a cycle
+    Auto,
+    /// Data and control
+    Both,
+    /// Data alone
+    Data,
+}
+
+/// What to do about ranks without a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AbsentArg {
+    /// Refuse the job
+    Refuse,
+    /// A missing member arrives with the present ones
+    Mirror,
+}
+
+impl DepsArg {
+    fn policy(self) -> Dependencies {
+        match self {
+            Self::Auto => Dependencies::Auto,
+            Self::Both => Dependencies::Both,
+            Self::Data => Dependencies::Data,
+        }
+    }
+}
+
+impl AbsentArg {
+    /// For the engine.
+    pub fn policy(self) -> Absent {
+        match self {
+            Self::Refuse => Absent::Refuse,
+            Self::Mirror => Absent::Mirror,
+        }
+    }
+}
+
+fn parse_delay(text: &str) -> Result<(u32, Span), String> {
+    let (rank, span) = text
+        .split_once('=')
+        .ok_or("expected RANK=TIME, for example 3=10ms")?;
+    let rank = rank.parse().map_err(|_| format!("`{rank}` is no rank"))?;
+    Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
+}
+
+/// Parses `--map`: NPUs for ranks 0, 1, … as numbers and ranges, `0-3,8-11`.
+pub fn parse_map(text: &str) -> Result<Vec<Npu>, String> {
+    let mut map = Vec::new();
+    for part in text.split(',') {
+        let number = |t: &str| {
+            let wrong = || format!("`{t}` in `{part}` is no NPU; write for example 0-3,8-11");
+            t.trim().parse::<u32>().map_err(|_| wrong())
+        };
+        let (from, to) = match part.split_once('-') {
+            Some((from, to)) => (number(from)?, number(to)?),
+            None => (number(part)?, number(part)?),
+        };
+        if from > to || to >= crate::topology::Topology::MAX_NPUS {
+            return Err(format!("`{part}` is no range of NPUs"));
+        }
+        map.extend((from..=to).map(Npu));
+        if map.len() > crate::topology::Topology::MAX_NPUS as usize {
+            return Err("more places than a machine can have NPUs".to_owned());
+        }
+    }
+    Ok(map)
+}
+
+/// A job that was loaded, and what it was loaded from.
+#[derive(Debug)]
+pub struct Job {
+    /// The workload.
+    pub workload: Workload,
+    /// What people call it: the prefix of its files, or its folder.
+    pub name: String,
+    /// The files, if their hashes are wanted.
+    pub inputs: Vec<Input>,
+}
+
+/// Finds the files of a job. Several paths are files or folders of one job.
+pub fn find(paths: &[PathBuf]) -> Result<Vec<RankFile>, TraceError> {
+    let mut files = Vec::new();
+    for path in paths {
+        files.extend(discover(path)?);
+    }
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+/// Loads the job in `files`. `npus` is the size of a mirrored job that does not say its own. Hashes
+/// inputs only if `hash` is set, because that reads every byte once more.
+pub fn job(
+    files: &[RankFile],
+    name: String,
+    args: &JobArgs,
+    npus: u32,
+    hash: bool,
+) -> Result<Job, Box<dyn Error>> {
+    let mut builder = WorkloadBuilder::default();
+    let mut inputs = Vec::new();
+    if let Some(path) = &args.groups {
+        let text = read_text(path)?;
+        if hash {
+            inputs.push(input("groups", path, text.as_bytes()));
+        }
+        builder.declare(groups::parse_file(&text).map_err(|e| e.in_file(path))?);
+    }
+    let mut progress = Progress::new(files.len());
+    let mut linked = LinkedFiles::default();
+    for file in files {
+        let release = args.delay.iter().filter(|(rank, _)| *rank == file.rank);
+        let release = release.fold(Time::ZERO, |at, (_, span)| at + *span);
+        let read = |contents: &Contents| {
+            Graph::read(contents.as_slice(), file.rank, args.deps.policy())
+                .map_err(|e| e.in_file(&file.path))
+        };
+        let key = link_key(&file.path);
+        let (graph, binding) = match key.and_then(|key| linked.0.get(&key)) {
+            // One file under several names says the same of every rank, unless it names its rank.
+            Some((graph, binding, inputs_index)) if binding.peers.is_empty() => {
+                if let Some(known) = inputs_index.and_then(|i| inputs.get(i)) {
+                    let known: &Input = known;
+                    inputs.push(Input {
+                        name: file.path.display().to_string(),
+                        ..known.clone()
+                    });
+                }
+                (*graph, binding.clone())
+            }
+            _ => {
+                let contents = Contents::open(&file.path)?;
+                let (graph, binding) = read(&contents)?;
+                let index = hash.then(|| {
+                    inputs.push(input("trace", &file.path, contents.as_slice()));
+                    inputs.len() - 1
+                });
+                let graph = builder.graph(graph);
+                if let Some(key) = key {
+                    linked.0.insert(key, (graph, binding.clone(), index));
+                }
+                (graph, binding)
+            }
+        };
+        builder.rank(Rank(file.rank), graph, binding, release)?;
+        progress.step();
+    }
+    if let Some((rank, _)) = args
+        .delay
+        .iter()
+        .find(|(rank, _)| !files.iter().any(|file| file.rank == *rank))
+    {
+        return Err(format!("--delay {rank}=…: rank {rank} has no trace").into());
+    }
+    let ranks = match (args.ranks, args.absent) {
+        (None, AbsentArg::Mirror) => Some(builder.ranks_seen().max(npus)),
+        (ranks, _) => ranks,
+    };
+    Ok(Job {
+        workload: builder.finish(ranks, args.absent.policy())?,
+        name,
+        inputs,
+    })
+}
+
+/// Files that are one file under several names, by device and inode.
+#[derive(Default)]
+struct LinkedFiles(BTreeMap<(u64, u64), (GraphId, Binding, Option<usize>)>);
+
+#[cfg(unix)]
+fn link_key(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(not(unix))]
+fn link_key(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+/// Describes an input with the hash of its bytes.
+pub fn input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {
+    Input {
+        role,
+        name: path.display().to_string(),
+        blake3: blake3::hash(bytes).to_hex().to_string(),
+    }
+}
+
+/// Reads a text file.
+pub fn read_text(path: &Path) -> Result<String, TraceError> {
+    std::fs::read_to_string(path).map_err(|source| TraceError::Io {
+        file: path.to_owned(),
+        doing: "read",
+        source,
+    })
+}
+
+/// A counter of files on a terminal, for jobs that take a while.
+struct Progress {
+    total: usize,
+    done: usize,
+    started: std::time::Instant,
+    shown: bool,
+}
+
+impl Progress {
+    fn new(total: usize) -> Self {
+        Self {
+            total,
+            done: 0,
+            started: std::time::Instant::now(),
+            shown: false,
+        }
+    }
+
+    fn step(&mut self) {
+        self.done += 1;
+        let late = self.started.elapsed().as_millis() > 500;
+        if late && io::stderr().is_terminal() && (self.done.is_multiple_of(16) || self.shown) {
+            self.shown = true;
+            let _ = write!(
+                io::stderr(),
+                "\rloading traces: {} of {}",
+                self.done,
+                self.total
+            );
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r{:40}\r", "");
+        }
+    }
+}

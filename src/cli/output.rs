@@ -1,0 +1,217 @@
+//! How a replay is asked for and its report printed, whatever the workload came from.
+
+use super::load::parse_map;
+use crate::compute::ComputeModel;
+use crate::engine::{Options, Prepared, ReplayError};
+use crate::ids::Npu;
+use crate::machine::{Machine, source};
+use crate::report::csv::Table;
+use crate::report::json::Input;
+use crate::report::{self, Report, text::Style};
+use crate::trace::write::NewFile;
+use crate::workload::{Absent, Workload};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+/// How to replay, and how to print what comes out.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
+    #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_compute)]
+    pub compute: ComputeModel,
+    /// The NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r sits on NPU r otherwise
+    #[arg(long, value_name = "NPUS", value_parser = parse_placement)]
+    pub map: Option<Placement>,
+    /// Carry out every collective message by message, even where a closed form is proved
+    #[arg(long)]
+    pub stepwise: bool,
+    /// How to print the report
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    pub format: Format,
+    /// Which table --format csv prints
+    #[arg(long, value_enum, value_name = "TABLE")]
+    pub table: Option<TableArg>,
+}
+
+/// A parsed `--map`, one value to the parser of arguments.
+#[derive(Clone, Debug)]
+pub struct Placement(Vec<Npu>);
+
+fn parse_placement(text: &str) -> Result<Placement, String> {
+    parse_map(text).map(Placement)
+}
+
+/// Where a report goes.
+pub enum Destination<'a> {
+    /// To standard output, through this.
+    Stdout(&'a mut dyn Write),
+    /// Into a file, which appears when it is complete.
+    File(&'a Path),
+}
+
+/// How reports are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs; times in picoseconds
+    Json,
+    /// One table, for spreadsheets
+    Csv,
+}
+
+/// Tables of `--format csv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TableArg {
+    /// Where the time of each NPU goes
+    Npus,
+    /// Collectives by group and kind
+    Collectives,
+    /// Operators by name
+    Operators,
+}
+
+fn parse_compute(text: &str) -> Result<ComputeModel, String> {
+    match text {
+        "recorded" => Ok(ComputeModel::Recorded),
+        "roofline" => Ok(ComputeModel::Roofline),
+        _ => {
+            let factor = text
+                .strip_prefix("scaled:")
+                .ok_or("expected recorded, scaled:F or roofline")?;
+            match factor.parse::<f64>() {
+                Ok(factor) if factor >= 0.0 && factor.is_finite() => {
+                    Ok(ComputeModel::Scaled(factor))
+                }
+                _ => Err(format!(
+                    "`{factor}` is no factor; write for example scaled:0.5"
+                )),
+            }
+        }
+    }
+}
+
+impl RunArgs {
+    /// Whether the report names its inputs.
+    pub fn wants_hashes(&self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// Refuses options that would do nothing.
+    pub fn check(&self) -> Result<(), String> {
+        if self.table.is_some() && self.format != Format::Csv {
+            return Err("--table needs --format csv".to_owned());
+        }
+        Ok(())
+    }
+
+    fn compute_text(&self) -> String {
+        match self.compute {
+            ComputeModel::Recorded => "kernels as recorded".to_owned(),
+            ComputeModel::Scaled(factor) => format!("kernels as recorded, times {factor}"),
+            ComputeModel::Roofline => "kernels by roofline".to_owned(),
+        }
+    }
+
+    fn compute_name(&self) -> String {
+        match self.compute {
+            ComputeModel::Recorded => "recorded".to_owned(),
+            ComputeModel::Scaled(factor) => format!("scaled:{factor}"),
+            ComputeModel::Roofline => "roofline".to_owned(),
+        }
+    }
+
+    /// Replays `workload` on `machine` and prints the report.
+    pub fn replay(
+        &self,
+        workload: &Workload,
+        name: &str,
+        machine: &Machine,
+        absent: Absent,
+        inputs: &[Input],
+        to: &mut Destination<'_>,
+    ) -> Result<(), Box<dyn Error>> {
+        let options = Options {
+            compute: self.compute,
+            absent,
+            map: self.map.clone().map(|map| map.0),
+            stepwise: self.stepwise,
+        };
+        let prepared = Prepared::new(workload, machine, &options).map_err(ReplayError::from)?;
+        let report = report::replay(&prepared)?;
+        let terminal = matches!(to, Destination::Stdout(_)) && io::stdout().is_terminal();
+        let text = self.render(&report, name, absent, inputs, terminal);
+        match to {
+            Destination::Stdout(out) => out.write_all(text.as_bytes())?,
+            Destination::File(path) => {
+                let mut file = NewFile::create(path)?;
+                file.write_all(text.as_bytes())?;
+                file.commit()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn render(
+        &self,
+        report: &Report,
+        name: &str,
+        absent: Absent,
+        inputs: &[Input],
+        terminal: bool,
+    ) -> String {
+        match self.format {
+            Format::Text => {
+                let style = match terminal {
+                    true => Style::coloured(),
+                    false => Style::default(),
+                };
+                report::text::render(report, name, &self.compute_text(), style)
+            }
+            Format::Json => {
+                let mut options = Map::new();
+                options.insert("compute".to_owned(), self.compute_name().into());
+                let absent = match absent {
+                    Absent::Refuse => "refuse",
+                    Absent::Mirror => "mirror",
+                };
+                options.insert("absent".to_owned(), absent.into());
+                options.insert("stepwise".to_owned(), self.stepwise.into());
+                if let Some(map) = &self.map {
+                    let npus: Vec<Value> = map.0.iter().map(|npu| npu.0.into()).collect();
+                    options.insert("map".to_owned(), npus.into());
+                }
+                let value = report::json::render(report, options, inputs);
+                format!("{value:#}\n")
+            }
+            Format::Csv => report::csv::render(
+                report,
+                match self.table {
+                    None | Some(TableArg::Npus) => Table::Npus,
+                    Some(TableArg::Collectives) => Table::Collectives,
+                    Some(TableArg::Operators) => Table::Operators,
+                },
+            ),
+        }
+    }
+}
+
+/// Loads a machine, with its input description if wanted.
+pub fn load_machine(name: &str, hash: bool) -> Result<(Machine, Option<Input>), Box<dyn Error>> {
+    let machine = Machine::load(name)?;
+    let input = match hash {
+        false => None,
+        true => {
+            let source = source(name)?;
+            Some(super::load::input(
+                "machine",
+                Path::new(name),
+                source.text.as_bytes(),
+            ))
+        }
+    };
+    Ok((machine, input))
+}

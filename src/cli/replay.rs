@@ -1,0 +1,97 @@
+//! `chakram replay`: traces and a machine in, a report out.
+
+use super::load::{self, JobArgs};
+use super::output::{Destination, RunArgs, load_machine};
+use clap::Args;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Replay traces on a machine
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram replay traces/data-parallel-8               a case: a folder with traces and machine.toml
+  chakram replay run7/job --machine dgx-h100x4        files run7/job.0.et, run7/job.1.et, …
+  chakram replay job.0.et --machine dgx-a100 --absent mirror
+  chakram replay traces/data-parallel-8 --machine tpu-v4 --compute roofline
+  chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
+
+Exit codes: 0 every node of every rank completed, 1 the replay is stuck, 2 bad input")]
+pub struct ReplayArgs {
+    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+    #[arg(required = true, value_name = "TRACES")]
+    traces: Vec<PathBuf>,
+    /// A machine from `chakram machine list`, or a file; machine.toml beside the traces by default
+    #[arg(short, long, value_name = "MACHINE")]
+    machine: Option<String>,
+    #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Write the report to a file; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+/// The machine of a case, beside its traces.
+const CASE_MACHINE: &str = "machine.toml";
+
+/// Does what `args` ask for and prints the report to `out`.
+///
+/// # Errors
+///
+/// Bad input, a replay that is stuck, or output that cannot be written.
+pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    args.run.check()?;
+    let files = load::find(&args.traces)?;
+    let machine = match &args.machine {
+        Some(machine) => machine.clone(),
+        None => case_machine(&args.traces)?,
+    };
+    let hash = args.run.wants_hashes();
+    let (machine, machine_input) = load_machine(&machine, hash)?;
+    let npus = machine.topology().npus();
+    let job = load::job(&files, name_of(&args.traces), &args.job, npus, hash)?;
+    let mut inputs = job.inputs;
+    inputs.extend(machine_input);
+    let absent = args.job.absent.policy();
+    let mut to = match args.output == Path::new("-") {
+        true => Destination::Stdout(out),
+        false => Destination::File(&args.output),
+    };
+    args.run
+        .replay(&job.workload, &job.name, &machine, absent, &inputs, &mut to)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What people call the job: the last part of the first path.
+fn name_of(paths: &[PathBuf]) -> String {
+    let name = paths.first().and_then(|path| {
+        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let name = path.file_name()?.to_str()?;
+        Some(name.to_owned())
+    });
+    name.unwrap_or_else(|| "job".to_owned())
+}
+
+fn case_machine(paths: &[PathBuf]) -> Result<String, String> {
+    let folder = paths.first().map(|path| match path.is_dir() {
+        true => path.as_path(),
+        false => path.parent().unwrap_or(Path::new("")),
+    });
+    let file = folder.unwrap_or(Path::new("")).join(CASE_MACHINE);
+    if file.is_file() {
+        return Ok(file.display().to_string());
+    }
+    Err(format!(
+        "which machine? there is no {CASE_MACHINE} beside the traces\n  try: --machine NAME, one of {}, \
+         or a file",
+        crate::machine::PRESETS
+            .iter()
+            .map(|preset| preset.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    ))
+}
