@@ -1,0 +1,43 @@
+//! Every folder under `traces/` is a case: the program's answer to `chakram replay` on it is its
+//! golden, `expected.txt`. `BLESS=1 cargo test --test it cases` writes them anew; say in the commit
+//! why the new answer is right.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn every_case_gives_its_expected_report() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cases: Vec<_> = std::fs::read_dir(root.join("traces"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+        .collect();
+    cases.sort();
+    assert!(!cases.is_empty(), "there are cases");
+    for case in cases {
+        let relative = case.strip_prefix(root).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .current_dir(root)
+            .arg("replay")
+            .arg(relative)
+            .output()
+            .unwrap();
+        let found = format!(
+            "$ chakram replay {}\n{}{}exit code {}\n",
+            relative.display(),
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+            output.status.code().unwrap()
+        );
+        let golden = case.join("expected.txt");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&golden, &found).unwrap();
+        }
+        let expected = std::fs::read_to_string(&golden)
+            .unwrap_or_else(|e| panic!("{}: {e}; BLESS=1 writes it", golden.display()));
+        assert_eq!(found, expected, "{}", relative.display());
+        let widest = found.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(100) || output.status.code() != Some(0));
+    }
+}
