@@ -12,7 +12,7 @@
 use crate::group::{Extent, Phase};
 use crate::topology::Path;
 use crate::trace::CollectiveKind;
-use crate::units::{Amount, Span};
+use crate::units::Amount;
 use std::fmt;
 
 mod closed;
@@ -212,12 +212,6 @@ impl Algorithm {
             Self::Direct => extent.any_path(phase, topology),
         }
     }
-}
-
-/// Serialization of `amount` on `path`.
-#[inline]
-pub fn serialization(path: &Path, amount: Amount) -> Span {
-    path.bandwidth.serialization(amount)
 }
 
 /// The factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: how often each byte of the

@@ -136,7 +136,6 @@ pub struct Graph {
     groups: Vec<GroupSlot>,
     calls: Vec<Call>,
     messages: Vec<Message>,
-    peers: u32,
     declared: Declared,
     repairs: Repairs,
 }
@@ -244,12 +243,6 @@ impl Graph {
         &self.in_degree
     }
 
-    /// The nodes that `node` waits for. Looks at every edge; meant for messages, not for loops.
-    pub fn predecessors(&self, node: NodeIndex) -> Vec<NodeIndex> {
-        let waits = |p: &NodeIndex| self.successors(*p).contains(&node);
-        self.nodes().filter(waits).collect()
-    }
-
     /// The part that a collective node plays.
     #[inline]
     pub fn call(&self, node: NodeIndex) -> &Call {
@@ -279,11 +272,6 @@ impl Graph {
         self.detail[node.index()] as usize
     }
 
-    /// Whether bytes of a memory node leave the NPU.
-    pub fn is_store(&self, node: NodeIndex) -> bool {
-        self.detail[node.index()] == 1
-    }
-
     /// All collective calls, in program order.
     pub fn calls(&self) -> &[Call] {
         &self.calls
@@ -297,11 +285,6 @@ impl Graph {
     /// The groups that the nodes refer to; an instance binds them.
     pub fn group_slots(&self) -> &[GroupSlot] {
         &self.groups
-    }
-
-    /// How many peers an instance binds.
-    pub fn peer_slots(&self) -> u32 {
-        self.peers
     }
 
     /// Groups that the trace itself declares in a metadata node.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The most NPUs a machine may have, and the most ranks a job.
+pub const MAX_NPUS: u32 = 1 << 22;
+
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

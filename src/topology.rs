@@ -4,7 +4,7 @@
 //! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
 //! `d`. A message crosses every dimension in which its ends differ, innermost first.
 
-use crate::ids::Npu;
+use crate::ids::{MAX_NPUS, Npu};
 use crate::units::{Bandwidth, Span};
 use std::fmt;
 
@@ -81,7 +81,7 @@ pub struct Topology {
 
 impl Topology {
     /// The most NPUs a machine may have.
-    pub const MAX_NPUS: u32 = 1 << 22;
+    pub const MAX_NPUS: u32 = MAX_NPUS;
 
     /// Stacks `dimensions`, innermost first. `None` when there is no dimension, one has no NPU, or
     /// there would be more than [`Self::MAX_NPUS`].

@@ -4,7 +4,7 @@
 
 use crate::graph::{Binding, Graph};
 use crate::group::Group;
-use crate::ids::{GraphId, GroupId, Rank};
+use crate::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use crate::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,6 +88,12 @@ pub enum WorkloadError {
         /// Ranks of the job.
         ranks: u32,
     },
+    /// A rank number that no machine can hold.
+    #[error(
+        "the job has {0} ranks, judging by its traces, peers and groups; the most is {MAX_NPUS}\n  \
+         try: look for a rank number that was never set, such as 4294967295"
+    )]
+    TooManyRanks(u32),
     /// More ranks than the job has.
     #[error("rank {rank} takes part, but the job has {ranks} ranks (0 to {})", .ranks - 1)]
     BeyondJob {
@@ -203,6 +209,9 @@ impl WorkloadBuilder {
         let ranks = ranks.unwrap_or(seen);
         if self.ranks.is_empty() {
             return Err(WorkloadError::Empty);
+        }
+        if ranks > MAX_NPUS {
+            return Err(WorkloadError::TooManyRanks(ranks));
         }
         if seen > ranks {
             return Err(WorkloadError::BeyondJob {

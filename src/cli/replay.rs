@@ -2,6 +2,7 @@
 
 use super::load::{self, JobArgs};
 use super::output::{Destination, RunArgs, load_machine};
+use crate::trace::file::RankFile;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -53,7 +54,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let hash = args.run.wants_hashes();
     let (machine, machine_input) = load_machine(&machine, hash)?;
     let npus = machine.topology().npus();
-    let job = load::job(&files, name_of(&args.traces), &args.job, npus, hash)?;
+    let job = load::job(&files, name_of(&args.traces, &files), &args.job, npus, hash)?;
     let mut inputs = job.inputs;
     inputs.extend(machine_input);
     let absent = args.job.absent.policy();
@@ -66,14 +67,16 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     Ok(ExitCode::SUCCESS)
 }
 
-/// What people call the job: the last part of the first path.
-fn name_of(paths: &[PathBuf]) -> String {
-    let name = paths.first().and_then(|path| {
-        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
-        let name = path.file_name()?.to_str()?;
-        Some(name.to_owned())
-    });
-    name.unwrap_or_else(|| "job".to_owned())
+/// What people call the job: the folder, file or prefix that was given, or of several the first
+/// rank's file, so that their order does not matter.
+fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
+    let path = match (paths, files) {
+        ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
+        (_, [first, ..]) => first.path.clone(),
+        _ => PathBuf::new(),
+    };
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.unwrap_or("job").to_owned()
 }
 
 fn case_machine(paths: &[PathBuf]) -> Result<String, String> {

@@ -4,13 +4,13 @@
 //! rotation, so that all finish together. The tables in the modules of the algorithms derive them;
 //! tests hold them against the event loop.
 
-use super::{Algorithm, Primitive, Stage, serialization};
+use super::{Algorithm, Primitive, Stage};
 use crate::topology::Path;
 use crate::units::Span;
 
 /// How long `stage` takes among `n` members that start together, if that is proved.
 pub fn closed_form(algorithm: Algorithm, stage: &Stage, n: u32, path: &Path) -> Option<Span> {
-    let s = serialization(path, stage.buffer.part(n));
+    let s = path.bandwidth.serialization(stage.buffer.part(n));
     let alpha = path.latency;
     let n = u64::from(n);
     match (algorithm, stage.primitive) {

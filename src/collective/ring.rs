@@ -28,12 +28,18 @@ impl Seat {
     }
 }
 
+/// Messages of each of `n` members. From 92,683 members on there are more than can be counted here,
+/// and more in all than can ever be stepped through; the closed form has no such limit.
+fn all_to_all(n: u32) -> u32 {
+    u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
+}
+
 pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
     let n = seat.size;
     // How many messages, and how many receptions the first of them waits for.
     let (count, first_after) = match stage.primitive {
         Primitive::ReduceScatter | Primitive::AllGather => (n - 1, 0),
-        Primitive::AllToAll => (n * (n - 1) / 2, 0),
+        Primitive::AllToAll => (all_to_all(n), 0),
         Primitive::Broadcast => match seat.hops_from_root() {
             0 => return send(stage, seat, i, n, None),
             last if last == n - 1 => (0, 0),
@@ -72,7 +78,7 @@ pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
     let n = seat.size;
     match stage.primitive {
         Primitive::ReduceScatter | Primitive::AllGather => n - 1,
-        Primitive::AllToAll => n * (n - 1) / 2,
+        Primitive::AllToAll => all_to_all(n),
         Primitive::Broadcast => match seat.hops_from_root() {
             0 => 0,
             _ => n,

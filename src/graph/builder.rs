@@ -134,16 +134,12 @@ impl GraphBuilder {
                 let detail = dtype.map_or(NO_DTYPE, |d| d as u32);
                 (Kind::Compute, stream(Lane::Compute), flops, bytes, detail)
             }
-            Op::Memory {
-                store,
-                place,
-                bytes,
-            } => {
+            Op::Memory { place, bytes, .. } => {
                 let kind = match place {
                     MemoryPlace::Local => Kind::LocalMemory,
                     MemoryPlace::Remote => Kind::RemoteMemory,
                 };
-                (kind, stream(Lane::Memory), 0, bytes, u32::from(store))
+                (kind, stream(Lane::Memory), 0, bytes, 0)
             }
             Op::Message {
                 receive,
@@ -260,7 +256,6 @@ impl GraphBuilder {
         graph.names = self.names;
         graph.lanes = self.lanes.into_keys();
         graph.groups = self.groups.into_keys();
-        graph.peers = self.peers.keys().len() as u32;
         graph.shrink();
         let peers = self.peers.into_keys();
         Ok((graph, Binding { peers }))
