@@ -18,6 +18,8 @@ pub struct Attr<'a> {
     pub name: &'a [u8],
     /// The field number inside the `oneof` and its raw value, if there is one.
     value: Option<(u32, Raw<'a>)>,
+    /// The whole record: a list may come in parts, which are one.
+    message: &'a [u8],
     /// Where the attribute stands in the file.
     pub offset: usize,
 }
@@ -37,6 +39,7 @@ impl<'a> Attr<'a> {
         let mut attr = Self {
             name: &[],
             value: None,
+            message,
             offset,
         };
         let mut cursor = Cursor::new(message, offset);
@@ -161,23 +164,41 @@ impl<'a> Attr<'a> {
     /// every entry is set: such a list says "all", whatever the number of dimensions it was written
     /// for.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
-        let Some((number @ (8 | 10 | 12 | 14 | 28), Raw::Bytes(list, at))) = self.value else {
+        let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
             return Err(self.unreadable("a list of booleans"));
         };
-        debug_assert!(number.is_multiple_of(2), "lists have even numbers");
         let mut mask = 0_u32;
         let mut length = 0_u32;
-        let mut cursor = Cursor::new(list, at);
-        while !cursor.is_empty() {
-            let offset = cursor.offset();
-            if let (1, raw) = cursor.field()? {
-                repeated_varints(raw, offset, |value| {
-                    if value != 0 && length < 32 {
-                        mask |= 1 << length;
+        let mut parts = Cursor::new(self.message, self.offset);
+        while !parts.is_empty() {
+            let (number, raw) = parts.field()?;
+            let list = match raw {
+                Raw::Bytes(list, at) if number == wanted => Cursor::new(list, at),
+                _ => {
+                    // Another value in between replaces the parts before it.
+                    if (FIRST_VALUE..=LAST_VALUE).contains(&number) {
+                        (mask, length) = (0, 0);
                     }
-                    length += 1;
-                    Ok(())
-                })?;
+                    continue;
+                }
+            };
+            let mut cursor = list;
+            while !cursor.is_empty() {
+                let offset = cursor.offset();
+                if let (1, raw) = cursor.field()? {
+                    repeated_varints(raw, offset, |value| {
+                        // Numbers of 32 bits lose what they were written with beyond that.
+                        let value = match number {
+                            8 | 12 => u64::from(value as u32),
+                            _ => value,
+                        };
+                        if value != 0 && length < 32 {
+                            mask |= 1 << length;
+                        }
+                        length = length.saturating_add(1);
+                        Ok(())
+                    })?;
+                }
             }
         }
         if length > 32 {

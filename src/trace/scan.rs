@@ -51,20 +51,19 @@ fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView
     let mut cursor = Cursor::new(record.bytes, record.offset);
     let (mut id, mut kind, mut micros) = (0_u64, 0_u64, 0_u64);
     let mut name: &[u8] = &[];
-    let mut inputs: &[u8] = &[];
     let mut facts = Facts::default();
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
             (1, Raw::Varint(v)) => id = v,
             (2, Raw::Bytes(text, _)) => name = text,
-            (3, Raw::Varint(v)) => kind = v,
+            // An enum has 32 bits, whatever the number was written with.
+            (3, Raw::Varint(v)) => kind = u64::from(v as u32),
             (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
             (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
             (6, Raw::Varint(_)) => {}
             (7, Raw::Varint(v)) => micros = v,
-            (8, Raw::Bytes(message, _)) => inputs = message,
-            (9, Raw::Bytes(..)) => {}
+            (8 | 9, Raw::Bytes(..)) => {}
             (10, Raw::Bytes(message, offset)) => attribute(message, offset, &mut facts)?,
             (1..=10, _) => {
                 return Err(TraceError::malformed(
@@ -80,7 +79,7 @@ fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView
     })?;
     let op = facts.op(id, kind)?;
     let groups = match op {
-        Op::Nothing if kind == 1 && name.contains(GROUPS_MARK) => values(inputs, record.offset)?,
+        Op::Nothing if kind == 1 && name.contains(GROUPS_MARK) => values(record)?,
         _ => None,
     };
     Ok(NodeView {
@@ -131,16 +130,22 @@ fn attribute<'a>(
     Ok(())
 }
 
-/// The `values` text of an `IOInfo`.
-fn values(message: &[u8], base: usize) -> Result<Option<&str>, TraceError> {
-    let mut cursor = Cursor::new(message, base);
-    let mut found = None;
-    while !cursor.is_empty() {
-        if let (1, Raw::Bytes(text, at)) = cursor.field()? {
-            found = Some(std::str::from_utf8(text).map_err(|_| {
-                TraceError::malformed(at, "the inputs of the metadata node are not UTF-8")
-            })?);
+/// The `values` text of a node's inputs, if it is not empty. Inputs that come in parts are one.
+fn values(record: Record<'_>) -> Result<Option<&str>, TraceError> {
+    let mut found = "";
+    let mut node = Cursor::new(record.bytes, record.offset);
+    while !node.is_empty() {
+        let (8, Raw::Bytes(inputs, at)) = node.field()? else {
+            continue;
+        };
+        let mut inputs = Cursor::new(inputs, at);
+        while !inputs.is_empty() {
+            if let (1, Raw::Bytes(text, at)) = inputs.field()? {
+                found = std::str::from_utf8(text).map_err(|_| {
+                    TraceError::malformed(at, "the inputs of the metadata node are not UTF-8")
+                })?;
+            }
         }
     }
-    Ok(found)
+    Ok((!found.is_empty()).then_some(found))
 }

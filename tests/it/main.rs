@@ -1,5 +1,9 @@
-//! Integration tests: the program and the library as users see them.
+//! Integration tests: the program and the library as users see them, in one binary.
 //!
 //! - `cases`: the goldens under `traces/`
+//! - `harness`: what the tests and the fuzz targets share
+//! - `readers`: the two readers of traces against each other, and files of every kind
 
 mod cases;
+mod harness;
+mod readers;

@@ -1,0 +1,3 @@
+//! What the fuzz targets and the tests share.
+
+pub mod oracle;

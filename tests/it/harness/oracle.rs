@@ -1,0 +1,327 @@
+//! What a record should read as, from the generated types, by code that the hot reader does not share.
+
+use chakram::trace::proto::{AttributeProto, Node, attribute_proto::Value};
+use chakram::trace::scan::{self, Dependencies};
+use chakram::trace::wire::Record;
+use chakram::trace::{CollectiveKind, Dtype, GroupName, MemoryPlace, Op, TraceError};
+use prost::Message;
+
+/// A node as a reader gives it, with its dependencies.
+#[derive(Debug, PartialEq)]
+pub struct View<'a> {
+    pub id: u64,
+    pub name: &'a str,
+    pub op: Op<'a>,
+    pub lane: Option<i64>,
+    pub recorded_ps: u64,
+    pub groups: Option<&'a str>,
+    pub data: Vec<u64>,
+    pub control: Vec<u64>,
+}
+
+#[derive(Default)]
+struct Lists {
+    data: Vec<u64>,
+    control: Vec<u64>,
+}
+
+impl Dependencies for Lists {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.data.push(id);
+        Ok(())
+    }
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.control.push(id);
+        Ok(())
+    }
+}
+
+/// What the hot reader makes of `record`.
+pub fn scanned(record: Record<'_>) -> Result<View<'_>, TraceError> {
+    let mut lists = Lists::default();
+    let node = scan::node(record, &mut lists)?;
+    Ok(View {
+        id: node.id,
+        name: node.name,
+        op: node.op,
+        lane: node.lane,
+        recorded_ps: node.recorded.0,
+        groups: node.groups,
+        data: lists.data,
+        control: lists.control,
+    })
+}
+
+/// Holds the hot reader against the generated types on one record. What is no message may be
+/// refused or not: the hot reader skips the text that it does not need.
+pub fn compare(record: Record<'_>) {
+    let found = scanned(record);
+    let Ok(node) = Node::decode(record.bytes) else {
+        return;
+    };
+    match (expected(&node), found) {
+        (Ok(expected), Ok(found)) => assert_eq!(found, expected),
+        (Err(_), Err(error)) => assert!(!error.to_string().is_empty()),
+        (expected, found) => panic!("expected {expected:?}, found {found:?} in {node:?}"),
+    }
+}
+
+/// Why no reader can accept a node.
+type Refused = &'static str;
+
+/// What `node` says, or why it says nothing that makes sense.
+pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
+    let facts = Facts { node };
+    facts.all_readable()?;
+    let host = facts.last(&["is_cpu_op"], truth)?.unwrap_or(false);
+    let stream = facts.last(&["stream"], whole)?;
+    let micros = node.duration_micros.saturating_mul(1_000_000);
+    let exact = facts.last(&["duration_ns"], count)?;
+    let values = node.inputs.as_ref().map_or("", |io| io.values.as_str());
+    let declares = node.r#type == 1 && node.name.contains("process_group:init");
+    Ok(View {
+        id: node.id,
+        name: &node.name,
+        op: facts.op(host)?,
+        lane: match stream {
+            Some(stream) if !host => Some(stream),
+            _ => facts.last(&["tid"], whole)?,
+        },
+        recorded_ps: exact.map_or(micros, |ns| ns.saturating_mul(1000)),
+        groups: Some(values).filter(|text| declares && !text.is_empty()),
+        data: node.data_deps.clone(),
+        control: node.ctrl_deps.clone(),
+    })
+}
+
+const COUNTS: [&str; 8] = [
+    "num_ops",
+    "tensor_size",
+    "tensor_loc",
+    "comm_type",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_root",
+];
+
+struct Facts<'a> {
+    node: &'a Node,
+}
+
+impl<'a> Facts<'a> {
+    /// The last value with one of these names, after reading every one of them.
+    fn last<T>(
+        &self,
+        names: &[&str],
+        read: fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Refused> {
+        let named = |a: &&AttributeProto| names.contains(&a.name.as_str());
+        let values = self.node.attr.iter().filter(named);
+        let mut read = values.filter_map(|a| a.value.as_ref()).map(read);
+        read.try_fold(None, |_, value| value.map(Some))
+            .ok_or("an attribute that cannot be read")
+    }
+
+    /// An attribute that matters is read whatever the node's type, so a bad one always refuses.
+    fn all_readable(&self) -> Result<(), Refused> {
+        for name in COUNTS {
+            self.last(&[name], count)?;
+        }
+        self.last(&["tid"], whole)?;
+        self.last(&["comm_tag"], whole)?;
+        self.last(&["dtype"], format)?;
+        self.last(&["involved_dim", "involve_dims"], mask)?;
+        self.last(&["pg_name", "comm_group"], group).map(drop)
+    }
+
+    fn count(&self, name: &str) -> Result<Option<u64>, Refused> {
+        self.last(&[name], count)
+    }
+
+    fn rank(&self, name: &str) -> Result<Option<u32>, Refused> {
+        match self.count(name)?.map(u32::try_from) {
+            None => Ok(None),
+            Some(Ok(rank)) => Ok(Some(rank)),
+            Some(Err(_)) => Err("no rank"),
+        }
+    }
+
+    fn op(&self, host: bool) -> Result<Op<'a>, Refused> {
+        let size = self.count("comm_size")?;
+        let launch = host && size.is_none();
+        let bounded = |size: u64| {
+            i64::try_from(size)
+                .map(|_| size)
+                .map_err(|_| "negative size")
+        };
+        Ok(match self.node.r#type {
+            0 | 1 => Op::Nothing,
+            kind @ (2 | 3) => Op::Memory {
+                store: kind == 3,
+                place: match self.count("tensor_loc")? {
+                    None | Some(0 | 2) => MemoryPlace::Remote,
+                    Some(1) => MemoryPlace::Local,
+                    Some(_) => return Err("no memory"),
+                },
+                bytes: self.count("tensor_size")?.unwrap_or(0),
+            },
+            4 if host => Op::Host,
+            4 => Op::Compute {
+                flops: self.count("num_ops")?.unwrap_or(0),
+                bytes: self.count("tensor_size")?.unwrap_or(0),
+                dtype: self.last(&["dtype"], format)?.flatten(),
+            },
+            5..=7 if launch => Op::Host,
+            kind @ (5 | 6) => {
+                let (far, near) = match kind {
+                    5 => ("comm_dst", "comm_src"),
+                    _ => ("comm_src", "comm_dst"),
+                };
+                let tag = self.last(&["comm_tag"], whole)?.unwrap_or(0);
+                Op::Message {
+                    receive: kind == 6,
+                    peer: self.rank(far)?.ok_or("nobody at the other end")?,
+                    tag: i32::try_from(tag).map_err(|_| "a long tag")?,
+                    bytes: bounded(size.ok_or("no size")?)?,
+                    own: self.rank(near)?,
+                    host,
+                }
+            }
+            7 => {
+                let kind = self.count("comm_type")?.ok_or("no collective")?;
+                let kind = collective(kind).ok_or("an unknown collective")?;
+                let size = match (size, kind) {
+                    (None, CollectiveKind::Barrier) => 0,
+                    (size, _) => size.ok_or("no size")?,
+                };
+                Op::Collective {
+                    kind,
+                    bytes: bounded(size)?,
+                    group: self
+                        .last(&["pg_name", "comm_group"], group)?
+                        .unwrap_or(GroupName::World),
+                    root: self.rank("comm_root")?,
+                    dimensions: self
+                        .last(&["involved_dim", "involve_dims"], mask)?
+                        .flatten(),
+                    host,
+                }
+            }
+            _ => return Err("no such type"),
+        })
+    }
+}
+
+fn collective(number: u64) -> Option<CollectiveKind> {
+    use CollectiveKind as C;
+    Some(match number {
+        0 => C::AllReduce,
+        1 => C::Reduce,
+        2 => C::AllGather,
+        3 => C::Gather,
+        4 => C::Scatter,
+        5 => C::Broadcast,
+        6 => C::AllToAll,
+        7 | 8 => C::ReduceScatter,
+        9 => C::Barrier,
+        _ => return None,
+    })
+}
+
+/// A number as its writer meant it.
+enum Number {
+    Whole(i128),
+    Real(f64),
+}
+
+fn text(value: &Value) -> Option<Option<&str>> {
+    match value {
+        Value::StringVal(text) => Some(Some(text)),
+        Value::BytesVal(bytes) => std::str::from_utf8(bytes).ok().map(Some),
+        _ => Some(None),
+    }
+}
+
+fn number(value: &Value) -> Option<Number> {
+    Some(Number::Whole(match *value {
+        Value::DoubleVal(v) => return Some(Number::Real(v)),
+        Value::FloatVal(v) => return Some(Number::Real(f64::from(v))),
+        Value::Int32Val(v) | Value::Sint32Val(v) | Value::Sfixed32Val(v) => v.into(),
+        Value::Int64Val(v) | Value::Sint64Val(v) | Value::Sfixed64Val(v) => v.into(),
+        Value::Uint32Val(v) | Value::Fixed32Val(v) => v.into(),
+        Value::Uint64Val(v) | Value::Fixed64Val(v) => v.into(),
+        Value::BoolVal(v) => v.into(),
+        _ => {
+            let text = text(value)??.trim();
+            match (text, text.parse::<i128>()) {
+                ("True" | "true", _) => 1,
+                ("False" | "false", _) => 0,
+                (_, Ok(number)) => number,
+                _ => return text.parse().ok().map(Number::Real),
+            }
+        }
+    }))
+}
+
+fn count(value: &Value) -> Option<u64> {
+    match number(value)? {
+        Number::Whole(v) => u64::try_from(v).ok(),
+        // The largest that are taken lie a little below 2^64.
+        Number::Real(v) => (v.trunc() == v && (0.0..1.8e19).contains(&v)).then_some(v as u64),
+    }
+}
+
+fn whole(value: &Value) -> Option<i64> {
+    match number(value)? {
+        Number::Whole(v) => i64::try_from(v).ok(),
+        Number::Real(v) => (v.trunc() == v && v.abs() < 9.2e18).then_some(v as i64),
+    }
+}
+
+fn truth(value: &Value) -> Option<bool> {
+    match number(value)? {
+        Number::Whole(v) => (i128::from(i64::MIN)..1 << 64)
+            .contains(&v)
+            .then_some(v != 0),
+        Number::Real(_) => None,
+    }
+}
+
+fn format(value: &Value) -> Option<Option<Dtype>> {
+    Some(text(value)?.and_then(Dtype::from_name))
+}
+
+fn group(value: &Value) -> Option<GroupName<'_>> {
+    let number = |number| match number {
+        0 => GroupName::World,
+        number => GroupName::Number(number),
+    };
+    match text(value)? {
+        None => count(value).map(number),
+        Some("") => Some(GroupName::World),
+        Some(text) if text.bytes().all(|b| b.is_ascii_digit()) => {
+            Some(text.parse().map_or(GroupName::Text(text), number))
+        }
+        Some(text) => Some(GroupName::Text(text)),
+    }
+}
+
+fn mask(value: &Value) -> Option<Option<u32>> {
+    let entries: Vec<bool> = match value {
+        Value::BoolList(list) => list.values.clone(),
+        Value::Int32List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        Value::Int64List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        Value::Uint32List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        Value::Uint64List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        _ => return None,
+    };
+    if entries.len() > 32 {
+        return None;
+    }
+    let bits = entries
+        .iter()
+        .rev()
+        .fold(0_u32, |mask, &set| mask << 1 | u32::from(set));
+    Some((!entries.iter().all(|&set| set)).then_some(bits))
+}
