@@ -336,6 +336,31 @@ impl GraphBuilder {
         self.preds = preds;
         self.pred_end = pred_end;
         self.sort_details();
+        self.renumber();
+    }
+
+    /// Numbers names, slots and lanes in the order in which the sorted nodes use them, so that the
+    /// order of records leaves no trace.
+    fn renumber(&mut self) {
+        let graph = &mut self.graph;
+        self.names.renumber(graph.name_of.iter_mut());
+        let groups = std::mem::take(&mut self.groups);
+        for call in &mut graph.calls {
+            let slot = groups.keys()[call.group as usize].clone();
+            call.group = self.groups.intern(slot);
+        }
+        let peers = std::mem::take(&mut self.peers);
+        for message in &mut graph.messages {
+            message.peer = self.peers.intern(peers.keys()[message.peer as usize]);
+        }
+        let lanes = std::mem::take(&mut self.lanes);
+        for (lane, &detail) in graph.lane_of.iter_mut().zip(&graph.detail) {
+            *lane = self.lanes.intern(match lanes.keys()[*lane as usize] {
+                Lane::Group(_) => Lane::Group(graph.calls[detail as usize].group),
+                Lane::Peer(_) => Lane::Peer(graph.messages[detail as usize].peer),
+                other => other,
+            });
+        }
     }
 
     fn drop_self(&mut self) -> Result<(), TraceError> {

@@ -55,6 +55,15 @@ impl Names {
         self.ends.is_empty()
     }
 
+    /// Numbers the names anew, in the order in which `uses` has them; every name must be used.
+    pub fn renumber<'u>(&mut self, uses: impl Iterator<Item = &'u mut u32>) {
+        let old = std::mem::take(self);
+        for number in uses {
+            let new = self.intern(old.get(*number));
+            *number = new.expect("the arena held these names before");
+        }
+    }
+
     /// Gives up the index, which only interning needs.
     pub fn freeze(&mut self) {
         self.index = HashTable::new();

@@ -1,6 +1,7 @@
 //! The two readers of traces against each other, and what files do to the graph that comes out.
 
 mod arbitrary;
+mod graphs;
 mod records;
 
 use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};

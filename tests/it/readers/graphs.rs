@@ -1,0 +1,218 @@
+//! From files to graphs: order does not matter, repairs are counted, what cannot be repaired is
+//! refused with the node's id.
+
+use super::{attribute, file, kernel};
+use chakram::graph::{Binding, Dependencies, Graph, Lane, Repairs};
+use chakram::trace::proto::Node;
+use chakram::trace::proto::attribute_proto::Value;
+use proptest::prelude::*;
+
+fn read(nodes: &[Node], policy: Dependencies) -> Result<(Graph, Binding), String> {
+    Graph::read(&file(nodes), 0, policy).map_err(|e| e.to_string())
+}
+
+fn graph(nodes: &[Node], policy: Dependencies) -> Graph {
+    read(nodes, policy).expect("nothing is wrong with it").0
+}
+
+fn error(nodes: &[Node], policy: Dependencies) -> String {
+    read(nodes, policy).expect_err("it makes no sense")
+}
+
+/// The edges of a graph in terms of the file's ids, sorted.
+fn edges(graph: &Graph) -> Vec<(u64, u64)> {
+    let mut edges: Vec<_> = graph
+        .nodes()
+        .flat_map(|n| graph.successors(n).iter().map(move |s| (n, *s)))
+        .map(|(from, to)| (graph.id(from), graph.id(to)))
+        .collect();
+    edges.sort_unstable();
+    edges
+}
+
+/// A node of each kind that joins a list of its own or names a lane.
+fn node_of(id: u64, choice: u32) -> Node {
+    let name = format!("n{}", choice % 5);
+    let number = |name, value| attribute(name, Value::Int64Val(value));
+    let (kind, attr) = match choice % 6 {
+        0 => (4, vec![number("stream", i64::from(choice / 6))]),
+        1 => (
+            4,
+            vec![number("is_cpu_op", 1), number("tid", i64::from(choice / 6))],
+        ),
+        2 => (
+            5,
+            vec![
+                number("comm_dst", i64::from(choice / 6) + 1),
+                number("comm_size", 8),
+            ],
+        ),
+        3 => (
+            6,
+            vec![
+                number("comm_src", i64::from(choice / 6) + 1),
+                number("comm_size", 8),
+            ],
+        ),
+        4 => (
+            7,
+            vec![
+                number("comm_type", 0),
+                number("comm_size", 8),
+                number("pg_name", i64::from(choice / 6)),
+            ],
+        ),
+        _ => (
+            2,
+            vec![
+                number("tensor_size", 8),
+                number("tensor_loc", i64::from(choice / 6 % 3)),
+            ],
+        ),
+    };
+    Node {
+        id,
+        name,
+        r#type: kind,
+        attr,
+        ..Node::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn the_order_of_records_leaves_no_trace(
+        ids in prop::collection::btree_set(prop_oneof![0..50_u64, any::<u64>()], 1..25),
+        choices in prop::collection::vec(0..30_u32, 25),
+        deps in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 60),
+        order in any::<proptest::sample::Index>(),
+        backward: bool,
+    ) {
+        let ids: Vec<u64> = ids.into_iter().collect();
+        let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
+        let mut wanted = Vec::new();
+        for (i, (on, control)) in deps.into_iter().enumerate() {
+            // Edges run up or, with `backward`, down the ids, so that there is no cycle.
+            let (a, b) = (i % ids.len(), on.index(ids.len()));
+            let (low, high) = (a.min(b), a.max(b));
+            let (from, to) = if backward { (high, low) } else { (low, high) };
+            if from == to {
+                continue;
+            }
+            let list = if control { &mut nodes[to].ctrl_deps } else { &mut nodes[to].data_deps };
+            list.push(ids[from]);
+            wanted.push((ids[from], ids[to]));
+        }
+        let total = wanted.len();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let sorted = read(&nodes, Dependencies::Auto).unwrap();
+        prop_assert_eq!(edges(&sorted.0), &wanted[..]);
+        prop_assert_eq!(sorted.0.edges(), wanted.len());
+        prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
+        // Some other order: rotated, then reversed in part.
+        let turn = order.index(nodes.len());
+        nodes.rotate_left(turn);
+        nodes[turn..].reverse();
+        let shuffled = read(&nodes, Dependencies::Auto).unwrap();
+        prop_assert_eq!(&sorted, &shuffled);
+    }
+}
+
+#[test]
+fn lanes_and_names_follow_ids() {
+    let stream = |id, stream| Node {
+        attr: vec![attribute("stream", Value::Int64Val(stream))],
+        ..kernel(id, &[], &[])
+    };
+    let graph = graph(&[stream(9, 7), stream(4, 8)], Dependencies::Auto);
+    assert_eq!(graph.lanes(), [Lane::Stream(8), Lane::Stream(7)]);
+    let names: Vec<_> = graph.nodes().map(|n| graph.name_index(n)).collect();
+    assert_eq!(names, [0, 1]);
+}
+
+#[test]
+fn repairs_are_counted() {
+    let nodes = [kernel(5, &[], &[0, 5]), kernel(6, &[5, 5, 5], &[5, 99, 6])];
+    let graph = graph(&nodes, Dependencies::Auto);
+    assert_eq!(edges(&graph), [(5, 6)]);
+    let expected = Repairs {
+        dangling_control: 2,
+        self_control: 2,
+        duplicates: 3,
+        ..Repairs::default()
+    };
+    assert_eq!(graph.repairs(), expected);
+}
+
+#[test]
+fn data_that_nobody_produces_is_refused() {
+    let why = error(
+        &[kernel(3, &[], &[]), kernel(8, &[3, 44], &[])],
+        Dependencies::Auto,
+    );
+    assert!(
+        why.contains("node 8") && why.contains("data of node 44"),
+        "{why}"
+    );
+    let why = error(&[kernel(8, &[8], &[])], Dependencies::Auto);
+    assert!(
+        why.contains("node 8") && why.contains("its own data"),
+        "{why}"
+    );
+}
+
+#[test]
+fn ids_are_unique() {
+    let why = error(
+        &[kernel(8, &[], &[]), kernel(8, &[], &[])],
+        Dependencies::Auto,
+    );
+    assert!(
+        why.contains("record 2, byte") && why.contains("node 8"),
+        "{why}"
+    );
+    assert!(why.contains("a second node with this id"), "{why}");
+}
+
+#[test]
+fn cycles_are_named() {
+    let data = [
+        kernel(1, &[7], &[]),
+        kernel(4, &[1], &[]),
+        kernel(7, &[4], &[]),
+    ];
+    for policy in [Dependencies::Auto, Dependencies::Both, Dependencies::Data] {
+        let why = error(&data, policy);
+        assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
+    }
+    // Data one way and control the other: only a cycle if control counts.
+    let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
+    let why = error(&mixed, Dependencies::Both);
+    assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
+    let auto = graph(&mixed, Dependencies::Auto);
+    assert_eq!(
+        (edges(&auto), auto.repairs().cyclic_control),
+        (vec![(1, 2)], 1)
+    );
+    let data = graph(&mixed, Dependencies::Data);
+    assert_eq!(
+        (edges(&data), data.repairs().cyclic_control),
+        (vec![(1, 2)], 0)
+    );
+    // Control that closes no cycle holds.
+    let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
+    assert_eq!(edges(&graph(&straight, Dependencies::Auto)), [(1, 2)]);
+    assert_eq!(edges(&graph(&straight, Dependencies::Data)), []);
+}
+
+#[test]
+fn huge_ids_cost_no_memory_for_those_below() {
+    let graph = graph(
+        &[kernel(u64::MAX, &[1 << 60], &[]), kernel(1 << 60, &[], &[])],
+        Dependencies::Auto,
+    );
+    assert_eq!(edges(&graph), [(1 << 60, u64::MAX)]);
+}
