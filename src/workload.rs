@@ -95,14 +95,23 @@ pub enum WorkloadError {
     )]
     TooManyRanks(u32),
     /// More ranks than the job has.
-    #[error("rank {rank} takes part, but the job has {ranks} ranks (0 to {})", .ranks - 1)]
+    #[error("rank {rank} takes part, but the job has {ranks} ranks, which count from 0")]
     BeyondJob {
         /// The rank.
         rank: Rank,
         /// Ranks of the job.
         ranks: u32,
     },
+    /// More ranks than any machine has NPUs.
+    #[error(
+        "rank {0} takes part, and a job has at most {MOST_RANKS} ranks\n  \
+         try: look for a peer or group member that is no rank"
+    )]
+    TooMany(Rank),
 }
+
+/// The most ranks of a job. A number in a trace must not cost memory for every rank below it.
+const MOST_RANKS: u32 = 1 << 22;
 
 fn missing_text(missing: &[Rank], ranks: u32) -> String {
     let (are, these) = if missing.len() == 1 {
@@ -218,6 +227,9 @@ impl WorkloadBuilder {
                 rank: Rank(seen - 1),
                 ranks,
             });
+        }
+        if ranks > MOST_RANKS {
+            return Err(WorkloadError::TooMany(Rank(ranks - 1)));
         }
         if absent == Absent::Refuse && self.ranks.len() < ranks as usize {
             let missing = (0..ranks).map(Rank).filter(|r| !self.ranks.contains_key(r));

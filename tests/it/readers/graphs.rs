@@ -216,3 +216,30 @@ fn huge_ids_cost_no_memory_for_those_below() {
     );
     assert_eq!(edges(&graph), [(1 << 60, u64::MAX)]);
 }
+
+#[test]
+fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
+    use chakram::ids::Rank;
+    use chakram::units::Time;
+    use chakram::workload::{Absent, WorkloadBuilder, WorkloadError};
+    for absent in [Absent::Mirror, Absent::Refuse] {
+        let nodes = [Node {
+            r#type: 5,
+            attr: vec![
+                attribute("comm_dst", Value::Uint32Val(u32::MAX)),
+                attribute("comm_size", Value::Int64Val(8)),
+            ],
+            ..kernel(1, &[], &[])
+        }];
+        let (graph, binding) = read(&nodes, Dependencies::Auto).unwrap();
+        let mut builder = WorkloadBuilder::default();
+        let graph = builder.graph(graph);
+        builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
+        let error = builder.finish(None, absent).unwrap_err();
+        assert_eq!(error, WorkloadError::TooMany(Rank(u32::MAX - 1)));
+        assert!(
+            error.to_string().contains("at most 4194304 ranks"),
+            "{error}"
+        );
+    }
+}
