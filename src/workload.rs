@@ -88,12 +88,6 @@ pub enum WorkloadError {
         /// Ranks of the job.
         ranks: u32,
     },
-    /// A rank number that no machine can hold.
-    #[error(
-        "the job has {0} ranks, judging by its traces, peers and groups; the most is {MAX_NPUS}\n  \
-         try: look for a rank number that was never set, such as 4294967295"
-    )]
-    TooManyRanks(u32),
     /// More ranks than the job has.
     #[error("rank {rank} takes part, but the job has {ranks} ranks, which count from 0")]
     BeyondJob {
@@ -104,14 +98,11 @@ pub enum WorkloadError {
     },
     /// More ranks than any machine has NPUs.
     #[error(
-        "rank {0} takes part, and a job has at most {MOST_RANKS} ranks\n  \
+        "rank {0} takes part, and a job has at most {MAX_NPUS} ranks\n  \
          try: look for a peer or group member that is no rank"
     )]
     TooMany(Rank),
 }
-
-/// The most ranks of a job. A number in a trace must not cost memory for every rank below it.
-const MOST_RANKS: u32 = 1 << 22;
 
 fn missing_text(missing: &[Rank], ranks: u32) -> String {
     let (are, these) = if missing.len() == 1 {
@@ -219,16 +210,13 @@ impl WorkloadBuilder {
         if self.ranks.is_empty() {
             return Err(WorkloadError::Empty);
         }
-        if ranks > MAX_NPUS {
-            return Err(WorkloadError::TooManyRanks(ranks));
-        }
         if seen > ranks {
             return Err(WorkloadError::BeyondJob {
                 rank: Rank(seen - 1),
                 ranks,
             });
         }
-        if ranks > MOST_RANKS {
+        if ranks > MAX_NPUS {
             return Err(WorkloadError::TooMany(Rank(ranks - 1)));
         }
         if absent == Absent::Refuse && self.ranks.len() < ranks as usize {

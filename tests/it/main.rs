@@ -1,7 +1,7 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
 //! - `cases`: the goldens under `traces/`
-//! - `harness`: what the tests and the fuzz targets share
+//! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `readers`: the two readers of traces against each other, and files of every kind
 
 mod cases;

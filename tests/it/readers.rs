@@ -1,8 +1,10 @@
 //! The two readers of traces against each other, and what files do to the graph that comes out.
 
 mod arbitrary;
+mod files;
 mod graphs;
 mod records;
+mod rewriting;
 
 use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
 use prost::Message;

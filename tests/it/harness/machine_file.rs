@@ -1,0 +1,37 @@
+//! Any bytes as a machine file: refused with a reason, or a machine that keeps its promises.
+
+use chakram::ids::Npu;
+use chakram::machine::Machine;
+
+/// What is done with `data`.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let machine = match Machine::parse(text, "fuzz.toml") {
+        Ok(machine) => machine,
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.contains("fuzz.toml"), "{error}");
+            return;
+        }
+    };
+    let npus = machine.topology().npus();
+    assert!(npus >= 1);
+    assert_eq!(
+        machine.algorithms().len(),
+        machine.topology().dimensions().len()
+    );
+    let mut next = 0;
+    for (first, last, class) in machine.class_runs() {
+        assert_eq!(first.0, next, "each NPU once");
+        assert!(first <= last && class < machine.classes().len());
+        assert_eq!((machine.class(first), machine.class(last)), (class, class));
+        next = last.0 + 1;
+    }
+    assert_eq!(next, npus);
+    if npus > 1 {
+        let path = machine.topology().path(Npu(0), Npu(npus - 1));
+        assert!(path.is_some_and(|p| p.bandwidth.bytes_per_second() > 0.0));
+    }
+}

@@ -1,0 +1,121 @@
+//! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
+//! reason is named. Nothing panics, and the same input gives the same outcome.
+
+use chakram::engine::{Options, Outcome, Prepared, ReplayError};
+use chakram::graph::{Dependencies, Graph, Kind};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::units::Time;
+use chakram::workload::{Absent, Workload, WorkloadBuilder};
+
+/// Traces with more nodes are left out.
+const MOST_NODES: usize = 2000;
+
+/// Two by two NPUs of few lanes, with remote memory.
+const MACHINE: &str = r#"
+name = "small"
+
+[npu.one]
+memory_bandwidth = "1 TB/s"
+memory_latency = "100 ns"
+memory_capacity = "80 GB"
+lanes = 2
+host_lanes = 1
+
+[npu.one.peak]
+fp32 = "10 TFLOP/s"
+
+[[dimension]]
+name = "inner"
+shape = "ring"
+size = 2
+bandwidth = "100 GB/s"
+latency = "100 ns"
+algorithm = "ring"
+
+[[dimension]]
+name = "outer"
+shape = "switch"
+size = 2
+bandwidth = "50 GB/s"
+latency = "500 ns"
+algorithm = "direct"
+
+[remote_memory]
+attachment = "pool"
+bandwidth = "10 GB/s"
+latency = "1 us"
+capacity = "1 TB"
+"#;
+
+/// Counts what it sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub issued: u64,
+    pub completed: u64,
+    pub collectives: u64,
+}
+
+impl Observer for Count {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {
+        self.issued += 1;
+    }
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {
+        self.completed += 1;
+    }
+    fn collective(&mut self, _: &CollectiveRecord) {
+        self.collectives += 1;
+    }
+}
+
+/// What is done with `data`.
+pub fn run(data: &[u8]) {
+    let machine = Machine::parse(MACHINE, "small.toml").expect("it is right");
+    for ranks in 1..=2 {
+        let Some(workload) = workload(data, ranks) else {
+            continue;
+        };
+        for stepwise in [false, true] {
+            let options = Options {
+                absent: Absent::Mirror,
+                stepwise,
+                ..Options::default()
+            };
+            let first = replay(&workload, &machine, &options);
+            assert_eq!(first, replay(&workload, &machine, &options));
+        }
+    }
+}
+
+fn workload(data: &[u8], ranks: u32) -> Option<Workload> {
+    let mut builder = WorkloadBuilder::default();
+    for rank in 0..ranks {
+        let (graph, binding) = Graph::read(data, rank, Dependencies::Auto).ok()?;
+        if graph.len() > MOST_NODES {
+            return None;
+        }
+        let graph = builder.graph(graph);
+        let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
+        added.expect("each rank is added once");
+    }
+    builder.finish(None, Absent::Mirror).ok()
+}
+
+fn replay(workload: &Workload, machine: &Machine, options: &Options) -> Option<(Outcome, Count)> {
+    let prepared = Prepared::new(workload, machine, options).ok()?;
+    match prepared.run(Count::default()) {
+        Ok((outcome, count)) => {
+            let nodes = workload.nodes();
+            let all = (outcome.nodes, count.issued, count.completed);
+            assert_eq!(all, (nodes, nodes, nodes));
+            assert_eq!(outcome.closed + outcome.stepwise, count.collectives);
+            Some((outcome, count))
+        }
+        Err(ReplayError::Stuck(stuck)) => {
+            assert!(!stuck.waiting.is_empty(), "{stuck}");
+            None
+        }
+        Err(_) => None,
+    }
+}
