@@ -719,6 +719,14 @@ impl<'a, O: Observer> Engine<'a, O> {
             buffer: call.buffer,
             last_start: run.last,
             end: now,
+            waited_for: (run.first < run.last).then(|| {
+                let late = run.starts.iter().zip(&run.nodes);
+                let late = late.zip(&group.members);
+                let mut late =
+                    late.filter(|((start, node), _)| **start == run.last && **node != NONE);
+                let ranks = late.by_ref().map(|(_, rank)| *rank).min();
+                ranks.expect("somebody arrived last")
+            }),
             waited: present.map(|(_, start)| run.last.since(*start)).sum(),
             stepwise,
         });

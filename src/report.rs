@@ -17,7 +17,7 @@ pub use operators::Operators;
 pub use summary::{Report, replay};
 
 use crate::graph::Kind;
-use crate::ids::NodeIndex;
+use crate::ids::{NodeIndex, Rank};
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 
@@ -34,6 +34,9 @@ pub struct CollectiveRecord {
     pub last_start: Time,
     /// When the last member completed.
     pub end: Time,
+    /// The rank that the others waited for: the one with a trace that arrived last, of several the
+    /// lowest; `None` when all arrived together.
+    pub waited_for: Option<Rank>,
     /// The sum over present members of the time from arriving to `last_start`.
     pub waited: Span,
     /// Whether it went message by message, and not by closed form.

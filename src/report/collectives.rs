@@ -6,9 +6,11 @@
 use super::{CollectiveRecord, Observer};
 use crate::collective::bus_factor;
 use crate::graph::Kind;
-use crate::ids::NodeIndex;
+use crate::ids::{NodeIndex, Rank};
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// All collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +48,8 @@ impl Tally {
 #[derive(Debug)]
 pub struct Collectives {
     by_group: Vec<[Tally; CollectiveKind::ALL.len()]>,
+    /// How long others waited for each rank, by group and kind.
+    late: BTreeMap<(u32, CollectiveKind), BTreeMap<Rank, Span>>,
 }
 
 impl Collectives {
@@ -53,7 +57,16 @@ impl Collectives {
     pub fn new(groups: usize) -> Self {
         Self {
             by_group: vec![Default::default(); groups],
+            late: BTreeMap::new(),
         }
+    }
+
+    /// The rank that others waited for longest in collectives of `kind` of `group`, and how long, over
+    /// all calls and members; of several the lowest.
+    pub fn latest(&self, group: u32, kind: CollectiveKind) -> Option<(Rank, Span)> {
+        let late = self.late.get(&(group, kind))?.iter();
+        late.max_by_key(|(rank, waited)| (**waited, Reverse(**rank)))
+            .map(|(rank, waited)| (*rank, *waited))
     }
 
     /// Tallies in order of group and kind, without those that have no call.
@@ -84,6 +97,10 @@ impl Observer for Collectives {
         tally.bytes = tally.bytes.saturating_add(record.buffer);
         tally.transfer += record.end.since(record.last_start);
         tally.waited += record.waited;
+        if let Some(rank) = record.waited_for {
+            let late = self.late.entry((record.group, record.kind)).or_default();
+            *late.entry(rank).or_default() += record.waited;
+        }
     }
 }
 
@@ -101,9 +118,14 @@ mod tests {
             buffer: 1_000_000_000,
             last_start: Time(5),
             end: Time(5) + Span::from_us(10_000),
+            waited_for: Some(Rank(4)),
             waited: Span(3),
             stepwise: true,
         });
+        assert_eq!(
+            collectives.latest(0, CollectiveKind::AllReduce),
+            Some((Rank(4), Span(3)))
+        );
         let (_, kind, tally) = collectives.tallies().next().unwrap();
         assert_eq!(tally.bus_bandwidth(kind, 8), Some(175e9));
         assert_eq!((tally.calls, tally.stepwise, tally.waited), (1, 1, Span(3)));

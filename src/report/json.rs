@@ -92,6 +92,10 @@ fn collective(row: &super::summary::CollectiveRow) -> Value {
         "buffer_bytes": {"sum": tally.bytes, "smallest": tally.smallest, "largest": tally.largest},
         "transfer_ps": tally.transfer.0,
         "waited_ps_sum_over_members": tally.waited.0,
+        "waited_for_longest": row.latest.map(|(rank, waited)| json!({
+            "rank": rank.0,
+            "ps_sum_over_members": waited.0,
+        })),
         "bus_bytes_per_s": tally.bus_bandwidth(row.kind, row.members),
     })
 }

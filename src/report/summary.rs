@@ -38,6 +38,8 @@ pub struct CollectiveRow {
     pub kind: CollectiveKind,
     /// Calls, bytes and times.
     pub tally: Tally,
+    /// The rank that the others waited for longest, and how long, over all calls and members.
+    pub latest: Option<(Rank, Span)>,
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`.
     pub algorithm: String,
 }
@@ -129,6 +131,7 @@ pub fn replay(prepared: &Prepared<'_>) -> Result<Report, ReplayError> {
         .filter(|row| row.exposed > Span::ZERO)
         .collect();
     exposed.sort_by_key(|row| std::cmp::Reverse(row.exposed));
+    let latest = |index, kind| collectives.latest(index, kind);
     let collectives = collectives.tallies().map(|(index, kind, tally)| {
         let group = &groups[index as usize];
         CollectiveRow {
@@ -138,6 +141,7 @@ pub fn replay(prepared: &Prepared<'_>) -> Result<Report, ReplayError> {
             present: group.present,
             kind,
             tally,
+            latest: latest(index, kind),
             algorithm: algorithm_label(prepared, group),
         }
     });

@@ -180,7 +180,14 @@ fn collective_table(out: &mut String, report: &Report, style: Style) -> std::fmt
             Bytes(tally.bytes / tally.calls),
             tally.transfer,
         )?;
-        writeln!(out, "    {}", clip(&row.algorithm, WIDTH - 4))?;
+        let late = row.latest.map_or_else(String::new, |(rank, waited)| {
+            format!(
+                "; {} of the wait is for rank {rank}",
+                share(waited, tally.waited)
+            )
+        });
+        let algorithm = clip(&row.algorithm, WIDTH - 4 - late.len());
+        writeln!(out, "    {algorithm}{late}")?;
     }
     more(out, report.collectives.len(), GROUP_ROWS, "collectives")?;
     writeln!(
