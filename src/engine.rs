@@ -193,6 +193,14 @@ impl<'a> Prepared<'a> {
         self.plan.instances[instance as usize].slots[call.group as usize].group
     }
 
+    /// The number that a send and its receive share; `None` when the other end has no trace.
+    pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload.instances()[instance as usize];
+        let message = self.workload.graph(of).message_index(node);
+        let pair = self.plan.instances[instance as usize].pairs[message];
+        (pair != NONE).then_some(pair)
+    }
+
     /// The machine.
     pub fn machine(&self) -> &'a Machine {
         self.machine

@@ -8,13 +8,16 @@ pub mod collectives;
 pub mod csv;
 pub mod json;
 pub mod operators;
+mod started;
 pub mod summary;
 pub mod text;
+pub mod timeline;
 
 pub use breakdown::{Breakdown, Part};
 pub use collectives::Collectives;
 pub use operators::Operators;
 pub use summary::{Report, replay};
+pub use timeline::Timeline;
 
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
@@ -51,6 +54,28 @@ pub trait Observer {
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
     /// All members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);
+}
+
+/// An observer that is there only if it was asked for.
+impl<O: Observer> Observer for Option<O> {
+    #[inline]
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        if let Some(observer) = self {
+            observer.issued(now, instance, node, kind);
+        }
+    }
+    #[inline]
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        if let Some(observer) = self {
+            observer.completed(now, instance, node, kind);
+        }
+    }
+    #[inline]
+    fn collective(&mut self, record: &CollectiveRecord) {
+        if let Some(observer) = self {
+            observer.collective(record);
+        }
+    }
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {

@@ -8,13 +8,15 @@ use crate::machine::{Machine, source};
 use crate::report::csv::Table;
 use crate::report::json::Input;
 use crate::report::{self, Report, text::Style};
+use crate::trace::TraceError;
+use crate::trace::file::Compressor;
 use crate::trace::write::NewFile;
 use crate::workload::{Absent, Workload};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How to replay, and how to print what comes out.
 #[derive(Debug, Args)]
@@ -28,6 +30,9 @@ pub struct RunArgs {
     /// Carry out every collective message by message, even where a closed form is proved
     #[arg(long)]
     pub stepwise: bool,
+    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
+    #[arg(long, value_name = "FILE.json.gz")]
+    pub timeline: Option<PathBuf>,
     /// How to print the report
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub format: Format,
@@ -141,7 +146,18 @@ impl RunArgs {
             stepwise: self.stepwise,
         };
         let prepared = Prepared::new(workload, machine, &options).map_err(ReplayError::from)?;
-        let report = report::replay(&prepared)?;
+        let picture = self.timeline.as_deref().map(Picture::create).transpose()?;
+        let timeline = picture.map(|picture| report::Timeline::new(&prepared, picture));
+        let (report, timeline) = report::replay(&prepared, timeline)?;
+        if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
+            let written = timeline.finish().and_then(Picture::finish);
+            let file = written.map_err(|source| TraceError::Io {
+                file: path.clone(),
+                doing: "write",
+                source,
+            })?;
+            file.commit()?;
+        }
         let terminal = matches!(to, Destination::Stdout(_)) && io::stdout().is_terminal();
         let text = self.render(&report, name, absent, inputs, terminal);
         match to {
@@ -214,4 +230,46 @@ pub fn load_machine(name: &str, hash: bool) -> Result<(Machine, Option<Input>), 
         }
     };
     Ok((machine, input))
+}
+
+/// A timeline's file, compressed if its name says so.
+enum Picture {
+    Plain(io::BufWriter<NewFile>),
+    Compressed(Compressor<io::BufWriter<NewFile>>),
+}
+
+impl Picture {
+    fn create(path: &Path) -> Result<Self, TraceError> {
+        let file = io::BufWriter::new(NewFile::create(path)?);
+        Ok(
+            match path.extension().is_some_and(|ending| ending == "gz") {
+                true => Self::Compressed(Compressor::new(file)),
+                false => Self::Plain(file),
+            },
+        )
+    }
+
+    /// Everything written, not yet under its name.
+    fn finish(self) -> io::Result<NewFile> {
+        let file = match self {
+            Self::Plain(file) => file,
+            Self::Compressed(compressor) => compressor.finish()?,
+        };
+        file.into_inner().map_err(io::IntoInnerError::into_error)
+    }
+}
+
+impl Write for Picture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(file) => file.write(bytes),
+            Self::Compressed(compressor) => compressor.write(bytes),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(file) => file.flush(),
+            Self::Compressed(compressor) => compressor.flush(),
+        }
+    }
 }

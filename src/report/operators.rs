@@ -1,5 +1,6 @@
 //! Which operators take longest: time from issue to completion, summed by name.
 
+use super::started::Started;
 use super::{CollectiveRecord, Observer};
 use crate::engine::Prepared;
 use crate::graph::Kind;
@@ -25,9 +26,7 @@ pub struct Operator {
 #[derive(Debug)]
 pub struct Operators<'a> {
     prepared: &'a Prepared<'a>,
-    /// Where each instance's nodes start in `started`.
-    first_node: Vec<usize>,
-    started: Vec<Time>,
+    started: Started,
     /// Sums of each name of each graph.
     sums: Vec<Vec<Sum>>,
 }
@@ -42,23 +41,15 @@ struct Sum {
 impl<'a> Operators<'a> {
     /// Watches all instances of `prepared`.
     pub fn new(prepared: &'a Prepared<'a>) -> Self {
-        let workload = prepared.workload();
-        let mut nodes = 0;
-        let mut first_node = Vec::with_capacity(workload.instances().len());
-        for instance in workload.instances() {
-            first_node.push(nodes);
-            nodes += workload.graph(instance).len();
-        }
         let empty = Sum {
             calls: 0,
             total: Span::ZERO,
             kind: Kind::Nothing,
         };
-        let graphs = workload.graphs().iter();
+        let graphs = prepared.workload().graphs().iter();
         Self {
             prepared,
-            first_node,
-            started: vec![Time::ZERO; nodes],
+            started: Started::new(prepared),
             sums: graphs
                 .map(|graph| vec![empty; graph.names().len()])
                 .collect(),
@@ -98,7 +89,7 @@ impl<'a> Operators<'a> {
 impl Observer for Operators<'_> {
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
-        self.started[self.first_node[instance as usize] + node.index()] = now;
+        self.started.set(now, instance, node);
     }
 
     #[inline]
@@ -112,7 +103,7 @@ impl Observer for Operators<'_> {
         let sum = &mut self.sums[of.graph.index()][name as usize];
         sum.calls += 1;
         sum.kind = kind;
-        sum.total += now.since(self.started[self.first_node[instance as usize] + node.index()]);
+        sum.total += now.since(self.started.get(instance, node));
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}

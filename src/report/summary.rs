@@ -1,5 +1,6 @@
 //! The report: everything that the observers found, ready to be rendered.
 
+use super::Observer;
 use super::breakdown::{Breakdown, NpuTime, Part};
 use super::collectives::{Collectives, Tally};
 use super::operators::{Operator, Operators};
@@ -80,14 +81,18 @@ pub struct Report {
     pub operators: Vec<Operator>,
 }
 
-/// Replays `prepared` and reports.
-pub fn replay(prepared: &Prepared<'_>) -> Result<Report, ReplayError> {
+/// Replays `prepared`, watched by `extra` too, and reports.
+pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report, O), ReplayError> {
     let groups: Vec<GroupView<'_>> = prepared.groups().collect();
     let observers = (
         Breakdown::new(prepared),
-        (Collectives::new(groups.len()), Operators::new(prepared)),
+        (
+            Collectives::new(groups.len()),
+            (Operators::new(prepared), extra),
+        ),
     );
-    let (outcome, (breakdown, (collectives, operators))) = prepared.run(observers)?;
+    let (outcome, observers) = prepared.run(observers)?;
+    let (breakdown, (collectives, (operators, extra))) = observers;
     let (times, exposed) = breakdown.finish(outcome.makespan);
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut repairs = Repairs::default();
@@ -145,7 +150,7 @@ pub fn replay(prepared: &Prepared<'_>) -> Result<Report, ReplayError> {
             algorithm: algorithm_label(prepared, group),
         }
     });
-    Ok(Report {
+    let report = Report {
         machine: machine.name().to_owned(),
         npus: machine.topology().npus(),
         ranks: workload.ranks(),
@@ -157,11 +162,12 @@ pub fn replay(prepared: &Prepared<'_>) -> Result<Report, ReplayError> {
         exposed,
         operators: operators.finish(),
         outcome,
-    })
+    };
+    Ok((report, extra))
 }
 
 /// `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
-fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
+pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
     let members = || shortened(group.members.iter().map(|m| m.0));
     match (name, group.dimensions) {
@@ -173,7 +179,7 @@ fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
 }
 
 /// The algorithm in each dimension that the group spans.
-fn algorithm_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
+pub(super) fn algorithm_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
     let machine = prepared.machine();
     let phases = group.extent.phases.iter().map(|phase| {
         let dimension = &machine.topology().dimensions()[phase.dimension];

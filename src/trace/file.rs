@@ -2,7 +2,7 @@
 
 use super::TraceError;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Files at least this large are mapped, smaller ones are read.
@@ -82,6 +82,33 @@ fn bounded(reader: impl Read, limit: u64) -> std::io::Result<Vec<u8>> {
         )));
     }
     Ok(bytes)
+}
+
+/// Compresses what is written into it, as gzip.
+pub struct Compressor<W: Write>(flate2::write::GzEncoder<W>);
+
+impl<W: Write> Compressor<W> {
+    /// Compresses into `out`.
+    pub fn new(out: W) -> Self {
+        Self(flate2::write::GzEncoder::new(
+            out,
+            flate2::Compression::default(),
+        ))
+    }
+
+    /// Writes what is left and gives back the sink.
+    pub fn finish(self) -> std::io::Result<W> {
+        self.0.finish()
+    }
+}
+
+impl<W: Write> Write for Compressor<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// One rank's trace file.

@@ -3,7 +3,9 @@
 //! - `cases`: the goldens under `traces/`
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `readers`: the two readers of traces against each other, and files of every kind
+//! - `timeline`: the picture of a replay, parsed back
 
 mod cases;
 mod harness;
 mod readers;
+mod timeline;

@@ -1,0 +1,240 @@
+//! The replay as a picture: JSON in the Chrome trace format, which Perfetto opens.
+//!
+//! A process for each rank, a track for each of its lanes, a slice for each node, and an arrow from
+//! each send to its receive. Receives hold no lane, so they get tracks of their own, as many as
+//! overlap. Events are written as nodes complete, so nothing is kept but the instants of their issue.
+
+use super::started::Started;
+use super::summary::{algorithm_label, group_label};
+use super::{CollectiveRecord, Observer};
+use crate::engine::{GroupView, Prepared};
+use crate::graph::{Kind, Lane};
+use crate::ids::NodeIndex;
+use crate::units::{Bytes, Time};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// Tracks of receives are numbered from here, above all lanes.
+const RECEIVE_TRACKS: u32 = 1 << 20;
+
+/// A node that holds a track of receives, or nothing.
+type Track = Option<NodeIndex>;
+
+/// Writes the timeline into `out` while the replay runs.
+#[derive(Debug)]
+pub struct Timeline<'a, W> {
+    prepared: &'a Prepared<'a>,
+    started: Started,
+    /// What collectives of each group are called: the group and its algorithm.
+    groups: Vec<(String, String)>,
+    /// The receives that are posted, by instance and track.
+    receives: Vec<Vec<Track>>,
+    out: W,
+    first: bool,
+    /// The first error of `out`; nothing is written after it.
+    failed: Option<io::Error>,
+}
+
+impl<'a, W: Write> Timeline<'a, W> {
+    /// Starts a timeline of `prepared`.
+    pub fn new(prepared: &'a Prepared<'a>, out: W) -> Self {
+        let groups: Vec<GroupView<'_>> = prepared.groups().collect();
+        let labels = groups.iter().map(|group| {
+            (
+                group_label(prepared, group),
+                algorithm_label(prepared, group),
+            )
+        });
+        let mut this = Self {
+            groups: labels.collect(),
+            started: Started::new(prepared),
+            receives: vec![Vec::new(); prepared.workload().instances().len()],
+            prepared,
+            out,
+            first: true,
+            failed: None,
+        };
+        this.raw(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+        this.tracks();
+        this
+    }
+
+    /// Ends the timeline and gives back `out`, or the first error it had.
+    pub fn finish(mut self) -> io::Result<W> {
+        for (instance, tracks) in std::mem::take(&mut self.receives).iter().enumerate() {
+            for track in 0..tracks.len() as u32 {
+                self.name_track(instance, RECEIVE_TRACKS + track, "receives", 1000);
+            }
+        }
+        self.raw(b"\n]}\n");
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok(self.out),
+        }
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        if self.failed.is_none() {
+            self.failed = self.out.write_all(bytes).err();
+        }
+    }
+
+    fn event(&mut self, event: &Value) {
+        let separator: &[u8] = if self.first { b"\n" } else { b",\n" };
+        self.first = false;
+        self.raw(separator);
+        let text = event.to_string();
+        self.raw(text.as_bytes());
+    }
+
+    /// Names processes and tracks, in the order in which they should stand.
+    fn tracks(&mut self) {
+        let prepared = self.prepared;
+        let (workload, machine) = (prepared.workload(), prepared.machine());
+        for (i, instance) in workload.instances().iter().enumerate() {
+            let npu = prepared.npu(instance.rank);
+            let class = &machine.classes()[machine.class(npu)].name;
+            let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
+            let rank = instance.rank.0;
+            self.event(&json!({"ph": "M", "name": "process_name", "pid": rank,
+                "args": {"name": name}}));
+            self.event(
+                &json!({"ph": "M", "name": "process_sort_index", "pid": rank,
+                "args": {"sort_index": rank}}),
+            );
+            let graph = workload.graph(instance);
+            for (lane, key) in graph.lanes().iter().enumerate() {
+                let (name, order) = match *key {
+                    Lane::None => continue,
+                    Lane::Host(None) => ("host".to_owned(), 0),
+                    Lane::Host(Some(thread)) => (format!("host thread {thread}"), 0),
+                    Lane::Compute => ("compute".to_owned(), 1),
+                    Lane::Stream(stream) => (format!("stream {stream}"), 2),
+                    Lane::Memory => ("memory".to_owned(), 3),
+                    Lane::Group(slot) => {
+                        let slot = &graph.group_slots()[slot as usize].name;
+                        let group = slot.as_deref().unwrap_or("all ranks");
+                        (format!("collectives of {group}"), 4)
+                    }
+                    Lane::Peer(slot) => {
+                        let peer = instance.peers[slot as usize];
+                        (format!("sends to rank {peer}"), 5)
+                    }
+                };
+                self.name_track(i, lane as u32, &name, order);
+            }
+        }
+    }
+
+    fn name_track(&mut self, instance: usize, track: u32, name: &str, order: u32) {
+        let rank = self.prepared.workload().instances()[instance].rank.0;
+        self.event(
+            &json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": track,
+            "args": {"name": name}}),
+        );
+        self.event(
+            &json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": track,
+            "args": {"sort_index": order}}),
+        );
+    }
+
+    /// The lowest free track of receives for `node`.
+    fn take_receive_track(&mut self, instance: u32, node: NodeIndex) {
+        let tracks = &mut self.receives[instance as usize];
+        match tracks.iter_mut().find(|track| track.is_none()) {
+            Some(free) => *free = Some(node),
+            None => tracks.push(Some(node)),
+        }
+    }
+
+    /// Frees the track of `node` and returns its number.
+    fn free_receive_track(&mut self, instance: u32, node: NodeIndex) -> u32 {
+        let tracks = &mut self.receives[instance as usize];
+        let found = tracks.iter().position(|track| *track == Some(node));
+        let found = found.expect("a receive is issued before it completes");
+        tracks[found] = None;
+        RECEIVE_TRACKS + found as u32
+    }
+
+    /// What a node is called, and what is said of it beside.
+    fn describe(&self, instance: u32, node: NodeIndex, kind: Kind) -> (String, Value) {
+        let of = &self.prepared.workload().instances()[instance as usize];
+        let graph = self.prepared.workload().graph(of);
+        let (id, name, bytes) = (graph.id(node), graph.name(node), graph.bytes(node));
+        let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
+        match kind {
+            Kind::Collective => {
+                let (group, algorithm) =
+                    &self.groups[self.prepared.group_of(instance, node) as usize];
+                let call = graph.call(node).kind;
+                (
+                    format!("{call} of {}, {group}, {algorithm}", Bytes(bytes)),
+                    json!({"node": id, "name": name, "bytes": bytes, "group": group,
+                        "algorithm": algorithm}),
+                )
+            }
+            Kind::Send => (
+                format!("send {} to rank {}", Bytes(bytes), peer()),
+                json!({"node": id, "name": name, "bytes": bytes}),
+            ),
+            Kind::Receive => (
+                format!("receive {} from rank {}", Bytes(bytes), peer()),
+                json!({"node": id, "name": name, "bytes": bytes}),
+            ),
+            _ => (name.to_owned(), json!({"node": id})),
+        }
+    }
+}
+
+/// Microseconds to the picosecond, as JSON: the format's unit.
+fn micros(ps: u64) -> Value {
+    // A double has 53 bits, so instants above two and a half hours lose picoseconds in the picture.
+    (ps as f64 / 1e6).into()
+}
+
+impl<W: Write> Observer for Timeline<'_, W> {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        self.started.set(now, instance, node);
+        if kind == Kind::Receive {
+            self.take_receive_track(instance, node);
+        }
+    }
+
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        if kind == Kind::Nothing {
+            return;
+        }
+        let of = &self.prepared.workload().instances()[instance as usize];
+        let track = match kind {
+            Kind::Receive => self.free_receive_track(instance, node),
+            _ => self.prepared.workload().graph(of).lane(node),
+        };
+        let start = self.started.get(instance, node);
+        let rank = of.rank.0;
+        let (name, args) = self.describe(instance, node, kind);
+        self.event(
+            &json!({"ph": "X", "name": name, "cat": super::summary::kind_label(kind),
+            "pid": rank, "tid": track, "ts": micros(start.0), "dur": micros(now.since(start).0),
+            "args": args}),
+        );
+        let phase = match kind {
+            Kind::Send => "s",
+            Kind::Receive => "f",
+            _ => return,
+        };
+        if let Some(pair) = self.prepared.pair_of(instance, node) {
+            // An arrow leaves the send where it begins and enters the receive a nanosecond before it
+            // ends, because the end itself belongs to the next slice.
+            let at = match kind {
+                Kind::Send => start,
+                _ => Time(now.0.saturating_sub(1000)).max(start),
+            };
+            self.event(
+                &json!({"ph": phase, "bp": "e", "name": "message", "cat": "message",
+                "id": pair, "pid": rank, "tid": track, "ts": micros(at.0)}),
+            );
+        }
+    }
+
+    fn collective(&mut self, _: &CollectiveRecord) {}
+}
