@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(decompressed(&zstd).unwrap().unwrap(), plain);
         assert!(decompressed(&zstd[..zstd.len() - 3]).unwrap().is_err());
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        std::io::Write::write_all(&mut gzip, &plain).unwrap();
+        gzip.write_all(&plain).unwrap();
         assert_eq!(
             decompressed(&gzip.finish().unwrap()).unwrap().unwrap(),
             plain
