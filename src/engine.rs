@@ -220,10 +220,11 @@ impl<'a> Prepared<'a> {
 impl Schedule for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant commute: they touch ports and counters of their own.
+        // Ops of one instant commute, because they touch ports and counters of their own; except
+        // for first bytes at one port, which go by what they are before their number.
         let event = match event {
             NetworkEvent::Injected(op) => Event::new(Class::Injected, 0, op),
-            NetworkEvent::FirstByte(op) => Event::new(Class::FirstByte, 0, op),
+            NetworkEvent::FirstByte { order, op } => Event::new(Class::FirstByte, order, op),
             NetworkEvent::Delivered(op) => Event::new(Class::Delivered, 0, op),
         };
         self.push(at, event);
@@ -327,7 +328,8 @@ impl<'a, O: Observer> Engine<'a, O> {
                 self.network_event(now, NetworkEvent::Injected(event.payload()));
             }
             Class::FirstByte => {
-                self.network_event(now, NetworkEvent::FirstByte(event.payload()));
+                let (order, op) = (event.rank(), event.payload());
+                self.network_event(now, NetworkEvent::FirstByte { order, op });
             }
             Class::Delivered => {
                 self.network_event(now, NetworkEvent::Delivered(event.payload()));
@@ -501,6 +503,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 amount: Amount::whole(bytes),
                 tell_injected: sender != NONE,
                 sole_sender: true,
+                order: 0,
             },
             &mut self.agenda,
         );

@@ -49,6 +49,9 @@ pub struct Message {
     pub tell_injected: bool,
     /// Whether all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
+    /// Of messages whose first bytes come to a port at once, the one with the lowest enters first.
+    /// It says what the message is, as `op` does not: those are used again. Below 2^29.
+    pub order: u32,
 }
 
 /// What became of a message.
@@ -73,7 +76,12 @@ pub enum NetworkEvent {
     /// The last byte of the op's message has left.
     Injected(u32),
     /// The first byte of the op's message is at the receiver's port.
-    FirstByte(u32),
+    FirstByte {
+        /// The message's [`Message::order`].
+        order: u32,
+        /// The op.
+        op: u32,
+    },
     /// The last byte of the op's message has arrived.
     Delivered(u32),
 }

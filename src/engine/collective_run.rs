@@ -7,6 +7,9 @@ use crate::network::{Message, Network, Ports, Schedule};
 use crate::topology::Topology;
 use crate::units::Time;
 
+/// Bits of a message's order for its sender; there are at most twice 22 stages.
+const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
+
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug, Default)]
 pub(super) struct Run {
@@ -229,6 +232,7 @@ impl Run {
                             amount: step.amount,
                             tell_injected: next.is_none(),
                             sole_sender: algorithm.has_sole_senders(),
+                            order: number << POSITION_BITS | position,
                         },
                         wires.agenda,
                     );

@@ -8,8 +8,8 @@
 //! - begins to arrive at max(b + α, i) and has arrived s later.
 //!
 //! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress
-//! serves messages in the order in which their first bytes reach it. Where all messages that enter a
-//! port come from one sender, that is the order of submission and the end is known at once;
+//! serves messages in the order in which their first bytes reach it, those that come at once by
+//! [`Message::order`]. Where all messages that enter a port come from one sender, that is the order of submission and the end is known at once;
 //! otherwise the ingress is asked when the first byte is there.
 
 use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
@@ -86,7 +86,8 @@ impl Network for ContentionFree {
                 to: message.to.0,
                 serialization,
             };
-            agenda.schedule(first_byte, NetworkEvent::FirstByte(message.op));
+            let (order, op) = (message.order, message.op);
+            agenda.schedule(first_byte, NetworkEvent::FirstByte { order, op });
         }
     }
 
@@ -101,7 +102,7 @@ impl Network for ContentionFree {
         match event {
             NetworkEvent::Injected(op) => notices.push(Notice::Injected(op)),
             NetworkEvent::Delivered(op) => notices.push(Notice::Delivered(op)),
-            NetworkEvent::FirstByte(op) => {
+            NetworkEvent::FirstByte { op, .. } => {
                 let Arriving { to, serialization } = self.arriving[op as usize];
                 let delivered = self.enter(now, to, serialization);
                 agenda.schedule(delivered, NetworkEvent::Delivered(op));
@@ -166,6 +167,7 @@ mod tests {
                 amount: Amount::whole(1000),
                 tell_injected: true,
                 sole_sender,
+                order: 0,
             };
             network.submit(Time::ZERO, &message, &mut log);
         };
@@ -176,19 +178,57 @@ mod tests {
         // is free for the other, 1.3 to 2.3 us.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};
+        let first_byte = |op| FirstByte { order: 0, op };
         assert_eq!(
             drain(&mut network, log),
             [
-                (300_000, FirstByte(2)),
+                (300_000, first_byte(2)),
                 (1_000_000, Injected(0)),
                 (1_000_000, Injected(2)),
-                (1_300_000, FirstByte(1)),
+                (1_300_000, first_byte(1)),
                 (1_300_000, Delivered(0)),
                 (1_300_000, Delivered(2)),
                 (2_000_000, Injected(1)),
                 (2_300_000, Delivered(1)),
             ]
         );
+    }
+
+    #[test]
+    fn messages_that_come_at_once_enter_by_their_order() {
+        // 1,000 and 3,000 B at 1 GB/s from two senders, first bytes both at 300 ns.
+        let path = Path {
+            latency: Span::from_ns(300),
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+        };
+        for (order, ends) in [
+            ([0, 1], [1_300_000, 4_300_000]),
+            ([1, 0], [4_300_000, 3_300_000]),
+        ] {
+            let mut network = ContentionFree::default();
+            let ports = network.open(3);
+            let mut log = Log::default();
+            for op in 0..2 {
+                let message = Message {
+                    op,
+                    from: ports.port(op),
+                    to: ports.port(2),
+                    path,
+                    amount: Amount::whole(1000 + 2000 * u64::from(op)),
+                    tell_injected: false,
+                    sole_sender: false,
+                    order: order[op as usize],
+                };
+                network.submit(Time::ZERO, &message, &mut log);
+            }
+            let events = drain(&mut network, log);
+            for (op, end) in (0..).zip(ends) {
+                assert!(
+                    events.contains(&(end, NetworkEvent::Delivered(op))),
+                    "{events:?}"
+                );
+            }
+        }
     }
 
     #[test]
