@@ -1,0 +1,28 @@
+//! What a replay says, against physics worked out by other means.
+//!
+//! - `rig` and `lines`: machines and traces in a few words, and a log of what an observer is told;
+//! - `oracle`: integer arithmetic and closed forms, written again from what algorithms mean;
+//! - `naive`: the same collectives message by message, as a fixpoint over explicit times;
+//! - `doubling`: a machine file whose numbers are doubled one by one.
+//!
+//! The other modules are tests, one theme each.
+
+mod bytes;
+mod closed_forms;
+mod determinism;
+mod doubling;
+mod groups;
+mod hierarchy;
+mod lines;
+mod machine_keys;
+mod messages;
+mod mirror;
+mod monotone;
+mod naive;
+mod oracle;
+mod placement;
+mod refused;
+mod rig;
+mod skewed;
+mod stuck;
+mod turns;

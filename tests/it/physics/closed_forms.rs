@@ -1,0 +1,144 @@
+//! Every collective with every algorithm on one dimension, against the closed forms.
+
+use super::oracle;
+use super::rig::{dim, machine, replay, replay_with, stepwise};
+use chakram::collective::Algorithm;
+use chakram::generate::{Collective, Job, Pattern};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind;
+use chakram::workload::Workload;
+
+const SHAPES: [Shape; 3] = [Shape::Ring, Shape::FullyConnected, Shape::Switch];
+
+fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
+    let mut options = Collective::new(kind, bytes, ranks);
+    options.root = kind.has_root().then_some(root);
+    let job = Job::new(Pattern::Collective(options)).unwrap();
+    job.workload().unwrap()
+}
+
+/// (closed form allowed, message by message), in picoseconds.
+fn both(
+    shape: Shape,
+    algorithm: Algorithm,
+    kind: CollectiveKind,
+    bytes: u64,
+    n: u32,
+    root: u32,
+) -> (u64, u64) {
+    let machine = machine(&[dim(shape, n, algorithm)]);
+    let workload = one(kind, bytes, n, root);
+    let stepped = replay_with(&workload, &machine, &stepwise());
+    assert_eq!((stepped.outcome.closed, stepped.outcome.stepwise), (0, 1));
+    (replay(&workload, &machine).ps(), stepped.ps())
+}
+
+#[test]
+fn every_collective_takes_what_its_closed_form_says() {
+    for shape in SHAPES {
+        for (algorithm, _) in Algorithm::ALL {
+            for (kind, ..) in CollectiveKind::ALL {
+                for n in 2..=17 {
+                    let dim = dim(shape, n, algorithm);
+                    let bytes = match kind {
+                        CollectiveKind::Barrier => 0,
+                        // No multiple of most n, and odd so that no share ends in half a picosecond.
+                        _ => 1_000_003,
+                    };
+                    let want = oracle::collective(&[dim], kind, bytes);
+                    let root = n * 2 / 3;
+                    let found = both(shape, algorithm, kind, bytes, n, root);
+                    assert_eq!(found, (want, want), "{kind} of {n}, {algorithm} on {shape}");
+                }
+            }
+        }
+    }
+}
+
+/// n = 8 and 80,000 B at 50 GB/s and 500 ns per link. A share is 10,000 B: s = 200 ns. The buffer
+/// takes t = 1,600 ns.
+#[test]
+fn eight_members_by_hand() {
+    use Algorithm::{Direct, Ring};
+    use CollectiveKind as K;
+    let table = [
+        // 2 x 7 steps of 500 + 200 ns.
+        (Shape::Ring, Ring, K::AllReduce, 80_000, 9_800_000),
+        // 2 x 7 steps of 1,000 + 200 ns: up to the switch and down.
+        (Shape::Switch, Ring, K::AllReduce, 80_000, 16_800_000),
+        // 7 steps of 700 ns; the size of an all-gather is the shard's.
+        (Shape::Ring, Ring, K::AllGather, 10_000, 4_900_000),
+        // 8 x 7 / 2 = 28 steps of 700 ns.
+        (Shape::Ring, Ring, K::AllToAll, 80_000, 19_600_000),
+        // 8 shares leave the root in 1,600 ns; 7 links of 500 ns; 6 members pass on in 200 ns.
+        (Shape::Ring, Ring, K::Broadcast, 80_000, 6_300_000),
+        (Shape::Ring, Ring, K::Reduce, 80_000, 6_300_000),
+        // 7 shares leave or arrive back to back, the last 7 links away: 7 x 700 ns.
+        (Shape::Ring, Ring, K::Gather, 10_000, 4_900_000),
+        (Shape::Ring, Ring, K::Scatter, 80_000, 4_900_000),
+        // 7 links of 500 ns.
+        (Shape::Ring, Ring, K::Barrier, 0, 3_500_000),
+        // 2 x (500 + 7 x 200) ns.
+        (
+            Shape::FullyConnected,
+            Direct,
+            K::AllReduce,
+            80_000,
+            3_800_000,
+        ),
+        // 1,000 + 7 x 200 ns.
+        (Shape::Switch, Direct, K::AllToAll, 80_000, 2_400_000),
+        // 500 + 7 x 1,600 ns.
+        (
+            Shape::FullyConnected,
+            Direct,
+            K::Broadcast,
+            80_000,
+            11_700_000,
+        ),
+        (Shape::FullyConnected, Direct, K::Reduce, 80_000, 11_700_000),
+        // 500 + 7 x 200 ns.
+        (Shape::FullyConnected, Direct, K::Gather, 10_000, 1_900_000),
+        (Shape::FullyConnected, Direct, K::Scatter, 80_000, 1_900_000),
+        // First bytes of members 1 … 7 places behind: 0 + 500, 200 + 1,000, 400 + 1,500,
+        // 600 + 2,000, 800 + 1,500, 1,000 + 1,000, 1,200 + 500 ns. In order 500, 1,200, 1,700,
+        // 1,900, 2,000, 2,300, 2,600; the port serves until 700, 1,400, 1,900, 2,100, 2,300, 2,500
+        // and 2,800.
+        (Shape::Ring, Direct, K::AllToAll, 80_000, 2_800_000),
+        // The copy that leaves k-th is there at 1,600 k + 500 min(k, 8 - k) ns: at most
+        // 7 x 1,600 + 500.
+        (Shape::Ring, Direct, K::Broadcast, 80_000, 11_700_000),
+        // First bytes at 500, 500, 1,000, 1,000, 1,500, 1,500 and 2,000 ns; two at once are served
+        // in 400 ns, before the next come. The last ends at 2,000 + 200.
+        (Shape::Ring, Direct, K::Gather, 10_000, 2_200_000),
+        // Nothing to send but word from the opposite member: 4 x 500 ns.
+        (Shape::Ring, Direct, K::Barrier, 0, 2_000_000),
+    ];
+    for (shape, algorithm, kind, bytes, want) in table {
+        let found = both(shape, algorithm, kind, bytes, 8, 0);
+        assert_eq!(found, (want, want), "{kind}, {algorithm} on {shape}");
+    }
+}
+
+#[test]
+fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
+    for shape in SHAPES {
+        for (algorithm, _) in Algorithm::ALL {
+            for (kind, ..) in CollectiveKind::ALL {
+                let machine = machine(&[dim(shape, 6, algorithm)]);
+                let bytes = u64::from(kind != CollectiveKind::Barrier) * 6000;
+                let outcome = replay(&one(kind, bytes, 6, 0), &machine).outcome;
+                // Direct on a ring crosses one, two or three links; a root is served apart.
+                let alike = !(algorithm == Algorithm::Direct && shape == Shape::Ring);
+                let closed = alike && !kind.has_root();
+                let expected = (u64::from(closed), u64::from(!closed));
+                assert_eq!(
+                    (outcome.closed, outcome.stepwise),
+                    expected,
+                    "{kind} {shape}"
+                );
+                assert_eq!(outcome.messages == 0, closed);
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The same input gives the same output, and what is unrelated changes nothing.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Dim, Log, cases, dim, job, machine, replay};
+use chakram::collective::Algorithm::{Direct, Ring};
+use chakram::generate::{Chain, DataParallel, Job, P2p, Pattern, Traffic};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use proptest::prelude::*;
+
+#[test]
+fn the_same_workload_gives_the_same_events_in_the_same_order() {
+    let mut traffic = P2p::new(Traffic::Random(7), 10_000, 8);
+    traffic.count = 20;
+    let mut chains = Chain::new(8, 60);
+    chains.chains = 6;
+    let patterns = [
+        Pattern::P2p(traffic),
+        Pattern::Chain(chains),
+        Pattern::DataParallel(DataParallel::new(8)),
+    ];
+    let dims = [dim(Shape::Ring, 4, Direct), dim(Shape::Switch, 2, Ring)];
+    for pattern in patterns {
+        let once = || {
+            let job = Job::new(pattern.clone()).unwrap();
+            replay(&job.workload().unwrap(), &machine(&dims))
+        };
+        let first = once();
+        // Every node is issued once and completed once.
+        assert_eq!(first.log.events.len() as u64, 2 * first.outcome.nodes);
+        assert_eq!(first, once());
+    }
+}
+
+/// The events of the instances below `n`.
+fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
+    let mut events = log.events.clone();
+    events.retain(|event| event.2 < n);
+    events
+}
+
+const N: usize = 5;
+
+/// Ranks 0 to 4 make two all-reduces of their row; ranks 5 to 9, in the row outside, do `others`.
+fn two_rows(late: &[u64], others: &[Vec<Line>]) -> Vec<Vec<Line>> {
+    let member = |&ns: &u64| {
+        let first = call(K::AllReduce, 5000).group("row");
+        let second = call(K::AllToAll, 5000).group("row");
+        vec![kernel(ns), first.after(&[1]), second.after(&[2])]
+    };
+    late.iter()
+        .map(member)
+        .chain(others.iter().cloned())
+        .collect()
+}
+
+fn row(dims: &[Dim], late: &[u64], others: &[Vec<Line>]) -> Vec<(u64, bool, u32, u32)> {
+    let groups: [(&str, &[u32]); 2] = [("row", &[0, 1, 2, 3, 4]), ("other", &[5, 6, 7, 8, 9])];
+    let workload = job(&two_rows(late, others), &groups);
+    of_first(&replay(&workload, &machine(dims)).log, N as u32)
+}
+
+/// Messages back and forth between pairs of the other row, and collectives of all of it.
+fn others(delays: &[u64], rounds: u64) -> Vec<Vec<Line>> {
+    let rank = |r: usize| {
+        let mut lines = vec![kernel(delays[r])];
+        // 5 with 6, 7 with 8; 9 has no partner.
+        let peer = [6, 5, 8, 7, 9][r];
+        for round in 0..rounds {
+            let last = lines.len() as u64;
+            if peer != 9 {
+                let tag = round as i32;
+                lines.push(send(peer, 1000 * (round + 1)).tag(tag).after(&[last]));
+                lines.push(receive(peer, 1000 * (round + 1)).tag(tag).after(&[last]));
+            }
+            let last = lines.len() as u64;
+            lines.push(call(K::AllToAll, 5000).group("other").after(&[last]));
+        }
+        lines
+    };
+    (0..N).map(rank).collect()
+}
+
+fn idle() -> Vec<Vec<Line>> {
+    vec![vec![kernel(0)]; N]
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    /// Contract 2 of the engine: an unrelated event reorders nothing. Many starts coincide, and on
+    /// a ring the first bytes of different senders come to a port at once.
+    #[test]
+    fn strangers_change_nothing(
+        late in prop::collection::vec(prop_oneof![Just(0_u64), Just(520), 0_u64..3000], N),
+        delays in prop::collection::vec(0_u64..3000, N),
+        rounds in 1_u64..5,
+        shape in prop::sample::select(vec![Shape::Ring, Shape::Switch]),
+        algorithm in prop::sample::select(vec![Ring, Direct]),
+    ) {
+        let dims = [dim(shape, N as u32, algorithm), dim(Shape::FullyConnected, 2, Ring)];
+        let alone = row(&dims, &late, &idle());
+        prop_assert_eq!(row(&dims, &late, &others(&delays, rounds)), alone);
+    }
+}

@@ -1,0 +1,87 @@
+//! A machine file, and what changes when one of its numbers does.
+
+use super::lines::Line;
+use super::rig::{Log, job};
+use chakram::compute::ComputeModel;
+use chakram::engine::{Options, Prepared};
+use chakram::machine::Machine;
+use chakram::workload::Workload;
+use std::collections::BTreeSet;
+
+/// 4 NPUs. Each number format has a rate of its own, so none can stand for another.
+pub const MACHINE: &str = r#"name = "keys"
+[npu.a]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "300 ns"
+memory_capacity = "40 GB"
+lanes = 2
+host_lanes = 3
+[npu.a.peak]
+fp64 = "1 TFLOP/s"
+fp32 = "2 TFLOP/s"
+tf32 = "3 TFLOP/s"
+fp16 = "4 TFLOP/s"
+bf16 = "5 TFLOP/s"
+fp8 = "6 TFLOP/s"
+fp4 = "7 TFLOP/s"
+int8 = "8 TFLOP/s"
+[[dimension]]
+name = "inner"
+shape = "ring"
+size = 2
+bandwidth = "100 GB/s"
+latency = "400 ns"
+algorithm = "ring"
+[[dimension]]
+name = "outer"
+shape = "switch"
+size = 2
+bandwidth = "25 GB/s"
+latency = "1500 ns"
+algorithm = "direct"
+[remote_memory]
+attachment = "pool"
+bandwidth = "50 GB/s"
+latency = "2000 ns"
+capacity = "90 GB"
+"#;
+
+/// The makespan in picoseconds, or why there is none.
+fn run(workload: &Workload, text: &str) -> Result<u64, String> {
+    let machine = Machine::parse(text, "keys.toml").unwrap();
+    let options = Options {
+        compute: ComputeModel::Roofline,
+        ..Options::default()
+    };
+    let prepared = Prepared::new(workload, &machine, &options).map_err(|e| e.to_string())?;
+    let (outcome, _) = prepared.run(Log::default()).map_err(|e| e.to_string())?;
+    Ok(outcome.makespan.0)
+}
+
+/// The lines of the file that were changed, counted from 0.
+#[derive(Default)]
+pub struct Keys(pub BTreeSet<usize>);
+
+/// Replays `ranks` as the file says and with `old => new` done to it; expects these makespans, the
+/// first of which may be a refusal with this text.
+#[track_caller]
+pub fn doubled(
+    keys: &mut Keys,
+    entry: &str,
+    ranks: &[Vec<Line>],
+    before: Result<u64, &str>,
+    after: u64,
+) {
+    let (old, new) = entry.split_once(" => ").unwrap();
+    let (head, _) = MACHINE.split_once(old).unwrap();
+    assert_eq!(MACHINE.matches(old).count(), 1, "{old}");
+    let through = format!("{head}{old}");
+    keys.0.insert(through.matches('\n').count());
+    let workload = job(ranks, &[]);
+    let text = MACHINE.replace(old, new);
+    match (run(&workload, MACHINE), before) {
+        (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
+        (found, expected) => assert_eq!(found, expected.map_err(str::to_owned), "{entry}"),
+    }
+    assert_eq!(run(&workload, &text), Ok(after), "{entry}");
+}

@@ -1,0 +1,139 @@
+//! Where a group lies decides which dimensions carry it.
+//!
+//! The machine of these tests is 4 x 3: a ring of 4 inside (10 ps/B, 100 ns per link, algorithm
+//! ring), a switch of 3 outside (40 ps/B, 1,000 ns per link, algorithm direct). NPU n is at
+//! (n mod 4, n / 4).
+
+use super::lines::{Line, call, kernel};
+use super::rig::{Dim, Replay, dim, job, machine, replay};
+use chakram::collective::Algorithm::{Direct, Ring};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+
+pub fn four_by_three() -> [Dim; 2] {
+    let [mut inner, mut outer] = [dim(Shape::Ring, 4, Ring), dim(Shape::Switch, 3, Direct)];
+    (inner.ps_per_byte, inner.link_ns) = (10, 100);
+    (outer.ps_per_byte, outer.link_ns) = (40, 1000);
+    [inner, outer]
+}
+
+/// 12 ranks of which `members` do `node` as the group "g".
+pub fn among(members: &[u32], node: &Line) -> (Vec<Vec<Line>>, Vec<u32>) {
+    let mut ranks = vec![vec![kernel(0)]; 12];
+    for &member in members {
+        ranks[member as usize] = vec![node.clone().group("g")];
+    }
+    (ranks, members.to_vec())
+}
+
+fn run(members: &[u32], node: Line) -> Replay {
+    let (ranks, members) = among(members, &node);
+    replay(&job(&ranks, &[("g", &members)]), &machine(&four_by_three()))
+}
+
+/// Columns 1 and 3 of rows 0 and 2. Inside, 2 members two links apart: one message of 60,000 B in
+/// 200 + 600 ns; outside, 2 members: one of 30,000 B in 2,000 + 1,200 ns. An all-reduce does both
+/// twice: 2 x (800 + 3,200) ns. The order in which the group names its members is no matter.
+#[test]
+fn a_sub_grid_uses_both_dimensions() {
+    for members in [[1, 3, 9, 11], [11, 1, 9, 3]] {
+        let replay = run(&members, call(K::AllReduce, 120_000));
+        assert_eq!((replay.ps(), replay.outcome.closed), (8_000_000, 1));
+    }
+}
+
+/// Row 1 is a ring of 4: 6 steps of 100 + 300 ns. Column 2 hangs on the switch: reduce-scatter and
+/// all-gather of 2 messages of 40,000 B each: 2 x (2,000 + 2 x 1,600) ns.
+#[test]
+fn a_group_in_one_dimension_uses_that_one() {
+    assert_eq!(
+        run(&[4, 5, 6, 7], call(K::AllReduce, 120_000)).ps(),
+        2_400_000
+    );
+    assert_eq!(
+        run(&[2, 6, 10], call(K::AllReduce, 120_000)).ps(),
+        10_400_000
+    );
+}
+
+/// Three of the ring's four: 0 to 1 and 1 to 2 are one link, 2 to 0 are two. A reduce-scatter of
+/// 120,000 B takes two steps of 40,000 B in 400 ns. First: 1 and 2 have it at 500, 0 at 600 ns.
+/// Second: 0 to 1 leaves at 600, is there at 1,100; 1 to 2 leaves at 500, at 1,000; 2 to 0 leaves
+/// at 500, at 1,100. All second messages have left by 1,000.
+#[test]
+fn a_part_of_a_ring_closes_over_more_links() {
+    let replay = run(&[0, 1, 2], call(K::ReduceScatter, 120_000));
+    assert_eq!(replay.ends()[..3], [1_100_000, 1_100_000, 1_000_000]);
+    assert_eq!(replay.outcome.stepwise, 1);
+}
+
+/// NPUs 5 = (1, 1), 0 = (0, 0) and 1 = (1, 0) fill no grid: one line, in the group's order, with
+/// the algorithm of the switch, direct, over real paths. 5 to 0 crosses a ring link and two switch
+/// links: 2,100 ns at 40 ps/B; 0 to 1 one ring link: 100 ns at 10 ps/B; 1 to 5 two switch links:
+/// 2,000 ns at 40 ps/B. A reduce-scatter of 120,000 B sends 40,000 B to each: 1,600 ns at 40 ps/B,
+/// 400 ns at 10.
+///
+/// 5 sends to 0 (leaves 0 to 1,600, first byte 2,100), then to 1 (1,600 to 3,200, first byte
+/// 3,600). 0 sends to 1 (0 to 400, first byte 100), then to 5 (400 to 2,000, first byte 2,500).
+/// 1 sends to 5 (0 to 1,600, first byte 2,000), then to 0 (1,600 to 2,000, first byte 1,700).
+/// 5 receives from 2,000 to 3,600 and to 5,200. 0 receives from 1,700 to 2,100, and from 2,100 to
+/// 3,700. 1 receives from 100 to 500 and from 3,600 to 5,200.
+#[test]
+fn an_irregular_group_is_one_line_over_real_paths() {
+    let replay = run(&[5, 0, 1], call(K::ReduceScatter, 120_000));
+    let ends = replay.ends();
+    assert_eq!(
+        (ends[5], ends[0], ends[1]),
+        (5_200_000, 3_700_000, 5_200_000)
+    );
+    assert_eq!(replay.outcome.messages, 6);
+}
+
+/// A broadcast in that line from rank 0, which is its second member: 120,000 B to 1 first, in
+/// 100 + 1,200 ns; then to 5, leaving from 1,200 to 6,000 ns and there 2,100 ns later.
+#[test]
+fn a_root_inside_an_irregular_group_starts_at_its_place() {
+    let replay = run(&[5, 0, 1], call(K::Broadcast, 120_000).root(0));
+    let ends = replay.ends();
+    assert_eq!(
+        (ends[0], ends[1], ends[5]),
+        (6_000_000, 1_300_000, 8_100_000)
+    );
+}
+
+#[test]
+fn a_group_of_one_takes_no_time() {
+    for (kind, ..) in K::ALL {
+        let bytes = u64::from(kind != K::Barrier) * 1000;
+        let replay = run(&[7], call(kind, bytes).root(7));
+        assert_eq!((replay.ps(), replay.outcome.messages), (0, 0), "{kind}");
+        assert_eq!(replay.outcome.nodes, 12);
+    }
+}
+
+/// With mask 01 every row is a ring of its own: 6 x (100 + 300) ns; with 10 every column:
+/// 2 x (2,000 + 2 x 1,600) ns; with both, rows and then columns of what is left, 30,000 B:
+/// 2,400 + 2 x (2,000 + 2 x 400) ns.
+#[test]
+fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
+    for (mask, lines, ps) in [
+        (0b01, 3, 2_400_000),
+        (0b10, 4, 10_400_000),
+        (0b11, 1, 8_000_000),
+    ] {
+        let node = call(K::AllReduce, 120_000).dimensions(mask);
+        let replay = replay(&job(&vec![vec![node]; 12], &[]), &machine(&four_by_three()));
+        assert_eq!(
+            (replay.ps(), replay.outcome.closed),
+            (ps, lines),
+            "{mask:b}"
+        );
+    }
+}
+
+/// A mask inside a group: columns 1 and 3 of rows 0 and 2, along rows only: 2 x (200 + 600) ns.
+#[test]
+fn a_mask_cuts_a_group_too() {
+    let replay = run(&[1, 3, 9, 11], call(K::AllReduce, 120_000).dimensions(0b01));
+    assert_eq!((replay.ps(), replay.outcome.closed), (1_600_000, 2));
+}

@@ -1,0 +1,107 @@
+//! Collectives over several dimensions: the sum of their phases, with buffers that shrink.
+
+use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
+use super::{naive, oracle};
+use chakram::collective::Algorithm::{self, Direct, Ring};
+use chakram::generate::{Collective, Job, Pattern};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use proptest::prelude::*;
+
+fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
+    Dim {
+        ps_per_byte,
+        link_ns,
+        ..dim
+    }
+}
+
+/// With a closed form where there is one, and message by message.
+fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
+    let ranks = dims.iter().map(|dim| dim.size).product();
+    let mut options = Collective::new(kind, bytes, ranks);
+    options.root = kind.has_root().then_some(root);
+    let workload = Job::new(Pattern::Collective(options))
+        .unwrap()
+        .workload()
+        .unwrap();
+    let machine = machine(dims);
+    [
+        replay(&workload, &machine).ps(),
+        replay_with(&workload, &machine, &stepwise()).ps(),
+    ]
+}
+
+/// 4 x 2 x 3 NPUs and 240,000 B. Inside a ring of 4 at 100 GB/s (10 ps/B) and 100 ns; then 2 fully
+/// connected at 50 GB/s (20 ps/B) and 500 ns, direct; outside a switch of 3 at 25 GB/s (40 ps/B)
+/// and 1,000 ns per link, ring.
+#[test]
+fn three_dimensions_by_hand() {
+    let dims = [
+        faster(dim(Shape::Ring, 4, Ring), 10, 100),
+        faster(dim(Shape::FullyConnected, 2, Direct), 20, 500),
+        faster(dim(Shape::Switch, 3, Ring), 40, 1000),
+    ];
+    let table = [
+        // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; 60,000 B are left:
+        // 500 + 30,000 x 0.02 = 1,100 ns; 30,000 B: 2 x (2,000 + 10,000 x 0.04) = 4,800 ns.
+        (K::ReduceScatter, 240_000, 8_000_000),
+        // The same way back; its size is the shard of 10,000 B.
+        (K::AllGather, 10_000, 8_000_000),
+        (K::AllReduce, 240_000, 16_000_000),
+        // All 240,000 B in every dimension: 6 x 700 = 4,200; 500 + 2,400 = 2,900;
+        // 3 x (2,000 + 80,000 x 0.04) = 15,600 ns.
+        (K::AllToAll, 240_000, 22_700_000),
+        // From outside: 3 shares of 80,000 B in 3,200 ns each, 2 x 2,000, 1 x 3,200 = 16,800 ns;
+        // 500 + 4,800 = 5,300; 4 shares of 60,000 B in 600 ns, 3 x 100, 2 x 600 = 3,900 ns.
+        (K::Broadcast, 240_000, 26_000_000),
+        (K::Reduce, 240_000, 26_000_000),
+        // 24 shards of 10,000 B. Inside 3 x (100 + 100) = 600 ns; then parts of 40,000 B:
+        // 500 + 800 = 1,300; then of 80,000 B: 2 x (2,000 + 3,200) = 10,400 ns.
+        (K::Gather, 10_000, 12_300_000),
+        (K::Scatter, 240_000, 12_300_000),
+        // 3 x 100 + 500 + 2 x 2,000 ns.
+        (K::Barrier, 0, 4_800_000),
+    ];
+    for (kind, bytes, want) in table {
+        assert_eq!(times(&dims, kind, bytes, 17), [want, want], "{kind}");
+        assert_eq!(oracle::collective(&dims, kind, bytes), want, "{kind}");
+    }
+}
+
+fn any_dim() -> impl Strategy<Value = Dim> {
+    let shape = prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch]);
+    let algorithm = prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec());
+    let rate = prop::sample::select(vec![1_u64, 2, 5, 20, 1000]);
+    (shape, 1_u32..=5, algorithm, rate, 0_u64..=2000).prop_map(
+        |(shape, size, algorithm, ps_per_byte, link_ns)| Dim {
+            shape,
+            size,
+            ps_per_byte,
+            link_ns,
+            algorithm,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    /// The sum over phases is exact for any stack whose members start together, and so is the
+    /// simulator of these tests. 60^3 bytes are multiples of all products of sizes.
+    #[test]
+    fn phases_add_up(
+        dims in prop::collection::vec(any_dim(), 1..=3),
+        kind in prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec()),
+        units in 1_u64..4,
+        root in any::<u32>(),
+    ) {
+        let ranks: u32 = dims.iter().map(|dim| dim.size).product();
+        let bytes = u64::from(kind != K::Barrier) * units * 216_000;
+        let root = root % ranks;
+        let want = oracle::collective(&dims, kind, bytes);
+        prop_assert_eq!(times(&dims, kind, bytes, root), [want, want]);
+        let naive = naive::ends(&dims, kind, bytes, root as usize, &vec![0; ranks as usize]);
+        prop_assert_eq!(naive.into_iter().max(), Some(want));
+    }
+}

@@ -1,0 +1,102 @@
+//! Traces in a few words: one line per node.
+
+use chakram::trace::{CollectiveKind, GroupName, Op};
+
+/// A node of a trace; its id is its place in the trace, counted from 1.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub op: Op<'static>,
+    pub lane: Option<i64>,
+    pub ns: u64,
+    pub after: Vec<u64>,
+}
+
+pub fn line(op: Op<'static>) -> Line {
+    Line {
+        op,
+        lane: None,
+        ns: 0,
+        after: Vec::new(),
+    }
+}
+
+/// A kernel that was recorded to last `ns`.
+pub fn kernel(ns: u64) -> Line {
+    let op = Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    };
+    Line { ns, ..line(op) }
+}
+
+fn message(receive: bool, peer: u32, bytes: u64) -> Line {
+    line(Op::Message {
+        receive,
+        peer,
+        tag: 0,
+        bytes,
+        own: None,
+        host: false,
+    })
+}
+
+pub fn send(peer: u32, bytes: u64) -> Line {
+    message(false, peer, bytes)
+}
+
+pub fn receive(peer: u32, bytes: u64) -> Line {
+    message(true, peer, bytes)
+}
+
+/// A collective of all ranks, rooted at rank 0 if it has a root.
+pub fn call(kind: CollectiveKind, bytes: u64) -> Line {
+    line(Op::Collective {
+        kind,
+        bytes,
+        group: GroupName::World,
+        root: kind.has_root().then_some(0),
+        dimensions: None,
+        host: false,
+    })
+}
+
+impl Line {
+    pub fn after(mut self, ids: &[u64]) -> Self {
+        self.after = ids.to_vec();
+        self
+    }
+
+    pub fn on(mut self, lane: i64) -> Self {
+        self.lane = Some(lane);
+        self
+    }
+
+    pub fn tag(mut self, number: i32) -> Self {
+        if let Op::Message { tag, .. } = &mut self.op {
+            *tag = number;
+        }
+        self
+    }
+
+    pub fn group(mut self, name: &'static str) -> Self {
+        if let Op::Collective { group, .. } = &mut self.op {
+            *group = GroupName::Text(name);
+        }
+        self
+    }
+
+    pub fn root(mut self, rank: u32) -> Self {
+        if let Op::Collective { root, .. } = &mut self.op {
+            *root = Some(rank);
+        }
+        self
+    }
+
+    pub fn dimensions(mut self, mask: u32) -> Self {
+        if let Op::Collective { dimensions, .. } = &mut self.op {
+            *dimensions = Some(mask);
+        }
+        self
+    }
+}

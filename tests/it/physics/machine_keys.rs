@@ -1,0 +1,212 @@
+//! Every number of a machine file, doubled: which result moves, by how much, and what is refused.
+
+use super::doubling::{Keys, MACHINE, doubled};
+use super::lines::{Line, call, kernel, line, receive, send};
+use chakram::trace::{CollectiveKind, Dtype, MemoryPlace, Op};
+
+fn work(flops: u64, bytes: u64, dtype: Option<Dtype>) -> Line {
+    line(Op::Compute {
+        flops,
+        bytes,
+        dtype,
+    })
+}
+
+fn load(place: MemoryPlace, bytes: u64) -> Line {
+    line(Op::Memory {
+        store: false,
+        place,
+        bytes,
+    })
+}
+
+fn alone(line: Line) -> Vec<Vec<Line>> {
+    vec![vec![line]]
+}
+
+/// k TFLOP/s do 1,000,000 k operations in 1 us; at twice the rate in 0.5 us.
+fn peaks(keys: &mut Keys) {
+    for (k, (dtype, name)) in (1..).zip(Dtype::ALL) {
+        let entry = format!(
+            "\n{name} = \"{k} TFLOP/s\" => \n{name} = \"{} TFLOP/s\"",
+            2 * k
+        );
+        let ranks = alone(work(1_000_000 * k, 8, Some(dtype)));
+        doubled(keys, &entry, &ranks, Ok(1_000_000), 500_000);
+        // Kernels in another format do not notice.
+        let other = Dtype::ALL[k as usize % 8].0;
+        let rate = k % 8 + 1;
+        let ranks = alone(work(1_000_000 * rate, 8, Some(other)));
+        doubled(keys, &entry, &ranks, Ok(1_000_000), 1_000_000);
+    }
+}
+
+fn memory_of_the_npu(keys: &mut Keys) {
+    let local = |bytes| alone(load(MemoryPlace::Local, bytes));
+    let entry = "memory_bandwidth = \"1000 => memory_bandwidth = \"2000";
+    // 3,000,000 B at 1 ps/B; a load has 300 ns more.
+    doubled(
+        keys,
+        entry,
+        &alone(work(8, 3_000_000, None)),
+        Ok(3_000_000),
+        1_500_000,
+    );
+    doubled(keys, entry, &local(3_000_000), Ok(3_300_000), 1_800_000);
+    let entry = "memory_latency = \"300 => memory_latency = \"600";
+    doubled(keys, entry, &local(3_000_000), Ok(3_300_000), 3_600_000);
+    // A kernel's bytes stream; they have no latency.
+    doubled(
+        keys,
+        entry,
+        &alone(work(8, 3_000_000, None)),
+        Ok(3_000_000),
+        3_000_000,
+    );
+    // 60 GB at 1 ps/B are 60 ms.
+    let entry = "memory_capacity = \"40 => memory_capacity = \"80";
+    let refused = Err("an NPU of class `a` holds 40.0 GB");
+    doubled(keys, entry, &local(60_000_000_000), refused, 60_000_300_000);
+}
+
+/// Kernels of 1 us that depend on nothing, each on its own stream or thread: lanes decide.
+fn lanes_of_npu_and_host(keys: &mut Keys) {
+    let kernels = |n: i64| vec![(0..n).map(|lane| kernel(1000).on(lane)).collect::<Vec<_>>()];
+    // 4 kernels on 2 lanes take two turns, on 4 lanes one.
+    doubled(
+        keys,
+        "\nlanes = 2 => \nlanes = 4",
+        &kernels(4),
+        Ok(2_000_000),
+        1_000_000,
+    );
+    let host = |lane| Line {
+        ns: 1000,
+        ..line(Op::Host).on(lane)
+    };
+    let threads = vec![(0..6).map(host).collect::<Vec<_>>()];
+    // 6 threads on 3 lanes take two turns, on 6 lanes one.
+    doubled(
+        keys,
+        "\nhost_lanes = 3 => \nhost_lanes = 6",
+        &threads,
+        Ok(2_000_000),
+        1_000_000,
+    );
+    // One kind of lane is nothing to the other.
+    doubled(
+        keys,
+        "\nlanes = 2 => \nlanes = 4",
+        &threads,
+        Ok(2_000_000),
+        2_000_000,
+    );
+    doubled(
+        keys,
+        "\nhost_lanes = 3 => \nhost_lanes = 6",
+        &kernels(4),
+        Ok(2_000_000),
+        2_000_000,
+    );
+}
+
+/// An all-reduce of 80,000 B among 2 x 2. Inside one message of 40,000 B in 400 + 400 ns; outside
+/// one of 20,000 B in 3,000 + 800 ns; both twice: 2 x (800 + 3,800) = 9,200 ns.
+fn dimensions(keys: &mut Keys) {
+    let world = |n| vec![vec![call(CollectiveKind::AllReduce, 80_000)]; n];
+    let all = Ok(9_200_000);
+    // 2 x 200 ns less; 2 x 400 ns more; 2 x 400 ns less; 2 x 3,000 ns more.
+    doubled(keys, "\"100 GB/s => \"200 GB/s", &world(4), all, 8_800_000);
+    doubled(keys, "\"400 ns => \"800 ns", &world(4), all, 10_000_000);
+    doubled(keys, "\"25 GB/s => \"50 GB/s", &world(4), all, 8_400_000);
+    doubled(keys, "\"1500 ns => \"3000 ns", &world(4), all, 15_200_000);
+    // 8 ranks need twice the NPUs. A ring of 4: 3 messages of 20,000 B, each 400 + 200 ns; then
+    // 20,000 B are left: one message of 10,000 B in 3,000 + 400 ns: 2 x (1,800 + 3,400).
+    let refused = Err("the job has 8 ranks, but machine `keys` has 4 NPUs");
+    let inner = "\"ring\"\nsize = 2 => \"ring\"\nsize = 4";
+    doubled(keys, inner, &world(8), refused, 10_400_000);
+    // A switch of 4: 800 ns inside; 3 messages of 10,000 B: 3,000 + 3 x 400: 2 x (800 + 4,200).
+    let refused = Err("take a machine with at least 8 NPUs");
+    let outer = "\"switch\"\nsize = 2 => \"switch\"\nsize = 4";
+    doubled(keys, outer, &world(8), refused, 10_000_000);
+    // From 0 to 3, 20,000 B cross both dimensions: 400 + 3,000 ns, at 25 GB/s 800 ns.
+    let mut ranks = vec![vec![kernel(0)]; 4];
+    (ranks[0], ranks[3]) = (vec![send(3, 20_000)], vec![receive(0, 20_000)]);
+    doubled(
+        keys,
+        "\"100 GB/s => \"200 GB/s",
+        &ranks,
+        Ok(4_200_000),
+        4_200_000,
+    );
+    doubled(
+        keys,
+        "\"400 ns => \"800 ns",
+        &ranks,
+        Ok(4_200_000),
+        4_600_000,
+    );
+    doubled(
+        keys,
+        "\"25 GB/s => \"50 GB/s",
+        &ranks,
+        Ok(4_200_000),
+        3_800_000,
+    );
+}
+
+/// One channel for all: two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
+fn remote_memory(keys: &mut Keys) {
+    let two = vec![vec![load(MemoryPlace::Remote, 100_000)]; 2];
+    doubled(
+        keys,
+        "\"50 GB/s => \"100 GB/s",
+        &two,
+        Ok(8_000_000),
+        6_000_000,
+    );
+    doubled(
+        keys,
+        "\"2000 ns => \"4000 ns",
+        &two,
+        Ok(8_000_000),
+        12_000_000,
+    );
+    // 100 GB at 20 ps/B are 2 s.
+    let large = alone(load(MemoryPlace::Remote, 100_000_000_000));
+    let refused = Err("the remote memory holds 90.0 GB");
+    doubled(
+        keys,
+        "\"90 GB => \"180 GB",
+        &large,
+        refused,
+        2_000_002_000_000,
+    );
+    // With a channel each, they end together.
+    doubled(
+        keys,
+        "\"pool\" => \"per_npu\"",
+        &two,
+        Ok(8_000_000),
+        4_000_000,
+    );
+}
+
+/// Every line of the file that has a number is doubled by one of the functions above.
+#[test]
+fn every_number_moves_what_it_should() {
+    let mut keys = Keys::default();
+    peaks(&mut keys);
+    memory_of_the_npu(&mut keys);
+    lanes_of_npu_and_host(&mut keys);
+    dimensions(&mut keys);
+    remote_memory(&mut keys);
+    let has_number = |line: &&str| line.contains(|c: char| c.is_ascii_digit());
+    let numbers = (0..)
+        .zip(MACHINE.lines())
+        .filter(|(_, line)| has_number(line));
+    let left: Vec<_> = numbers
+        .filter(|(number, _)| !keys.0.contains(number))
+        .collect();
+    assert!(left.is_empty(), "never doubled: {left:?}");
+}

@@ -1,0 +1,130 @@
+//! Sends are eager: a send completes when its last byte has left, a receive when it is all there.
+
+use super::lines::{kernel, receive, send};
+use super::rig::{dim, job, machine, replay};
+use chakram::collective::Algorithm::Ring;
+use chakram::generate::{Job, P2p, Pattern, Traffic};
+use chakram::topology::Shape;
+
+/// A ring of `n` NPUs, 20 ps per byte, 500 ns per link.
+fn ring_of(n: u32) -> chakram::machine::Machine {
+    machine(&[dim(Shape::Ring, n, Ring)])
+}
+
+fn traffic(traffic: Traffic, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {
+    let options = P2p {
+        count,
+        ..P2p::new(traffic, bytes, ranks)
+    };
+    let workload = Job::new(Pattern::P2p(options)).unwrap().workload().unwrap();
+    replay(&workload, &ring_of(ranks)).ends()
+}
+
+/// 10,000 B: s = 200 ns. From 0 to 2 are two links: 1,000 ns.
+#[test]
+fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
+    // The receiver posts at 0, or at 3,000 ns, long after everything has come.
+    for (posted_ns, ends) in [(0, 1_200_000), (1199, 1_200_000), (3000, 3_000_000)] {
+        let ranks = [
+            vec![send(2, 10_000)],
+            vec![kernel(0)],
+            vec![kernel(posted_ns), receive(0, 10_000).after(&[1])],
+        ];
+        let replay = replay(&job(&ranks, &[]), &ring_of(8));
+        assert_eq!(replay.end(0, 1), 200_000);
+        assert_eq!(replay.end(2, 2), ends);
+        assert_eq!((replay.ps(), replay.outcome.messages), (ends, 1));
+    }
+}
+
+/// Two sends to one peer take turns on their lane; to two peers they are separate operations and
+/// do not meet. Each leaves in 200 ns; rank 1 is one link away, rank 2 two.
+#[test]
+fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
+    let to = |peers: [u32; 2]| {
+        let sends = [send(peers[0], 10_000).tag(1), send(peers[1], 10_000).tag(2)];
+        let receives = |rank| {
+            let tagged = peers.iter().zip(1..).filter(move |(p, _)| **p == rank);
+            let mut lines: Vec<_> = tagged.map(|(_, t)| receive(0, 10_000).tag(t)).collect();
+            lines.push(kernel(0));
+            lines
+        };
+        let ranks = [sends.to_vec(), receives(1), receives(2)];
+        let replay = replay(&job(&ranks, &[]), &ring_of(8));
+        [
+            replay.end(0, 1),
+            replay.end(0, 2),
+            replay.ends()[1],
+            replay.ends()[2],
+        ]
+    };
+    // Injected at 200 and 400 ns; the second is there at 200 + 500 + 200 ns.
+    assert_eq!(to([1, 1]), [200_000, 400_000, 900_000, 0]);
+    // At 500 + 200 and at 1,000 + 200 ns.
+    assert_eq!(to([1, 2]), [200_000, 200_000, 700_000, 1_200_000]);
+}
+
+/// Messages of a tag meet in program order, whatever order they are ready in.
+#[test]
+fn the_kth_send_meets_the_kth_receive() {
+    let ranks = [
+        // The first send waits for a kernel of 5,000 ns, the second does not.
+        vec![
+            kernel(5000),
+            send(1, 10_000).after(&[1]).on(1),
+            send(1, 10_000).on(2),
+        ],
+        vec![receive(0, 10_000), receive(0, 10_000)],
+    ];
+    let replay = replay(&job(&ranks, &[]), &ring_of(8));
+    // 5,000 + 500 + 200 and 500 + 200 ns.
+    assert_eq!((replay.end(1, 1), replay.end(1, 2)), (5_700_000, 700_000));
+}
+
+/// From 0 to 3 on a ring of 4 is one link the short way. One way takes 500 + 200 ns; 3 rounds are
+/// 6 ways. Rank 3's last send has left 500 ns before it is received.
+#[test]
+fn a_ping_pong_takes_two_ways_a_round() {
+    let ends = traffic(Traffic::PingPong, 10_000, 4, 3);
+    assert_eq!(ends, [4_200_000, 0, 0, 3_700_000]);
+}
+
+/// Everyone sends and receives at once: a round is 500 + 200 ns, whatever the number of ranks.
+#[test]
+fn a_ring_shift_takes_one_way_a_round() {
+    for ranks in [2, 5, 8] {
+        let ends = traffic(Traffic::Ring, 10_000, ranks, 3);
+        assert_eq!(ends, vec![2_100_000; ranks as usize]);
+    }
+    // 3 places on a ring of 8 are 3 links: 1,500 + 200 ns.
+    let ends = traffic(Traffic::Stride(3), 10_000, 8, 1);
+    assert_eq!(ends, vec![1_700_000; 8]);
+    // 6 places are 2 the other way.
+    let ends = traffic(Traffic::Stride(6), 10_000, 8, 1);
+    assert_eq!(ends, vec![1_200_000; 8]);
+}
+
+/// Seven senders to rank 0 of 8, two rounds. Without contention between operations each behaves as
+/// if alone: its second message leaves at 200 and is there 2 s + k links of 500 ns later; rank 4 is
+/// 4 links away: 2,000 + 2 x 200 ns. Senders are done when both have left, at 400 ns.
+#[test]
+fn an_incast_meets_no_contention_between_operations() {
+    let mut want = vec![400_000; 8];
+    want[0] = 2_400_000;
+    assert_eq!(traffic(Traffic::Incast, 10_000, 8, 2), want);
+}
+
+/// A message crosses dimensions one after the other: latencies add up, the slowest rate counts.
+/// From NPU 0 = (0, 0) to NPU 7 = (3, 1): one ring link of 500 ns, two switch links of 1,000 ns,
+/// 10,000 B at 40 ps/B = 400 ns.
+#[test]
+fn a_message_across_dimensions_adds_latencies_at_the_slowest_rate() {
+    let mut outer = dim(Shape::Switch, 2, Ring);
+    (outer.ps_per_byte, outer.link_ns) = (40, 1000);
+    let dims = [dim(Shape::Ring, 4, Ring), outer];
+    let mut ranks = vec![vec![kernel(0)]; 8];
+    ranks[0] = vec![send(7, 10_000)];
+    ranks[7] = vec![receive(0, 10_000)];
+    let replay = replay(&job(&ranks, &[]), &machine(&dims));
+    assert_eq!((replay.end(0, 1), replay.end(7, 1)), (400_000, 2_900_000));
+}

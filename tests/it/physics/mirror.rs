@@ -1,0 +1,67 @@
+//! Ranks without a trace: a missing member arrives with the last that is present.
+
+use super::lines::{Line, call, kernel, receive};
+use super::naive;
+use super::rig::{Replay, dim, machine, replay, traces};
+use chakram::collective::Algorithm::{Direct, Ring};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::{Absent, WorkloadError};
+
+/// A job of `ranks` of which only these are present, on a ring or a switch of that size.
+fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: Shape) -> Replay {
+    let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
+    let workload = builder.finish(Some(ranks), Absent::Mirror).unwrap();
+    let algorithm = if shape == Shape::Ring { Ring } else { Direct };
+    replay(&workload, &machine(&[dim(shape, ranks, algorithm)]))
+}
+
+/// One of 8, after 300 ns: an all-reduce of 80,000 B takes 14 steps of 500 + 200 ns, as if all
+/// eight had come at 300 ns.
+#[test]
+fn one_rank_of_eight_takes_the_time_of_all() {
+    let lines = vec![kernel(300), call(K::AllReduce, 80_000).after(&[1])];
+    for rank in [0, 5] {
+        let replay = run(8, &[(rank, lines.clone())], Shape::Ring);
+        assert_eq!((replay.ps(), replay.outcome.nodes), (10_100_000, 2));
+        assert_eq!(replay.outcome.closed, 1);
+    }
+}
+
+/// Two of 6 come at 100 and 900 ns; the others come at 900.
+#[test]
+fn the_missing_come_with_the_last() {
+    let member = |ns| vec![kernel(ns), call(K::AllGather, 1000).after(&[1])];
+    let replay = run(6, &[(1, member(900)), (4, member(100))], Shape::Ring);
+    let starts = [900, 900, 900, 900, 100, 900].map(|ns| ns * 1000);
+    let dims = [dim(Shape::Ring, 6, Ring)];
+    let want = naive::ends(&dims, K::AllGather, 1000, 0, &starts);
+    assert_eq!(replay.ends(), [want[1], want[4]]);
+}
+
+/// Of a broadcast from rank 0 of 4 only rank 1 is present, which is served first: 80,000 B in
+/// 1,600 ns and two switch links of 500 ns.
+#[test]
+fn a_missing_root_sends_as_soon_as_it_is_wanted() {
+    let replay = run(4, &[(1, vec![call(K::Broadcast, 80_000)])], Shape::Switch);
+    assert_eq!(replay.ends(), [2_600_000]);
+}
+
+/// A missing sender sends when its receiver is ready, at 300 ns: one link and 200 ns later.
+#[test]
+fn a_missing_sender_sends_when_its_receiver_is_ready() {
+    let lines = vec![kernel(300), receive(1, 10_000).after(&[1])];
+    let replay = run(2, &[(0, lines)], Shape::Ring);
+    assert_eq!(replay.ps(), 1_000_000);
+}
+
+#[test]
+fn without_mirror_a_missing_rank_is_named() {
+    let lines = [call(K::AllReduce, 1000)];
+    let builder = traces([(0, &lines[..]), (2, &lines[..])]);
+    let error = builder.finish(Some(4), Absent::Refuse).unwrap_err();
+    assert!(matches!(&error, WorkloadError::Missing { missing, ranks: 4 } if missing.len() == 2));
+    let text = error.to_string();
+    assert!(text.contains("ranks 1, 3 of 4 have no trace"), "{text}");
+    assert!(text.contains("--absent mirror"), "{text}");
+}

@@ -1,0 +1,158 @@
+//! Collectives message by message, without events: times are guessed and corrected until they fit.
+//!
+//! Every message has a time at which it begins to leave, one at which its first byte is there and
+//! one at which all of it is. All three follow from those of earlier messages, so repeating the
+//! rules from any guess settles them in the order of time.
+
+use super::oracle::{pass, phases};
+use super::rig::Dim;
+use chakram::collective::{Algorithm, Primitive};
+use chakram::trace::CollectiveKind;
+
+/// A message of a member's program for one line: to which index, after how many receptions.
+type Post = (u32, usize);
+
+/// What the member `index` of a line of `n` sends, in order.
+fn program(algorithm: Algorithm, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {
+    use Primitive as P;
+    let next = (index + 1) % n;
+    // Members from the root to here, and from here to the root.
+    let from_root = ((index + n - root) % n) as usize;
+    let to_root = ((root + n - index) % n) as usize;
+    let (is_root, all) = (from_root == 0, n as usize);
+    let relay = |count: usize, first: usize| (0..count).map(|i| (next, first + i)).collect();
+    let free = |count: usize| (0..count).map(|_| (next, 0)).collect();
+    let others = || (1..n).map(|k| ((index + k) % n, 0)).collect();
+    match (algorithm, what) {
+        (Algorithm::Ring, P::ReduceScatter | P::AllGather) => relay(all - 1, 0),
+        (Algorithm::Ring, P::AllToAll) => relay(all * (all - 1) / 2, 0),
+        (Algorithm::Ring, P::Broadcast) if is_root => free(all),
+        (Algorithm::Ring, P::Broadcast) if from_root == all - 1 => Vec::new(),
+        (Algorithm::Ring, P::Broadcast) => relay(all, 1),
+        (Algorithm::Ring, P::Reduce) if is_root => Vec::new(),
+        (Algorithm::Ring, P::Reduce) if to_root == all - 1 => free(all),
+        (Algorithm::Ring, P::Reduce) => relay(all, 1),
+        (Algorithm::Ring, P::Gather) if is_root => Vec::new(),
+        (Algorithm::Ring, P::Gather) => relay(all - to_root, 0),
+        (Algorithm::Ring, P::Scatter) if is_root => free(all - 1),
+        (Algorithm::Ring, P::Scatter) => relay(all - 1 - from_root, 1),
+        (_, P::ReduceScatter | P::AllGather | P::AllToAll) => others(),
+        (_, P::Broadcast | P::Scatter) if is_root => others(),
+        (_, P::Reduce | P::Gather) if !is_root => vec![(root, 0)],
+        _ => Vec::new(),
+    }
+}
+
+/// A message and the guess about it.
+struct Message {
+    from: usize,
+    to: usize,
+    stage: usize,
+    dimension: usize,
+    needs: usize,
+    latency: u64,
+    s: u64,
+    first_byte: u64,
+    delivered: u64,
+}
+
+/// When each NPU of a machine of `dims` has done its part, having started at `starts`.
+pub fn ends(
+    dims: &[Dim],
+    kind: CollectiveKind,
+    comm_size: u64,
+    root: usize,
+    starts: &[u64],
+) -> Vec<u64> {
+    let stages = phases(dims, kind, comm_size);
+    let stride = |d: usize| {
+        dims[..d]
+            .iter()
+            .map(|dim| dim.size as usize)
+            .product::<usize>()
+    };
+    let mut messages: Vec<Message> = Vec::new();
+    for npu in 0..starts.len() {
+        for (stage, &(d, what, bytes, parts)) in stages.iter().enumerate() {
+            let (dim, step) = (&dims[d], stride(d));
+            let along = |npu: usize| (npu / step) as u32 % dim.size;
+            // With a root, only the lines that hold something: inside, they are where the root is.
+            if kind.has_root() && npu % step != root % step {
+                continue;
+            }
+            let index = along(npu);
+            let split = match (dim.algorithm, what) {
+                (Algorithm::Direct, Primitive::Broadcast | Primitive::Reduce) => 1,
+                _ => u64::from(dim.size),
+            };
+            for (to, needs) in program(dim.algorithm, what, dim.size, index, along(root)) {
+                messages.push(Message {
+                    from: npu,
+                    to: npu - index as usize * step + to as usize * step,
+                    stage,
+                    dimension: d,
+                    needs,
+                    latency: dim.latency(to.abs_diff(index)),
+                    s: pass(bytes, parts * split, dim.ps_per_byte),
+                    first_byte: 0,
+                    delivered: 0,
+                });
+            }
+        }
+    }
+    for _ in 0..100_000 {
+        let before: Vec<_> = messages
+            .iter()
+            .map(|m| (m.first_byte, m.delivered))
+            .collect();
+        let ends = (0..starts.len()).map(|npu| send(&mut messages, npu, starts[npu], stages.len()));
+        let ends: Vec<_> = ends.collect();
+        for npu in 0..starts.len() {
+            for d in 0..dims.len() {
+                receive(&mut messages, npu, d);
+            }
+        }
+        let unchanged = |(m, b): (&Message, &(u64, u64))| (m.first_byte, m.delivered) == *b;
+        if messages.iter().zip(&before).all(unchanged) {
+            return ends;
+        }
+    }
+    panic!("no times fit");
+}
+
+/// Sends what `npu` sends, as early as the receptions guessed so far allow. Returns its end.
+fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 {
+    let mut now = start;
+    for stage in 0..stages {
+        let to_here = messages.iter().filter(|m| m.to == npu && m.stage == stage);
+        let mut receptions: Vec<_> = to_here.map(|m| m.delivered).collect();
+        receptions.sort_unstable();
+        for m in messages
+            .iter_mut()
+            .filter(|m| m.from == npu && m.stage == stage)
+        {
+            if m.needs > 0 {
+                now = now.max(receptions[m.needs - 1]);
+            }
+            m.first_byte = now + m.latency;
+            now += m.s;
+        }
+        now = now.max(receptions.last().copied().unwrap_or(0));
+    }
+    now
+}
+
+/// Receives at the port of `npu` in dimension `d` by first bytes; of messages that come at once,
+/// those of the earlier stage and the lower sender go first.
+fn receive(messages: &mut [Message], npu: usize, d: usize) {
+    let mut here: Vec<_> = messages
+        .iter_mut()
+        .filter(|m| m.to == npu && m.dimension == d)
+        .collect();
+    here.sort_by_key(|m| (m.first_byte, m.stage, m.from));
+    let mut free = 0;
+    for m in here {
+        free = free.max(m.first_byte) + m.s;
+        m.delivered = free;
+    }
+}

@@ -1,0 +1,138 @@
+//! Closed forms in integers, derived again: nothing here calls what it is held against.
+//!
+//! A message of `b` bytes takes `s = b · ps_per_byte` to pass a port, and its first byte comes
+//! `links · link` after it began to leave. A port sends one message at a time and receives one at
+//! a time.
+
+use super::rig::Dim;
+use chakram::collective::{Algorithm, Primitive};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind;
+
+/// `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
+pub fn pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
+    let (twice, parts) = (
+        2 * u128::from(bytes) * u128::from(ps_per_byte),
+        u128::from(parts),
+    );
+    ((twice + parts) / (2 * parts)) as u64
+}
+
+impl Dim {
+    /// Latency in picoseconds between two NPUs of this dimension that are `k` places apart.
+    pub fn latency(&self, k: u32) -> u64 {
+        let links = match self.shape {
+            Shape::FullyConnected => 1,
+            // Up to the switch and down again.
+            Shape::Switch => 2,
+            // The shorter way round.
+            Shape::Ring => u64::from(k.min(self.size - k)),
+        };
+        links * self.link_ns * 1000
+    }
+}
+
+/// When a port has received messages whose first bytes come at `first_bytes`, each taking `s`.
+pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
+    first_bytes.sort_unstable();
+    let serve = |free: u64, first: u64| free.max(first) + s;
+    first_bytes.into_iter().fold(0, serve)
+}
+
+/// What `primitive` on a line of all of `dim` takes, all starting together, with a line buffer of
+/// `bytes / parts`.
+pub fn phase(dim: &Dim, primitive: Primitive, bytes: u64, parts: u64) -> u64 {
+    use Primitive as P;
+    let n = u64::from(dim.size);
+    let share = pass(bytes, parts * n, dim.ps_per_byte);
+    let whole = pass(bytes, parts, dim.ps_per_byte);
+    let next = dim.latency(1);
+    // Other members by distance.
+    let others = || 1..dim.size;
+    let nth = |k: u32| u64::from(k);
+    match (dim.algorithm, primitive) {
+        // n - 1 steps to the neighbour, each a share.
+        (Algorithm::Ring, P::ReduceScatter | P::AllGather) => (n - 1) * (next + share),
+        // A share for distance k takes k of them: 1 + 2 + … + (n - 1).
+        (Algorithm::Ring, P::AllToAll) => (1..n).sum::<u64>() * (next + share),
+        // The last of n shares leaves after n·share, and crosses n - 1 links; each member between
+        // passes it on, n - 2 of them.
+        (Algorithm::Ring, P::Broadcast | P::Reduce) => n * share + (n - 1) * next + (n - 2) * share,
+        // The farthest share crosses n - 1 links.
+        (Algorithm::Ring, P::Gather | P::Scatter) => (n - 1) * (next + share),
+        // The member k places behind sends here as its k-th.
+        (Algorithm::Direct, P::ReduceScatter | P::AllGather | P::AllToAll) => {
+            let first = others().map(|k| (nth(k) - 1) * share + dim.latency(k));
+            received(first.collect(), share)
+        }
+        // The k-th to leave goes to the member k places ahead, whose port is free.
+        (Algorithm::Direct, P::Broadcast) => {
+            let last = others().map(|k| nth(k) * whole + dim.latency(k));
+            last.max().unwrap_or(0)
+        }
+        (Algorithm::Direct, P::Scatter) => {
+            let last = others().map(|k| nth(k) * share + dim.latency(k));
+            last.max().unwrap_or(0)
+        }
+        // All leave at once, and queue at the root.
+        (Algorithm::Direct, P::Reduce) => {
+            received(others().map(|k| dim.latency(k)).collect(), whole)
+        }
+        (Algorithm::Direct, P::Gather) => {
+            received(others().map(|k| dim.latency(k)).collect(), share)
+        }
+    }
+}
+
+/// The phases of `kind` over all of `dims`: (dimension, what, bytes, parts).
+pub fn phases(
+    dims: &[Dim],
+    kind: CollectiveKind,
+    comm_size: u64,
+) -> Vec<(usize, Primitive, u64, u64)> {
+    use CollectiveKind as K;
+    let size = |range: std::ops::Range<usize>| -> u64 {
+        dims[range].iter().map(|dim| u64::from(dim.size)).product()
+    };
+    let d = dims.len();
+    let bytes = match kind {
+        K::AllGather | K::Gather => comm_size * size(0..d),
+        K::Barrier => 0,
+        _ => comm_size,
+    };
+    // What is left of the buffer when the dimensions inside have scattered it.
+    let inside = |i: usize| size(0..i);
+    // What a line holds when the dimensions outside have yet to be gathered.
+    let outside = |i: usize| size(i + 1..d);
+    let out = |what, parts: &dyn Fn(usize) -> u64| -> Vec<_> {
+        (0..d).map(|i| (i, what, bytes, parts(i))).collect()
+    };
+    let back = |mut outward: Vec<_>| {
+        outward.reverse();
+        outward
+    };
+    let mut all = match kind {
+        K::AllReduce => {
+            let mut both = out(Primitive::ReduceScatter, &inside);
+            both.extend(back(out(Primitive::AllGather, &inside)));
+            both
+        }
+        K::ReduceScatter => out(Primitive::ReduceScatter, &inside),
+        K::AllGather | K::Barrier => back(out(Primitive::AllGather, &inside)),
+        K::AllToAll => out(Primitive::AllToAll, &|_| 1),
+        K::Broadcast => back(out(Primitive::Broadcast, &|_| 1)),
+        K::Reduce => out(Primitive::Reduce, &|_| 1),
+        K::Gather => out(Primitive::Gather, &outside),
+        K::Scatter => back(out(Primitive::Scatter, &outside)),
+    };
+    all.retain(|(i, ..)| dims[*i].size > 1);
+    all
+}
+
+/// What `kind` over all of `dims` takes, all starting together: one phase after the other.
+pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64) -> u64 {
+    let phases = phases(dims, kind, comm_size).into_iter();
+    phases
+        .map(|(i, what, bytes, parts)| phase(&dims[i], what, bytes, parts))
+        .sum()
+}

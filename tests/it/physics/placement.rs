@@ -1,0 +1,91 @@
+//! A map from ranks to NPUs moves groups and messages to other dimensions.
+
+use super::groups::{among, four_by_three};
+use super::lines::{call, kernel, receive, send};
+use super::rig::{job, machine, replay_with};
+use chakram::engine::{Options, Prepared};
+use chakram::ids::Npu;
+use chakram::trace::CollectiveKind as K;
+
+fn map(npus: impl IntoIterator<Item = u32>) -> Options {
+    Options {
+        map: Some(npus.into_iter().map(Npu).collect()),
+        ..Options::default()
+    }
+}
+
+/// Three ranks at a time go down a column: rank 3 x + y sits at (x, y), on NPU x + 4 y.
+fn transposed() -> Options {
+    map([0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])
+}
+
+/// Ranks 0, 1, 2 sit in a row, three of a ring of 4; mapped to NPUs 0, 4, 8 they are a column.
+#[test]
+fn a_map_moves_a_group_to_another_dimension() {
+    let (ranks, members) = among(&[0, 1, 2], &call(K::ReduceScatter, 120_000));
+    let workload = job(&ranks, &[("g", &members)]);
+    let machine = machine(&four_by_three());
+    // As in `groups`: two steps over a ring with a gap end at 1,100 ns.
+    assert_eq!(
+        replay_with(&workload, &machine, &Options::default()).ps(),
+        1_100_000
+    );
+    // On the switch: 2,000 ns and two messages of 40,000 B at 40 ps/B: 3,200 ns.
+    assert_eq!(
+        replay_with(&workload, &machine, &transposed()).ps(),
+        5_200_000
+    );
+    // Reversed, a row is a row: the long way lies elsewhere, and the time is the same.
+    let reversed = map((0..12).rev());
+    assert_eq!(replay_with(&workload, &machine, &reversed).ps(), 1_100_000);
+}
+
+/// The whole machine is a grid however its ranks are placed: 2 x (3 x (100 + 300)) + 2 x (2,000 +
+/// 2 x 400) ns.
+#[test]
+fn a_map_leaves_the_world_as_it_was() {
+    let workload = job(&vec![vec![call(K::AllReduce, 120_000)]; 12], &[]);
+    for options in [Options::default(), transposed(), map((0..12).rev())] {
+        let replay = replay_with(&workload, &machine(&four_by_three()), &options);
+        assert_eq!((replay.ps(), replay.outcome.closed), (8_000_000, 1));
+    }
+}
+
+/// 10,000 B from rank 0 to rank 1: one ring link at 10 ps/B, or two of the switch at 40 ps/B.
+#[test]
+fn a_map_moves_messages() {
+    let mut ranks = vec![vec![kernel(0)]; 12];
+    ranks[0] = vec![send(1, 10_000)];
+    ranks[1] = vec![receive(0, 10_000)];
+    let (workload, machine) = (job(&ranks, &[]), machine(&four_by_three()));
+    // 100 + 100 ns; 2,000 + 400 ns.
+    for (options, ps) in [(Options::default(), 200_000), (transposed(), 2_400_000)] {
+        assert_eq!(replay_with(&workload, &machine, &options).ps(), ps);
+    }
+}
+
+/// Two ranks may sit anywhere on a larger machine: (3, 2) and (0, 2) are one link apart.
+#[test]
+fn a_small_job_is_placed_on_a_large_machine() {
+    let workload = job(&[vec![send(1, 10_000)], vec![receive(0, 10_000)]], &[]);
+    let machine = machine(&four_by_three());
+    assert_eq!(
+        replay_with(&workload, &machine, &map([11, 8])).ps(),
+        200_000
+    );
+}
+
+#[test]
+fn maps_that_place_nobody_or_two_on_one_are_refused() {
+    let workload = job(&[vec![kernel(1)], vec![kernel(1)]], &[]);
+    let machine = machine(&four_by_three());
+    let why = |npus: &[u32]| {
+        let options = map(npus.iter().copied());
+        Prepared::new(&workload, &machine, &options)
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(why(&[0]).contains("places 1 ranks, but the job has 2"));
+    assert!(why(&[3, 3]).contains("ranks 0 and 1 on NPU 3"));
+    assert!(why(&[3, 12]).contains("rank 1 on NPU 12, but there are 12 NPUs"));
+}

@@ -1,0 +1,159 @@
+//! What cannot run is refused before it runs, and the message names the nodes.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{dim, job, machine, try_job};
+use chakram::collective::Algorithm::Ring;
+use chakram::engine::{Options, Prepared};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+
+/// Why four NPUs on a ring do not replay `ranks`.
+#[track_caller]
+fn why(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> String {
+    let workload = job(ranks, groups);
+    let machine = machine(&[dim(Shape::Ring, 4, Ring)]);
+    let refusal = Prepared::new(&workload, &machine, &Options::default());
+    refusal.err().expect("it cannot run").to_string()
+}
+
+#[track_caller]
+fn says(text: &str, pieces: &[&str]) {
+    for piece in pieces {
+        assert!(text.contains(piece), "expected {piece:?} in:\n{text}");
+    }
+}
+
+#[test]
+fn messages_without_a_partner() {
+    let text = why(&[vec![send(1, 8)], vec![kernel(1)]], &[]);
+    says(
+        &text,
+        &[
+            "rank 0 node 1 `n1`",
+            "send 0",
+            "to rank 1 with tag 0 and 8 bytes",
+            "only 0",
+        ],
+    );
+    let text = why(&[vec![kernel(1)], vec![kernel(1), receive(0, 8)]], &[]);
+    says(
+        &text,
+        &[
+            "rank 1 node 2 `n2`",
+            "receive 0",
+            "from rank 0",
+            "only 0 such sends",
+        ],
+    );
+    // One more receive than sends.
+    let twice = vec![receive(0, 8), receive(0, 8)];
+    let text = why(&[vec![send(1, 8)], twice], &[]);
+    says(
+        &text,
+        &["rank 1 node 2 `n2`", "receive 1", "only 1 such sends"],
+    );
+    // Tags that differ do not meet.
+    let text = why(&[vec![send(1, 8).tag(1)], vec![receive(0, 8).tag(2)]], &[]);
+    says(&text, &["rank 0 node 1", "tag 1", "only 0 such receives"]);
+}
+
+#[test]
+fn messages_of_two_sizes() {
+    let ranks = [vec![send(1, 8)], vec![kernel(1), receive(0, 9)]];
+    let text = why(&ranks, &[]);
+    says(
+        &text,
+        &[
+            "rank 0 node 1 `n1` sends 8 bytes",
+            "rank 1 node 2 `n2` expects 9",
+        ],
+    );
+}
+
+/// Rank 0 calls an all-reduce of 8 bytes and then a barrier; rank 1 something else.
+#[test]
+fn ranks_that_disagree() {
+    let first = vec![call(K::AllReduce, 8), call(K::Barrier, 0)];
+    let against = |other: Vec<Line>| why(&[first.clone(), other], &[]);
+    let text = against(vec![call(K::Barrier, 0), call(K::AllReduce, 8)]);
+    says(
+        &text,
+        &[
+            "collective 0",
+            "rank 0 node 1 `n1` is all-reduce of 8 bytes",
+        ],
+    );
+    says(&text, &["rank 1 node 1 `n1` is barrier", "ranks 0, 1"]);
+    let text = against(vec![call(K::AllToAll, 8), call(K::Barrier, 0)]);
+    says(
+        &text,
+        &["is all-reduce of 8 bytes", "is all-to-all of 8 bytes"],
+    );
+    let text = against(vec![call(K::AllReduce, 9), call(K::Barrier, 0)]);
+    says(
+        &text,
+        &["is all-reduce of 8 bytes", "is all-reduce of 9 bytes"],
+    );
+    let text = against(vec![call(K::AllReduce, 8)]);
+    says(
+        &text,
+        &[
+            "collective 1",
+            "rank 0 node 2 `n2` is barrier",
+            "rank 1 has no further",
+        ],
+    );
+    let rooted = |root| vec![call(K::Broadcast, 8).root(root)];
+    let text = why(&[rooted(0), rooted(1)], &[]);
+    says(&text, &["rooted at rank 0", "rooted at rank 1"]);
+}
+
+#[test]
+fn roots_outside_their_group() {
+    let node = call(K::Broadcast, 8).group("g").root(2);
+    let mut ranks = vec![vec![kernel(1)]; 4];
+    (ranks[0], ranks[1]) = (vec![node.clone()], vec![node]);
+    let text = why(&ranks, &[("g", &[0, 1])]);
+    says(
+        &text,
+        &["rank 0 node 1 `n1`", "its root is rank 2", "ranks 0, 1"],
+    );
+}
+
+#[test]
+fn groups_that_fit_no_job() {
+    let member = |rank: usize, of: usize| {
+        let mut ranks = vec![vec![kernel(1)]; of];
+        ranks[rank] = vec![kernel(1), call(K::AllReduce, 8).group("g")];
+        ranks
+    };
+    let why = |ranks: &[Vec<Line>], groups: &[(&str, &[u32])]| {
+        try_job(ranks, groups).unwrap_err().to_string()
+    };
+    let text = why(&member(0, 2), &[("g", &[0, 5])]);
+    says(
+        &text,
+        &["rank 5 takes part, but the job has 2 ranks (0 to 1)"],
+    );
+    let text = why(&member(1, 2), &[]);
+    says(
+        &text,
+        &["rank 1, node 2", "`g` is not declared", "--groups"],
+    );
+    let text = why(&member(1, 4), &[("g", &[0, 2])]);
+    says(
+        &text,
+        &["rank 1, node 2", "no member of its group `g`", "ranks 0, 2"],
+    );
+    let text = why(&member(0, 4), &[("g", &[0, 2, 0])]);
+    says(&text, &["group `g` names rank 0 twice"]);
+}
+
+#[test]
+fn more_ranks_than_npus() {
+    let text = why(&vec![vec![kernel(1)]; 5], &[]);
+    says(
+        &text,
+        &["the job has 5 ranks", "machine `rig` has 4 NPUs (0 to 3)"],
+    );
+}

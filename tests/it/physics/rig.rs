@@ -1,0 +1,182 @@
+//! Machines and jobs in a few words, and a log of what a replay tells its observer.
+
+use super::lines::Line;
+use chakram::collective::Algorithm;
+use chakram::compute::Peaks;
+use chakram::engine::{Options, Outcome, Prepared};
+use chakram::graph::{Dependencies, Graph, Kind};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::{Machine, NpuClass};
+use chakram::memory::LocalMemory;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::topology::{Dimension, Shape, Topology};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::{Sink, TraceWriter};
+use chakram::units::{Bandwidth, Bytes, Span, Time};
+use chakram::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
+use proptest::test_runner::{Config as ProptestConfig, RngSeed};
+
+/// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`.
+#[derive(Clone, Copy, Debug)]
+pub struct Dim {
+    pub shape: Shape,
+    pub size: u32,
+    pub ps_per_byte: u64,
+    pub link_ns: u64,
+    pub algorithm: Algorithm,
+}
+
+/// 20 ps per byte, which is 50 GB/s, and 500 ns per link.
+pub fn dim(shape: Shape, size: u32, algorithm: Algorithm) -> Dim {
+    Dim {
+        shape,
+        size,
+        ps_per_byte: 20,
+        link_ns: 500,
+        algorithm,
+    }
+}
+
+/// As many random cases, and always the same ones.
+pub fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases: count,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(1),
+        ..ProptestConfig::default()
+    }
+}
+
+/// A machine of these dimensions whose NPUs have lanes enough for anything.
+pub fn machine(dims: &[Dim]) -> Machine {
+    let dimensions = dims.iter().enumerate().map(|(i, dim)| Dimension {
+        name: format!("d{i}"),
+        shape: dim.shape,
+        size: dim.size,
+        bandwidth: Bandwidth::new(1e12 / dim.ps_per_byte as f64).unwrap(),
+        latency: Span::from_ns(dim.link_ns),
+    });
+    let class = NpuClass {
+        name: "npu".to_owned(),
+        peaks: Peaks::default(),
+        memory: LocalMemory {
+            bandwidth: Bandwidth::new(1e12).unwrap(),
+            latency: Span::ZERO,
+            capacity: Bytes(1 << 40),
+        },
+        lanes: 1024,
+        host_lanes: 1024,
+    };
+    let topology = Topology::new(dimensions.collect()).unwrap();
+    let algorithms = dims.iter().map(|dim| dim.algorithm).collect();
+    Machine::uniform("rig".to_owned(), topology, algorithms, class, None).unwrap()
+}
+
+/// The traces of these ranks, written as files are and read back.
+pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> WorkloadBuilder {
+    let mut builder = WorkloadBuilder::default();
+    for (rank, lines) in ranks {
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
+        for (id, line) in (1..).zip(lines) {
+            let node = NodeView {
+                id,
+                name: &format!("n{id}"),
+                op: line.op,
+                lane: line.lane,
+                recorded: Span::from_ns(line.ns),
+                groups: None,
+            };
+            writer.node(&node, &line.after).unwrap();
+        }
+        let contents = writer.into_inner();
+        let (graph, binding) = Graph::read(&contents, rank, Dependencies::Both).unwrap();
+        let graph = builder.graph(graph);
+        builder
+            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .unwrap();
+    }
+    builder
+}
+
+/// A job whose rank r does `ranks[r]`, with these groups declared.
+pub fn try_job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Result<Workload, WorkloadError> {
+    let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
+    let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
+    builder.declare(declared.collect());
+    builder.finish(Some(ranks.len() as u32), Absent::Refuse)
+}
+
+pub fn job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Workload {
+    try_job(ranks, groups).unwrap()
+}
+
+/// Everything that an observer is told, in order.
+#[derive(Debug, Default, PartialEq)]
+pub struct Log {
+    /// When, whether it is a completion, instance, node.
+    pub events: Vec<(u64, bool, u32, u32)>,
+    pub records: Vec<CollectiveRecord>,
+}
+
+impl Observer for Log {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+        self.events.push((now.0, false, instance, node.0));
+    }
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+        self.events.push((now.0, true, instance, node.0));
+    }
+    fn collective(&mut self, record: &CollectiveRecord) {
+        self.records.push(*record);
+    }
+}
+
+/// What came out of a replay.
+#[derive(Debug, PartialEq)]
+pub struct Replay {
+    pub outcome: Outcome,
+    pub log: Log,
+}
+
+pub fn replay_with(workload: &Workload, machine: &Machine, options: &Options) -> Replay {
+    let prepared = Prepared::new(workload, machine, options).unwrap();
+    let (outcome, log) = prepared.run(Log::default()).unwrap();
+    Replay { outcome, log }
+}
+
+pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
+    replay_with(workload, machine, &Options::default())
+}
+
+/// Message by message, whatever closed forms are proved.
+pub fn stepwise() -> Options {
+    Options {
+        stepwise: true,
+        ..Options::default()
+    }
+}
+
+impl Replay {
+    /// The makespan in picoseconds.
+    pub fn ps(&self) -> u64 {
+        self.outcome.makespan.0
+    }
+
+    /// When the node `id` of instance `instance` completed.
+    pub fn end(&self, instance: u32, id: u32) -> u64 {
+        let mut events = self.log.events.iter();
+        let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (true, instance, id - 1);
+        events.find(wanted).expect("every node completes").0
+    }
+
+    /// When the last node of each instance completed.
+    pub fn ends(&self) -> Vec<u64> {
+        let mut ends = Vec::new();
+        for &(at, completed, instance, _) in &self.log.events {
+            ends.resize(ends.len().max(instance as usize + 1), 0);
+            if completed {
+                ends[instance as usize] = at;
+            }
+        }
+        ends
+    }
+}

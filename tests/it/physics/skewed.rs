@@ -1,0 +1,153 @@
+//! Members that start apart: no closed form answers, and every member ends when the naive
+//! simulation says.
+
+use super::lines::{Line, call, kernel};
+use super::naive;
+use super::rig::{Dim, Replay, cases, dim, job, machine, replay, replay_with, stepwise};
+use chakram::collective::Algorithm::{self, Direct, Ring};
+use chakram::generate::{Collective, Job, Pattern};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Span;
+use proptest::prelude::*;
+
+/// Each rank computes for `starts_ns` and then takes part.
+pub fn skewed(kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<Vec<Line>> {
+    let node = match kind.has_root() {
+        true => call(kind, bytes).root(root),
+        false => call(kind, bytes),
+    };
+    let rank = |&ns: &u64| vec![kernel(ns), node.clone().after(&[1])];
+    starts_ns.iter().map(rank).collect()
+}
+
+fn run(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Replay {
+    replay(
+        &job(&skewed(kind, bytes, root, starts_ns), &[]),
+        &machine(dims),
+    )
+}
+
+fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<u64> {
+    let starts: Vec<_> = starts_ns.iter().map(|ns| ns * 1000).collect();
+    naive::ends(dims, kind, bytes, root as usize, &starts)
+}
+
+/// A ring all-gather of 4 x 1,000 B at 50 GB/s and 500 ns per link: s = 20 ns, and a step takes
+/// 520 ns. Rank 2 starts 1,000 ns late; nobody else waits for it but through the ring.
+///
+/// Step 0 of 0, 1, 3 is received by 1, 2, 0 at 520 ns, that of 2 by 3 at 1,520. Step 1 of 0, 1
+/// leaves at 520 and is received by 1, 2 at 1,040; 2 sends what it had at 520 when it has sent its
+/// own, at 1,020, received by 3 at 1,540; 3 sends at 1,520, received by 0 at 2,040. Step 2: 0 at
+/// 2,040 to 1 at 2,560; 1 at 1,040 to 2 at 1,560; 2 at 1,040 to 3 at 1,560; 3 at 1,540 to 0 at
+/// 2,060. The last that 0 sends has left at 2,060.
+#[test]
+fn a_late_member_delays_its_followers_in_turn() {
+    let dims = [dim(Shape::Ring, 4, Ring)];
+    let starts = [0, 0, 1000, 0];
+    let replay = run(&dims, K::AllGather, 1000, 0, &starts);
+    assert_eq!(replay.ends(), [2_060_000, 2_560_000, 1_560_000, 1_560_000]);
+    assert_eq!(replay.outcome.stepwise, 1);
+    // 4 members x 3 messages.
+    assert_eq!(replay.outcome.messages, 12);
+    assert_eq!(
+        by_hand(&dims, K::AllGather, 1000, 0, &starts),
+        replay.ends()
+    );
+    let record = replay.log.records[0];
+    assert_eq!((record.last_start.0, record.end.0), (1_000_000, 2_560_000));
+    // Three members waited for 1,000 ns each.
+    assert_eq!(
+        (record.waited, record.stepwise),
+        (Span::from_ns(3000), true)
+    );
+}
+
+#[test]
+fn a_generated_skew_goes_message_by_message() {
+    for (algorithm, _) in Algorithm::ALL {
+        let dims = [dim(Shape::Switch, 5, algorithm)];
+        for ns in [0, 700] {
+            let mut options = Collective::new(K::AllReduce, 5000, 5);
+            options.skew = Span::from_ns(ns);
+            options.before = Span::from_ns(100);
+            let workload = Job::new(Pattern::Collective(options))
+                .unwrap()
+                .workload()
+                .unwrap();
+            let starts: Vec<_> = (0..5).map(|rank| 100 + rank * ns).collect();
+            let want = by_hand(&dims, K::AllReduce, 5000, 0, &starts);
+            let replay = replay(&workload, &machine(&dims));
+            assert_eq!(replay.ends(), want);
+            assert_eq!(replay.outcome.closed, u64::from(ns == 0));
+            assert_eq!(replay.outcome.messages == 0, ns == 0);
+            let replay = replay_with(&workload, &machine(&dims), &stepwise());
+            assert_eq!((replay.ends(), replay.outcome.closed), (want, 0));
+        }
+    }
+}
+
+/// Starts that fall together often: few values, some of them multiples of a step.
+fn starts(n: usize) -> impl Strategy<Value = Vec<u64>> {
+    let late = prop_oneof![0_u64..5, Just(520_u64), Just(1040), 0_u64..5000];
+    prop::collection::vec(late, n)
+}
+
+fn any_shape() -> impl Strategy<Value = Shape> {
+    prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch])
+}
+
+fn any_kind() -> impl Strategy<Value = K> {
+    prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec())
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    #[test]
+    fn every_member_of_a_ring_ends_as_its_recurrence_says(
+        (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), starts(n))),
+        shape in any_shape(),
+        kind in any_kind(),
+        root in 0_u32..9,
+        share in prop::sample::select(vec![0_u64, 1000, 25_000]),
+    ) {
+        let dims = [dim(shape, n as u32, Ring)];
+        let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
+        let root = root % n as u32;
+        let replay = run(&dims, kind, bytes, root, &starts);
+        prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
+    }
+
+    #[test]
+    fn every_member_of_a_direct_exchange_ends_as_its_ports_allow(
+        (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), starts(n))),
+        shape in any_shape(),
+        kind in any_kind(),
+        root in 0_u32..9,
+        share in prop::sample::select(vec![0_u64, 1000, 25_000]),
+    ) {
+        let dims = [dim(shape, n as u32, Direct)];
+        let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
+        let root = root % n as u32;
+        let replay = run(&dims, kind, bytes, root, &starts);
+        prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
+    }
+
+    #[test]
+    fn lines_of_several_dimensions_drift_apart_as_they_should(
+        starts in starts(12),
+        shapes in (any_shape(), any_shape()),
+        algorithms in (0_usize..2, 0_usize..2),
+        kind in any_kind(),
+        root in 0_u32..12,
+    ) {
+        let algorithm = |i: usize| Algorithm::ALL[i].0;
+        let inner = dim(shapes.0, 4, algorithm(algorithms.0));
+        let mut outer = dim(shapes.1, 3, algorithm(algorithms.1));
+        outer.ps_per_byte = 50;
+        let bytes = if kind == K::Barrier { 0 } else { 12_000 };
+        let replay = run(&[inner, outer], kind, bytes, root, &starts);
+        prop_assert_eq!(replay.ends(), by_hand(&[inner, outer], kind, bytes, root, &starts));
+    }
+}

@@ -1,0 +1,95 @@
+//! Replays that cannot go on: which nodes wait, for what, and in which circle.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Log, dim, job, machine};
+use chakram::collective::Algorithm::Ring;
+use chakram::engine::{Options, Prepared, ReplayError, Stuck};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+
+fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
+    let workload = job(ranks, groups);
+    let machine = machine(&[dim(Shape::Ring, ranks.len() as u32, Ring)]);
+    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    match prepared.run(Log::default()) {
+        Err(ReplayError::Stuck(stuck)) => *stuck,
+        other => panic!("expected to be stuck: {other:?}"),
+    }
+}
+
+/// (rank, id) of the nodes that wait and of those in the circle.
+fn places(stuck: &Stuck) -> (Vec<(u32, u64)>, Vec<(u32, u64)>) {
+    let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
+    let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
+    (waiting.collect(), cycle.collect())
+}
+
+#[test]
+fn two_ranks_that_receive_before_they_send() {
+    let rank = |peer| vec![kernel(10), receive(peer, 64), send(peer, 64).after(&[2])];
+    let stuck = stuck(&[rank(1), rank(0)], &[]);
+    assert_eq!((stuck.completed, stuck.total), (2, 6));
+    let both = vec![(0, 2), (1, 2)];
+    assert_eq!(places(&stuck), (both.clone(), both));
+    for (waiting, [own, peer]) in stuck.waiting.iter().zip([[0, 1], [1, 0]]) {
+        assert_eq!(waiting.node.rank.0, own);
+        let expected = format!(
+            "64 bytes from rank {peer} with tag 0, rank {peer} node 3 `n3` waits for 1 dependency"
+        );
+        assert_eq!(waiting.why, expected);
+    }
+    let text = stuck.to_string();
+    assert!(
+        text.starts_with("the replay is stuck: 2 of 6 nodes completed\n"),
+        "{text}"
+    );
+    let circle = "in a circle: rank 0 node 2 `n2` → rank 1 node 2 `n2` → rank 0 node 2 `n2`";
+    assert!(text.contains(circle), "{text}");
+}
+
+/// Three ranks, each waiting for the next, and a fourth that waits for the first.
+#[test]
+fn a_circle_of_three_and_one_that_waits_for_it() {
+    let rank = |from, to| vec![receive(from, 8), send(to, 8).after(&[1])];
+    let mut ranks = [rank(1, 2), rank(2, 0), rank(0, 1), vec![receive(0, 8)]].to_vec();
+    ranks[0].push(send(3, 8).after(&[1]));
+    let (waiting, cycle) = places(&stuck(&ranks, &[]));
+    assert_eq!(waiting, [(0, 1), (1, 1), (2, 1), (3, 1)]);
+    assert_eq!(cycle, [(0, 1), (1, 1), (2, 1)]);
+}
+
+/// Two groups of the same two ranks, on one stream, in opposite orders: each rank holds the lane
+/// for the collective that the other has queued.
+#[test]
+fn two_collectives_in_opposite_orders_on_one_stream() {
+    let [a, b] = ["a", "b"].map(|g| call(K::AllReduce, 1000).group(g).on(0));
+    let ranks = [vec![a.clone(), b.clone()], vec![b, a]];
+    // The group that is first named is the first in the file, so ids tell which is which.
+    let stuck = stuck(&ranks, &[("a", &[1, 0]), ("b", &[1, 0])]);
+    let (waiting, cycle) = places(&stuck);
+    assert_eq!(waiting, [(0, 1), (0, 2), (1, 1), (1, 2)]);
+    assert_eq!(cycle.len(), 4, "{stuck}");
+    let text = stuck.to_string();
+    assert!(text.contains("rank 0 node 2 `n2` waits for its lane, which rank 0 node 1 `n1` holds"));
+    assert!(
+        text.contains("waits for 1 of 2 members of its group"),
+        "{text}"
+    );
+}
+
+/// A barrier on one side of a message whose other side waits for the barrier.
+#[test]
+fn a_member_that_waits_for_a_message_from_behind_the_collective() {
+    let ranks = [
+        vec![receive(1, 8), call(K::Barrier, 0).after(&[1])],
+        vec![call(K::Barrier, 0), send(0, 8).after(&[1])],
+    ];
+    let stuck = stuck(&ranks, &[]);
+    assert_eq!(places(&stuck), (vec![(0, 1), (1, 1)], vec![(0, 1), (1, 1)]));
+    assert!(stuck.waiting[1].why.contains("barrier"), "{stuck}");
+    assert!(
+        stuck.waiting[1]
+            .why
+            .contains("rank 0 node 2 `n2` waits for 1 dependency")
+    );
+}
