@@ -292,7 +292,6 @@ impl<'a, O: Observer> Engine<'a, O> {
             self.agenda.push(instance.release, event);
         }
         let mut round = Vec::new();
-        let mut last = Time::ZERO;
         while let Some(now) = self.agenda.next_time() {
             if now == Time::END {
                 return Err(ReplayError::TooLong);
@@ -308,12 +307,10 @@ impl<'a, O: Observer> Engine<'a, O> {
             if !self.arrivals.is_empty() && !self.agenda.has(now) {
                 self.settle(now);
             }
-            last = now;
         }
         if self.completed < self.waiting.len() as u64 {
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
-        self.outcome.makespan = last.since(Time::ZERO);
         self.outcome.nodes = self.completed;
         self.outcome.messages = self.ops.inserted();
         Ok((self.outcome, self.observer))
@@ -351,6 +348,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             .completed(now, instance, node, graph.kind(node));
         self.waiting[first + node.index()] = COMPLETE;
         self.completed += 1;
+        self.outcome.makespan = now.since(Time::ZERO);
         let lane = running.shared.lanes[graph.lane(node) as usize];
         if lane != NONE {
             let lane = running.first_lane + lane;

@@ -1,6 +1,6 @@
 //! Ranks without a trace: a missing member arrives with the last that is present.
 
-use super::lines::{Line, call, kernel, receive};
+use super::lines::{Line, call, kernel, receive, send};
 use super::naive;
 use super::rig::{Replay, dim, machine, replay, traces};
 use chakram::collective::Algorithm::{Direct, Ring};
@@ -64,4 +64,15 @@ fn without_mirror_a_missing_rank_is_named() {
     let text = error.to_string();
     assert!(text.contains("ranks 1, 3 of 4 have no trace"), "{text}");
     assert!(text.contains("--absent mirror"), "{text}");
+}
+
+/// What is left of a collective when the last present member is done, or of a message to a rank
+/// that is missing, belongs to no node: the makespan is when the last node completed.
+#[test]
+fn the_makespan_is_that_of_nodes_that_exist() {
+    let replay = run(4, &[(1, vec![call(K::Broadcast, 80_000)])], Shape::Switch);
+    assert_eq!(replay.ps(), 2_600_000);
+    // 10,000 B leave in 200 ns.
+    let replay = run(2, &[(0, vec![send(1, 10_000)])], Shape::Ring);
+    assert_eq!((replay.ends(), replay.ps()), (vec![200_000], 200_000));
 }
