@@ -39,6 +39,45 @@ pub(super) fn collectives(plan: &mut Plan, workload: &Workload) -> Result<(), Re
             }
         }
     }
+    everyone_calls(plan, workload, &leader)
+}
+
+/// Refuses a member that has a trace and makes none of its group's collectives.
+fn everyone_calls(
+    plan: &Plan,
+    workload: &Workload,
+    leaders: &[Option<Leader<'_>>],
+) -> Result<(), Refusal> {
+    let mut callers = vec![0_u32; plan.groups.len()];
+    for instance in &plan.instances {
+        for (i, slot) in instance.slots.iter().enumerate() {
+            let earlier = &instance.slots[..i];
+            let first = earlier.iter().all(|other| other.group != slot.group);
+            callers[slot.group as usize] += u32::from(first);
+        }
+    }
+    for (index, group) in plan.groups.iter().enumerate() {
+        let Some(first) = leaders[index].filter(|_| callers[index] < group.present) else {
+            continue;
+        };
+        for &member in &group.members {
+            let instance = plan.instance_of[member.index()];
+            let Some(of) = plan.instances.get(instance as usize) else {
+                continue;
+            };
+            if of.slots.iter().all(|slot| slot.group as usize != index) {
+                let instance = &workload.instances()[instance as usize];
+                let own = Leader {
+                    instance,
+                    graph: workload.graph(instance),
+                    slots: &of.slots,
+                    slot: 0,
+                    merged: false,
+                };
+                return compare(&first, &own, index as u32, group);
+            }
+        }
+    }
     Ok(())
 }
 
@@ -163,7 +202,10 @@ fn compare(
                 String::new()
             }
         ),
-        None => format!("rank {} has no further collective", leader.instance.rank),
+        None => format!(
+            "rank {} has no further collective of this group",
+            leader.instance.rank
+        ),
     };
     let (mut ours, mut theirs) = (own.calls(index), first.calls(index));
     for sequence in 0_u64.. {

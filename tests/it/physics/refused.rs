@@ -106,6 +106,9 @@ fn ranks_that_disagree() {
     let rooted = |root| vec![call(K::Broadcast, 8).root(root)];
     let text = why(&[rooted(0), rooted(1)], &[]);
     says(&text, &["rooted at rank 0", "rooted at rank 1"]);
+    // Without any collective, rank 1 names no group at all.
+    let text = against(vec![kernel(1)]);
+    says(&text, &["rank 1 has no further collective"]);
 }
 
 #[test]
@@ -155,5 +158,20 @@ fn more_ranks_than_npus() {
     says(
         &text,
         &["the job has 5 ranks", "machine `rig` has 4 NPUs (0 to 3)"],
+    );
+}
+
+/// A member that has a trace, but not the collectives of its group.
+#[test]
+fn members_that_never_call() {
+    let mut ranks = vec![vec![kernel(1)]; 3];
+    ranks[0] = vec![call(K::AllReduce, 8).group("g")];
+    let text = why(&ranks, &[("g", &[0, 2])]);
+    says(
+        &text,
+        &[
+            "rank 0 node 1 `n1` is all-reduce",
+            "rank 2 has no further collective",
+        ],
     );
 }
