@@ -105,7 +105,12 @@ impl Network for ContentionFree {
             NetworkEvent::FirstByte { op, .. } => {
                 let Arriving { to, serialization } = self.arriving[op as usize];
                 let delivered = self.enter(now, to, serialization);
-                agenda.schedule(delivered, NetworkEvent::Delivered(op));
+                if delivered == now {
+                    // Nothing follows the first byte, so it takes no further round either.
+                    notices.push(Notice::Delivered(op));
+                } else {
+                    agenda.schedule(delivered, NetworkEvent::Delivered(op));
+                }
             }
         }
     }

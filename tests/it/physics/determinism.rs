@@ -1,8 +1,9 @@
 //! The same input gives the same output, and what is unrelated changes nothing.
 
 use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Dim, Log, cases, dim, job, machine, replay};
+use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
 use chakram::collective::Algorithm::{Direct, Ring};
+use chakram::engine::Options;
 use chakram::generate::{Chain, DataParallel, Job, P2p, Pattern, Traffic};
 use chakram::topology::Shape;
 use chakram::trace::CollectiveKind as K;
@@ -101,5 +102,26 @@ proptest! {
         let dims = [dim(shape, N as u32, algorithm), dim(Shape::FullyConnected, 2, Ring)];
         let alone = row(&dims, &late, &idle());
         prop_assert_eq!(row(&dims, &late, &others(&delays, rounds)), alone);
+    }
+}
+
+/// Two ranks, fully connected, direct: a barrier takes one link, 500 ns. At 500 ns a kernel ends as
+/// well, and after it one that takes no time. What follows the barrier (node 4) and what follows
+/// the kernels (node 5) share a lane and are both ready at 500 ns, in the same round; so the lower
+/// id goes first, whether messages or a closed form carried the barrier.
+#[test]
+fn a_closed_form_in_place_of_messages_reorders_nothing() {
+    let rank = vec![
+        call(K::Barrier, 0),
+        kernel(500).on(1),
+        kernel(0).on(1).after(&[2]),
+        kernel(20).on(2).after(&[1]),
+        kernel(10).on(2).after(&[3]),
+    ];
+    let workload = job(&vec![rank; 2], &[]);
+    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
+    for options in [Options::default(), stepwise()] {
+        let replay = replay_with(&workload, &machine, &options);
+        assert_eq!((replay.end(0, 4), replay.end(0, 5)), (520_000, 530_000));
     }
 }
