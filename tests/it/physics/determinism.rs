@@ -125,3 +125,42 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
         assert_eq!((replay.end(0, 4), replay.end(0, 5)), (520_000, 530_000));
     }
 }
+
+/// A kernel or a collective of all ranks, behind some of the nodes before it. Times are few, so that
+/// much happens at once.
+fn any_line(before: u64) -> impl Strategy<Value = Line> {
+    let kernel = (
+        prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),
+        0_i64..3,
+    )
+        .prop_map(|(ns, lane)| kernel(ns).on(lane));
+    let kinds = vec![K::Barrier, K::AllReduce, K::AllGather, K::AllToAll];
+    let call = (
+        prop::sample::select(kinds),
+        prop::sample::select(vec![0_u64, 3000]),
+    )
+        .prop_map(|(kind, bytes)| call(kind, if kind == K::Barrier { 0 } else { bytes }));
+    let after = prop::collection::btree_set(1..=before.max(1), 0..3);
+    (prop_oneof![kernel, call], after).prop_map(move |(line, after)| {
+        let after: Vec<_> = after.into_iter().filter(|&id| id <= before).collect();
+        line.after(&after)
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn closed_forms_and_messages_agree_on_every_node(
+        lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(any_line).collect::<Vec<_>>()),
+        algorithm in prop::sample::select(vec![Ring, Direct]),
+    ) {
+        let workload = job(&vec![lines.clone(); 3], &[]);
+        let machine = machine(&[dim(Shape::FullyConnected, 3, algorithm)]);
+        let [closed, stepped] =
+            [Options::default(), stepwise()].map(|o| replay_with(&workload, &machine, &o));
+        for id in 1..=lines.len() as u32 {
+            prop_assert_eq!(closed.end(1, id), stepped.end(1, id), "node {}", id);
+        }
+    }
+}
