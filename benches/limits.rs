@@ -1,0 +1,270 @@
+//! How fast traces load and replay, and what they take: `cargo bench --bench limits`.
+//!
+//! Each line is the best of five runs. Loading is shown beside a copy of the same bytes and beside a
+//! scan of their frames alone, so that lines of different machines can be compared as ratios. With
+//! the variable `CHAKRAM_CORPUS` set to a folder, `captures/gpu/chakra_json/chakra.0.et.zst` inside of
+//! it is loaded too.
+
+use chakram::engine::{Options, Prepared};
+use chakram::generate::{Chain, DataParallel, Job, Pattern};
+use chakram::graph::{Dependencies, Graph, Kind};
+use chakram::ids::NodeIndex;
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::trace::file::Contents;
+use chakram::trace::proto::attribute_proto::Value;
+use chakram::trace::proto::{AttributeProto, IoInfo, Node};
+use chakram::trace::wire::Frames;
+use chakram::trace::write::TraceWriter;
+use chakram::units::Time;
+use chakram::workload::Workload;
+use prost::Message;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Counts bytes that are held, and the most that ever were.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(
+            HELD.fetch_add(layout.size(), Relaxed) + layout.size(),
+            Relaxed,
+        );
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let held = HELD.fetch_add(size, Relaxed) + size - layout.size();
+        HELD.fetch_sub(layout.size(), Relaxed);
+        PEAK.fetch_max(held, Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes held beyond `before`, and the most that were since the last call of [`reset_peak`].
+fn held_since(before: usize) -> (f64, f64) {
+    let since = |now: usize| now.saturating_sub(before) as f64;
+    (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
+}
+
+fn reset_peak() -> usize {
+    let now = HELD.load(Relaxed);
+    PEAK.store(now, Relaxed);
+    now
+}
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+const RUNS: usize = 5;
+
+fn best<T>(mut run: impl FnMut() -> T) -> Duration {
+    let once = |_| {
+        let start = Instant::now();
+        black_box(run());
+        start.elapsed()
+    };
+    (0..RUNS).map(once).min().expect("there are runs")
+}
+
+/// Amount per second in units of `unit`.
+fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
+    amount / time.as_secs_f64() / unit
+}
+
+/// A data-parallel trace with the arguments and provenance that captured nodes carry, so that a node
+/// has somewhat more than 300 bytes.
+fn captured(nodes: u32) -> Vec<u8> {
+    let job = Job::new(Pattern::DataParallel(DataParallel::with_nodes(8, nodes)));
+    let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
+    job.and_then(|job| Ok(job.nodes(0, &mut writer)))
+        .expect("the defaults make sense")
+        .expect("a vector takes it");
+    let plain = writer.into_inner();
+    let mut frames = Frames::new(&plain);
+    let mut file = Vec::new();
+    while let Some(record) = frames.next_record().expect("it was just written") {
+        if record.number == 0 {
+            prost::encoding::encode_varint(record.bytes.len() as u64, &mut file);
+            file.extend_from_slice(record.bytes);
+            continue;
+        }
+        let mut node = Node::decode(record.bytes).expect("it was just written");
+        let io = |first: u64| IoInfo {
+            values: format!("[[{first}, {}, 0, 16777216, 2, 'cuda:0']]", first + 1),
+            shapes: "[[4096, 4096]]".to_owned(),
+            types: "['Tensor(c10::BFloat16)']".to_owned(),
+        };
+        node.inputs = Some(io(node.id * 2));
+        node.outputs = Some(io(node.id * 2 + 2));
+        for (name, number) in [
+            ("rf_id", node.id),
+            ("seq_id", node.id / 2),
+            ("fw_parent", 0),
+        ] {
+            node.attr.push(AttributeProto {
+                name: name.to_owned(),
+                value: Some(Value::Int64Val(number as i64)),
+                ..AttributeProto::default()
+            });
+        }
+        // As in captures, where a kernel also waits for what its arguments' neighbours produce.
+        let more = (node.id.saturating_sub(3)..node.id).filter(|id| *id > 0);
+        node.data_deps.extend(more);
+        node.data_deps.sort_unstable();
+        node.data_deps.dedup();
+        node.encode_length_delimited(&mut file)
+            .expect("a vector takes it");
+    }
+    file
+}
+
+/// Loads `file` and returns the time it took.
+fn load(label: &str, file: &[u8]) -> Duration {
+    let read = || {
+        Graph::read(file, 0, Dependencies::Auto)
+            .expect("it is a trace")
+            .0
+    };
+    let graph = read();
+    let mut copy = vec![0_u8; file.len()];
+    let copying = best(|| {
+        copy.copy_from_slice(black_box(file));
+        copy[copy.len() / 2]
+    });
+    let scanning = best(|| {
+        let mut frames = Frames::new(file);
+        let next = || frames.next_record().expect("it is a trace");
+        std::iter::from_fn(next).count()
+    });
+    let time = best(read);
+    let (nodes, edges) = (graph.len() as f64, graph.edges() as f64);
+    let repaired = graph.repairs();
+    println!(
+        "{label:28}{:>9}{:>8.0}{:>7.1}{:>9.2}{:>10.2}{:>10.1}{:>9.1}{:>9.0}",
+        graph.len(),
+        file.len() as f64 / nodes,
+        edges / nodes,
+        rate(file.len() as f64, time, 1e9),
+        rate(nodes, time, 1e6),
+        rate(edges + repaired.duplicates as f64, time, 1e6),
+        time.as_secs_f64() / copying.as_secs_f64(),
+        time.as_secs_f64() / scanning.as_secs_f64(),
+    );
+    time
+}
+
+fn job(pattern: Pattern) -> Workload {
+    let job = Job::new(pattern).expect("the options make sense");
+    job.workload().expect("a job is a workload")
+}
+
+/// Replays `workload` and returns the time it took, without preparation.
+fn replay(label: &str, workload: &Workload) -> Duration {
+    let machine = Machine::preset("dgx-h100").expect("it is a preset");
+    let options = Options::default();
+    let prepare = || Prepared::new(workload, &machine, &options).expect("it fits");
+    let preparing = best(prepare);
+    let prepared = prepare();
+    let time = best(|| prepared.run(Nobody).map(|(outcome, _)| outcome));
+    let nodes = workload.nodes() as f64;
+    println!(
+        "{label:28}{:>9}{:>9.2}{:>12.2}",
+        workload.nodes(),
+        rate(nodes, time, 1e6),
+        rate(nodes, preparing + time, 1e6),
+    );
+    time
+}
+
+/// What one rank of `pattern` takes from its graph to the end of its replay.
+fn memory(label: &str, pattern: Pattern) {
+    let machine = Machine::preset("dgx-h100").expect("it is a preset");
+    let before = reset_peak();
+    let workload = job(pattern);
+    let (graph_held, building) = held_since(before);
+    let graph = &workload.graphs()[0];
+    let (nodes, edges) = (graph.len() as f64, graph.edges() as f64);
+    let names: usize = (0..graph.names().len() as u32)
+        .map(|i| graph.names().get(i).len() + 4)
+        .sum();
+    reset_peak();
+    let prepared = Prepared::new(&workload, &machine, &Options::default()).expect("it fits");
+    let run = prepared.run(Nobody).expect("it ends");
+    let (_, running) = held_since(before);
+    black_box(run);
+    let per_node = |bytes: f64| (bytes - 4.0 * edges) / nodes;
+    println!(
+        "{label:28}{:>9}{:>7.1}{:>10.1}{:>10.1}{:>10.1}{:>10.1}{:>10.1}",
+        graph.len(),
+        edges / nodes,
+        per_node(graph.heap_bytes() as f64),
+        names as f64 / nodes,
+        per_node(graph_held),
+        per_node(building),
+        per_node(running),
+    );
+}
+
+fn growth(label: &str, small: Duration, large: Duration) {
+    let ratio = large.as_secs_f64() / small.as_secs_f64();
+    println!("{label:28}{ratio:>9.1} times the time for 10 times the nodes");
+}
+
+fn main() {
+    let chain = |ranks, nodes| Pattern::Chain(Chain::new(ranks, nodes));
+    let parallel = |ranks, nodes| Pattern::DataParallel(DataParallel::with_nodes(ranks, nodes));
+
+    println!(
+        "load                            nodes  B/node  edges     GB/s   Mnodes/s  Medges/s    /copy  /frames"
+    );
+    let small = load("data parallel, captured", &captured(100_000));
+    let large = load("data parallel, captured", &captured(1_000_000));
+    if let Some(corpus) = std::env::var_os("CHAKRAM_CORPUS") {
+        let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
+        load(
+            "PyTorch, chakra.0.et",
+            Contents::open(&file).expect("it is there").as_slice(),
+        );
+    }
+    growth("  growth", small, large);
+
+    println!("\nreplay, 8 ranks                 nodes  Mnodes/s  and prepare");
+    let small = replay("chain", &job(chain(8, 100_000)));
+    let large = replay("chain", &job(chain(8, 1_000_000)));
+    growth("  growth", small, large);
+    let small = replay("data parallel", &job(parallel(8, 100_000)));
+    let large = replay("data parallel", &job(parallel(8, 1_000_000)));
+    growth("  growth", small, large);
+
+    println!("\nbytes per node beside 4 per edge, 1 rank; names are part of what is held");
+    println!(
+        "                                nodes  edges     graph     names      held  building   running"
+    );
+    memory("chain", chain(1, 1_000_000));
+    memory("data parallel", parallel(1, 1_000_000));
+}
