@@ -1,0 +1,288 @@
+//! Who may import whom, and which files may use which package: the tables, and the rules they mean.
+//!
+//! A room is a file or folder right under `src/`. Every path in the source is resolved to the room it
+//! leads to, through groups of imports, `super` chains, inline modules and the tokens of macros.
+
+mod paths;
+
+use paths::{Reference, references};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// What everybody may import.
+const COMMON: [&str; 2] = ["units", "ids"];
+
+/// Each room with the rooms that it may import, besides itself and [`COMMON`].
+const ROOMS: &[(&str, &[&str])] = &[
+    ("main", &["cli"]),
+    ("lib", &[]),
+    ("cli", EVERYTHING),
+    ("units", &[]),
+    ("ids", &[]),
+    ("trace", &[]),
+    ("graph", &["trace"]),
+    ("group", &["topology"]),
+    ("workload", &["graph", "group"]),
+    ("topology", &[]),
+    ("network", &["topology"]),
+    ("memory", &["topology"]),
+    ("compute", &["trace"]),
+    ("collective", &["trace", "group", "topology"]),
+    (
+        "machine",
+        &[
+            "topology",
+            "network",
+            "memory",
+            "compute",
+            "collective",
+            "trace",
+        ],
+    ),
+    (
+        "engine",
+        &[
+            "workload",
+            "machine",
+            "group",
+            "network",
+            "memory",
+            "compute",
+            "collective",
+            "report",
+            "trace",
+            "graph",
+            "topology",
+        ],
+    ),
+    (
+        "report",
+        &["trace", "graph", "group", "workload", "machine", "engine"],
+    ),
+    ("generate", &["trace", "graph", "group", "workload"]),
+];
+
+const EVERYTHING: &[&str] = &[
+    "trace",
+    "graph",
+    "group",
+    "workload",
+    "topology",
+    "network",
+    "memory",
+    "compute",
+    "collective",
+    "machine",
+    "engine",
+    "report",
+    "generate",
+];
+
+const ANYWHERE: &[&str] = &[""];
+const TRACE: &[&str] = &["trace/"];
+const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
+const JSON: &[&str] = &["trace/groups.rs", "cli.rs", "cli/", "report.rs", "report/"];
+const INTERN: &[&str] = &["graph/intern.rs"];
+const PROTO: &[&str] = &["trace/proto.rs", "trace/write.rs", "trace/rewrite.rs"];
+
+/// Each package with the files that may use it, as beginnings of paths under `src/`, and those whose
+/// unit tests also may.
+const DOORS: &[(&str, &[&str], &[&str])] = &[
+    ("anstream", COMMAND_LINE, &[]),
+    ("anstyle", COMMAND_LINE, &[]),
+    ("blake3", &["trace/", "cli/"], &[]),
+    ("bytes", PROTO, &[]),
+    ("clap", COMMAND_LINE, &[]),
+    ("clap_complete", COMMAND_LINE, &[]),
+    ("flate2", TRACE, &[]),
+    ("foldhash", INTERN, &[]),
+    ("hashbrown", INTERN, &[]),
+    ("memmap2", TRACE, &[]),
+    ("petgraph", &["graph/"], &[]),
+    ("prost", PROTO, TRACE),
+    ("serde", JSON, &[]),
+    ("serde_json", JSON, &[]),
+    ("tempfile", TRACE, ANYWHERE),
+    ("thiserror", ANYWHERE, &[]),
+    ("toml", &["machine/config.rs", "machine/config/"], &[]),
+    ("zstd", TRACE, &[]),
+];
+
+/// The room of a file, given as its path under `src/`.
+fn room_of(file: &str) -> &str {
+    let first = file.split('/').next().unwrap_or(file);
+    first.strip_suffix(".rs").unwrap_or(first)
+}
+
+/// What is wrong with the imports of `file`.
+fn check(file: &str, source: &str) -> Vec<String> {
+    let room = room_of(file);
+    let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == room) else {
+        return vec![format!(
+            "src/{file}: room `{room}` is not in the table of rooms"
+        )];
+    };
+    let mut faults = Vec::new();
+    let packages: Vec<_> = DOORS.iter().map(|(name, ..)| *name).collect();
+    for found in references(file, source, &packages) {
+        let Reference { line, test, .. } = found;
+        if let Some(target) = found.room {
+            let known = ROOMS.iter().any(|(name, _)| *name == target);
+            let common = COMMON.contains(&&*target) && !COMMON.contains(&room);
+            if !known {
+                faults.push(format!("src/{file}:{line}: there is no room `{target}`"));
+            } else if target != room && !common && !allowed.contains(&&*target) {
+                faults.push(format!(
+                    "src/{file}:{line}: `{room}` may not import `{target}`"
+                ));
+            }
+        }
+        if let Some(package) = found.package {
+            let (_, files, tests) = DOORS
+                .iter()
+                .find(|(name, ..)| *name == package)
+                .expect("listed");
+            let within = |list: &[&str]| list.iter().any(|start| file.starts_with(start));
+            if !within(files) && !(test && within(tests)) {
+                faults.push(format!(
+                    "src/{file}:{line}: `{package}` has its door elsewhere"
+                ));
+            }
+        }
+    }
+    faults
+}
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    let listing = std::fs::read_dir(folder).expect("the sources are there");
+    for entry in listing {
+        let path = entry.expect("it can be listed").path();
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_import_is_allowed() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&src, &mut files);
+    files.sort();
+    assert!(files.len() > 40, "{} files", files.len());
+    let mut faults = Vec::new();
+    for path in files {
+        let name = path.strip_prefix(&src).expect("it was found there");
+        let name = name.to_str().expect("names are text").replace('\\', "/");
+        let source = std::fs::read_to_string(&path).expect("a source can be read");
+        faults.extend(check(&name, &source));
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_package_has_a_door() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let manifest: toml::Table = std::fs::read_to_string(manifest).unwrap().parse().unwrap();
+    let packages = manifest["dependencies"].as_table().unwrap().keys();
+    let packages: BTreeSet<String> = packages.map(|name| name.replace('-', "_")).collect();
+    let doors: BTreeSet<String> = DOORS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    assert_eq!(packages, doors);
+}
+
+#[test]
+fn no_two_rooms_import_each_other_but_engine_and_report() {
+    // An engine calls observers, and reports name its results: traits one way, data the other.
+    for (a, imports) in ROOMS {
+        for b in *imports {
+            let (_, back) = ROOMS
+                .iter()
+                .find(|(name, _)| name == b)
+                .expect("in the table");
+            let pair = [*a, *b];
+            let known = pair == ["engine", "report"] || pair == ["report", "engine"];
+            assert!(known || !back.contains(a), "{a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn what_is_forbidden_is_caught() {
+    let caught = |file: &str, source: &str, expected: &[&str]| {
+        let faults = check(file, source);
+        assert_eq!(faults.len(), expected.len(), "{source}: {faults:?}");
+        for (fault, part) in faults.iter().zip(expected) {
+            assert!(fault.contains(part), "{source}: {fault}");
+        }
+    };
+    caught("trace.rs", "use crate::units::Span;", &[]);
+    caught(
+        "trace/wire.rs",
+        "use crate::graph::Graph;",
+        &["src/trace/wire.rs:1: `trace` may not import `graph`"],
+    );
+    caught(
+        "trace/wire.rs",
+        "\nuse {crate::{ids::Npu, engine::{self as e}}};",
+        &[":2: `trace` may not import `engine`"],
+    );
+    caught(
+        "graph/et.rs",
+        "use super::super::workload::Absent;",
+        &["`graph` may not import `workload`"],
+    );
+    caught("graph/et.rs", "use super::builder::GraphBuilder;", &[]);
+    caught(
+        "graph.rs",
+        "mod inside { use super::super::engine; }",
+        &["`engine`"],
+    );
+    caught(
+        "graph.rs",
+        "fn f() { crate::machine::g::<crate::report::R>() }",
+        &["`machine`", "`report`"],
+    );
+    caught(
+        "graph.rs",
+        "fn f() { println!(\"{}\", crate::machine::N); }",
+        &["`machine`"],
+    );
+    caught("graph.rs", "impl crate::engine::T for X {}", &["`engine`"]);
+    caught(
+        "main.rs",
+        "use chakram::trace::Op; fn main() { chakram::cli::main() }",
+        &["`trace`"],
+    );
+    caught(
+        "units.rs",
+        "use crate::ids::Npu;",
+        &["`units` may not import `ids`"],
+    );
+    caught(
+        "graph.rs",
+        "use crate::nowhere::X;",
+        &["there is no room `nowhere`"],
+    );
+    caught("kitchen.rs", "", &["room `kitchen` is not in the table"]);
+    caught("engine.rs", "use prost::Message;", &["`prost`"]);
+    caught("trace/scan.rs", "use prost::Message;", &["`prost`"]);
+    caught(
+        "trace/scan.rs",
+        "#[cfg(test)] mod tests { use prost::Message; }",
+        &[],
+    );
+    caught(
+        "graph.rs",
+        "#[derive(serde::Serialize)] struct S;",
+        &["`serde`"],
+    );
+    caught(
+        "graph.rs",
+        "fn f() { ::serde_json::to_string(&1); }",
+        &["`serde_json`"],
+    );
+    caught("graph/cycle.rs", "use hashbrown as h;", &["`hashbrown`"]);
+    caught("graph/intern.rs", "use hashbrown::HashTable;", &[]);
+}
