@@ -17,26 +17,26 @@ pub(super) fn fingerprint(value: &impl Hash) -> u64 {
 pub struct Names {
     text: String,
     ends: Vec<u32>,
-    index: HashTable<u32>,
+    /// The upper half of a name's hash beside its number, so that a growing table reads no text.
+    index: HashTable<(u32, u32)>,
 }
 
 impl Names {
     /// The number of `name`, new if it was not seen before; `None` when the arena is full (4 GiB).
     #[inline]
     pub fn intern(&mut self, name: &str) -> Option<u32> {
-        let hash = HASHER.hash_one(name);
-        let (text, ends) = (&self.text, &self.ends);
-        let at = |i: u32| slice(text, ends, i);
-        if let Some(&found) = self.index.find(hash, |&i| at(i) == name) {
+        let short = (HASHER.hash_one(name) >> 32) as u32;
+        let at = |i: u32| slice(&self.text, &self.ends, i);
+        let same = |&(other, i): &(u32, u32)| other == short && at(i) == name;
+        if let Some(&(_, found)) = self.index.find(spread(short), same) {
             return Some(found);
         }
         let end = u32::try_from(self.text.len() + name.len()).ok()?;
         let new = self.ends.len() as u32;
         self.text.push_str(name);
         self.ends.push(end);
-        let (text, ends) = (&self.text, &self.ends);
         self.index
-            .insert_unique(hash, new, |&i| HASHER.hash_one(slice(text, ends, i)));
+            .insert_unique(spread(short), (short, new), |&(short, _)| spread(short));
         Some(new)
     }
 
@@ -70,6 +70,12 @@ impl Names {
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();
     }
+}
+
+/// A hash of 64 bits from 32: the table takes the place from the lower bits, and a tag from the upper.
+#[inline]
+fn spread(short: u32) -> u64 {
+    u64::from(short) << 32 | u64::from(short)
 }
 
 #[inline]
