@@ -1,6 +1,6 @@
 //! Building a graph node by node, in any order of ids.
 
-use super::order::{Cycle, Successors, program_order};
+use super::order::{Successors, cycle, program_order};
 use super::{Call, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names};
 use crate::ids::NodeIndex;
 use crate::trace::groups::{Declared, parse_metadata};
@@ -231,18 +231,14 @@ impl GraphBuilder {
         self.sort_by_id();
         self.drop_self()?;
         let with_control = self.policy != Dependencies::Data;
-        let sorted = self.link(with_control)?;
-        if !sorted {
-            match (self.order(), self.policy) {
-                (Ok(()), _) => {}
-                (Err(_), Dependencies::Auto) if self.has_control() => {
-                    self.graph.repairs.cyclic_control =
-                        self.preds.iter().filter(|&&p| is_control(p)).count() as u64;
-                    if !self.link(false)? {
-                        self.order().map_err(|cycle| self.cyclic(&cycle))?;
-                    }
-                }
-                (Err(cycle), _) => return Err(self.cyclic(&cycle)),
+        if !self.link(with_control) && !self.order() {
+            if self.policy != Dependencies::Auto || !self.has_control() {
+                return Err(self.cyclic());
+            }
+            let control = self.preds.iter().filter(|&&p| is_control(p));
+            self.graph.repairs.cyclic_control = control.count() as u64;
+            if !self.link(false) && !self.order() {
+                return Err(self.cyclic());
             }
         }
         let mut next = vec![0_u32; self.groups.keys().len()];
@@ -386,7 +382,7 @@ impl GraphBuilder {
 
     /// Builds the rows of successors, merging duplicates. Returns whether every node comes after
     /// all that it waits for, so that ascending order is program order and there is no cycle.
-    fn link(&mut self, with_control: bool) -> Result<bool, TraceError> {
+    fn link(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];
         let mut in_degree = vec![0_u32; n];
@@ -436,23 +432,28 @@ impl GraphBuilder {
         self.graph.in_degree = in_degree;
         self.graph.successor_start = start;
         self.graph.successors = list;
-        Ok(sorted)
+        sorted
     }
 
-    /// Brings collectives and messages into program order where ascending order is not.
-    fn order(&mut self) -> Result<(), Cycle> {
-        let graph = &self.graph;
-        let successors = Successors {
-            start: &graph.successor_start,
-            list: &graph.successors,
+    fn successors(&self) -> Successors<'_> {
+        Successors {
+            start: &self.graph.successor_start,
+            list: &self.graph.successors,
+        }
+    }
+
+    /// Brings collectives and messages into program order where ascending order is not. Returns
+    /// whether there is one, which a cycle prevents.
+    fn order(&mut self) -> bool {
+        let Some(order) = program_order(&self.successors(), &self.graph.in_degree) else {
+            return false;
         };
-        let order = program_order(&successors, &graph.in_degree)?;
         let mut place = vec![0_u32; order.len()];
         for (i, node) in order.iter().enumerate() {
             place[node.index()] = i as u32;
         }
         self.sort_details_by(|node| place[node.index()]);
-        Ok(())
+        true
     }
 
     fn sort_details(&mut self) {
@@ -471,9 +472,9 @@ impl GraphBuilder {
         }
     }
 
-    fn cyclic(&self, cycle: &Cycle) -> TraceError {
+    fn cyclic(&self) -> TraceError {
         const SHOWN: usize = 6;
-        let nodes = &cycle.0;
+        let nodes = cycle(&self.successors(), self.graph.len());
         let mut text = String::from("a cycle of dependencies: ");
         for node in nodes.iter().take(SHOWN) {
             let name = self.names.get(self.graph.name_of[node.index()]);

@@ -17,14 +17,12 @@ impl Successors<'_> {
     }
 }
 
-/// Why there is no order: the nodes on a cycle, each before the next.
-pub(super) struct Cycle(pub Vec<NodeIndex>);
-
-/// The smallest order, by index, in which every node comes after those it waits for.
+/// The smallest order, by index, in which every node comes after those it waits for; `None` when
+/// there is a cycle.
 pub(super) fn program_order(
     successors: &Successors<'_>,
     in_degree: &[u32],
-) -> Result<Vec<NodeIndex>, Cycle> {
+) -> Option<Vec<NodeIndex>> {
     let mut waiting = in_degree.to_vec();
     let mut ready: BinaryHeap<Reverse<u32>> = (0..in_degree.len() as u32)
         .filter(|&i| in_degree[i as usize] == 0)
@@ -40,17 +38,12 @@ pub(super) fn program_order(
             }
         }
     }
-    if order.len() == in_degree.len() {
-        return Ok(order);
-    }
-    // Only nodes that still wait can be on a cycle.
-    let left = |i: u32| waiting[i as usize] > 0;
-    let edges = (0..in_degree.len() as u32)
-        .filter(|&i| left(i))
-        .flat_map(|i| {
-            let to = successors.of(i).iter().map(|n| n.0).filter(|&n| left(n));
-            to.map(move |n| (i, n))
-        });
-    let cycle = super::cycle::short_cycle(in_degree.len(), edges).unwrap_or_default();
-    Err(Cycle(cycle.into_iter().map(NodeIndex).collect()))
+    (order.len() == in_degree.len()).then_some(order)
+}
+
+/// The nodes on a short cycle, each before the next; none when there is no cycle.
+pub(super) fn cycle(successors: &Successors<'_>, count: usize) -> Vec<NodeIndex> {
+    let edges = (0..count as u32).flat_map(|i| successors.of(i).iter().map(move |n| (i, n.0)));
+    let cycle = super::cycle::short_cycle(count, edges).unwrap_or_default();
+    cycle.into_iter().map(NodeIndex).collect()
 }
