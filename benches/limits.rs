@@ -236,9 +236,37 @@ fn growth(label: &str, small: Duration, large: Duration) {
 }
 
 fn main() {
-    let chain = |ranks, nodes| Pattern::Chain(Chain::new(ranks, nodes));
-    let parallel = |ranks, nodes| Pattern::DataParallel(DataParallel::with_nodes(ranks, nodes));
+    // `cargo bench --bench limits -- load` takes that part alone.
+    let asked: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
+    let wanted = |part: &str| asked.is_empty() || asked.iter().any(|a| a == part);
+    if wanted("load") {
+        loads();
+    }
+    if wanted("replay") {
+        replays();
+    }
+    if wanted("memory") {
+        println!("\nbytes per node beside 4 per edge, 1 rank; names are part of what is held");
+        println!(
+            "                                nodes  edges     graph     names      held  building   running"
+        );
+        memory("chain", chain(1, 1_000_000));
+        memory("data parallel", parallel(1, 1_000_000));
+    }
+}
 
+fn chain(ranks: u32, nodes: u32) -> Pattern {
+    Pattern::Chain(Chain::new(ranks, nodes))
+}
+
+fn parallel(ranks: u32, nodes: u32) -> Pattern {
+    Pattern::DataParallel(DataParallel::with_nodes(ranks, nodes))
+}
+
+fn loads() {
     println!(
         "load                            nodes  B/node  edges     GB/s   Mnodes/s  Medges/s    /copy  /frames"
     );
@@ -252,7 +280,9 @@ fn main() {
         );
     }
     growth("  growth", small, large);
+}
 
+fn replays() {
     println!("\nreplay, 8 ranks                 nodes  Mnodes/s  and prepare");
     let small = replay("chain", &job(chain(8, 100_000)));
     let large = replay("chain", &job(chain(8, 1_000_000)));
@@ -260,11 +290,4 @@ fn main() {
     let small = replay("data parallel", &job(parallel(8, 100_000)));
     let large = replay("data parallel", &job(parallel(8, 1_000_000)));
     growth("  growth", small, large);
-
-    println!("\nbytes per node beside 4 per edge, 1 rank; names are part of what is held");
-    println!(
-        "                                nodes  edges     graph     names      held  building   running"
-    );
-    memory("chain", chain(1, 1_000_000));
-    memory("data parallel", parallel(1, 1_000_000));
 }
