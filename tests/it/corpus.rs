@@ -1,0 +1,273 @@
+//! Traces of other tools, when the variable `CHAKRAM_CORPUS` names a folder that holds them:
+//! `astra-sim/cases.tar.zst` and `captures/gpu/chakra_json/chakra.0.et.zst`.
+
+use crate::harness::replay::Count;
+use chakram::collective::Algorithm;
+use chakram::compute::{ComputeModel, Peaks};
+use chakram::engine::{Options, Outcome, Prepared};
+use chakram::graph::{Dependencies, Graph};
+use chakram::ids::Rank;
+use chakram::machine::{Machine, NpuClass};
+use chakram::memory::{Attachment, LocalMemory, RemoteMemory};
+use chakram::topology::{Dimension, Shape, Topology};
+use chakram::trace::file::Contents;
+use chakram::trace::groups;
+use chakram::trace::rewrite::{Mode, rewrite};
+use chakram::units::{Bandwidth, Bytes, Span, Time};
+use chakram::workload::{Absent, Workload, WorkloadBuilder};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::PathBuf;
+
+/// Cases that are not replayed to the end, with a part of the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("u_R8_groups_nofile", "its group `1` is not declared"),
+    (
+        "u_x_cycle",
+        "a cycle of dependencies: 2 (comp) → 3 (comp) → 2",
+    ),
+    ("u_x_dup_id", "node 1: a second node with this id"),
+    ("u_x_lonely_recv", "rank 1 node 1 `recv` has no partner"),
+    ("u_x_lonely_send", "rank 0 node 1 `send` has no partner"),
+    ("u_x_missing_file", "rank 3 of 4 has no trace"),
+    (
+        "u_x_truncated",
+        "record 2, byte 74: 200 bytes are announced, 7 are left",
+    ),
+];
+
+/// Files that do not come back byte for byte, with a part of the reason.
+const NOT_CANONICAL: &[(&str, &str)] = &[
+    ("u_x_truncated/wl/wl.0.et", "record 2, byte 74"),
+    ("u_x_truncated/wl/wl.1.et", "record 2, byte 74"),
+];
+
+/// The files of a case: path to contents.
+type Case = BTreeMap<String, Vec<u8>>;
+
+fn corpus(file: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("CHAKRAM_CORPUS");
+    if folder.is_none() {
+        println!("skipped: CHAKRAM_CORPUS names no folder");
+    }
+    folder.map(|folder| PathBuf::from(folder).join(file))
+}
+
+fn cases() -> Option<BTreeMap<String, Case>> {
+    let packed = std::fs::read(corpus("astra-sim/cases.tar.zst")?).expect("the corpus is there");
+    let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");
+    let mut cases: BTreeMap<String, Case> = BTreeMap::new();
+    for entry in tar::Archive::new(&unpacked[..])
+        .entries()
+        .expect("it is tar")
+    {
+        let mut entry = entry.expect("it is tar");
+        let path = entry
+            .path()
+            .expect("paths are text")
+            .to_string_lossy()
+            .into_owned();
+        let path = path.trim_start_matches("./");
+        let Some((case, file)) = path
+            .split_once('/')
+            .filter(|(_, file)| !file.ends_with('/'))
+        else {
+            continue;
+        };
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).expect("it is tar");
+        if !file.is_empty() {
+            cases
+                .entry(case.to_owned())
+                .or_default()
+                .insert(file.to_owned(), bytes);
+        }
+    }
+    assert!(cases.len() > 200, "{} cases", cases.len());
+    Some(cases)
+}
+
+/// The rank of a trace among the files of a case.
+fn rank_of(file: &str) -> Option<u32> {
+    file.strip_prefix("wl/wl.")?
+        .strip_suffix(".et")?
+        .parse()
+        .ok()
+}
+
+/// The sizes of the dimensions, from the line `npus_count: [ 4, 8 ]`.
+fn sizes(case: &Case) -> Vec<u32> {
+    let text = std::str::from_utf8(&case["network.yml"]).expect("it is text");
+    let list = text
+        .lines()
+        .find_map(|line| line.strip_prefix("npus_count:"));
+    let list = list.expect("every network has sizes").trim();
+    let list = list
+        .strip_prefix('[')
+        .and_then(|l| l.split(']').next())
+        .expect("a list");
+    list.split(',')
+        .map(|n| n.trim().parse().expect("a size"))
+        .collect()
+}
+
+/// Switches of these sizes, on NPUs with memory beyond their own.
+fn machine(sizes: &[u32]) -> Machine {
+    let bandwidth = Bandwidth::new(50e9).expect("positive");
+    let latency = Span::from_ns(500);
+    let dimension = |&size: &u32| Dimension {
+        name: String::new(),
+        shape: Shape::Switch,
+        size,
+        bandwidth,
+        latency,
+    };
+    let topology = Topology::new(sizes.iter().map(dimension).collect()).expect("small");
+    let capacity = Bytes(1 << 50);
+    let class = NpuClass {
+        name: "npu".to_owned(),
+        peaks: Peaks::default(),
+        memory: LocalMemory {
+            bandwidth,
+            latency,
+            capacity,
+        },
+        lanes: 8,
+        host_lanes: 8,
+    };
+    let remote = RemoteMemory {
+        attachment: Attachment::Pool,
+        bandwidth,
+        latency,
+        capacity,
+    };
+    let algorithms = vec![Algorithm::Ring; sizes.len()];
+    Machine::uniform(
+        "corpus".to_owned(),
+        topology,
+        algorithms,
+        class,
+        Some(remote),
+    )
+    .expect("valid")
+}
+
+/// Replays a case to the end, or says why not.
+fn replay(case: &Case) -> Result<Outcome, String> {
+    let sizes = sizes(case);
+    let mut builder = WorkloadBuilder::default();
+    if let Some(text) = case.get("comm.json") {
+        let text = std::str::from_utf8(text).expect("it is text");
+        builder.declare(groups::parse_file(text).map_err(|e| e.to_string())?);
+    }
+    for (file, contents) in case {
+        let Some(rank) = rank_of(file) else { continue };
+        let (graph, binding) =
+            Graph::read(contents, rank, Dependencies::Auto).map_err(|e| e.to_string())?;
+        let graph = builder.graph(graph);
+        let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
+        added.map_err(|e| e.to_string())?;
+    }
+    let workload = builder.finish(Some(sizes.iter().product()), Absent::Refuse);
+    run(
+        &workload.map_err(|e| e.to_string())?,
+        &machine(&sizes),
+        Options::default(),
+    )
+}
+
+fn run(workload: &Workload, machine: &Machine, options: Options) -> Result<Outcome, String> {
+    let prepared = Prepared::new(workload, machine, &options).map_err(|e| e.to_string())?;
+    let (outcome, count) = prepared.run(Count::default()).map_err(|e| e.to_string())?;
+    assert_eq!(outcome.nodes, workload.nodes());
+    assert_eq!(
+        (count.issued, count.completed),
+        (outcome.nodes, outcome.nodes)
+    );
+    Ok(outcome)
+}
+
+/// Holds what happened against what is expected, and shows the difference.
+fn compare(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
+    let expected: BTreeMap<_, _> = expected.iter().copied().collect();
+    let mut faults = Vec::new();
+    for (name, why) in happened {
+        match expected.get(name.as_str()) {
+            Some(part) if why.contains(part) => {}
+            Some(part) => faults.push(format!("{name}: expected `{part}`, found {why}")),
+            None => faults.push(format!("{name}: unexpected: {why}")),
+        }
+    }
+    let fine = expected
+        .keys()
+        .filter(|name| !happened.contains_key(**name));
+    faults.extend(fine.map(|name| format!("{name}: nothing is wrong with it any more")));
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_case_replays_or_is_refused_for_a_reason() {
+    let Some(cases) = cases() else { return };
+    let mut refused = BTreeMap::new();
+    for (name, case) in &cases {
+        if let Err(why) = replay(case) {
+            refused.insert(name.clone(), why);
+        }
+    }
+    println!("{} cases, {} refused", cases.len(), refused.len());
+    compare(&refused, REFUSED);
+}
+
+#[test]
+fn every_file_comes_back_byte_for_byte() {
+    let Some(cases) = cases() else { return };
+    let mut changed = BTreeMap::new();
+    let mut files = 0;
+    for (name, case) in &cases {
+        for (file, contents) in case.iter().filter(|(file, _)| rank_of(file).is_some()) {
+            files += 1;
+            let why = match rewrite(contents, Mode::Encode) {
+                Ok(encoded) if encoded == contents[..] => continue,
+                Ok(_) => "other bytes".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            changed.insert(format!("{name}/{file}"), why);
+        }
+    }
+    println!("{files} files, {} changed", changed.len());
+    assert!(files > 1000, "{files} files");
+    compare(&changed, NOT_CANONICAL);
+}
+
+#[test]
+fn a_captured_trace_loads_and_replays() {
+    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+        return;
+    };
+    let contents = Contents::open(&path).expect("the corpus is there");
+    let contents = contents.as_slice();
+    assert_eq!(rewrite(contents, Mode::Encode).unwrap(), contents);
+    let (graph, binding) = Graph::read(contents, 0, Dependencies::Auto).unwrap();
+    // Control dependencies close cycles in this file, so only data hold.
+    assert_eq!((graph.len(), graph.edges()), (3664, 181_878));
+    assert!(graph.repairs().cyclic_control > 0, "{:?}", graph.repairs());
+    let both = Graph::read(contents, 0, Dependencies::Both).unwrap_err();
+    assert!(both.to_string().contains("cycle"), "{both}");
+    let mut builder = WorkloadBuilder::default();
+    let graph = builder.graph(graph);
+    builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
+    let workload = builder.finish(None, Absent::Mirror).unwrap();
+    let machine = Machine::preset("dgx-h100").unwrap();
+    let with = |compute| {
+        let options = Options {
+            compute,
+            absent: Absent::Mirror,
+            ..Options::default()
+        };
+        run(&workload, &machine, options).unwrap()
+    };
+    let recorded = with(ComputeModel::Recorded);
+    let scaled = with(ComputeModel::Scaled(0.5));
+    println!("recorded {recorded:?}, at half the time {scaled:?}");
+    assert!(recorded.makespan > scaled.makespan);
+}
