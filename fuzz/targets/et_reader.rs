@@ -2,6 +2,9 @@
 
 #![no_main]
 
+#[path = "../../tests/it/harness/coerce.rs"]
+mod coerce;
+
 #[path = "../../tests/it/harness/oracle.rs"]
 mod oracle;
 

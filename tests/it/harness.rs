@@ -1,5 +1,6 @@
 //! The bodies of the fuzz targets, which share these files, and the seeds that they start from.
 
+pub mod coerce;
 pub mod et_reader;
 pub mod machine_file;
 pub mod oracle;

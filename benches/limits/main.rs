@@ -5,6 +5,8 @@
 //! the variable `CHAKRAM_CORPUS` set to a folder, `captures/gpu/chakra_json/chakra.0.et.zst` inside of
 //! it is loaded too.
 
+mod counting;
+
 use chakram::engine::{Options, Prepared};
 use chakram::generate::{Chain, DataParallel, Job, Pattern};
 use chakram::graph::{Dependencies, Graph, Kind};
@@ -18,59 +20,11 @@ use chakram::trace::wire::Frames;
 use chakram::trace::write::TraceWriter;
 use chakram::units::Time;
 use chakram::workload::Workload;
+use counting::{held_since, reset_peak};
 use prost::Message;
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// Counts bytes that are held, and the most that ever were.
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is handed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(
-            HELD.fetch_add(layout.size(), Relaxed) + layout.size(),
-            Relaxed,
-        );
-        // SAFETY: as promised by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as promised by the caller.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let held = HELD.fetch_add(size, Relaxed) + size - layout.size();
-        HELD.fetch_sub(layout.size(), Relaxed);
-        PEAK.fetch_max(held, Relaxed);
-        // SAFETY: as promised by the caller.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Bytes held beyond `before`, and the most that were since the last call of [`reset_peak`].
-fn held_since(before: usize) -> (f64, f64) {
-    let since = |now: usize| now.saturating_sub(before) as f64;
-    (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
-}
-
-fn reset_peak() -> usize {
-    let now = HELD.load(Relaxed);
-    PEAK.store(now, Relaxed);
-    now
-}
 
 struct Nobody;
 
@@ -101,8 +55,8 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
 fn captured(nodes: u32) -> Vec<u8> {
     let job = Job::new(Pattern::DataParallel(DataParallel::with_nodes(8, nodes)));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
-    job.and_then(|job| Ok(job.nodes(0, &mut writer)))
-        .expect("the defaults make sense")
+    job.expect("the defaults make sense")
+        .nodes(0, &mut writer)
         .expect("a vector takes it");
     let plain = writer.into_inner();
     let mut frames = Frames::new(&plain);

@@ -1,0 +1,52 @@
+//! An allocator that counts.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Counts bytes that are held, and the most that ever were.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(
+            HELD.fetch_add(layout.size(), Relaxed) + layout.size(),
+            Relaxed,
+        );
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let held = HELD.fetch_add(size, Relaxed) + size - layout.size();
+        HELD.fetch_sub(layout.size(), Relaxed);
+        PEAK.fetch_max(held, Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes held beyond `before`, and the most that were since the last call of [`reset_peak`].
+pub fn held_since(before: usize) -> (f64, f64) {
+    let since = |now: usize| now.saturating_sub(before) as f64;
+    (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
+}
+
+/// Bytes held now; forgets the most that ever were.
+pub fn reset_peak() -> usize {
+    let now = HELD.load(Relaxed);
+    PEAK.store(now, Relaxed);
+    now
+}
