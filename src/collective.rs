@@ -213,19 +213,3 @@ impl Algorithm {
         }
     }
 }
-
-/// The factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: how often each byte of the
-/// buffer must cross the busiest port of `n` members at best (NCCL's performance notes).
-pub fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
-    let n = f64::from(n);
-    match kind {
-        CollectiveKind::AllReduce => 2.0 * (n - 1.0) / n,
-        CollectiveKind::AllGather
-        | CollectiveKind::ReduceScatter
-        | CollectiveKind::AllToAll
-        | CollectiveKind::Gather
-        | CollectiveKind::Scatter => (n - 1.0) / n,
-        CollectiveKind::Broadcast | CollectiveKind::Reduce => 1.0,
-        CollectiveKind::Barrier => 0.0,
-    }
-}

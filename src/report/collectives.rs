@@ -4,7 +4,6 @@
 //! before that is waiting, not work of the network.
 
 use super::{CollectiveRecord, Observer};
-use crate::collective::bus_factor;
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
 use crate::trace::CollectiveKind;
@@ -101,6 +100,22 @@ impl Observer for Collectives {
             let late = self.late.entry((record.group, record.kind)).or_default();
             *late.entry(rank).or_default() += record.waited;
         }
+    }
+}
+
+/// The factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: how often each byte of the
+/// buffer must cross the busiest port of `n` members at best (NCCL's performance notes).
+fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
+    let n = f64::from(n);
+    match kind {
+        CollectiveKind::AllReduce => 2.0 * (n - 1.0) / n,
+        CollectiveKind::AllGather
+        | CollectiveKind::ReduceScatter
+        | CollectiveKind::AllToAll
+        | CollectiveKind::Gather
+        | CollectiveKind::Scatter => (n - 1.0) / n,
+        CollectiveKind::Broadcast | CollectiveKind::Reduce => 1.0,
+        CollectiveKind::Barrier => 0.0,
     }
 }
 

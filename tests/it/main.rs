@@ -1,14 +1,18 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
 //! - `cases`: the goldens under `traces/`
+//! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `readers`: the two readers of traces against each other, and files of every kind
+//! - `rooms`: who may import whom, and which package has which door
 //! - `timeline`: the picture of a replay, parsed back
 
 mod cases;
+mod corpus;
 mod harness;
 mod physics;
 mod readers;
+mod rooms;
 mod timeline;

@@ -90,7 +90,7 @@ const PROTO: &[&str] = &["trace/proto.rs", "trace/write.rs", "trace/rewrite.rs"]
 /// unit tests also may.
 const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("anstream", COMMAND_LINE, &[]),
-    ("anstyle", COMMAND_LINE, &[]),
+    ("anstyle", &["cli.rs", "cli/", "report/text.rs"], &[]),
     ("blake3", &["trace/", "cli/"], &[]),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
