@@ -17,10 +17,10 @@ fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
     }
 }
 
-/// (rank, id) of the nodes that wait and of those in the circle.
 /// Ranks and ids of nodes.
 type Places = Vec<(u32, u64)>;
 
+/// The nodes that wait, and those in the circle.
 fn places(stuck: &Stuck) -> (Places, Places) {
     let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
     let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
