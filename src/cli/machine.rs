@@ -77,7 +77,7 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 }
 
 /// The width of each column of the list but the last, and of all together.
-const NAME: usize = 9;
+const NAME: usize = 11;
 const NPUS: usize = 6;
 const DIMENSIONS: usize = 30;
 const WIDTH: usize = 100;
@@ -212,6 +212,7 @@ mod tests {
     #[test]
     fn the_list_fits_100_columns_and_names_every_preset() {
         let (text, _) = output(&["list"]).unwrap();
+        assert!(PRESETS.iter().all(|preset| preset.name.len() <= NAME));
         assert!(
             text.lines().all(|line| line.chars().count() <= WIDTH),
             "{text}"

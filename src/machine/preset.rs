@@ -27,7 +27,18 @@ macro_rules! presets {
 }
 
 presets!(
-    "dgx-a100", "dgx-h100", "tpu-v4", "w-1d-350", "w-1d-500", "w-1d-600", "w-2d", "conv-3d",
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-h200",
+    "dgx-b200",
+    "gb200-nvl72",
+    "mi300x",
+    "tpu-v4",
+    "w-1d-350",
+    "w-1d-500",
+    "w-1d-600",
+    "w-2d",
+    "conv-3d",
     "conv-4d",
 );
 
@@ -145,12 +156,17 @@ fn edits(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
     use crate::machine::Machine;
+    use crate::topology::Shape;
     use crate::trace::Dtype;
 
     /// (name, NPUs, bf16 TFLOP/s, GB/s of each dimension)
     const FIGURES: &[(&str, u32, f64, &[f64])] = &[
         ("dgx-a100", 8, 312.0, &[300.0, 25.0]),
         ("dgx-h100", 8, 989.4, &[450.0, 50.0]),
+        ("dgx-h200", 8, 989.4, &[450.0, 50.0]),
+        ("dgx-b200", 8, 2250.0, &[900.0, 50.0]),
+        ("gb200-nvl72", 72, 2500.0, &[900.0, 50.0]),
+        ("mi300x", 8, 1307.4, &[448.0, 50.0]),
         ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
         ("w-1d-350", 512, 234.0, &[350.0]),
         ("w-1d-500", 512, 234.0, &[500.0]),
@@ -175,6 +191,49 @@ mod tests {
                 .collect();
             assert_eq!(found, *bandwidths, "{name}");
         }
+    }
+
+    #[test]
+    fn presets_agree_with_the_totals_of_their_nodes() {
+        // (name, NPUs of a node or rack, and what datasheets give for all of them together: PFLOP/s
+        // of fp8 or int8 with sparsity, which doubles it, GB of memory, TB/s over its links in both
+        // directions, Gb/s of its network ports.) MI300X: 8 x 896 GB/s = 7.168 TB/s.
+        let totals = [
+            ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
+            ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),
+            ("dgx-b200", 8.0, 72.0, 1440.0, 14.4, 3200.0),
+            ("gb200-nvl72", 72.0, 720.0, 13_400.0, 130.0, 28_800.0),
+            ("mi300x", 8.0, 41.8, 1536.0, 7.168, 3200.0),
+        ];
+        let near = |found: f64, total: f64| (found / total - 1.0).abs() < 0.015;
+        for (name, npus, sparse, memory, links, ports) in totals {
+            let machine = Machine::preset(name).unwrap();
+            let class = &machine.classes()[0];
+            for dtype in [Dtype::Fp8, Dtype::Int8] {
+                let rate = class.peaks.get(dtype).unwrap().per_second();
+                assert!(near(2.0 * rate * npus, sparse * 1e15), "{name} {dtype:?}");
+            }
+            let capacity = class.memory.capacity.0 as f64;
+            assert!(near(capacity * npus, memory * 1e9), "{name}");
+            let [inner, outer] = machine.topology().dimensions() else {
+                panic!("{name}")
+            };
+            let inner = inner.bandwidth.bytes_per_second();
+            assert!(near(2.0 * inner * npus, links * 1e12), "{name}");
+            let outer = outer.bandwidth.bytes_per_second();
+            assert!(near(8.0 * outer * npus, ports * 1e9), "{name}");
+            assert!(machine.scalable(), "{name}");
+        }
+        // 7 links of 64 GB/s, one to each of the 7 others.
+        let machine = Machine::preset("mi300x").unwrap();
+        let fabric = &machine.topology().dimensions()[0];
+        assert_eq!(fabric.shape, Shape::FullyConnected);
+        let links = f64::from(fabric.size - 1);
+        assert_eq!(fabric.bandwidth.bytes_per_second(), links * 64e9);
+        // NVLink-C2C: 900 GB/s in both directions, for the two NPUs of a Grace.
+        let machine = Machine::preset("gb200-nvl72").unwrap();
+        let host = machine.remote().unwrap();
+        assert_eq!(host.bandwidth.bytes_per_second(), 900e9 / 2.0 / 2.0);
     }
 
     #[test]
@@ -204,6 +263,12 @@ mod tests {
         assert_eq!(machine.topology().npus(), 32);
         assert_eq!(machine.topology().dimensions()[1].size, 4);
         assert_eq!(Machine::load("dgx-h100x04").unwrap().topology().npus(), 32);
+        // 72 x 2 NPUs; 8 x 4, of a preset whose own name ends in x.
+        assert_eq!(
+            Machine::load("gb200-nvl72x2").unwrap().topology().npus(),
+            144
+        );
+        assert_eq!(Machine::load("mi300xx4").unwrap().topology().npus(), 32);
         let one = Machine::load("dgx-h100").unwrap();
         assert_eq!(
             one.topology().dimensions()[0],
@@ -239,6 +304,7 @@ mod tests {
             text.contains("did you mean `dgx-h100`?") && text.contains("conv-4d"),
             "{text}"
         );
+        assert!(error("mi300x4").contains("did you mean `mi300x`?"));
         assert!(error("DGX-A1OO").contains("presets are dgx-a100, dgx-h100"));
         assert!(!error("laptop").contains("did you mean"));
         assert!(error("").contains("no machine is called \"\""));
