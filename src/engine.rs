@@ -408,11 +408,12 @@ impl<'a, O: Observer> Engine<'a, O> {
                 let turns = &mut self.turns[slot.group as usize];
                 if turns.ready(slot.member, sequence, node.0) {
                     self.enqueue(now, instance, node);
-                    let turns =
-                        |e: &mut Self| e.turns[slot.group as usize].next_parked(slot.member);
-                    while let Some(parked) = turns(self) {
-                        self.enqueue(now, instance, NodeIndex(parked));
-                    }
+                }
+                let parked = |e: &mut Self| e.turns[slot.group as usize].next_parked();
+                while let Some((member, node)) = parked(self) {
+                    let rank = self.plan.groups[slot.group as usize].members[member as usize];
+                    let instance = self.plan.instance_of[rank.index()];
+                    self.enqueue(now, instance, NodeIndex(node));
                 }
             }
             _ => self.enqueue(now, instance, node),

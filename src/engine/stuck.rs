@@ -112,10 +112,7 @@ impl<O: Observer> Engine<'_, O> {
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
         Some((
-            format!(
-                "its turn: the group's collective {before} was ready first on another rank and \
-                 goes first here too{text}"
-            ),
+            format!("its turn, which is behind that of the group's collective {before}{text}"),
             other,
         ))
     }

@@ -1,12 +1,14 @@
 //! Whose turn it is: lanes, collectives of one group, collectives of several.
 
-use super::lines::{Line, call, kernel};
-use super::rig::{dim, job, machine, replay, replay_with, stepwise};
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Log, cases, dim, job, machine, replay, replay_with, stepwise};
 use chakram::collective::Algorithm::Ring;
 use chakram::generate::{Collective, Job, Pattern};
 use chakram::machine::Machine;
 use chakram::topology::Shape;
 use chakram::trace::CollectiveKind as K;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 /// Steps of 500 ns + 20 ns per 1,000 B.
 fn ring_of(n: u32) -> Machine {
@@ -73,13 +75,16 @@ fn a_collective_that_is_ready_first_goes_first() {
 }
 
 /// Rank 0 is ready for the second at 0 and for the first at 10,000 ns; rank 1 for the first at
-/// 1,000 and for the second at 2,000 ns. The second was ready first anywhere, so it goes first on
-/// both: both arrive by 2,000 ns, one message each way and back. Rank 1 sends its part at 2,000 and
-/// rank 0 has it 700 ns later; rank 0's part was there at 700. Rank 1 has sent at 2,200 ns and
-/// begins to gather; rank 0 at 2,700. So rank 0 has all at 2,900 (begun to receive at 2,200 + 500,
-/// when the first part is in), and rank 1 at 2,700 + 700.
+/// 1,000 and for the second at 2,000 ns. While rank 1 is not ready for the second, it does not go
+/// first; the first has its turn when rank 1 is ready for it. Rank 1's part is there at 10,000 ns,
+/// so rank 0 begins to gather when its own has left, at 10,200, and rank 1 when it has that, at
+/// 10,700. Rank 1 has all at 10,200 + 700, rank 0 at 10,700 + 700 ns.
+///
+/// Then the second: rank 1 sends at 10,900, until 11,100; rank 0 at 11,400, until 11,600, when the
+/// other's part is just in. Rank 1 has rank 0's at 12,100, and gathers until 12,300; rank 0 has
+/// that at 12,800. Rank 0 gathers from 11,600, and rank 1 has that at 12,300.
 #[test]
-fn the_order_of_turns_is_the_same_on_all_members() {
+fn program_order_holds_until_all_are_ready() {
     let ranks = [
         vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![
@@ -90,12 +95,99 @@ fn the_order_of_turns_is_the_same_on_all_members() {
         ],
     ];
     let replay = replay(&job(&ranks, &[]), &ring_of(2));
-    assert_eq!((replay.end(0, 3), replay.end(1, 4)), (2_900_000, 3_400_000));
-    // Rank 1 takes its turn at the first at 3,400 ns, rank 0 at 10,000 ns: rank 1's part is there
-    // by then, so rank 0 begins to gather when its own part has left, at 10,200, and rank 1 when it
-    // has that part, at 10,700. Rank 1 has all at 10,200 + 700, rank 0 at 10,700 + 700.
     assert_eq!(
         (replay.end(0, 2), replay.end(1, 2)),
         (11_400_000, 10_900_000)
     );
+    assert_eq!(
+        (replay.end(0, 3), replay.end(1, 4)),
+        (12_800_000, 12_300_000)
+    );
+}
+
+/// The same with rank 1 ready for the second at 500 ns, before it is for the first: all are ready,
+/// the second goes first, on both at 500 ns.
+#[test]
+fn one_that_all_are_ready_for_overtakes() {
+    let ranks = [
+        vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
+        vec![
+            kernel(1000),
+            all_reduce().after(&[1]),
+            kernel(500).on(1),
+            all_reduce().after(&[3]),
+        ],
+    ];
+    let replay = replay(&job(&ranks, &[]), &ring_of(2));
+    let ends = (replay.end(0, 3), replay.end(1, 4));
+    assert_eq!(ends, (500_000 + T, 500_000 + T));
+}
+
+/// A collective whose members depend on different things, and on each other, in program order: the
+/// second is ready first on rank 0, but on rank 1 it waits for the first. The first has to go first.
+#[test]
+fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
+    let ranks = [
+        vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
+        vec![all_reduce(), all_reduce().after(&[1])],
+    ];
+    let workload = job(&ranks, &[]);
+    let machine = ring_of(2);
+    let prepared = chakram::engine::Prepared::new(&workload, &machine, &Default::default());
+    let result = prepared.unwrap().run(Log::default());
+    assert!(result.is_ok(), "{}", result.unwrap_err());
+}
+
+/// Three ranks. The second is ready first on rank 0; on rank 2 it waits for a message that rank 1
+/// sends after the first. No trace alone shows that the first has to go first.
+#[test]
+fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
+    let ranks = [
+        vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
+        vec![all_reduce(), all_reduce(), send(2, 8).after(&[1])],
+        vec![all_reduce(), receive(1, 8), all_reduce().after(&[2])],
+    ];
+    assert_eq!(replay(&job(&ranks, &[]), &ring_of(3)).outcome.nodes, 9);
+}
+
+/// One rank's trace: `calls` all-reduces among kernels, each node behind up to two before it.
+fn any_trace(calls: usize) -> impl Strategy<Value = Vec<Line>> {
+    let kernels = prop::collection::vec((0_u64..3, 0_i64..3), calls + 1);
+    let behind = prop::collection::vec((any::<[prop::sample::Index; 2]>(), 0_usize..3), 2 * calls);
+    let lanes = prop::collection::vec(prop::option::of(0_i64..3), calls);
+    (kernels, behind, lanes).prop_map(move |(kernels, behind, lanes)| {
+        let mut lines = vec![kernel(kernels[calls].0 * 700)];
+        for i in 0..2 * calls {
+            let (nodes, count) = &behind[i];
+            let ids: BTreeSet<u64> = nodes[..*count]
+                .iter()
+                .map(|node| node.index(lines.len()) as u64 + 1)
+                .collect();
+            let ids: Vec<_> = ids.into_iter().collect();
+            let line = match i % 2 {
+                0 => kernel(kernels[i / 2].0 * 700).on(kernels[i / 2].1),
+                _ => Line {
+                    lane: lanes[i / 2],
+                    ..all_reduce()
+                },
+            };
+            lines.push(line.after(&ids));
+        }
+        lines
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    /// Whatever the collectives of one group depend on, if program order could carry them out, so
+    /// can the turns; lanes are held on the way, too.
+    #[test]
+    fn what_runs_in_program_order_is_never_stuck(
+        ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),
+    ) {
+        let nodes: usize = ranks.iter().map(Vec::len).sum();
+        let replay = replay(&job(&ranks, &[]), &ring_of(3));
+        prop_assert_eq!(replay.outcome.nodes, nodes as u64);
+    }
 }
