@@ -95,6 +95,7 @@ impl TraceError {
     }
 
     /// Bytes that break the format, found at `offset`.
+    #[cold]
     pub(crate) fn malformed(offset: usize, found: impl Into<String>) -> Self {
         Self::Malformed {
             place: Place {
@@ -106,6 +107,7 @@ impl TraceError {
     }
 
     /// A node that makes no sense.
+    #[cold]
     pub(crate) fn refused(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Refused {
             place: Place {

@@ -72,6 +72,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[cold]
     fn long_varint(&mut self) -> Result<u64, TraceError> {
         let mut value = 0_u64;
         for (i, &byte) in self.rest.iter().take(10).enumerate() {
@@ -104,15 +105,18 @@ impl<'a> Cursor<'a> {
                 self.rest = tail;
                 Ok(head)
             }
-            _ => Err(TraceError::malformed(
-                self.offset(),
-                format!("{n} bytes are announced, {} are left", self.rest.len()),
-            )),
+            _ => Err(self.too_few(n)),
         }
     }
 
+    #[cold]
+    fn too_few(&self, n: u64) -> TraceError {
+        let found = format!("{n} bytes are announced, {} are left", self.rest.len());
+        TraceError::malformed(self.offset(), found)
+    }
+
     /// The next field: its number and its value.
-    #[inline]
+    #[inline(always)]
     pub fn field(&mut self) -> Result<(u32, Raw<'a>), TraceError> {
         let start = self.offset();
         let key = self.varint()?;
@@ -139,21 +143,18 @@ impl<'a> Cursor<'a> {
                 Raw::Group
             }
             5 => Raw::Fixed32(self.fixed32()?),
-            other => {
-                return Err(TraceError::malformed(
-                    start,
-                    format!("field {number} has wire type {other}, which does not exist here"),
-                ));
-            }
+            other => return Err(no_wire_type(start, number, other)),
         };
         Ok((number, raw))
     }
 
+    #[inline]
     fn fixed64(&mut self) -> Result<u64, TraceError> {
         let bytes = self.take(8)?;
         Ok(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
     }
 
+    #[inline]
     fn fixed32(&mut self) -> Result<u32, TraceError> {
         let bytes = self.take(4)?;
         Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
@@ -198,6 +199,12 @@ impl<'a> Cursor<'a> {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn no_wire_type(start: usize, number: u32, kind: u64) -> TraceError {
+    let found = format!("field {number} has wire type {kind}, which does not exist here");
+    TraceError::malformed(start, found)
 }
 
 /// The values of a repeated varint field, packed or not.
