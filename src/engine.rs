@@ -369,14 +369,8 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// Gives freed lanes to the nodes that queue for them, and posts the nodes that became ready.
     #[inline]
     fn hand_out(&mut self, now: Time) {
-        while let Some((instance, lane)) = self.freed.pop() {
-            let state = &mut self.lanes[lane as usize];
-            if state.holder == 0
-                && let Some(node) = state.queue.pop_front()
-            {
-                state.holder = node + 1;
-                self.issue(now, instance, NodeIndex(node));
-            }
+        if !self.freed.is_empty() {
+            self.refill(now);
         }
         if self.ready.is_empty() {
             return;
@@ -390,6 +384,23 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
         ready.clear();
         self.ready = ready;
+    }
+
+    /// Gives freed lanes to the nodes that queue for them, by rank and lane.
+    fn refill(&mut self, now: Time) {
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.sort_unstable();
+        for &(instance, lane) in &freed {
+            let state = &mut self.lanes[lane as usize];
+            if state.holder == 0
+                && let Some(node) = state.queue.pop_front()
+            {
+                state.holder = node + 1;
+                self.issue(now, instance, NodeIndex(node));
+            }
+        }
+        freed.clear();
+        self.freed = freed;
     }
 
     /// A ready node asks for what it needs first.

@@ -174,6 +174,8 @@ impl Plan {
     /// Finds the group on the machine behind each slot of each instance.
     fn bind_groups(&mut self, workload: &Workload, machine: &Machine) {
         let mut known: BTreeMap<(GroupId, u32, Vec<u32>), u32> = BTreeMap::new();
+        // A mask that leaves nobody out is no mask.
+        let mut whole: BTreeMap<GroupId, u32> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph(instance);
             let npu = self.instances[i].npu;
@@ -200,10 +202,15 @@ impl Plan {
                         fixed.iter().all(|&(d, c)| at(d) == c)
                     };
                     let members: Vec<Rank> = all.iter().filter(inside).copied().collect();
-                    let dimensions = (!fixed.is_empty()).then_some(slot.dimensions).flatten();
+                    let new = self.groups.len() as u32;
+                    let everyone = members.len() == all.len();
+                    if everyone && *whole.entry(id).or_insert(new) != new {
+                        return whole[&id];
+                    }
+                    let dimensions = slot.dimensions.filter(|_| !everyone);
                     let plan = self.group(id, dimensions, members, machine);
                     self.groups.push(plan);
-                    self.groups.len() as u32 - 1
+                    new
                 });
                 let members = &self.groups[group as usize].members;
                 // Usually the members are in order, and then this is quick.

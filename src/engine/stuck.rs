@@ -187,7 +187,8 @@ impl<O: Observer> Engine<'_, O> {
         format!("{} {left}", self.reference(vertex))
     }
 
-    /// Follows waits from `start` until they come back, and returns the posted nodes on the circle.
+    /// Follows waits from `start` until they come back, and returns the nodes of the circle that
+    /// wait for, or are waited for by, something else than their rank's own dependencies.
     fn circle(&self, start: Vertex) -> Vec<NodeRef> {
         let mut blockers = Blockers::default();
         let mut seen = BTreeSet::new();
@@ -195,9 +196,7 @@ impl<O: Observer> Engine<'_, O> {
         let mut at = start;
         while seen.insert(at) {
             path.push(at);
-            let running = &self.instances[at.0 as usize];
-            let posted = self.waiting[running.first_node + at.1.index()] == 0;
-            let next = if posted {
+            let next = if self.is_posted(at) {
                 self.wait_of(at).1
             } else {
                 blockers.of(self, at)
@@ -208,11 +207,19 @@ impl<O: Observer> Engine<'_, O> {
             }
         }
         let from = path.iter().position(|&v| v == at).unwrap_or(0);
-        let posted = path[from..].iter().filter(|v| {
-            let running = &self.instances[v.0 as usize];
-            self.waiting[running.first_node + v.1.index()] == 0
+        // Nodes that only wait within their own rank are left out, but for those that others wait for.
+        let circle = &path[from..];
+        let named = circle.iter().enumerate().filter(|&(i, &vertex)| {
+            let before = circle[(i + circle.len() - 1) % circle.len()];
+            self.is_posted(vertex) || self.is_posted(before)
         });
-        posted.map(|&v| self.reference(v)).collect()
+        named.map(|(_, &vertex)| self.reference(vertex)).collect()
+    }
+
+    /// Whether all that a node depends on is complete.
+    fn is_posted(&self, (instance, node): Vertex) -> bool {
+        let running = &self.instances[instance as usize];
+        self.waiting[running.first_node + node.index()] == 0
     }
 }
 
