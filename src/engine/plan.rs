@@ -72,6 +72,8 @@ pub(super) struct GroupPlan {
     /// For each phase: its algorithm, and the path that all its messages take, if it is one.
     pub phases: Vec<(Algorithm, Option<Path>)>,
     pub calls: Vec<CallPlan>,
+    /// Whether some member's lane for these collectives serves anything else too.
+    pub gathers: bool,
 }
 
 /// A group slot of an instance, bound.
@@ -106,6 +108,8 @@ pub(super) struct Shared {
     pub lanes: Vec<u32>,
     /// How many lanes of the NPU are used.
     pub lane_count: u32,
+    /// For each group slot: whether its collectives share a lane with anything else.
+    pub mixed: Vec<bool>,
     /// What the prices rest on.
     pub basis: Basis,
 }
@@ -174,12 +178,15 @@ impl Plan {
     /// Finds the group on the machine behind each slot of each instance.
     fn bind_groups(&mut self, workload: &Workload, machine: &Machine) {
         let mut known: BTreeMap<(GroupId, u32, Vec<u32>), u32> = BTreeMap::new();
+        // The members of each group, parted by the dimensions that a mask leaves out.
+        let mut parted: BTreeMap<(GroupId, u32), BTreeMap<Vec<u32>, Vec<Rank>>> = BTreeMap::new();
         // A mask that leaves nobody out is no mask.
         let mut whole: BTreeMap<GroupId, u32> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph(instance);
             let npu = self.instances[i].npu;
-            for (slot, &id) in graph.group_slots().iter().zip(&instance.groups) {
+            let slots = graph.group_slots().iter().zip(&instance.groups);
+            for (slot_index, (slot, &id)) in slots.enumerate() {
                 // With only some dimensions taking part, the members that differ from this rank in
                 // the others are left out.
                 let fixed: Vec<(usize, u32)> = match slot.dimensions {
@@ -193,15 +200,21 @@ impl Plan {
                 let mask = fixed
                     .iter()
                     .fold(u32::MAX, |m, &(d, _)| m & !(1 << d.min(31)));
-                let key = (id, mask, fixed.iter().map(|&(_, c)| c).collect());
+                let place: Vec<u32> = fixed.iter().map(|&(_, c)| c).collect();
+                let key = (id, mask, place.clone());
                 let group = *known.entry(key).or_insert_with(|| {
                     let all = &workload.groups()[id.index()].members;
-                    let inside = |rank: &&Rank| {
-                        let npu = self.npu_of[rank.index()];
-                        let at = |d| machine.topology().coordinate(npu, d);
-                        fixed.iter().all(|&(d, c)| at(d) == c)
-                    };
-                    let members: Vec<Rank> = all.iter().filter(inside).copied().collect();
+                    let parts = parted.entry((id, mask)).or_insert_with(|| {
+                        let mut parts: BTreeMap<Vec<u32>, Vec<Rank>> = BTreeMap::new();
+                        for rank in all {
+                            let npu = self.npu_of[rank.index()];
+                            let at = |&(d, _): &(usize, u32)| machine.topology().coordinate(npu, d);
+                            let place = fixed.iter().map(at).collect();
+                            parts.entry(place).or_default().push(*rank);
+                        }
+                        parts
+                    });
+                    let members = parts.remove(&place).expect("this rank is one of them");
                     let new = self.groups.len() as u32;
                     let everyone = members.len() == all.len();
                     if everyone && *whole.entry(id).or_insert(new) != new {
@@ -212,6 +225,8 @@ impl Plan {
                     self.groups.push(plan);
                     new
                 });
+                let mixed = &self.shared[self.instances[i].shared as usize].mixed;
+                self.groups[group as usize].gathers |= mixed[slot_index];
                 let members = &self.groups[group as usize].members;
                 // Usually the members are in order, and then this is quick.
                 let member = members
@@ -251,6 +266,7 @@ impl Plan {
             extent,
             members,
             calls: Vec::new(),
+            gathers: false,
         }
     }
 }
@@ -404,9 +420,46 @@ fn share(
     Ok(Shared {
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
+        mixed: mixed_slots(graph, &lanes),
         lanes,
         basis,
     })
+}
+
+/// For each group slot of `graph`: whether a lane of the NPU on which its collectives run also runs
+/// other nodes, given the NPU's lane of each lane of the graph.
+fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
+    /// Who uses a lane.
+    #[derive(Clone, Copy, PartialEq)]
+    enum User {
+        Nobody,
+        Slot(u32),
+        Several,
+    }
+    let count = lanes.iter().filter(|&&lane| lane != NONE).max();
+    let mut users = vec![User::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
+    for node in graph.nodes() {
+        let lane = lanes[graph.lane(node) as usize];
+        if lane == NONE {
+            continue;
+        }
+        let user = match graph.kind(node) {
+            Kind::Collective => User::Slot(graph.call(node).group),
+            _ => User::Several,
+        };
+        let known = &mut users[lane as usize];
+        *known = match *known {
+            User::Nobody => user,
+            same if same == user => same,
+            _ => User::Several,
+        };
+    }
+    let mut mixed = vec![false; graph.group_slots().len()];
+    for call in graph.calls() {
+        let lane = lanes[graph.lane(call.node) as usize];
+        mixed[call.group as usize] |= users[lane as usize] == User::Several;
+    }
+    mixed
 }
 
 /// The members of a group, shortened for messages.

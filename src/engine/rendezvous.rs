@@ -6,48 +6,58 @@
 //! every member is ready for it: on a member that is not, it may depend on the one that it would
 //! overtake. So a turn that is given never waits for one that is not, and what runs in program order
 //! is never stuck here.
+//!
+//! A group whose collectives share a lane with anything else *gathers*: each of its collectives has its
+//! turn only when every member is ready, and then all of them queue for their lanes at once. Lanes
+//! therefore see the collectives of all such groups in one order, and whoever holds a lane waits for
+//! nobody who queues behind it.
 
 use super::plan::{GroupPlan, NONE};
+use std::collections::BTreeMap;
 
 /// One group's turns and its collectives in flight.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// For each collective: its turn, or [`NONE`] while it has none.
     turn_of: Vec<u32>,
+    /// The collectives that have turns, in their order.
+    order: Vec<u32>,
     /// For each collective: present members that are not ready for it.
     unready: Vec<u32>,
     /// For each collective: its run, or [`NONE`].
     pub run_of: Vec<u32>,
     /// Present members.
     present: u32,
+    /// Whether turns wait for every member.
+    gathers: bool,
     /// The first collective in program order that has no turn.
     first: u32,
-    /// Turns given out.
-    given: u32,
     /// The next turn of each member.
     next: Vec<u32>,
-    /// Members that are ready and whose turn has not come: (member, collective, node).
-    parked: Vec<(u32, u32, u32)>,
-    /// Whether a turn was given or taken since nobody parked was found due.
-    moved: bool,
+    /// Nodes of members that are ready and whose turn has not come, by member and collective.
+    parked: BTreeMap<(u32, u32), u32>,
+    /// Members whose turn may have come, the lowest last.
+    due: Vec<u32>,
 }
 
 impl Turns {
     pub fn new(plan: &GroupPlan) -> Self {
-        Self::of(plan.calls.len(), plan.members.len(), plan.present)
+        let (calls, members) = (plan.calls.len(), plan.members.len());
+        Self::of(calls, members, plan.present, plan.gathers)
     }
 
-    fn of(calls: usize, members: usize, present: u32) -> Self {
+    fn of(calls: usize, members: usize, present: u32, gathers: bool) -> Self {
         Self {
             turn_of: vec![NONE; calls],
+            order: Vec::new(),
             unready: vec![present; calls],
             run_of: vec![NONE; calls],
             present,
+            gathers,
             first: 0,
-            given: 0,
             next: vec![0; members],
-            parked: Vec::new(),
-            moved: false,
+            parked: BTreeMap::new(),
+            due: Vec::new(),
         }
     }
 
@@ -58,52 +68,55 @@ impl Turns {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
-        if self.turn_of[sequence as usize] == NONE && (everyone || sequence == self.first) {
+        let first = sequence == self.first && !self.gathers;
+        if self.turn_of[sequence as usize] == NONE && (everyone || first) {
             self.give(sequence);
         }
-        if self.is_turn(member, sequence) {
+        if self.turn_of[sequence as usize] == self.next[member as usize] {
             self.next[member as usize] += 1;
-            self.moved = true;
+            self.due.push(member);
             return true;
         }
-        self.parked.push((member, sequence, node));
+        self.parked.insert((member, sequence), node);
         false
     }
 
     /// Gives `sequence` its turn, and then those that became the first and that somebody waits for.
     fn give(&mut self, sequence: u32) {
-        self.turn_of[sequence as usize] = self.given;
-        self.given += 1;
-        self.moved = true;
+        self.turn_of[sequence as usize] = self.order.len() as u32;
+        self.order.push(sequence);
         while let Some(turn) = self.turn_of.get_mut(self.first as usize) {
             if *turn == NONE {
-                if self.unready[self.first as usize] == self.present {
-                    return;
+                if self.gathers || self.unready[self.first as usize] == self.present {
+                    break;
                 }
-                *turn = self.given;
-                self.given += 1;
+                *turn = self.order.len() as u32;
+                self.order.push(self.first);
             }
             self.first += 1;
         }
-    }
-
-    fn is_turn(&self, member: u32, sequence: u32) -> bool {
-        self.turn_of[sequence as usize] == self.next[member as usize]
+        if !self.parked.is_empty() {
+            self.due.extend((0..self.next.len() as u32).rev());
+        }
     }
 
     /// A parked node whose turn has come, with its member.
     #[inline]
     pub fn next_parked(&mut self) -> Option<(u32, u32)> {
-        if !self.moved || self.parked.is_empty() {
+        if self.parked.is_empty() {
+            self.due.clear();
             return None;
         }
-        let due = |&(member, sequence, _): &(u32, u32, u32)| self.is_turn(member, sequence);
-        let found = self.parked.iter().position(due);
-        self.moved = found.is_some();
-        let found = found?;
-        let (member, _, node) = self.parked.swap_remove(found);
-        self.next[member as usize] += 1;
-        Some((member, node))
+        while let Some(&member) = self.due.last() {
+            let next = &mut self.next[member as usize];
+            let sequence = self.order.get(*next as usize);
+            if let Some(node) = sequence.and_then(|&s| self.parked.remove(&(member, s))) {
+                *next += 1;
+                return Some((member, node));
+            }
+            self.due.pop();
+        }
+        None
     }
 
     /// The collective that `member`, which is ready for `sequence`, must take before it, if there
@@ -111,11 +124,10 @@ impl Turns {
     pub fn blocked_by(&self, member: u32, sequence: u32) -> Option<u32> {
         let next = self.next[member as usize];
         let turn = self.turn_of[sequence as usize];
-        if turn < next {
+        if turn < next || (turn == NONE && self.gathers) {
             return None;
         }
-        let taken = self.turn_of.iter().position(|&t| t == next);
-        let before = taken.map_or(self.first, |sequence| sequence as u32);
+        let before = self.order.get(next as usize).copied().unwrap_or(self.first);
         (before != sequence).then_some(before)
     }
 }
@@ -126,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
-        let mut turns = Turns::of(2, 2, 2);
+        let mut turns = Turns::of(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 before.
         assert!(!turns.ready(0, 1, 70));
         assert_eq!(
@@ -143,12 +155,24 @@ mod tests {
 
     #[test]
     fn one_that_all_are_ready_for_goes_first() {
-        let mut turns = Turns::of(2, 2, 2);
+        let mut turns = Turns::of(2, 2, 2, false);
         assert!(!turns.ready(0, 1, 70));
         assert!(turns.ready(1, 1, 81));
         assert_eq!(turns.next_parked(), Some((0, 70)));
         assert!(turns.ready(1, 0, 80));
         assert!(turns.ready(0, 0, 71));
         assert_eq!(turns.blocked_by(0, 0), None);
+    }
+
+    #[test]
+    fn a_group_that_gathers_lets_all_members_go_at_once() {
+        let mut turns = Turns::of(2, 3, 3, true);
+        assert!(!turns.ready(0, 0, 70));
+        assert!(!turns.ready(2, 0, 90));
+        assert_eq!((turns.next_parked(), turns.blocked_by(0, 0)), (None, None));
+        assert!(turns.ready(1, 0, 80));
+        assert_eq!(turns.next_parked(), Some((0, 70)));
+        assert_eq!(turns.next_parked(), Some((2, 90)));
+        assert_eq!(turns.next_parked(), None);
     }
 }

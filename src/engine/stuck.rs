@@ -138,14 +138,21 @@ impl<O: Observer> Engine<'_, O> {
         let (slot, sequence) = self.call_of(instance, node);
         let group = &self.plan.groups[slot.group as usize];
         let run = self.turns[slot.group as usize].run_of[sequence as usize];
-        let Some(run) = self.runs.get(run as usize) else {
-            return ("an event that never came".to_owned(), None);
-        };
+        let run = self.runs.get(run as usize);
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
             let other = self.plan.instance_of[rank.index()];
-            if run.nodes[member] == NONE && other != NONE {
-                missing.extend(self.call_node(other, slot.group, sequence));
+            if other == NONE {
+                continue;
+            }
+            let own = self.call_node(other, slot.group, sequence);
+            // Where members gather, there is no run before all of them are ready.
+            let there = match run {
+                Some(run) => run.nodes[member] != NONE,
+                None => own.is_some_and(|own| self.is_posted(own)),
+            };
+            if !there {
+                missing.extend(own);
             }
         }
         let mut text = format!(

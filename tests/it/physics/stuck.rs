@@ -63,22 +63,23 @@ fn a_circle_of_three_and_one_that_waits_for_it() {
     assert_eq!(cycle, [(0, 1), (1, 2), (1, 1), (2, 2), (2, 1), (0, 2)]);
 }
 
-/// Two groups of the same two ranks, on one stream, in opposite orders: each rank holds the lane
-/// for the collective that the other has queued.
+/// As below, with the barrier on the stream of a kernel: nobody holds the lane meanwhile, and the
+/// member that is not ready is named all the same.
 #[test]
-fn two_collectives_in_opposite_orders_on_one_stream() {
-    let [a, b] = ["a", "b"].map(|g| call(K::AllReduce, 1000).group(g).on(0));
-    let ranks = [vec![a.clone(), b.clone()], vec![b, a]];
-    // The group that is first named is the first in the file, so ids tell which is which.
-    let stuck = stuck(&ranks, &[("a", &[1, 0]), ("b", &[1, 0])]);
-    let (waiting, cycle) = places(&stuck);
-    assert_eq!(waiting, [(0, 1), (0, 2), (1, 1), (1, 2)]);
-    assert_eq!(cycle.len(), 4, "{stuck}");
-    let text = stuck.to_string();
-    assert!(text.contains("rank 0 node 2 `n2` waits for its lane, which rank 0 node 1 `n1` holds"));
+fn a_member_that_is_missing_where_members_gather() {
+    let barrier = || call(K::Barrier, 0).on(0);
+    let ranks = [
+        vec![kernel(1).on(0), receive(1, 8), barrier().after(&[2])],
+        vec![kernel(1).on(0), barrier(), send(0, 8).after(&[2])],
+    ];
+    let stuck = stuck(&ranks, &[]);
+    let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
+    assert_eq!(places(&stuck), (vec![(0, 2), (1, 2)], circle));
+    let why = &stuck.waiting[1].why;
+    assert!(why.contains("1 of 2 members of its group"), "{why}");
     assert!(
-        text.contains("waits for 1 of 2 members of its group"),
-        "{text}"
+        why.contains("rank 0 node 3 `n3` waits for 1 dependency"),
+        "{why}"
     );
 }
 

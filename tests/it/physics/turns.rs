@@ -191,3 +191,28 @@ proptest! {
         prop_assert_eq!(replay.outcome.nodes, nodes as u64);
     }
 }
+
+/// Two groups of the same two ranks that share a lane, ready in opposite orders: no rank may hold the
+/// lane for the collective that the other has queued, so they go one after the other.
+#[test]
+fn groups_that_share_a_lane_go_in_one_order_everywhere() {
+    let groups: &[(&str, &[u32])] = &[("a", &[0, 1]), ("b", &[0, 1])];
+    let [a, b] = ["a", "b"].map(|g| all_reduce().group(g));
+    // On one named stream, and ready at once.
+    let [on_a, on_b] = [a.clone().on(0), b.clone().on(0)];
+    let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
+    assert_eq!(replay(&job(&ranks, groups), &ring_of(2)).ps(), 2 * T);
+    // On lanes of their own, and ready 1 us apart, the other way round on the other rank: each starts
+    // when its second member is ready, after 2 us, and they overlap.
+    let rank = |first: &Line, second: &Line| {
+        vec![
+            kernel(1000).on(1),
+            first.clone().after(&[1]),
+            kernel(2000).on(2),
+            second.clone().after(&[3]),
+        ]
+    };
+    let ranks = [rank(&a, &b), rank(&b, &a)];
+    let machine = ring_of(2);
+    assert_eq!(replay(&job(&ranks, groups), &machine).ps(), 2_000_000 + T);
+}
