@@ -51,8 +51,9 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
 }
 
 /// A data-parallel trace with the arguments and provenance that captured nodes carry, so that a node
-/// has somewhat more than 300 bytes.
-fn captured(nodes: u32) -> Vec<u8> {
+/// has somewhat more than 300 bytes. Names repeat from step to step as they do there, unless they are
+/// `distinct`.
+fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = Job::new(Pattern::DataParallel(DataParallel::with_nodes(8, nodes)));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
     job.expect("the defaults make sense")
@@ -68,6 +69,9 @@ fn captured(nodes: u32) -> Vec<u8> {
             continue;
         }
         let mut node = Node::decode(record.bytes).expect("it was just written");
+        if !distinct && let Some((_, rest)) = node.name.split_once('/') {
+            node.name = rest.to_owned();
+        }
         let io = |first: u64| IoInfo {
             values: format!("[[{first}, {}, 0, 16777216, 2, 'cuda:0']]", first + 1),
             shapes: "[[4096, 4096]]".to_owned(),
@@ -224,8 +228,9 @@ fn loads() {
     println!(
         "load                            nodes  B/node  edges     GB/s   Mnodes/s  Medges/s    /copy  /frames"
     );
-    let small = load("data parallel, captured", &captured(100_000));
-    let large = load("data parallel, captured", &captured(1_000_000));
+    let small = load("data parallel, captured", &captured(100_000, false));
+    let large = load("data parallel, captured", &captured(1_000_000, false));
+    load("  all names distinct", &captured(1_000_000, true));
     if let Some(corpus) = std::env::var_os("CHAKRAM_CORPUS") {
         let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
         load(
