@@ -7,6 +7,7 @@ use super::error::Refusal;
 use super::plan::{CallPlan, GroupPlan, NONE, Plan, members_text};
 use crate::graph::{Call, Graph};
 use crate::ids::{NodeIndex, Rank};
+use crate::trace::shown;
 use crate::workload::{Instance, Workload};
 
 /// Matches the k-th collective of each member of a group, and checks that they are the same.
@@ -364,6 +365,6 @@ fn unmatched(workload: &Workload, sends: &[Half], receives: &[Half], k: usize) -
 
 /// `rank 3 node 17 `name``, for messages.
 pub(super) fn describe(rank: Rank, graph: &Graph, node: NodeIndex) -> String {
-    let name: String = graph.name(node).chars().take(60).collect();
+    let name = shown(graph.name(node));
     format!("rank {rank} node {} `{name}`", graph.id(node))
 }

@@ -9,7 +9,7 @@ use crate::group::Extent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::{Machine, NpuClass};
 use crate::topology::Path;
-use crate::trace::CollectiveKind;
+use crate::trace::{CollectiveKind, shown};
 use crate::units::Span;
 use crate::workload::{Absent, Instance, Workload, shortened};
 use std::collections::BTreeMap;
@@ -328,7 +328,7 @@ fn share(
     options: &Options,
 ) -> Result<Shared, Refusal> {
     let refuse = |node: NodeIndex, found: String, hint: &str| {
-        let name: String = graph.name(node).chars().take(60).collect();
+        let name = shown(graph.name(node));
         Err(Refusal::new(
             format!(
                 "rank {} node {} `{name}`: {found}",

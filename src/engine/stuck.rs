@@ -6,6 +6,7 @@ use super::{COMPLETE, Engine};
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::report::Observer;
+use crate::trace::shown;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many waiting nodes are named, of one rank and in all.
@@ -54,7 +55,7 @@ impl<O: Observer> Engine<'_, O> {
         NodeRef {
             rank: self.workload.instances()[instance as usize].rank,
             id: graph.id(node),
-            name: graph.name(node).chars().take(60).collect(),
+            name: shown(graph.name(node)),
             index: node,
         }
     }

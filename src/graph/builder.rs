@@ -6,7 +6,7 @@ use crate::ids::NodeIndex;
 use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, MemoryPlace, Op, TraceError};
+use crate::trace::{GroupName, MemoryPlace, Op, TraceError, shown};
 
 /// Which dependencies hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -478,7 +478,7 @@ impl GraphBuilder {
         let mut text = String::from("a cycle of dependencies: ");
         for node in nodes.iter().take(SHOWN) {
             let name = self.names.get(self.graph.name_of[node.index()]);
-            let short: String = name.chars().take(40).collect();
+            let short = shown(name);
             text += &format!("{} ({short}) → ", self.graph.ids[node.index()]);
         }
         if nodes.len() > SHOWN {
