@@ -49,7 +49,7 @@ enum Command {
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let mut out = io::BufWriter::new(anstream::AutoStream::auto(io::stdout()));
+    let mut out = io::BufWriter::new(io::stdout());
     let result = match &cli.command {
         Command::Replay(args) => replay::run(args, &mut out),
         Command::Generate(args) => generate::run(args, &mut out),
