@@ -22,13 +22,15 @@ pub struct Operator {
     pub total: Span,
 }
 
-/// Sums the time of nodes by name. Keeps 8 bytes per node while the replay runs.
+/// Sums the time of nodes by name and kind. Keeps 8 bytes per node while the replay runs.
 #[derive(Debug)]
 pub struct Operators<'a> {
     prepared: &'a Prepared<'a>,
     started: Started,
-    /// Sums of each name of each graph.
+    /// Sums of each name of each graph, for the kind that its first node to complete has.
     sums: Vec<Vec<Sum>>,
+    /// Sums of names that nodes of another kind have too, by graph, name and kind.
+    others: BTreeMap<(u32, u32, u8), Sum>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,42 +40,52 @@ struct Sum {
     kind: Kind,
 }
 
+impl Sum {
+    const fn empty(kind: Kind) -> Self {
+        Self {
+            calls: 0,
+            total: Span::ZERO,
+            kind,
+        }
+    }
+}
+
 impl<'a> Operators<'a> {
     /// Watches all instances of `prepared`.
     pub fn new(prepared: &'a Prepared<'a>) -> Self {
-        let empty = Sum {
-            calls: 0,
-            total: Span::ZERO,
-            kind: Kind::Nothing,
-        };
         let graphs = prepared.workload().graphs().iter();
+        let empty = Sum::empty(Kind::Nothing);
         Self {
             prepared,
             started: Started::new(prepared),
             sums: graphs
                 .map(|graph| vec![empty; graph.names().len()])
                 .collect(),
+            others: BTreeMap::new(),
         }
     }
 
-    /// The operators, longest first, those of equal time by name.
+    /// The operators, longest first, those of equal time by name and kind.
     pub fn finish(self) -> Vec<Operator> {
-        let mut by_name: BTreeMap<&str, Sum> = BTreeMap::new();
-        for (graph, sums) in self.prepared.workload().graphs().iter().zip(&self.sums) {
-            for (name, sum) in sums.iter().enumerate().filter(|(_, sum)| sum.calls > 0) {
-                let entry = by_name.entry(graph.names().get(name as u32));
-                let all = entry.or_insert(Sum {
-                    calls: 0,
-                    total: Span::ZERO,
-                    kind: sum.kind,
-                });
-                all.calls += sum.calls;
-                all.total += sum.total;
-            }
+        let graphs = self.prepared.workload().graphs();
+        let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
+            let named = (0..).zip(sums);
+            named.map(move |(name, sum)| (graph, name, *sum))
+        });
+        let others = self.others.iter();
+        let others = others.map(|(&(graph, name, _), sum)| (graph, name, *sum));
+        let mut by_name: BTreeMap<(&str, u8), Sum> = BTreeMap::new();
+        for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
+            let name = graphs[graph as usize].names().get(name);
+            let all = by_name
+                .entry((name, sum.kind as u8))
+                .or_insert(Sum::empty(sum.kind));
+            all.calls += sum.calls;
+            all.total += sum.total;
         }
         let mut operators: Vec<_> = by_name
             .into_iter()
-            .map(|(name, sum)| Operator {
+            .map(|((name, _), sum)| Operator {
                 name: name.to_owned(),
                 kind: sum.kind,
                 calls: sum.calls,
@@ -100,9 +112,14 @@ impl Observer for Operators<'_> {
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance as usize];
         let name = workload.graph(of).name_index(node);
-        let sum = &mut self.sums[of.graph.index()][name as usize];
+        let mut sum = &mut self.sums[of.graph.index()][name as usize];
+        if sum.calls == 0 {
+            sum.kind = kind;
+        } else if sum.kind != kind {
+            let key = (of.graph.0, name, kind as u8);
+            sum = self.others.entry(key).or_insert(Sum::empty(kind));
+        }
         sum.calls += 1;
-        sum.kind = kind;
         sum.total += now.since(self.started.get(instance, node));
     }
 
