@@ -10,6 +10,7 @@ use crate::engine::Prepared;
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::units::{Span, Time};
+use std::collections::BTreeMap;
 
 /// What an instant can belong to, in order of precedence; idle is what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +59,12 @@ struct Npu {
     parts: [Span; 5],
     /// Time with a communication under way, whatever else ran.
     communicating: Span,
-    /// Communications under way in the order they started: (node, label).
-    open: Vec<(NodeIndex, u32)>,
+    /// Communications under way in the order they started, with their labels.
+    open: BTreeMap<u64, u32>,
+    /// The place of each of them in that order.
+    place: BTreeMap<NodeIndex, u64>,
+    /// How many communications have started.
+    started: u64,
 }
 
 /// What was found about one NPU.
@@ -120,7 +125,7 @@ impl Npu {
             self.communicating += elapsed;
         }
         if part == Part::Communication as usize
-            && let Some((_, label)) = self.open.first()
+            && let Some((_, label)) = self.open.first_key_value()
         {
             exposed[*label as usize] += elapsed;
         }
@@ -141,7 +146,9 @@ impl Observer for Breakdown<'_> {
                 Kind::Collective => self.prepared.group_of(instance, node),
                 _ => self.exposed.len() as u32 - 1,
             };
-            npu.open.push((node, label));
+            npu.open.insert(npu.started, label);
+            npu.place.insert(node, npu.started);
+            npu.started += 1;
         }
     }
 
@@ -154,9 +161,9 @@ impl Observer for Breakdown<'_> {
         npu.attribute(now, &mut self.exposed);
         npu.active[part as usize] -= 1;
         if part == Part::Communication
-            && let Some(i) = npu.open.iter().position(|(open, _)| *open == node)
+            && let Some(place) = npu.place.remove(&node)
         {
-            npu.open.remove(i);
+            npu.open.remove(&place);
         }
     }
 
