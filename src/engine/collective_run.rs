@@ -43,7 +43,8 @@ pub(super) struct Progress {
     stage: Vec<u32>,
     /// The next step of each position in its stage.
     step: Vec<u32>,
-    /// Whether the last message of the stage has yet to leave.
+    /// Whether a message whose leaving matters, the last of the stage or any paced one, has yet to
+    /// leave.
     leaving: Vec<bool>,
     /// Messages received, by position and stage.
     received: Vec<u32>,
@@ -172,7 +173,7 @@ impl Progress {
         self.stage[position as usize] == stage
     }
 
-    /// The last message of its stage has left `position`.
+    /// The message that was waited for has left `position`.
     pub fn left(&mut self, position: u32) {
         self.leaving[position as usize] = false;
     }
@@ -209,7 +210,13 @@ impl Run {
                 let first_port = stage.phase as u32 * plan.extent.size();
                 let received = progress.received[p * self.stages.len() + number as usize];
                 let mut next = algorithm.step(stage, seat, progress.step[p]);
+                // Where a member may send to all others at once, the next message waits until the
+                // port is free, so that a group of n holds n messages and not n².
+                let paced = !algorithm.has_sole_senders();
                 while let Some(step) = next.filter(|step| step.after <= received) {
+                    if paced && progress.leaving[p] {
+                        break;
+                    }
                     progress.step[p] += 1;
                     next = algorithm.step(stage, seat, progress.step[p]);
                     let to = phase.position(position, step.to);
@@ -221,7 +228,7 @@ impl Run {
                         to,
                         stage: number,
                     });
-                    progress.leaving[p] = next.is_none();
+                    progress.leaving[p] = paced || next.is_none();
                     wires.network.submit(
                         now,
                         &Message {
@@ -230,7 +237,7 @@ impl Run {
                             to: progress.ports.port(first_port + to),
                             path: path.expect("members of a line sit on different NPUs"),
                             amount: step.amount,
-                            tell_injected: next.is_none(),
+                            tell_injected: progress.leaving[p],
                             sole_sender: algorithm.has_sole_senders(),
                             order: number << POSITION_BITS | position,
                         },
