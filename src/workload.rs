@@ -88,6 +88,12 @@ pub enum WorkloadError {
         /// Ranks of the job.
         ranks: u32,
     },
+    /// A group called `0`, which stands for all ranks, with other members.
+    #[error(
+        "group `0` is declared as ranks {0}, but traces use `0` for all ranks\n  \
+         try: give the group another number, in the traces too"
+    )]
+    Zero(String),
     /// More ranks than the job has.
     #[error("rank {rank} takes part, but the job has {ranks} ranks, which count from 0")]
     BeyondJob {
@@ -227,6 +233,11 @@ impl WorkloadBuilder {
             });
         }
         let mut groups = Groups::new(ranks);
+        if let Some(zero) = self.declared.get("0")
+            && groups.intern("0", zero)? != Groups::WORLD
+        {
+            return Err(WorkloadError::Zero(shortened(zero.iter().copied())));
+        }
         let mut instances = Vec::with_capacity(self.ranks.len());
         for (rank, (graph, binding, release)) in self.ranks {
             let of = &self.graphs[graph.index()];

@@ -217,6 +217,9 @@ fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (pattern, name, target) = pattern(&args.pattern)?;
     target.run.check()?;
+    if let (None, Some(option)) = (&target.machine, target.run.first_given()) {
+        return Err(format!("{option} is for a replay; add --machine MACHINE").into());
+    }
     let job = Job::new(pattern)?;
     if let Some(prefix) = &target.output {
         write(&job, prefix)?;

@@ -113,10 +113,27 @@ impl RunArgs {
         Ok(())
     }
 
+    /// The first option that was given and has no effect without a replay.
+    pub fn first_given(&self) -> Option<&'static str> {
+        [
+            (self.compute != ComputeModel::Recorded, "--compute"),
+            (self.map.is_some(), "--map"),
+            (self.stepwise, "--stepwise"),
+            (self.timeline.is_some(), "--timeline"),
+            (self.format != Format::Text, "--format"),
+            (self.table.is_some(), "--table"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+
     fn compute_text(&self) -> String {
         match self.compute {
             ComputeModel::Recorded => "kernels as recorded".to_owned(),
-            ComputeModel::Scaled(factor) => format!("kernels as recorded, times {factor}"),
+            ComputeModel::Scaled(factor) if (1e-4..1e6).contains(&factor) => {
+                format!("kernels as recorded, times {factor}")
+            }
+            ComputeModel::Scaled(factor) => format!("kernels as recorded, times {factor:e}"),
             ComputeModel::Roofline => "kernels by roofline".to_owned(),
         }
     }

@@ -174,8 +174,9 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
         let Some((prefix, rank)) = name.to_str().and_then(split_name) else {
             continue;
         };
-        if wanted.as_deref().is_none_or(|w| w == prefix) {
-            let path = entry.path();
+        let path = entry.path();
+        // A pipe of that name would never end.
+        if wanted.as_deref().is_none_or(|w| w == prefix) && path.is_file() {
             found.push((prefix.to_owned(), RankFile { rank, path }));
         }
     }
