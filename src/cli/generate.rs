@@ -365,11 +365,7 @@ fn write(job: &Job, prefix: &Path) -> Result<(), TraceError> {
     let path = |rank: u32| PathBuf::from(format!("{}.{rank}.et", prefix.display()));
     let io = |file: &Path, doing| {
         let file = file.to_owned();
-        move |source| TraceError::Io {
-            file,
-            doing,
-            source,
-        }
+        move |source| TraceError::io(file, doing, source)
     };
     let mut written = std::collections::BTreeSet::new();
     for rank in 0..job.ranks() {

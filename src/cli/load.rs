@@ -228,11 +228,7 @@ pub fn input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {
 
 /// Reads a text file.
 pub fn read_text(path: &Path) -> Result<String, TraceError> {
-    std::fs::read_to_string(path).map_err(|source| TraceError::Io {
-        file: path.to_owned(),
-        doing: "read",
-        source,
-    })
+    std::fs::read_to_string(path).map_err(|source| TraceError::io(path.to_owned(), "read", source))
 }
 
 /// A counter of files on a terminal, for jobs that take a while.

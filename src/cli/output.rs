@@ -168,11 +168,7 @@ impl RunArgs {
         let (report, timeline) = report::replay(&prepared, timeline)?;
         if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
             let written = timeline.finish().and_then(Picture::finish);
-            let file = written.map_err(|source| TraceError::Io {
-                file: path.clone(),
-                doing: "write",
-                source,
-            })?;
+            let file = written.map_err(|source| TraceError::io(path.clone(), "write", source))?;
             file.commit()?;
         }
         let terminal = matches!(to, Destination::Stdout(_)) && io::stdout().is_terminal();

@@ -34,8 +34,33 @@ enum Number {
 
 impl<'a> Attr<'a> {
     /// Reads one `AttributeProto` that starts at byte `offset` of the file.
-    #[inline]
+    #[inline(always)]
     pub fn scan(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
+        // What every writer writes: a short name, and then one value.
+        if let [0x0a, length @ 0..0x80, rest @ ..] = message
+            && let Some((name, value)) = rest.split_at_checked(*length as usize)
+            && !value.is_empty()
+        {
+            let mut cursor = Cursor::new(value, offset + 2 + name.len());
+            let (number, raw) = cursor.field()?;
+            if cursor.is_empty()
+                && (FIRST_VALUE..=LAST_VALUE).contains(&number)
+                && wire_type_fits(number, raw)
+            {
+                return Ok(Self {
+                    name,
+                    value: Some((number, raw)),
+                    message,
+                    offset,
+                });
+            }
+        }
+        Self::scan_any(message, offset)
+    }
+
+    /// As [`Self::scan`], for fields in any order and number.
+    #[inline(never)]
+    fn scan_any(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
         let mut attr = Self {
             name: &[],
             value: None,

@@ -35,9 +35,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// A trace that cannot be used.
+/// A trace that cannot be used. One word wide, because every field that is read may fail.
 #[derive(Debug, thiserror::Error)]
-pub enum TraceError {
+#[error(transparent)]
+pub struct TraceError(Box<Fault>);
+
+/// What is wrong with a trace.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
     /// The operating system refused.
     #[error("{}: cannot {doing}", file.display())]
     Io {
@@ -69,27 +74,53 @@ pub enum TraceError {
 }
 
 impl TraceError {
+    /// What is wrong.
+    pub fn fault(&self) -> &Fault {
+        &self.0
+    }
+
+    /// The operating system refused `doing` something with `file`.
+    pub fn io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
+        Self(Box::new(Fault::Io {
+            file: file.into(),
+            doing,
+            source,
+        }))
+    }
+
+    fn place(&mut self) -> Option<&mut Place> {
+        match &mut *self.0 {
+            Fault::Io { .. } => None,
+            Fault::Malformed { place, .. } | Fault::Refused { place, .. } => Some(place),
+        }
+    }
+
     /// The same error, said to be in `file`.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
-        match &mut self {
-            Self::Io { .. } => {}
-            Self::Malformed { place, .. } | Self::Refused { place, .. } => {
-                place.file.get_or_insert_with(|| path.to_owned());
-            }
+        if let Some(place) = self.place() {
+            place.file.get_or_insert_with(|| path.to_owned());
         }
         self
     }
 
     /// The same error, said to be in record number `record`, which starts at byte `offset`.
     #[must_use]
+    #[cold]
     pub fn in_record(mut self, record: usize, offset: usize) -> Self {
-        match &mut self {
-            Self::Io { .. } => {}
-            Self::Malformed { place, .. } | Self::Refused { place, .. } => {
-                place.record.get_or_insert(record);
-                place.offset.get_or_insert(offset);
-            }
+        if let Some(place) = self.place() {
+            place.record.get_or_insert(record);
+            place.offset.get_or_insert(offset);
+        }
+        self
+    }
+
+    /// The same error about bytes, with a supposition about the cause.
+    #[must_use]
+    pub(crate) fn supposing(mut self, cause: &str) -> Self {
+        if let Fault::Malformed { found, .. } = &mut *self.0 {
+            found.push_str(": ");
+            found.push_str(cause);
         }
         self
     }
@@ -97,25 +128,35 @@ impl TraceError {
     /// Bytes that break the format, found at `offset`.
     #[cold]
     pub(crate) fn malformed(offset: usize, found: impl Into<String>) -> Self {
-        Self::Malformed {
+        Self(Box::new(Fault::Malformed {
             place: Place {
                 offset: Some(offset),
                 ..Place::default()
             },
             found: found.into(),
-        }
+        }))
     }
 
     /// A node that makes no sense.
     #[cold]
     pub(crate) fn refused(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Refused {
-            place: Place {
-                node: Some(node),
-                ..Place::default()
-            },
+        let place = Place {
+            node: Some(node),
+            ..Place::default()
+        };
+        Self::refused_at(place, found, hint)
+    }
+
+    /// Something that makes no sense at `place`.
+    pub(crate) fn refused_at(
+        place: Place,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self(Box::new(Fault::Refused {
+            place,
             found: found.into(),
             hint: hint.into(),
-        }
+        }))
     }
 }

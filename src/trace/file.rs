@@ -26,13 +26,7 @@ enum Held {
 impl Contents {
     /// Opens `path`. The file is closed again before this returns, so any number may be held.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let io = |doing| {
-            move |source| TraceError::Io {
-                file: path.to_owned(),
-                doing,
-                source,
-            }
-        };
+        let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let mut file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("ask for the size"))?.len();
         let held = if size >= MAP_FROM {
@@ -158,18 +152,11 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
         };
         (parent, name_of(path))
     };
-    let listing = std::fs::read_dir(&folder).map_err(|source| TraceError::Io {
-        file: folder.clone(),
-        doing: "list",
-        source,
-    })?;
+    let listing = std::fs::read_dir(&folder)
+        .map_err(|source| TraceError::io(folder.clone(), "list", source))?;
     let mut found: Vec<(String, RankFile)> = Vec::new();
     for entry in listing {
-        let entry = entry.map_err(|source| TraceError::Io {
-            file: folder.clone(),
-            doing: "list",
-            source,
-        })?;
+        let entry = entry.map_err(|source| TraceError::io(folder.clone(), "list", source))?;
         let name = entry.file_name();
         let Some((prefix, rank)) = name.to_str().and_then(split_name) else {
             continue;
@@ -210,15 +197,15 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
 }
 
 fn not_found(path: &Path, why: &str) -> TraceError {
-    TraceError::Refused {
-        place: super::Place {
-            file: Some(path.to_owned()),
-            ..super::Place::default()
-        },
-        found: format!("no traces here: {why}"),
-        hint: "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, …"
-            .to_owned(),
-    }
+    let place = super::Place {
+        file: Some(path.to_owned()),
+        ..super::Place::default()
+    };
+    TraceError::refused_at(
+        place,
+        format!("no traces here: {why}"),
+        "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, …",
+    )
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next varint.
-    #[inline]
+    #[inline(always)]
     pub fn varint(&mut self) -> Result<u64, TraceError> {
         match self.rest {
             [a, rest @ ..] if *a < 0x80 => {
@@ -72,8 +72,30 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    #[cold]
+    /// A varint of more than three bytes, or one that the data ends in.
+    #[inline(never)]
     fn long_varint(&mut self) -> Result<u64, TraceError> {
+        let Some(head) = self.rest.first_chunk::<8>() else {
+            return self.odd_varint();
+        };
+        let word = u64::from_le_bytes(*head);
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends == 0 {
+            return self.odd_varint();
+        }
+        // Keep the bytes up to the first without its top bit, and close the gaps between their
+        // seven bits: pairs, then fours, then all eight.
+        let used = ends.trailing_zeros() / 8 + 1;
+        let kept = word & (u64::MAX >> (64 - 8 * used));
+        let pairs = (kept & 0x007f_007f_007f_007f) | (kept & 0x7f00_7f00_7f00_7f00) >> 1;
+        let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
+        let value = (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4;
+        self.rest = &self.rest[used as usize..];
+        Ok(value)
+    }
+
+    /// A varint of more than eight bytes, or near the end of the data.
+    fn odd_varint(&mut self) -> Result<u64, TraceError> {
         let mut value = 0_u64;
         for (i, &byte) in self.rest.iter().take(10).enumerate() {
             if i == 9 && byte > 1 {
@@ -281,12 +303,9 @@ impl<'a> Frames<'a> {
                     bytes,
                 }))
             }
-            Err(TraceError::Malformed { place, found }) => Err(TraceError::Malformed {
-                place,
-                found: format!("{found}: the file is truncated, or is not an execution trace"),
-            }
-            .in_record(number, start)),
-            Err(other) => Err(other),
+            Err(error) => Err(error
+                .supposing("the file is truncated, or is not an execution trace")
+                .in_record(number, start)),
         }
     }
 }

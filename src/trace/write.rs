@@ -57,11 +57,7 @@ impl<W: Write> TraceWriter<W> {
 impl<W: Write> Sink for TraceWriter<W> {
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.frame(&message(node, data))
-            .map_err(|source| TraceError::Io {
-                file: PathBuf::from("trace"),
-                doing: "write",
-                source,
-            })
+            .map_err(|source| TraceError::io(PathBuf::from("trace"), "write", source))
     }
 }
 
@@ -79,11 +75,7 @@ impl NewFile {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let io = |source| TraceError::Io {
-            file: path.to_owned(),
-            doing: "create",
-            source,
-        };
+        let io = |source| TraceError::io(path.to_owned(), "create", source);
         std::fs::create_dir_all(folder).map_err(io)?;
         let mut builder = tempfile::Builder::new();
         // The default of temporary files, 0600, would hide the result from everybody else.
@@ -104,11 +96,7 @@ impl NewFile {
         let Self { temporary, path } = self;
         match temporary.persist(&path) {
             Ok(_) => Ok(()),
-            Err(e) => Err(TraceError::Io {
-                file: path,
-                doing: "rename into place",
-                source: e.error,
-            }),
+            Err(e) => Err(TraceError::io(path, "rename into place", e.error)),
         }
     }
 }
