@@ -33,34 +33,27 @@ enum Number {
 }
 
 impl<'a> Attr<'a> {
-    /// Reads one `AttributeProto` that starts at byte `offset` of the file.
+    /// Reads what every writer writes: a short name, and then one value. `None` for anything else,
+    /// which [`Self::scan`] reads.
     #[inline(always)]
-    pub fn scan(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
-        // What every writer writes: a short name, and then one value.
-        if let [0x0a, length @ 0..0x80, rest @ ..] = message
-            && let Some((name, value)) = rest.split_at_checked(*length as usize)
-            && !value.is_empty()
-        {
-            let mut cursor = Cursor::new(value, offset + 2 + name.len());
-            let (number, raw) = cursor.field()?;
-            if cursor.is_empty()
-                && (FIRST_VALUE..=LAST_VALUE).contains(&number)
-                && wire_type_fits(number, raw)
-            {
-                return Ok(Self {
-                    name,
-                    value: Some((number, raw)),
-                    message,
-                    offset,
-                });
-            }
-        }
-        Self::scan_any(message, offset)
+    pub fn scan_usual(message: &'a [u8], offset: usize) -> Option<Self> {
+        let [0x0a, length @ 0..0x80, rest @ ..] = message else {
+            return None;
+        };
+        let (name, value) = rest.split_at_checked(*length as usize)?;
+        let mut cursor = Cursor::new(value, offset + 2 + name.len());
+        let (number, raw) = cursor.field().ok()?;
+        let known = (FIRST_VALUE..=LAST_VALUE).contains(&number);
+        (known && cursor.is_empty() && wire_type_fits(number, raw)).then_some(Self {
+            name,
+            value: Some((number, raw)),
+            message,
+            offset,
+        })
     }
 
-    /// As [`Self::scan`], for fields in any order and number.
-    #[inline(never)]
-    fn scan_any(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
+    /// Reads one `AttributeProto` that starts at byte `offset` of the file.
+    pub fn scan(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
         let mut attr = Self {
             name: &[],
             value: None,
@@ -107,7 +100,6 @@ impl<'a> Attr<'a> {
         )
     }
 
-    #[inline]
     fn number(&self) -> Option<Number> {
         let (number, raw) = self.value?;
         Some(match (number, raw) {
@@ -143,8 +135,15 @@ impl<'a> Attr<'a> {
     }
 
     /// The value as a count. Whole reals and text count; negative values do not.
-    #[inline]
+    #[inline(always)]
     pub fn as_u64(&self) -> Result<u64, TraceError> {
+        match self.value {
+            Some((9 | 13, Raw::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
+            _ => self.any_u64(),
+        }
+    }
+
+    fn any_u64(&self) -> Result<u64, TraceError> {
         match self.number() {
             Some(Number::Unsigned(v)) => Ok(v),
             Some(Number::Signed(v)) if v >= 0 => Ok(v as u64),
@@ -154,8 +153,15 @@ impl<'a> Attr<'a> {
     }
 
     /// The value as a whole number of either sign.
-    #[inline]
+    #[inline(always)]
     pub fn as_i64(&self) -> Result<i64, TraceError> {
+        match self.value {
+            Some((9, Raw::Varint(v))) => Ok(v as i64),
+            _ => self.any_i64(),
+        }
+    }
+
+    fn any_i64(&self) -> Result<i64, TraceError> {
         match self.number() {
             Some(Number::Unsigned(v)) => i64::try_from(v).ok(),
             Some(Number::Signed(v)) => Some(v),
@@ -166,8 +172,15 @@ impl<'a> Attr<'a> {
     }
 
     /// The value as yes or no.
-    #[inline]
+    #[inline(always)]
     pub fn as_bool(&self) -> Result<bool, TraceError> {
+        match self.value {
+            Some((27, Raw::Varint(v))) => Ok(v != 0),
+            _ => self.any_bool(),
+        }
+    }
+
+    fn any_bool(&self) -> Result<bool, TraceError> {
         match self.number() {
             Some(Number::Unsigned(v)) => Ok(v != 0),
             Some(Number::Signed(v)) => Ok(v != 0),

@@ -99,10 +99,23 @@ fn attribute<'a>(
     offset: usize,
     facts: &mut Facts<'a>,
 ) -> Result<(), TraceError> {
-    let attr = Attr::scan(message, offset)?;
-    if !attr.is_set() {
-        return Ok(());
+    // Two ways to one end, so that the usual one stays in registers.
+    match Attr::scan_usual(message, offset) {
+        Some(attr) => take(attr, facts),
+        None => take_any(Attr::scan(message, offset)?, facts),
     }
+}
+
+fn take_any<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
+    if attr.is_set() {
+        take(attr, facts)?;
+    }
+    Ok(())
+}
+
+/// Keeps what the attribute says, if it matters.
+#[inline(always)]
+fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
     match attr.name {
         b"is_cpu_op" => facts.host = attr.as_bool()?,
         b"num_ops" => facts.flops = attr.as_u64()?,
