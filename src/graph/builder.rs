@@ -102,7 +102,21 @@ impl GraphBuilder {
         })?;
         if let Some(values) = node.groups {
             let declared: Declared = parse_metadata(node.id, values)?;
-            self.graph.declared.extend(declared);
+            for (name, ranks) in declared {
+                match self.graph.declared.get(&name) {
+                    Some(known) if *known != ranks => {
+                        return Err(TraceError::refused(
+                            node.id,
+                            format!(
+                                "group `{}` is declared twice, with other ranks",
+                                shown(&name)
+                            ),
+                            "delete one of the metadata nodes, or pass the groups with --groups",
+                        ));
+                    }
+                    _ => self.graph.declared.insert(name, ranks),
+                };
+            }
         }
         let (kind, lane, flops, bytes, detail) = self.decode(node)?;
         let lane = self.lanes.intern(lane);

@@ -1,20 +1,53 @@
 //! Groups of ranks as side files and metadata nodes declare them.
 
-use super::TraceError;
-use serde::Deserialize;
+use super::{TraceError, shown};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Declared groups: name to members. No members stand for all ranks.
 pub type Declared = BTreeMap<String, Vec<u32>>;
 
 /// Reads a group file: a JSON object from the group's name to its ranks, `{"1": [0, 1]}`.
 pub fn parse_file(text: &str) -> Result<Declared, TraceError> {
-    serde_json::from_str(text).map_err(|e| {
+    let file: GroupFile = serde_json::from_str(text).map_err(|e| {
         TraceError::malformed(
             0,
             format!("{e}; a group file is a JSON object from group to ranks, {{\"1\": [0, 1]}}"),
         )
-    })
+    })?;
+    Ok(file.0)
+}
+
+/// An object whose keys are all different; a plain map would keep the last of two.
+struct GroupFile(Declared);
+
+impl<'de> Deserialize<'de> for GroupFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(GroupVisitor).map(Self)
+    }
+}
+
+struct GroupVisitor;
+
+impl<'de> Visitor<'de> for GroupVisitor {
+    type Value = Declared;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object from group to ranks")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Declared, A::Error> {
+        let mut groups = Declared::new();
+        while let Some((name, ranks)) = entries.next_entry::<String, Vec<u32>>()? {
+            let twice = format!("group `{}` is declared twice", shown(&name));
+            if groups.insert(name, ranks).is_some() {
+                return Err(A::Error::custom(twice));
+            }
+        }
+        Ok(groups)
+    }
 }
 
 #[derive(Deserialize)]
@@ -65,6 +98,10 @@ mod tests {
         assert_eq!(groups["1"], [0, 1]);
         assert_eq!(groups["tp"], [2]);
         assert!(parse_file("[1]").is_err());
+        let twice = parse_file(r#"{"1": [0], "1": [1]}"#)
+            .unwrap_err()
+            .to_string();
+        assert!(twice.contains("group `1` is declared twice"), "{twice}");
     }
 
     #[test]
