@@ -257,6 +257,17 @@ impl Report {
             repairs.self_control,
             "{} control dependencies of nodes on themselves were dropped",
         );
+        let sums = self
+            .collectives
+            .iter()
+            .flat_map(|row| [row.tally.waited, row.tally.transfer]);
+        let sums = sums.chain(self.exposed.iter().map(|row| row.exposed));
+        let sums = sums.chain(self.operators.iter().map(|operator| operator.total));
+        say(
+            sums.filter(|&sum| sum == Span::MAX).count() as u64,
+            "{} sums over calls and ranks are longer than 213 days, which is all that picoseconds in \
+             64 bits hold; they, their means and shares are too small",
+        );
         say(
             repairs.duplicates,
             "{} dependencies were named twice and merged",
