@@ -1,6 +1,7 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
 //! - `cases`: the goldens under `traces/`
+//! - `commands`: exit codes, the order of files, and what goes where
 //! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
@@ -10,6 +11,7 @@
 //! - `timeline`: the picture of a replay, parsed back
 
 mod cases;
+mod commands;
 mod corpus;
 mod harness;
 mod physics;
