@@ -20,30 +20,32 @@
 //! left, a collective when this member's part is done.
 
 use crate::graph::{Graph, Kind};
-use crate::group::Extent;
-use crate::ids::{GroupId, NodeIndex, Npu, Rank};
-use crate::machine::Machine;
+use crate::ids::NodeIndex;
 use crate::memory::RemoteAccess;
-use crate::network::{ContentionFree, Network, NetworkEvent, Notice, Schedule};
-use crate::report::{CollectiveRecord, Observer};
+use crate::network::{ContentionFree, NetworkEvent, Notice, Schedule};
+use crate::report::Observer;
 use crate::topology::Topology;
-use crate::units::{Amount, Span, Time};
+use crate::units::{Span, Time};
 use crate::workload::Workload;
 use std::collections::VecDeque;
 
 mod agenda;
 mod collective_run;
+mod collectives;
 mod error;
 mod matching;
+mod messages;
 mod plan;
+mod prepared;
 mod rendezvous;
 mod stuck;
 
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
 pub use plan::{Basis, Options};
+pub use prepared::{GroupView, Prepared};
 
 use agenda::{Agenda, Class, Event};
-use collective_run::{Op, Ops, Run, Wires};
+use collective_run::{Ops, Run};
 use plan::{NONE, Plan, Shared};
 use rendezvous::Turns;
 
@@ -63,21 +65,6 @@ pub struct Outcome {
     pub stepwise: u64,
     /// Messages that the network carried, steps of collectives included.
     pub messages: u64,
-}
-
-/// A group as the replay used it.
-#[derive(Clone, Debug)]
-pub struct GroupView<'a> {
-    /// The workload's group.
-    pub id: GroupId,
-    /// The machine's dimensions that take part, as a mask, if not all.
-    pub dimensions: Option<u32>,
-    /// The members.
-    pub members: &'a [Rank],
-    /// How many of them have a trace.
-    pub present: u32,
-    /// Where they lie.
-    pub extent: &'a Extent,
 }
 
 /// A lane of an NPU.
@@ -136,85 +123,6 @@ pub struct Engine<'a, O> {
     notices: Vec<Notice>,
     completed: u64,
     outcome: Outcome,
-}
-
-/// Everything that was settled before the run, to run from and to report from.
-#[derive(Debug)]
-pub struct Prepared<'a> {
-    workload: &'a Workload,
-    machine: &'a Machine,
-    plan: Plan,
-    stepwise: bool,
-}
-
-impl<'a> Prepared<'a> {
-    /// Places ranks, prices nodes and matches collectives and messages.
-    ///
-    /// Refuses what cannot run: more ranks than NPUs, ranks that disagree on the collectives of a
-    /// group, messages without a partner, memory that does not exist or hold.
-    pub fn new(
-        workload: &'a Workload,
-        machine: &'a Machine,
-        options: &Options,
-    ) -> Result<Self, Refusal> {
-        Ok(Self {
-            workload,
-            machine,
-            plan: Plan::new(workload, machine, options)?,
-            stepwise: options.stepwise,
-        })
-    }
-
-    /// What the replay rests on.
-    pub fn basis(&self) -> Basis {
-        self.plan.basis
-    }
-
-    /// The groups, as [`CollectiveRecord::group`] numbers them.
-    pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
-        self.plan.groups.iter().map(|group| GroupView {
-            id: group.id,
-            dimensions: group.dimensions,
-            members: &group.members,
-            present: group.present,
-            extent: &group.extent,
-        })
-    }
-
-    /// The NPU on which `rank` sits.
-    pub fn npu(&self, rank: Rank) -> Npu {
-        self.plan.npu_of[rank.index()]
-    }
-
-    /// The group behind a collective node of the instance numbered `instance`.
-    pub fn group_of(&self, instance: u32, node: NodeIndex) -> u32 {
-        let of = &self.workload.instances()[instance as usize];
-        let call = self.workload.graph(of).call(node);
-        self.plan.instances[instance as usize].slots[call.group as usize].group
-    }
-
-    /// The number that a send and its receive share; `None` when the other end has no trace.
-    pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload.instances()[instance as usize];
-        let message = self.workload.graph(of).message_index(node);
-        let pair = self.plan.instances[instance as usize].pairs[message];
-        (pair != NONE).then_some(pair)
-    }
-
-    /// The machine.
-    pub fn machine(&self) -> &'a Machine {
-        self.machine
-    }
-
-    /// The workload.
-    pub fn workload(&self) -> &'a Workload {
-        self.workload
-    }
-
-    /// Runs to the end, watched by `observer`.
-    pub fn run<O: Observer>(&self, observer: O) -> Result<(Outcome, O), ReplayError> {
-        Engine::new(self, observer).run()
-    }
 }
 
 impl Schedule for Agenda {
@@ -482,292 +390,10 @@ impl<'a, O: Observer> Engine<'a, O> {
             Kind::Receive => unreachable!("receives hold no lane"),
         }
     }
-
-    /// Hands a message between two ranks to the network.
-    fn transfer(
-        &mut self,
-        now: Time,
-        from: Rank,
-        to: Rank,
-        bytes: u64,
-        pair: u32,
-        sender: Option<(u32, NodeIndex)>,
-    ) {
-        let (a, b) = (self.plan.npu_of[from.index()], self.plan.npu_of[to.index()]);
-        let path = self.topology.path(a, b);
-        let ports = self.network.open(2);
-        let (sender, node) = sender.map_or((NONE, 0), |(i, n)| (i, n.0));
-        let op = self.ops.insert(Op::Send {
-            pair,
-            sender,
-            node,
-            ports,
-        });
-        self.network.submit(
-            now,
-            &crate::network::Message {
-                op,
-                from: ports.port(0),
-                to: ports.port(1),
-                path: path.expect("ranks sit on different NPUs and send to others"),
-                amount: Amount::whole(bytes),
-                tell_injected: sender != NONE,
-                sole_sender: true,
-                order: 0,
-            },
-            &mut self.agenda,
-        );
-    }
-
-    fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        self.observer.issued(now, instance, node, Kind::Receive);
-        let graph = self.instances[instance as usize].graph;
-        let index = graph.message_index(node);
-        let pair = self.plan.instances[instance as usize].pairs[index];
-        if pair != NONE {
-            let state = &mut self.pairs[pair as usize];
-            state.posted = node.0 + 1;
-            state.receiver = instance;
-            if state.delivered {
-                self.agenda
-                    .push(now, Event::new(Class::Node, instance, node.0));
-            }
-            return;
-        }
-        // The sender has no trace: it sends when its receiver is ready, as a mirror would.
-        let of = &self.workload.instances()[instance as usize];
-        let peer = of.peers[graph.messages()[index].peer as usize];
-        let pair = self.pairs.len() as u32;
-        self.pairs.push(Pair {
-            delivered: false,
-            posted: node.0 + 1,
-            receiver: instance,
-        });
-        self.transfer(now, peer, of.rank, graph.bytes(node), pair, None);
-    }
-
-    fn network_event(&mut self, now: Time, event: NetworkEvent) {
-        let (agenda, notices) = (&mut self.agenda, &mut self.notices);
-        self.network.handle(now, event, agenda, notices);
-        while let Some(notice) = self.notices.pop() {
-            match notice {
-                Notice::Injected(op) => match self.ops.get(op) {
-                    Op::Send { sender, node, .. } => {
-                        self.agenda.push(now, Event::new(Class::Node, sender, node));
-                    }
-                    Op::Step { run, from, .. } => {
-                        if let Some(progress) = &mut self.runs[run as usize].progress {
-                            progress.left(from);
-                        }
-                        self.advance(now, run, from);
-                    }
-                },
-                Notice::Delivered(op) => match self.ops.remove(op) {
-                    Op::Send { pair, ports, .. } => {
-                        self.network.close(ports);
-                        if pair != NONE {
-                            let state = &mut self.pairs[pair as usize];
-                            state.delivered = true;
-                            if let Some(node) = state.posted.checked_sub(1) {
-                                let event = Event::new(Class::Node, state.receiver, node);
-                                self.agenda.push(now, event);
-                            }
-                        }
-                    }
-                    Op::Step { run, to, stage, .. } => {
-                        let of = &mut self.runs[run as usize];
-                        let stages = of.stages.len();
-                        let progress = of.progress.as_mut().expect("its messages are in flight");
-                        if progress.receive(to, stage, stages) {
-                            self.advance(now, run, to);
-                        }
-                    }
-                },
-            }
-        }
-    }
-
-    /// The group slot behind a collective node, and its sequence in the group.
-    #[inline]
-    fn call_of(&self, instance: u32, node: NodeIndex) -> (plan::Slot, u32) {
-        let graph = self.instances[instance as usize].graph;
-        let planned = &self.plan.instances[instance as usize];
-        let call = graph.call(node);
-        let sequence = match &planned.sequences {
-            None => call.sequence,
-            Some(sequences) => sequences[graph.call_index(node)],
-        };
-        (planned.slots[call.group as usize], sequence)
-    }
-
-    /// A member has its lane and joins its collective.
-    fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let (slot, sequence) = self.call_of(instance, node);
-        let run = self.turns[slot.group as usize].run_of[sequence as usize];
-        let run = if run == NONE {
-            let run = self.free_runs.pop().unwrap_or_else(|| {
-                self.runs.push(Run::default());
-                self.runs.len() as u32 - 1
-            });
-            let group = &self.plan.groups[slot.group as usize];
-            self.runs[run as usize].reset(slot.group, sequence, group);
-            self.turns[slot.group as usize].run_of[sequence as usize] = run;
-            run
-        } else {
-            run
-        };
-        let state = &mut self.runs[run as usize];
-        if state.fresh.is_empty() {
-            self.arrivals.push(run);
-        }
-        state.arrive(now, slot.member, node);
-    }
-
-    /// No event is left at `now`: collectives with new arrivals go on.
-    fn settle(&mut self, now: Time) {
-        let mut arrivals = std::mem::take(&mut self.arrivals);
-        arrivals.sort_unstable_by_key(|&run| {
-            let run = &self.runs[run as usize];
-            (run.group, run.sequence)
-        });
-        for &run in &arrivals {
-            self.settle_run(now, run);
-        }
-        arrivals.clear();
-        self.arrivals = arrivals;
-    }
-
-    fn settle_run(&mut self, now: Time, id: u32) {
-        let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        let all = run.arrived == group.present;
-        if all
-            && run.first == now
-            && !self.stepwise
-            && let Some(span) = closed_form(run, group)
-        {
-            run.fresh.clear();
-            self.outcome.closed += 1;
-            let event = Event::new(Class::Run, 0, id);
-            self.agenda.push(now + span, event);
-            return;
-        }
-        if run.progress.is_none() {
-            run.begin(group.extent.phases.len() as u32, &mut self.network);
-            self.outcome.stepwise += 1;
-        }
-        let mut fresh = std::mem::take(&mut run.fresh);
-        if all {
-            // Absent members come with the last of the present ones.
-            let absent = group.members.iter().enumerate();
-            let absent = absent.filter(|(_, m)| self.plan.instance_of[m.index()] == NONE);
-            fresh.extend(absent.map(|(member, _)| member as u32));
-        }
-        for member in &mut fresh {
-            *member = group.extent.position_of[*member as usize];
-        }
-        fresh.sort_unstable();
-        for &position in &fresh {
-            if let Some(progress) = &mut self.runs[id as usize].progress {
-                progress.start(position);
-            }
-        }
-        for &position in &fresh {
-            self.advance(now, id, position);
-        }
-        fresh.clear();
-        self.runs[id as usize].fresh = fresh;
-    }
-
-    /// Lets the member at `position` go on, and ends its part or the run when that was the last.
-    fn advance(&mut self, now: Time, id: u32, position: u32) {
-        let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        let mut wires = Wires {
-            network: &mut self.network,
-            agenda: &mut self.agenda,
-            ops: &mut self.ops,
-            topology: self.topology,
-        };
-        let ended = run.advance(id, now, position, group, &mut wires);
-        if !ended {
-            return;
-        }
-        let member = group.extent.member_at[position as usize];
-        let rank = group.members[member as usize];
-        let instance = self.plan.instance_of[rank.index()];
-        if instance != NONE {
-            let node = run.nodes[member as usize];
-            self.agenda
-                .push(now, Event::new(Class::Node, instance, node));
-        }
-        let done = run.progress.as_ref().map_or(0, |progress| progress.done);
-        if done == group.extent.size() {
-            if let Some(ports) = run.take_ports() {
-                self.network.close(ports);
-            }
-            self.record(now, id, true);
-        }
-    }
-
-    /// A collective answered by closed form is over, for all members alike.
-    fn end_run(&mut self, now: Time, id: u32) {
-        let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        for (member, rank) in group.members.iter().enumerate() {
-            let instance = self.plan.instance_of[rank.index()];
-            if instance != NONE {
-                let event = Event::new(Class::Node, instance, run.nodes[member]);
-                self.agenda.push(now, event);
-            }
-        }
-        self.record(now, id, false);
-    }
-
-    /// Tells the observer of a collective that is over, and frees its run.
-    fn record(&mut self, now: Time, id: u32, stepwise: bool) {
-        let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        let call = &group.calls[run.sequence as usize];
-        let present = run
-            .nodes
-            .iter()
-            .zip(&run.starts)
-            .filter(|(n, _)| **n != NONE);
-        self.observer.collective(&CollectiveRecord {
-            group: run.group,
-            kind: call.kind,
-            buffer: call.buffer,
-            last_start: run.last,
-            end: now,
-            waited_for: (run.first < run.last).then(|| {
-                let late = run.starts.iter().zip(&run.nodes);
-                let late = late.zip(&group.members);
-                let mut late =
-                    late.filter(|((start, node), _)| **start == run.last && **node != NONE);
-                let ranks = late.by_ref().map(|(_, rank)| *rank).min();
-                ranks.expect("somebody arrived last")
-            }),
-            waited: present.map(|(_, start)| run.last.since(*start)).sum(),
-            stepwise,
-        });
-        self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;
-        self.free_runs.push(id);
-    }
 }
 
 /// One word that orders ready nodes by instance and id.
 #[inline]
 fn key(instance: u32, node: NodeIndex) -> u64 {
     u64::from(instance) << 32 | u64::from(node.0)
-}
-
-/// The time of a run whose members all start together, where it is proved.
-fn closed_form(run: &Run, group: &plan::GroupPlan) -> Option<Span> {
-    run.stages.iter().try_fold(Span::ZERO, |sum, stage| {
-        let (algorithm, path) = group.phases[stage.phase];
-        let n = group.extent.phases[stage.phase].size;
-        let span = crate::collective::closed_form(algorithm, stage, n, &path?)?;
-        Some(sum + span)
-    })
 }

@@ -1,0 +1,102 @@
+//! A replay that is settled and has not begun: to run, and to report from.
+
+use super::plan::{Basis, NONE, Options, Plan};
+use super::{Engine, Outcome, Refusal, ReplayError};
+use crate::group::Extent;
+use crate::ids::{GroupId, NodeIndex, Npu, Rank};
+use crate::machine::Machine;
+use crate::report::Observer;
+use crate::workload::Workload;
+
+/// A group as the replay used it.
+#[derive(Clone, Debug)]
+pub struct GroupView<'a> {
+    /// The workload's group.
+    pub id: GroupId,
+    /// The machine's dimensions that take part, as a mask, if not all.
+    pub dimensions: Option<u32>,
+    /// The members.
+    pub members: &'a [Rank],
+    /// How many of them have a trace.
+    pub present: u32,
+    /// Where they lie.
+    pub extent: &'a Extent,
+}
+/// Everything that was settled before the run, to run from and to report from.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    pub(super) workload: &'a Workload,
+    pub(super) machine: &'a Machine,
+    pub(super) plan: Plan,
+    pub(super) stepwise: bool,
+}
+
+impl<'a> Prepared<'a> {
+    /// Places ranks, prices nodes and matches collectives and messages.
+    ///
+    /// Refuses what cannot run: more ranks than NPUs, ranks that disagree on the collectives of a
+    /// group, messages without a partner, memory that does not exist or hold.
+    pub fn new(
+        workload: &'a Workload,
+        machine: &'a Machine,
+        options: &Options,
+    ) -> Result<Self, Refusal> {
+        Ok(Self {
+            workload,
+            machine,
+            plan: Plan::new(workload, machine, options)?,
+            stepwise: options.stepwise,
+        })
+    }
+
+    /// What the replay rests on.
+    pub fn basis(&self) -> Basis {
+        self.plan.basis
+    }
+
+    /// The groups, as [`CollectiveRecord::group`] numbers them.
+    pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
+        self.plan.groups.iter().map(|group| GroupView {
+            id: group.id,
+            dimensions: group.dimensions,
+            members: &group.members,
+            present: group.present,
+            extent: &group.extent,
+        })
+    }
+
+    /// The NPU on which `rank` sits.
+    pub fn npu(&self, rank: Rank) -> Npu {
+        self.plan.npu_of[rank.index()]
+    }
+
+    /// The group behind a collective node of the instance numbered `instance`.
+    pub fn group_of(&self, instance: u32, node: NodeIndex) -> u32 {
+        let of = &self.workload.instances()[instance as usize];
+        let call = self.workload.graph(of).call(node);
+        self.plan.instances[instance as usize].slots[call.group as usize].group
+    }
+
+    /// The number that a send and its receive share; `None` when the other end has no trace.
+    pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload.instances()[instance as usize];
+        let message = self.workload.graph(of).message_index(node);
+        let pair = self.plan.instances[instance as usize].pairs[message];
+        (pair != NONE).then_some(pair)
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &'a Machine {
+        self.machine
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> &'a Workload {
+        self.workload
+    }
+
+    /// Runs to the end, watched by `observer`.
+    pub fn run<O: Observer>(&self, observer: O) -> Result<(Outcome, O), ReplayError> {
+        Engine::new(self, observer).run()
+    }
+}
