@@ -54,7 +54,7 @@ impl<'a> Prepared<'a> {
         self.plan.basis
     }
 
-    /// The groups, as [`CollectiveRecord::group`] numbers them.
+    /// The groups, as [`CollectiveRecord::group`](crate::report::CollectiveRecord::group) numbers them.
     pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.plan.groups.iter().map(|group| GroupView {
             id: group.id,
