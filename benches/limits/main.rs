@@ -230,7 +230,10 @@ fn loads() {
     );
     let small = load("data parallel, captured", &captured(100_000, false));
     let large = load("data parallel, captured", &captured(1_000_000, false));
-    load("  all names distinct", &captured(1_000_000, true));
+    growth("  growth", small, large);
+    let small = load("  all names distinct", &captured(100_000, true));
+    let large = load("  all names distinct", &captured(1_000_000, true));
+    growth("  growth", small, large);
     if let Some(corpus) = std::env::var_os("CHAKRAM_CORPUS") {
         let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
         load(
@@ -238,7 +241,6 @@ fn loads() {
             Contents::open(&file).expect("it is there").as_slice(),
         );
     }
-    growth("  growth", small, large);
 }
 
 fn replays() {
