@@ -97,9 +97,9 @@ impl GraphBuilder {
                 "ids are unique within one file; the producer is at fault",
             ));
         }
-        let name = self.names.intern(node.name).ok_or_else(|| {
-            TraceError::refused(node.id, "more than 4 GiB of names", "shorten them")
-        })?;
+        if self.names.stage(node.name) {
+            self.settle_names(node.id)?;
+        }
         if let Some(values) = node.groups {
             let declared: Declared = parse_metadata(node.id, values)?;
             for (name, ranks) in declared {
@@ -122,7 +122,6 @@ impl GraphBuilder {
         let lane = self.lanes.intern(lane);
         let graph = &mut self.graph;
         graph.ids.push(node.id);
-        graph.name_of.push(name);
         graph.kinds.push(kind);
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
@@ -131,6 +130,12 @@ impl GraphBuilder {
         graph.detail.push(detail);
         self.pred_end.push(self.preds.len() as u32);
         Ok(())
+    }
+
+    /// Numbers the names that wait for it, up to that of the node `last`.
+    fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
+        let settled = self.names.settle(&mut self.graph.name_of);
+        settled.ok_or_else(|| TraceError::refused(last, "more than 4 GiB of names", "shorten them"))
     }
 
     /// Kind, lane, FLOPs, bytes and detail of a node; collectives and messages join their lists.
@@ -241,6 +246,7 @@ impl GraphBuilder {
     ///
     /// Fails on data dependencies on nodes that do not exist or on oneself, and on cycles.
     pub fn finish(mut self) -> Result<(Graph, Binding), TraceError> {
+        self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
         self.resolve_forward()?;
         self.sort_by_id();
         self.drop_self()?;

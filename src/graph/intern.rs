@@ -19,16 +19,72 @@ pub struct Names {
     ends: Vec<u32>,
     /// The upper half of a name's hash beside its number, so that a growing table reads no text.
     index: HashTable<(u32, u32)>,
+    /// Names that wait for [`Names::settle`], one after another, with the halves of their hashes and
+    /// their ends.
+    staged: String,
+    staged_ends: Vec<(u32, usize)>,
 }
 
+/// How many names are looked up together.
+const BATCH: usize = 64;
+
 impl Names {
+    /// Takes `name` to be numbered later. Returns whether it is time to [`Names::settle`].
+    ///
+    /// In a large table a look-up waits for memory. Look-ups that follow one another directly wait
+    /// together, those with the reading of a node in between do not.
+    #[inline]
+    pub fn stage(&mut self, name: &str) -> bool {
+        self.staged.push_str(name);
+        let short = (HASHER.hash_one(name) >> 32) as u32;
+        self.staged_ends.push((short, self.staged.len()));
+        // A batch is a few kilobytes, unless names are absurdly long.
+        self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
+    }
+
+    /// Appends the numbers of the staged names to `numbers`, in their order; `None` when the arena is
+    /// full (4 GiB).
+    pub fn settle(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
+        let staged = std::mem::take(&mut self.staged);
+        let ends = std::mem::take(&mut self.staged_ends);
+        let first = numbers.len();
+        let at = |i: usize| {
+            let start = if i == 0 { 0 } else { ends[i - 1].1 };
+            &staged[start..ends[i].1]
+        };
+        for (i, &(short, _)) in ends.iter().enumerate() {
+            numbers.push(self.find(short, at(i)).unwrap_or(u32::MAX));
+        }
+        for (i, &(short, _)) in ends.iter().enumerate() {
+            let number = &mut numbers[first + i];
+            if *number == u32::MAX {
+                *number = self.number(short, at(i))?;
+            }
+        }
+        (self.staged, self.staged_ends) = (staged, ends);
+        self.staged.clear();
+        self.staged_ends.clear();
+        Some(())
+    }
+
+    #[inline]
+    fn find(&self, short: u32, name: &str) -> Option<u32> {
+        let at = |i: u32| slice(&self.text, &self.ends, i);
+        let same = |&(other, i): &(u32, u32)| other == short && at(i) == name;
+        self.index
+            .find(spread(short), same)
+            .map(|&(_, found)| found)
+    }
+
     /// The number of `name`, new if it was not seen before; `None` when the arena is full (4 GiB).
     #[inline]
     pub fn intern(&mut self, name: &str) -> Option<u32> {
-        let short = (HASHER.hash_one(name) >> 32) as u32;
-        let at = |i: u32| slice(&self.text, &self.ends, i);
-        let same = |&(other, i): &(u32, u32)| other == short && at(i) == name;
-        if let Some(&(_, found)) = self.index.find(spread(short), same) {
+        self.number((HASHER.hash_one(name) >> 32) as u32, name)
+    }
+
+    #[inline]
+    fn number(&mut self, short: u32, name: &str) -> Option<u32> {
+        if let Some(found) = self.find(short, name) {
             return Some(found);
         }
         let end = u32::try_from(self.text.len() + name.len()).ok()?;
@@ -67,6 +123,7 @@ impl Names {
     /// Gives up the index, which only interning needs.
     pub fn freeze(&mut self) {
         self.index = HashTable::new();
+        (self.staged, self.staged_ends) = (String::new(), Vec::new());
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();
     }
@@ -224,6 +281,12 @@ mod tests {
             .map(|n| names.intern(n).unwrap())
             .collect();
         assert_eq!(numbers, [0, 1, 2, 0, 1]);
+        for name in ["add", "new", "new", ""] {
+            names.stage(name);
+        }
+        let mut numbers = vec![9];
+        names.settle(&mut numbers).unwrap();
+        assert_eq!(numbers, [9, 2, 3, 3, 1]);
         assert_eq!(
             (names.get(0), names.get(1), names.get(2)),
             ("mm", "", "add")
