@@ -9,8 +9,8 @@ use crate::group::Extent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::{Machine, NpuClass};
 use crate::topology::Path;
-use crate::trace::{CollectiveKind, shown};
-use crate::units::Span;
+use crate::trace::CollectiveKind;
+use crate::units::{Bytes, Span};
 use crate::workload::{Absent, Instance, Workload, shortened};
 use std::collections::BTreeMap;
 
@@ -114,6 +114,9 @@ pub(super) struct Shared {
     pub basis: Basis,
 }
 
+/// Where an NPU sits in some dimensions.
+type Coordinates = Vec<(usize, u32)>;
+
 /// Everything settled.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -177,9 +180,10 @@ impl Plan {
 
     /// Finds the group on the machine behind each slot of each instance.
     fn bind_groups(&mut self, workload: &Workload, machine: &Machine) {
-        let mut known: BTreeMap<(GroupId, u32, Vec<u32>), u32> = BTreeMap::new();
+        let mut known: BTreeMap<(GroupId, Coordinates), u32> = BTreeMap::new();
         // The members of each group, parted by the dimensions that a mask leaves out.
-        let mut parted: BTreeMap<(GroupId, u32), BTreeMap<Vec<u32>, Vec<Rank>>> = BTreeMap::new();
+        let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<Coordinates, Vec<Rank>>> =
+            BTreeMap::new();
         // A mask that leaves nobody out is no mask.
         let mut whole: BTreeMap<GroupId, u32> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
@@ -189,32 +193,30 @@ impl Plan {
             for (slot_index, (slot, &id)) in slots.enumerate() {
                 // With only some dimensions taking part, the members that differ from this rank in
                 // the others are left out.
-                let fixed: Vec<(usize, u32)> = match slot.dimensions {
+                let dimensions = machine.topology().dimensions();
+                let out: Vec<usize> = match slot.dimensions {
                     None => Vec::new(),
-                    Some(mask) => (0..machine.topology().dimensions().len())
+                    Some(mask) => (0..dimensions.len())
                         .filter(|&d| d >= 32 || mask >> d & 1 == 0)
-                        .filter(|&d| machine.topology().dimensions()[d].size > 1)
-                        .map(|d| (d, machine.topology().coordinate(npu, d)))
+                        .filter(|&d| dimensions[d].size > 1)
                         .collect(),
                 };
-                let mask = fixed
-                    .iter()
-                    .fold(u32::MAX, |m, &(d, _)| m & !(1 << d.min(31)));
-                let place: Vec<u32> = fixed.iter().map(|&(_, c)| c).collect();
-                let key = (id, mask, place.clone());
-                let group = *known.entry(key).or_insert_with(|| {
+                let place = |npu| -> Coordinates {
+                    let at = |&d: &usize| (d, machine.topology().coordinate(npu, d));
+                    out.iter().map(at).collect()
+                };
+                let own = place(npu);
+                let group = *known.entry((id, own.clone())).or_insert_with(|| {
                     let all = &workload.groups()[id.index()].members;
-                    let parts = parted.entry((id, mask)).or_insert_with(|| {
-                        let mut parts: BTreeMap<Vec<u32>, Vec<Rank>> = BTreeMap::new();
+                    let parts = parted.entry((id, out.clone())).or_insert_with(|| {
+                        let mut parts: BTreeMap<Coordinates, Vec<Rank>> = BTreeMap::new();
                         for rank in all {
-                            let npu = self.npu_of[rank.index()];
-                            let at = |&(d, _): &(usize, u32)| machine.topology().coordinate(npu, d);
-                            let place = fixed.iter().map(at).collect();
+                            let place = place(self.npu_of[rank.index()]);
                             parts.entry(place).or_default().push(*rank);
                         }
                         parts
                     });
-                    let members = parts.remove(&place).expect("this rank is one of them");
+                    let members = parts.remove(&own).expect("this rank is one of them");
                     let new = self.groups.len() as u32;
                     let everyone = members.len() == all.len();
                     if everyone && *whole.entry(id).or_insert(new) != new {
@@ -327,16 +329,18 @@ fn share(
     instance: &Instance,
     options: &Options,
 ) -> Result<Shared, Refusal> {
-    let refuse = |node: NodeIndex, found: String, hint: &str| {
-        let name = shown(graph.name(node));
-        Err(Refusal::new(
-            format!(
-                "rank {} node {} `{name}`: {found}",
-                instance.rank,
-                graph.id(node)
-            ),
-            hint,
-        ))
+    let refusal = |node: NodeIndex, found: String, hint: &str| {
+        let node = matching::describe(instance.rank, graph, node);
+        Refusal::new(format!("{node}: {found}"), hint)
+    };
+    // The bytes of a node, if `room` holds them at once.
+    let within = |node: NodeIndex, room: Bytes, holder: &str, hint: &str| {
+        let bytes = Bytes(graph.bytes(node));
+        if bytes > room {
+            let found = format!("it moves {bytes} at once, but {holder} holds {room}");
+            return Err(refusal(node, found, hint));
+        }
+        Ok(bytes.0)
     };
     let mut basis = Basis::default();
     let mut prices = Vec::with_capacity(graph.len());
@@ -360,44 +364,23 @@ fn share(
                 price.span()
             }
             Kind::LocalMemory => {
-                let (bytes, room) = (graph.bytes(node), class.memory.capacity);
-                if bytes > room.0 {
-                    return refuse(
-                        node,
-                        format!(
-                            "it moves {} at once, but an NPU of class `{}` holds {room}",
-                            crate::units::Bytes(bytes),
-                            class.name
-                        ),
-                        "take a machine with more memory, or split the tensor",
-                    );
-                }
+                let holder = format!("an NPU of class `{}`", class.name);
+                let hint = "take a machine with more memory, or split the tensor";
+                let bytes = within(node, class.memory.capacity, &holder, hint)?;
                 class.memory.access(bytes)
             }
             Kind::RemoteMemory => {
-                let bytes = graph.bytes(node);
-                match machine.remote() {
-                    None => {
-                        return refuse(
-                            node,
-                            format!("it reaches remote memory, and machine `{}` has none", machine.name()),
-                            "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local \
-                             memory",
-                        );
-                    }
-                    Some(remote) if bytes > remote.capacity.0 => {
-                        return refuse(
-                            node,
-                            format!(
-                                "it moves {} at once, but the remote memory holds {}",
-                                crate::units::Bytes(bytes),
-                                remote.capacity
-                            ),
-                            "give the remote memory more capacity, or split the tensor",
-                        );
-                    }
-                    Some(_) => Span::ZERO,
-                }
+                let Some(remote) = machine.remote() else {
+                    let name = machine.name();
+                    return Err(refusal(
+                        node,
+                        format!("it reaches remote memory, and machine `{name}` has none"),
+                        "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local memory",
+                    ));
+                };
+                let hint = "give the remote memory more capacity, or split the tensor";
+                within(node, remote.capacity, "the remote memory", hint)?;
+                Span::ZERO
             }
             Kind::Nothing | Kind::Send | Kind::Receive | Kind::Collective => Span::ZERO,
         });

@@ -1,10 +1,10 @@
 //! Writing traces: generated nodes become the generated message types, framed, then renamed into
 //! place.
 
+use super::TraceError;
 use super::op::{GroupName, MemoryPlace, Op};
 use super::proto::{self, AttributeProto, NodeType, attribute_proto::Value};
 use super::scan::NodeView;
-use super::{Dtype, TraceError};
 use prost::Message;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -146,7 +146,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             push("num_ops", Value::Int64Val(flops as i64));
             push("tensor_size", Value::Uint64Val(bytes));
             if let Some(dtype) = dtype {
-                push("dtype", Value::StringVal(dtype_name(dtype)));
+                push("dtype", Value::StringVal(dtype.to_string()));
             }
             NodeType::CompNode
         }
@@ -211,8 +211,11 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
                 push("comm_root", Value::Int32Val(root as i32));
             }
             if let Some(mask) = dimensions {
-                // One entry more than the highest set one, because a list of all ones says "all".
-                let values = (0..33 - mask.leading_zeros()).map(|i| i < 32 && mask >> i & 1 == 1);
+                // A list of all ones says "all", so one that is not meant to ends with a zero. Lists
+                // have 32 entries at most.
+                let highest = 32 - mask.leading_zeros();
+                let ones = mask.trailing_ones() == highest && highest < 32;
+                let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
                 push(
                     "involved_dim",
                     Value::BoolList(proto::BoolList {
@@ -234,15 +237,11 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
     }
 }
 
-fn dtype_name(dtype: Dtype) -> String {
-    dtype.to_string()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::CollectiveKind;
     use super::super::scan::{self, Dependencies};
     use super::super::wire::Frames;
+    use super::super::{CollectiveKind, Dtype};
     use super::*;
     use crate::units::Span;
 

@@ -137,3 +137,17 @@ fn a_mask_cuts_a_group_too() {
     let replay = run(&[1, 3, 9, 11], call(K::AllReduce, 120_000).dimensions(0b01));
     assert_eq!((replay.ps(), replay.outcome.closed), (1_600_000, 2));
 }
+
+/// Dimensions beyond the 32 that a mask can name never take part. Of 36 dimensions, 31 and 35 have two
+/// NPUs; one collective crosses dimension 31, and one crosses none.
+#[test]
+fn dimensions_that_no_mask_can_name_stay_out() {
+    let dims: Vec<Dim> = (0..36)
+        .map(|d| dim(Shape::Ring, if d == 31 || d == 35 { 2 } else { 1 }, Ring))
+        .collect();
+    let crossing = call(K::AllReduce, 1000).dimensions(1 << 31);
+    let alone = call(K::AllReduce, 1000).dimensions(1);
+    let ranks = vec![vec![crossing, alone.after(&[1])]; 4];
+    // Two members: 2 steps of 500 ns + 500 B x 20 ps.
+    assert_eq!(replay(&job(&ranks, &[]), &machine(&dims)).ps(), 2 * 510_000);
+}
