@@ -360,7 +360,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         let kind = running.graph.kind(node);
         self.observer.issued(now, instance, node, kind);
         match kind {
-            Kind::Compute | Kind::Host | Kind::LocalMemory | Kind::Nothing => {
+            Kind::Compute | Kind::Host | Kind::LocalMemory => {
                 let end = now + running.shared.prices[node.index()];
                 self.agenda
                     .push(end, Event::new(Class::Node, instance, node.0));
@@ -387,7 +387,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 self.transfer(now, own, peer, bytes, pair, Some((instance, node)));
             }
             Kind::Collective => self.arrive(now, instance, node),
-            Kind::Receive => unreachable!("receives hold no lane"),
+            Kind::Nothing | Kind::Receive => unreachable!("they hold no lane"),
         }
     }
 }

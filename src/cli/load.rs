@@ -109,8 +109,6 @@ pub fn parse_map(text: &str) -> Result<Vec<Npu>, String> {
 pub struct Job {
     /// The workload.
     pub workload: Workload,
-    /// What people call it: the prefix of its files, or its folder.
-    pub name: String,
     /// The files, if their hashes are wanted.
     pub inputs: Vec<Input>,
 }
@@ -130,7 +128,6 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<RankFile>, TraceError> {
 /// inputs only if `hash` is set, because that reads every byte once more.
 pub fn job(
     files: &[RankFile],
-    name: String,
     args: &JobArgs,
     npus: u32,
     hash: bool,
@@ -196,7 +193,6 @@ pub fn job(
     };
     Ok(Job {
         workload: builder.finish(ranks, args.absent.policy())?,
-        name,
         inputs,
     })
 }

@@ -54,7 +54,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let hash = args.run.wants_hashes();
     let (machine, machine_input) = load_machine(&machine, hash)?;
     let npus = machine.topology().npus();
-    let job = load::job(&files, name_of(&args.traces, &files), &args.job, npus, hash)?;
+    let job = load::job(&files, &args.job, npus, hash)?;
     let mut inputs = job.inputs;
     inputs.extend(machine_input);
     let absent = args.job.absent.policy();
@@ -62,8 +62,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         true => Destination::Stdout(out),
         false => Destination::File(&args.output),
     };
-    args.run
-        .replay(&job.workload, &job.name, &machine, absent, &inputs, &mut to)?;
+    args.run.replay(
+        &job.workload,
+        &name_of(&args.traces, &files),
+        &machine,
+        absent,
+        &inputs,
+        &mut to,
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 

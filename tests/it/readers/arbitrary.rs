@@ -210,9 +210,28 @@ pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// `node` with its pieces in this order, and before some of them fields that nobody knows: (place in
+/// the order, field).
+pub fn scattered(
+    node: &Node,
+    unpacked: bool,
+    order: &[usize],
+    unknown: &[(usize, Vec<u8>)],
+) -> Vec<u8> {
+    let pieces = pieces(node, unpacked);
+    let mut bytes = Vec::new();
+    for (place, &piece) in order.iter().enumerate() {
+        for (_, field) in unknown.iter().filter(|(at, _)| *at == place) {
+            bytes.extend_from_slice(field);
+        }
+        bytes.extend_from_slice(&pieces[piece]);
+    }
+    bytes
+}
+
 /// The fields of `node` as pieces that may stand in any order among fields of other numbers: the
 /// attributes and the unknown fields after them keep theirs.
-pub fn pieces(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
+fn pieces(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
     let only = |keep: &dyn Fn(&mut Node)| {
         let mut piece = Node::default();
         keep(&mut piece);

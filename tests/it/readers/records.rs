@@ -1,6 +1,6 @@
 //! The hot reader against the generated types, on nodes of any content.
 
-use super::arbitrary::{node, pieces, unknown};
+use super::arbitrary::{node, scattered, unknown};
 use super::attribute;
 use crate::harness::oracle;
 use chakram::trace::proto::attribute_proto::Value;
@@ -27,14 +27,7 @@ proptest! {
         order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(),
         unknown in prop::collection::vec((0..10_usize, unknown()), 0..3),
     ) {
-        let pieces = pieces(&node, unpacked);
-        let mut bytes = Vec::new();
-        for (place, piece) in order.into_iter().enumerate() {
-            for (_, field) in unknown.iter().filter(|(at, _)| *at == place) {
-                bytes.extend_from_slice(field);
-            }
-            bytes.extend_from_slice(&pieces[piece]);
-        }
+        let bytes = scattered(&node, unpacked, &order, &unknown);
         let whole = Node::decode(&bytes[..]).expect("pieces of a message are a message");
         // Numbers that are not numbers differ from themselves.
         prop_assert_eq!(format!("{whole:?}"), format!("{node:?}"));

@@ -1,7 +1,7 @@
 //! Rewriting loses nothing: canonical files come back byte for byte, others with equal nodes and all
 //! of their unknown fields.
 
-use super::arbitrary::{node, pieces, unknown};
+use super::arbitrary::{node, scattered, unknown};
 use super::{attribute, file, frame};
 use chakram::trace::proto::attribute_proto::Value;
 use chakram::trace::proto::{BoolList, Node};
@@ -53,14 +53,7 @@ proptest! {
         order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(),
         unknown in prop::collection::vec((0..10_usize, unknown()), 0..4),
     ) {
-        let pieces = pieces(&node, unpacked);
-        let mut bytes = Vec::new();
-        for (place, piece) in order.into_iter().enumerate() {
-            for (_, field) in unknown.iter().filter(|(at, _)| *at == place) {
-                bytes.extend_from_slice(field);
-            }
-            bytes.extend_from_slice(&pieces[piece]);
-        }
+        let bytes = scattered(&node, unpacked, &order, &unknown);
         let before = frame([&bytes]);
         prop_assert_eq!(&rewrite(&before, Mode::Copy).unwrap()[..], &before[..]);
         let after = rewrite(&before, Mode::Encode).unwrap();
