@@ -255,12 +255,9 @@ impl<'s> Emitter<'s> {
     ) -> Result<u64, TraceError> {
         self.last += 1;
         let node = NodeView {
-            id: self.last,
-            name: &self.name,
-            op,
             lane,
             recorded,
-            groups: None,
+            ..NodeView::new(self.last, &self.name, op)
         };
         self.sink.node(&node, data)?;
         Ok(self.last)

@@ -6,7 +6,8 @@
 //! on the order of records in a file.
 //!
 //! A node takes 53 bytes (61 with its price for one NPU class, 65 with the state of one run), an
-//! edge 4, a collective 24 more, a message 20 more, besides names.
+//! edge 4, a collective 24 more, a message 20 more, besides names. If any node has a delay, each takes
+//! 8 bytes more, and so with waiting.
 
 use crate::ids::NodeIndex;
 use crate::trace::groups::Declared;
@@ -86,6 +87,8 @@ pub struct Call {
     pub root: u32,
     /// Which collective.
     pub kind: CollectiveKind,
+    /// Whether this member waited for none of the others where it was recorded.
+    pub eager: bool,
 }
 
 /// One half of a message.
@@ -99,6 +102,8 @@ pub struct Message {
     pub tag: i32,
     /// Whether this half receives.
     pub receive: bool,
+    /// Whether this half did not wait for the other where it was recorded.
+    pub eager: bool,
 }
 
 /// What was repaired while the graph was built.
@@ -124,6 +129,10 @@ pub struct Graph {
     kinds: Vec<Kind>,
     lane_of: Vec<u32>,
     recorded: Vec<Span>,
+    /// Empty when no node has a delay.
+    delays: Vec<Span>,
+    /// Empty when no node waited.
+    waits: Vec<Span>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
     /// Index into `calls` or `messages`, or the number format of a kernel.
@@ -138,6 +147,7 @@ pub struct Graph {
     messages: Vec<Message>,
     declared: Declared,
     repairs: Repairs,
+    captured: Option<Span>,
 }
 
 /// `detail` of a kernel whose format the trace does not say.
@@ -207,6 +217,28 @@ impl Graph {
     #[inline]
     pub fn recorded(&self, node: NodeIndex) -> Span {
         self.recorded[node.index()]
+    }
+
+    /// Time of the host from the completion of all that the node waits for, or from the release of
+    /// the rank if that is nothing, until it is ready.
+    #[inline]
+    pub fn delay(&self, node: NodeIndex) -> Span {
+        let delay = self.delays.get(node.index());
+        delay.copied().unwrap_or(Span::ZERO)
+    }
+
+    /// How long a communication node waited for its peers where it was recorded, before and on top
+    /// of [`Self::recorded`].
+    #[inline]
+    pub fn wait(&self, node: NodeIndex) -> Span {
+        let wait = self.waits.get(node.index());
+        wait.copied().unwrap_or(Span::ZERO)
+    }
+
+    /// When the rank's last event ended where it was recorded, counted from the start of the job, if
+    /// the trace says.
+    pub fn captured(&self) -> Option<Span> {
+        self.captured
     }
 
     /// Operations of a kernel; zero when unknown.
@@ -303,6 +335,7 @@ impl Graph {
             &self.ids,
             &self.name_of,
             &self.recorded,
+            (&self.delays, &self.waits, self.captured),
             &self.flops,
             &self.bytes,
             &self.in_degree,
@@ -319,6 +352,8 @@ impl Graph {
             + size(&self.kinds)
             + size(&self.lane_of)
             + size(&self.recorded)
+            + size(&self.delays)
+            + size(&self.waits)
             + size(&self.flops)
             + size(&self.bytes)
             + size(&self.detail)

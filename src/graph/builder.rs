@@ -7,6 +7,7 @@ use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, MemoryPlace, Op, TraceError, shown};
+use crate::units::Span;
 
 /// Which dependencies hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,11 +126,23 @@ impl GraphBuilder {
         graph.kinds.push(kind);
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
+        if node.delay > Span::ZERO {
+            put(&mut graph.delays, index, node.delay);
+        }
+        let communicates = matches!(kind, Kind::Send | Kind::Receive | Kind::Collective);
+        if node.wait > Span::ZERO && communicates {
+            put(&mut graph.waits, index, node.wait);
+        }
         graph.flops.push(flops);
         graph.bytes.push(bytes);
         graph.detail.push(detail);
         self.pred_end.push(self.preds.len() as u32);
         Ok(())
+    }
+
+    /// Says when the rank's last event ended where it was recorded, counted from the start of the job.
+    pub fn captured(&mut self, at: Span) {
+        self.graph.captured = Some(at);
     }
 
     /// Numbers the names that wait for it, up to that of the node `last`.
@@ -177,6 +190,7 @@ impl GraphBuilder {
                     peer,
                     tag,
                     receive,
+                    eager: node.eager,
                 });
                 // A posted receive needs no engine of its NPU: the wire is the sender's. So it holds
                 // no lane, and a send behind it in program order cannot be blocked by it.
@@ -211,6 +225,7 @@ impl GraphBuilder {
                     sequence: 0,
                     root: root.unwrap_or(u32::MAX),
                     kind,
+                    eager: node.eager,
                 });
                 (
                     Kind::Collective,
@@ -247,6 +262,12 @@ impl GraphBuilder {
     /// Fails on data dependencies on nodes that do not exist or on oneself, and on cycles.
     pub fn finish(mut self) -> Result<(Graph, Binding), TraceError> {
         self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
+        let nodes = self.graph.ids.len();
+        for values in [&mut self.graph.delays, &mut self.graph.waits] {
+            if !values.is_empty() {
+                values.resize(nodes, Span::ZERO);
+            }
+        }
         self.resolve_forward()?;
         self.sort_by_id();
         self.drop_self()?;
@@ -323,6 +344,11 @@ impl GraphBuilder {
         }
         fn permute<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
             *values = order.iter().map(|&i| values[i as usize]).collect();
+        }
+        for sparse in [&mut graph.delays, &mut graph.waits] {
+            if !sparse.is_empty() {
+                permute(sparse, &order);
+            }
         }
         permute(&mut graph.ids, &order);
         permute(&mut graph.name_of, &order);
@@ -515,6 +541,12 @@ impl GraphBuilder {
     }
 }
 
+/// Makes `value` the one at `index` of values that are zero where nothing was put.
+fn put(values: &mut Vec<Span>, index: usize, value: Span) {
+    values.resize(index, Span::ZERO);
+    values.push(value);
+}
+
 fn is_control(pred: u32) -> bool {
     pred != NO_NODE && pred & CONTROL != 0
 }
@@ -556,6 +588,8 @@ impl Graph {
         self.kinds.shrink_to_fit();
         self.lane_of.shrink_to_fit();
         self.recorded.shrink_to_fit();
+        self.delays.shrink_to_fit();
+        self.waits.shrink_to_fit();
         self.flops.shrink_to_fit();
         self.bytes.shrink_to_fit();
         self.detail.shrink_to_fit();

@@ -17,11 +17,15 @@ impl Graph {
         policy: Dependencies,
     ) -> Result<(Self, Binding), TraceError> {
         let mut frames = Frames::new(contents);
-        if frames.next_record()?.is_none() {
+        let Some(first) = frames.next_record()? else {
             return Err(TraceError::malformed(0, "the file is empty"));
-        }
+        };
+        let metadata = scan::metadata(first)?;
         // A node with an id takes at least 3 bytes, so no dense id can be larger than this.
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
+        if let Some(at) = metadata.captured {
+            builder.captured(at);
+        }
         while let Some(record) = frames.next_record()? {
             let node = scan::node(record, &mut builder)?;
             builder

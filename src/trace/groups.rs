@@ -2,12 +2,28 @@
 
 use super::{TraceError, shown};
 use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Declared groups: name to members. No members stand for all ranks.
 pub type Declared = BTreeMap<String, Vec<u32>>;
+
+/// Part of the name of a metadata node that declares process groups.
+pub const NODE_MARK: &str = "process_group:init";
+
+/// The whole name that PyTorch gives such a node.
+pub const NODE_NAME: &str = "## process_group:init ##";
+
+/// The `values` text of a metadata node that declares `groups`: what [`parse_metadata`] reads.
+pub fn metadata_text(groups: &Declared) -> String {
+    let entries = groups.iter().map(|(name, ranks)| Entry {
+        pg_name: name.clone().into(),
+        ranks: ranks.clone(),
+    });
+    let entries: Vec<Entry> = entries.collect();
+    serde_json::to_string(&entries).expect("names and numbers are JSON")
+}
 
 /// Reads a group file: a JSON object from the group's name to its ranks, `{"1": [0, 1]}`.
 pub fn parse_file(text: &str) -> Result<Declared, TraceError> {
@@ -50,7 +66,7 @@ impl<'de> Visitor<'de> for GroupVisitor {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Entry {
     pg_name: serde_json::Value,
     #[serde(default)]
@@ -102,6 +118,19 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(twice.contains("group `1` is declared twice"), "{twice}");
+    }
+
+    #[test]
+    fn declared_groups_are_read_back() {
+        let names = ["0", "7", "tp_0", "it's \"quoted\" [1]", "back\\slash"];
+        let groups = names.iter().zip(0..).map(|(name, i)| {
+            let ranks: Vec<u32> = (0..i).map(|rank| rank * 3).collect();
+            ((*name).to_owned(), ranks)
+        });
+        let groups: Declared = groups.collect();
+        let text = metadata_text(&groups);
+        assert_eq!(parse_metadata(1, &text).unwrap(), groups, "{text}");
+        assert_eq!(parse_metadata(1, "[]").unwrap(), Declared::new());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The hot reader: one pass over a node's bytes, borrowing, allocating nothing.
 
 use super::attr::Attr;
+use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::{Facts, GroupName, Op};
 use super::wire::{Cursor, Raw, Record, repeated_varints};
 use super::{Dtype, TraceError};
@@ -15,7 +16,7 @@ pub trait Dependencies {
 }
 
 /// A node as its record says it, without its dependencies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView<'a> {
     /// The id in the file.
     pub id: u64,
@@ -25,14 +26,77 @@ pub struct NodeView<'a> {
     pub op: Op<'a>,
     /// The stream or thread that the trace names, if it does.
     pub lane: Option<i64>,
-    /// How long it took where it was recorded; zero when the trace does not say.
+    /// How long it took where it was recorded; zero when the trace does not say. Of a communication
+    /// node with a [`wait`](Self::wait), the transfer alone.
     pub recorded: Span,
+    /// Time of the host from the completion of its last dependency, or from the release of the rank
+    /// if it has none, until it is ready.
+    pub delay: Span,
+    /// How long a communication node waited for its peers where it was recorded, before and on top of
+    /// `recorded`.
+    pub wait: Span,
+    /// Whether this end of a collective, or this send, waited for none of its peers.
+    pub eager: bool,
     /// The JSON text of its process groups, when it is the metadata node that declares them.
     pub groups: Option<&'a str>,
 }
 
-/// Name part of the metadata node that declares process groups.
-const GROUPS_MARK: &str = "process_group:init";
+impl<'a> NodeView<'a> {
+    /// A node that names no lane and took no time.
+    pub fn new(id: u64, name: &'a str, op: Op<'a>) -> Self {
+        Self {
+            id,
+            name,
+            op,
+            lane: None,
+            recorded: Span::ZERO,
+            delay: Span::ZERO,
+            wait: Span::ZERO,
+            eager: false,
+            groups: None,
+        }
+    }
+
+    /// The metadata node that declares process groups in `text`, which
+    /// [`metadata_text`](super::groups::metadata_text) makes.
+    pub fn declaring(id: u64, text: &'a str) -> Self {
+        Self {
+            groups: Some(text),
+            ..Self::new(id, NODE_NAME, Op::Nothing)
+        }
+    }
+}
+
+/// What the record at the start of a file says of the whole trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// When the rank's last event ended where it was recorded, counted from the start of the job.
+    pub captured: Option<Span>,
+}
+
+/// Reads the metadata record, the first of a file.
+///
+/// Versions differ in what they put there, so only an attribute that matters and has no reading is
+/// an error.
+pub fn metadata(record: Record<'_>) -> Result<Metadata, TraceError> {
+    let mut metadata = Metadata::default();
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let Ok((number, raw)) = cursor.field() else {
+            break;
+        };
+        if let (2, Raw::Bytes(message, offset)) = (number, raw)
+            && let Ok(attr) = Attr::scan(message, offset)
+            && attr.is_set()
+            && attr.name == b"captured_ns"
+        {
+            let ns = attr.as_u64();
+            let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
+            metadata.captured = Some(Span::from_ns(ns));
+        }
+    }
+    Ok(metadata)
+}
 
 /// Scans one node record, handing its dependencies to `deps` in file order.
 ///
@@ -79,7 +143,7 @@ fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView
     })?;
     let op = facts.op(id, kind)?;
     let groups = match op {
-        Op::Nothing if kind == 1 && name.contains(GROUPS_MARK) => values(record)?,
+        Op::Nothing if kind == 1 && name.contains(NODE_MARK) => values(record)?,
         _ => None,
     };
     Ok(NodeView {
@@ -88,6 +152,9 @@ fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView
         op,
         lane: facts.lane(),
         recorded: facts.recorded(micros),
+        delay: Span::from_ns(facts.delay_ns),
+        wait: Span::from_ns(facts.wait_ns),
+        eager: facts.eager,
         groups,
     })
 }
@@ -113,6 +180,31 @@ fn take_any<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError>
     Ok(())
 }
 
+/// The attributes that [`take`] reads.
+pub(super) const READ: [&str; 21] = [
+    "is_cpu_op",
+    "num_ops",
+    "tensor_size",
+    "tensor_loc",
+    "dtype",
+    "stream",
+    "tid",
+    "duration_ns",
+    "delay_ns",
+    "wait_ns",
+    "eager",
+    "comm_type",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "comm_root",
+    "involved_dim",
+    "involve_dims",
+    "pg_name",
+    "comm_group",
+];
+
 /// Keeps what the attribute says, if it matters.
 #[inline(always)]
 fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
@@ -125,6 +217,9 @@ fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
         b"stream" => facts.stream = Some(attr.as_i64()?),
         b"tid" => facts.tid = Some(attr.as_i64()?),
         b"duration_ns" => facts.duration_ns = Some(attr.as_u64()?),
+        b"delay_ns" => facts.delay_ns = attr.as_u64()?,
+        b"wait_ns" => facts.wait_ns = attr.as_u64()?,
+        b"eager" => facts.eager = attr.as_bool()?,
         b"comm_type" => facts.comm_type = Some(attr.as_u64()?),
         b"comm_size" => facts.comm_size = Some(attr.as_u64()?),
         b"comm_src" => facts.comm_src = Some(attr.as_u64()?),
@@ -161,4 +256,76 @@ fn values(record: Record<'_>) -> Result<Option<&str>, TraceError> {
         }
     }
     Ok((!found.is_empty()).then_some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{AttributeProto, GlobalMetadata, attribute_proto::Value};
+    use super::*;
+    use prost::Message;
+
+    fn metadata_of(attr: Vec<AttributeProto>) -> Result<Metadata, TraceError> {
+        let message = GlobalMetadata {
+            version: "0.0.4".to_owned(),
+            attr,
+        };
+        metadata(Record {
+            number: 0,
+            offset: 1,
+            bytes: &message.encode_to_vec(),
+        })
+    }
+
+    fn attribute(name: &str, value: Value) -> AttributeProto {
+        AttributeProto {
+            name: name.to_owned(),
+            value: Some(value),
+            ..AttributeProto::default()
+        }
+    }
+
+    #[test]
+    fn the_list_of_what_is_read_is_that_of_what_is_taken() {
+        for name in READ {
+            // A list of texts is no value that any of them takes, but a number format may be unknown.
+            let value = Value::StringList(super::super::proto::StringList::default());
+            let message = attribute(name, value).encode_to_vec();
+            let taken = attribute_facts(&message);
+            assert!(taken.is_err() || name == "dtype", "{name}");
+        }
+        let message = attribute("rf_id", Value::Int64Val(1)).encode_to_vec();
+        assert!(attribute_facts(&message).is_ok());
+    }
+
+    fn attribute_facts(message: &[u8]) -> Result<(), TraceError> {
+        super::attribute(message, 0, &mut Facts::default())
+    }
+
+    #[test]
+    fn the_end_of_the_capture_is_read_from_the_first_record() {
+        let captured = |attr| metadata_of(attr).map(|metadata| metadata.captured);
+        assert_eq!(captured(vec![]).unwrap(), None);
+        let other = attribute("schema", Value::StringVal("1.1.1".to_owned()));
+        let own = |value| attribute("captured_ns", value);
+        // 695,426,000 ns are as many thousand picoseconds.
+        for value in [
+            Value::Uint64Val(695_426_000),
+            Value::Int64Val(695_426_000),
+            Value::StringVal("695426000".to_owned()),
+        ] {
+            let found = captured(vec![other.clone(), own(value)]).unwrap();
+            assert_eq!(found, Some(Span(695_426_000_000)));
+        }
+        let error = captured(vec![own(Value::Int64Val(-1))]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("record 0"), "{text}");
+        assert!(text.contains("`captured_ns`"), "{text}");
+        // A file of an older version begins with something else.
+        let old = Record {
+            number: 0,
+            offset: 1,
+            bytes: b"\x12\x08aten::mm\x18\x04",
+        };
+        assert_eq!(metadata(old).unwrap(), Metadata::default());
+    }
 }

@@ -15,6 +15,9 @@ pub struct View<'a> {
     pub op: Op<'a>,
     pub lane: Option<i64>,
     pub recorded_ps: u64,
+    pub delay_ps: u64,
+    pub wait_ps: u64,
+    pub eager: bool,
     pub groups: Option<&'a str>,
     pub data: Vec<u64>,
     pub control: Vec<u64>,
@@ -47,6 +50,9 @@ pub fn scanned(record: Record<'_>) -> Result<View<'_>, TraceError> {
         op: node.op,
         lane: node.lane,
         recorded_ps: node.recorded.0,
+        delay_ps: node.delay.0,
+        wait_ps: node.wait.0,
+        eager: node.eager,
         groups: node.groups,
         data: lists.data,
         control: lists.control,
@@ -78,6 +84,8 @@ pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
     let stream = facts.last(&["stream"], whole)?;
     let micros = node.duration_micros.saturating_mul(1_000_000);
     let exact = facts.last(&["duration_ns"], count)?;
+    let ps =
+        |name| -> Result<u64, Refused> { Ok(facts.count(name)?.unwrap_or(0).saturating_mul(1000)) };
     let values = node.inputs.as_ref().map_or("", |io| io.values.as_str());
     let declares = node.r#type == 1 && node.name.contains("process_group:init");
     Ok(View {
@@ -89,6 +97,9 @@ pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
             _ => facts.last(&["tid"], whole)?,
         },
         recorded_ps: exact.map_or(micros, |ns| ns.saturating_mul(1000)),
+        delay_ps: ps("delay_ns")?,
+        wait_ps: ps("wait_ns")?,
+        eager: facts.last(&["eager"], truth)?.unwrap_or(false),
         groups: Some(values).filter(|text| declares && !text.is_empty()),
         data: node.data_deps.clone(),
         control: node.ctrl_deps.clone(),

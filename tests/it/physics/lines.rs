@@ -8,6 +8,9 @@ pub struct Line {
     pub op: Op<'static>,
     pub lane: Option<i64>,
     pub ns: u64,
+    pub delay_ns: u64,
+    pub wait_ns: u64,
+    pub eager: bool,
     pub after: Vec<u64>,
 }
 
@@ -16,6 +19,9 @@ pub fn line(op: Op<'static>) -> Line {
         op,
         lane: None,
         ns: 0,
+        delay_ns: 0,
+        wait_ns: 0,
+        eager: false,
         after: Vec::new(),
     }
 }
@@ -69,6 +75,29 @@ impl Line {
 
     pub fn on(mut self, lane: i64) -> Self {
         self.lane = Some(lane);
+        self
+    }
+
+    /// Lasted this long where it was recorded.
+    pub fn lasts(mut self, ns: u64) -> Self {
+        self.ns = ns;
+        self
+    }
+
+    /// Is ready this long after what it waits for.
+    pub fn delayed(mut self, ns: u64) -> Self {
+        self.delay_ns = ns;
+        self
+    }
+
+    /// Waited this long for its peers where it was recorded.
+    pub fn waited(mut self, ns: u64) -> Self {
+        self.wait_ns = ns;
+        self
+    }
+
+    pub fn eager(mut self) -> Self {
+        self.eager = true;
         self
     }
 

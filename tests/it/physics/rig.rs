@@ -78,13 +78,14 @@ pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> Workloa
     for (rank, lines) in ranks {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
         for (id, line) in (1..).zip(lines) {
+            let name = format!("n{id}");
             let node = NodeView {
-                id,
-                name: &format!("n{id}"),
-                op: line.op,
                 lane: line.lane,
                 recorded: Span::from_ns(line.ns),
-                groups: None,
+                delay: Span::from_ns(line.delay_ns),
+                wait: Span::from_ns(line.wait_ns),
+                eager: line.eager,
+                ..NodeView::new(id, &name, line.op)
             };
             writer.node(&node, &line.after).unwrap();
         }

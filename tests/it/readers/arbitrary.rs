@@ -10,7 +10,7 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// Every attribute that a reader looks at, and some that it does not.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 24] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -19,6 +19,9 @@ const NAMES: [&str; 21] = [
     "stream",
     "tid",
     "duration_ns",
+    "delay_ns",
+    "wait_ns",
+    "eager",
     "comm_type",
     "comm_size",
     "comm_src",
@@ -128,7 +131,7 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
         "involved_dim" | "involve_dims" => vec(any::<bool>(), 0..5)
             .prop_map(|values| Value::BoolList(proto::BoolList { values }))
             .boxed(),
-        "is_cpu_op" => any::<bool>().prop_map(Value::BoolVal).boxed(),
+        "is_cpu_op" | "eager" => any::<bool>().prop_map(Value::BoolVal).boxed(),
         "dtype" | "pg_name" => text().prop_map(Value::StringVal).boxed(),
         _ => (0_u64..12).prop_map(Value::Uint64Val).boxed(),
     };

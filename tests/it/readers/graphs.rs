@@ -3,8 +3,10 @@
 
 use super::{attribute, file, kernel};
 use chakram::graph::{Binding, Dependencies, Graph, Lane, Repairs};
+use chakram::ids::NodeIndex;
 use chakram::trace::proto::Node;
 use chakram::trace::proto::attribute_proto::Value;
+use chakram::units::Span;
 use proptest::prelude::*;
 
 fn read(nodes: &[Node], policy: Dependencies) -> Result<(Graph, Binding), String> {
@@ -34,7 +36,7 @@ fn edges(graph: &Graph) -> Vec<(u64, u64)> {
 fn node_of(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
     let number = |name, value| attribute(name, Value::Int64Val(value));
-    let (kind, attr) = match choice % 6 {
+    let (kind, mut attr) = match choice % 6 {
         0 => (4, vec![number("stream", i64::from(choice / 6))]),
         1 => (
             4,
@@ -70,6 +72,13 @@ fn node_of(id: u64, choice: u32) -> Node {
             ],
         ),
     };
+    if choice % 4 == 1 {
+        attr.push(number("delay_ns", i64::from(choice)));
+    }
+    if choice % 7 > 4 {
+        attr.push(number("wait_ns", i64::from(choice)));
+        attr.push(number("eager", 1));
+    }
     Node {
         id,
         name,
@@ -131,6 +140,76 @@ fn lanes_and_names_follow_ids() {
     assert_eq!(graph.lanes(), [Lane::Stream(8), Lane::Stream(7)]);
     let names: Vec<_> = graph.nodes().map(|n| graph.name_index(n)).collect();
     assert_eq!(names, [0, 1]);
+}
+
+/// A kernel with a delay, an eager send that waited, and a kernel that cannot have waited, in the
+/// order of their ids and in another.
+#[test]
+fn delays_and_waits_follow_ids() {
+    let number = |name, value| attribute(name, Value::Int64Val(value));
+    let more = |mut node: Node, attr: Vec<_>| {
+        node.attr.extend(attr);
+        node
+    };
+    let nodes = [
+        kernel(1, &[], &[]),
+        more(kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
+        // Choice 2 is a send.
+        more(
+            node_of(3, 2),
+            vec![number("wait_ns", 7), number("eager", 1)],
+        ),
+        more(kernel(4, &[], &[]), vec![number("wait_ns", 9)]),
+    ];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let nodes = order.map(|i: usize| nodes[i].clone());
+        let graph = graph(&nodes, Dependencies::Auto);
+        let ns = |of: fn(&Graph, NodeIndex) -> Span| -> Vec<u64> {
+            graph.nodes().map(|n| of(&graph, n).0 / 1000).collect()
+        };
+        assert_eq!(ns(Graph::delay), [0, 5, 0, 0]);
+        assert_eq!(ns(Graph::wait), [0, 0, 7, 0]);
+        assert!(graph.messages()[0].eager);
+    }
+}
+
+/// What a trace does not say costs nothing; where one node says it, all have room: 8 bytes for each.
+#[test]
+fn delays_take_room_only_where_there_are_any() {
+    let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();
+    let with = |names: &[&str], last| {
+        let mut nodes = plain.clone();
+        nodes[9].r#type = last;
+        let needed = [("comm_dst", 1), ("comm_size", 8)];
+        let needed = if last == 5 { &needed[..] } else { &[] };
+        let named = names.iter().map(|name| (*name, 3));
+        for (name, value) in needed.iter().copied().chain(named) {
+            nodes[9].attr.push(attribute(name, Value::Int64Val(value)));
+        }
+        graph(&nodes, Dependencies::Auto)
+    };
+    let bytes = |names: &[&str], last| with(names, last).heap_bytes();
+    assert_eq!(bytes(&["delay_ns"], 4), bytes(&[], 4) + 80);
+    assert_eq!(bytes(&["wait_ns"], 4), bytes(&[], 4));
+    assert_eq!(bytes(&["delay_ns", "wait_ns"], 5), bytes(&[], 5) + 160);
+    let (plain, delayed) = (with(&[], 4), with(&["delay_ns"], 4));
+    assert_ne!(plain.fingerprint(), delayed.fingerprint());
+}
+
+/// Two ranks that differ only in when their captures ended do not share a graph.
+#[test]
+fn the_end_of_the_capture_tells_graphs_apart() {
+    use chakram::trace::write::{TraceWriter, Value};
+    let at = |ns| {
+        let writer = TraceWriter::with_metadata(Vec::new(), &[("captured_ns", Value::Uint(ns))]);
+        let file = writer.expect("a vector takes it").into_inner();
+        let (graph, _) = Graph::read(&file, 0, Dependencies::Auto).expect("it is right");
+        graph
+    };
+    assert_eq!(at(7).captured(), Some(Span::from_ns(7)));
+    assert_eq!((at(7).fingerprint(), at(7)), (at(7).fingerprint(), at(7)));
+    assert_ne!((at(7).fingerprint(), at(7)), (at(8).fingerprint(), at(8)));
+    assert_eq!(graph(&[], Dependencies::Auto).captured(), None);
 }
 
 #[test]
