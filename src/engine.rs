@@ -13,7 +13,9 @@
 //!
 //! # The life of a node
 //!
-//! A node whose dependencies are complete is *ready*. A collective then waits for its turn in its
+//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay: time
+//! of the host, after which it is ready. The end of a delay is an event like any other, ordered by rank
+//! and node, and a node that has none is ready in the round that completes what it waits for. A collective then waits for its turn in its
 //! group; a receive is posted, and nodes that do nothing complete at once. Everything else waits for
 //! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the
 //! lane until it is *complete*: a kernel or a load after its price, a send when its last byte has
@@ -239,13 +241,30 @@ impl<'a, O: Observer> Engine<'a, O> {
             Class::Delivered => {
                 self.network_event(now, NetworkEvent::Delivered(event.payload()));
             }
+            Class::Ready => {
+                let node = NodeIndex(event.payload());
+                self.observer.ready(now, event.rank(), node);
+                self.ready.push(key(event.rank(), node));
+            }
             Class::Release => {
-                let running = &self.instances[event.rank() as usize];
-                let graph = running.graph;
+                let graph = self.instances[event.rank() as usize].graph;
                 let roots = graph.nodes().filter(|n| graph.in_degrees()[n.index()] == 0);
-                self.ready.extend(roots.map(|n| key(event.rank(), n)));
+                for node in roots {
+                    match graph.delay(node) {
+                        Span::ZERO => self.ready.push(key(event.rank(), node)),
+                        delay => self.delay(now, event.rank(), node, delay),
+                    }
+                }
             }
         }
+    }
+
+    /// All that `node` waits for is complete, but it is ready only after `delay`.
+    #[inline(never)]
+    fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
+        self.observer.delayed(now, instance, node);
+        let event = Event::new(Class::Ready, instance, node.0);
+        self.agenda.push(now + delay, event);
     }
 
     #[inline]
@@ -269,7 +288,10 @@ impl<'a, O: Observer> Engine<'a, O> {
             let left = &mut self.waiting[first + next.index()];
             *left -= 1;
             if *left == 0 {
-                self.ready.push(key(instance, next));
+                match graph.delay(next) {
+                    Span::ZERO => self.ready.push(key(instance, next)),
+                    delay => self.delay(now, instance, next, delay),
+                }
             }
         }
     }

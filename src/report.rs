@@ -54,6 +54,10 @@ pub trait Observer {
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
     /// All members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);
+    /// All that `node` waits for is complete, and its delay begins; nodes without one are not told of.
+    fn delayed(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    /// The delay of `node` is over: it is ready.
+    fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
 }
 
 /// An observer that is there only if it was asked for.
@@ -76,6 +80,18 @@ impl<O: Observer> Observer for Option<O> {
             observer.collective(record);
         }
     }
+    #[inline]
+    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if let Some(observer) = self {
+            observer.delayed(now, instance, node);
+        }
+    }
+    #[inline]
+    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if let Some(observer) = self {
+            observer.ready(now, instance, node);
+        }
+    }
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
@@ -93,5 +109,15 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn collective(&mut self, record: &CollectiveRecord) {
         self.0.collective(record);
         self.1.collective(record);
+    }
+    #[inline]
+    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        self.0.delayed(now, instance, node);
+        self.1.delayed(now, instance, node);
+    }
+    #[inline]
+    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        self.0.ready(now, instance, node);
+        self.1.ready(now, instance, node);
     }
 }

@@ -30,17 +30,20 @@ pub(super) enum Class {
     FirstByte,
     /// The network has delivered the message of an op.
     Delivered,
+    /// The delay of a node of the rank is over; the payload is the node.
+    Ready,
     /// The rank's instance is released.
     Release,
 }
 
 impl Class {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Node,
         Self::Run,
         Self::Injected,
         Self::FirstByte,
         Self::Delivered,
+        Self::Ready,
         Self::Release,
     ];
 }

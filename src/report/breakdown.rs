@@ -1,7 +1,7 @@
 //! Where the time of each NPU goes.
 //!
 //! Each instant belongs to the first that applies of compute, communication, memory, host and idle,
-//! so the parts sum to the makespan to the picosecond. What is attributed to communication is
+//! so the parts sum to the makespan to the picosecond. The delay of a node is time of the host. What is attributed to communication is
 //! *exposed*: nothing was computed meanwhile. Of several communications at once, the one that started
 //! first is charged.
 
@@ -22,7 +22,7 @@ pub enum Part {
     Communication,
     /// A load or store, and none of the above.
     Memory,
-    /// The host works, and none of the above.
+    /// The host works, or a node's delay passes, and none of the above.
     Host,
     /// Nothing is issued.
     Idle,
@@ -168,4 +168,18 @@ impl Observer for Breakdown<'_> {
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}
+
+    #[inline]
+    fn delayed(&mut self, now: Time, instance: u32, _: NodeIndex) {
+        let npu = &mut self.npus[instance as usize];
+        npu.attribute(now, &mut self.exposed);
+        npu.active[Part::Host as usize] += 1;
+    }
+
+    #[inline]
+    fn ready(&mut self, now: Time, instance: u32, _: NodeIndex) {
+        let npu = &mut self.npus[instance as usize];
+        npu.attribute(now, &mut self.exposed);
+        npu.active[Part::Host as usize] -= 1;
+    }
 }
