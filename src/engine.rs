@@ -20,6 +20,11 @@
 //! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the
 //! lane until it is *complete*: a kernel or a load after its price, a send when its last byte has
 //! left, a collective when this member's part is done.
+//!
+//! Where communication lasts as recorded ([`Comm`]), nothing is asked of the network: a part begins
+//! when those it waits for have started and completes its own duration later. Starts are gathered and
+//! settled like arrivals above, and lanes and turns are the same; but whoever waits for nobody needs
+//! no turn.
 
 use crate::graph::{Graph, Kind};
 use crate::ids::NodeIndex;
@@ -32,6 +37,7 @@ use crate::workload::Workload;
 use std::collections::VecDeque;
 
 mod agenda;
+mod as_recorded;
 mod collective_run;
 mod collectives;
 mod error;
@@ -43,7 +49,7 @@ mod rendezvous;
 mod stuck;
 
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
-pub use plan::{Basis, Options};
+pub use plan::{Basis, Comm, Options};
 pub use prepared::{GroupView, Prepared};
 
 use agenda::{Agenda, Class, Event};
@@ -65,6 +71,8 @@ pub struct Outcome {
     pub closed: u64,
     /// Collectives carried out message by message.
     pub stepwise: u64,
+    /// Collectives that lasted as recorded or captured.
+    pub recorded: u64,
     /// Messages that the network carried, steps of collectives included.
     pub messages: u64,
 }
@@ -88,13 +96,16 @@ struct Running<'a> {
     first_lane: u32,
 }
 
-/// The receiving end of a message.
+/// A message: how far it is, and which half waits for the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
+    /// Its last byte has arrived; where messages last as recorded, its send has started.
     delivered: bool,
-    /// The receive that was posted, plus one: its node; zero before.
+    /// The half that waits, plus one: its node; zero before. Always the receive, but for a send that
+    /// waits for its receive where messages last as recorded.
     posted: u32,
-    receiver: u32,
+    /// The instance of that half.
+    waiter: u32,
 }
 
 /// A prepared replay.
@@ -103,6 +114,7 @@ pub struct Engine<'a, O> {
     topology: &'a Topology,
     plan: &'a Plan,
     stepwise: bool,
+    comm: Comm,
     observer: O,
     agenda: Agenda,
     network: ContentionFree,
@@ -166,6 +178,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             topology: machine.topology(),
             plan,
             stepwise: prepared.stepwise,
+            comm: prepared.comm,
             observer,
             agenda: Agenda::default(),
             network: ContentionFree::default(),
@@ -190,6 +203,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 nodes: 0,
                 closed: 0,
                 stepwise: 0,
+                recorded: 0,
                 messages: 0,
             },
         }
@@ -345,13 +359,25 @@ impl<'a, O: Observer> Engine<'a, O> {
             }
             Kind::Receive => self.post_receive(now, instance, node),
             Kind::Collective => {
+                let alone = self.comm != Comm::Model && self.is_alone(instance, node);
+                if alone {
+                    self.enqueue(now, instance, node);
+                    if self.comm == Comm::Captured {
+                        return;
+                    }
+                }
                 let (slot, sequence) = self.call_of(instance, node);
                 let turns = &mut self.turns[slot.group as usize];
-                if turns.ready(slot.member, sequence, node.0) {
+                // Who is alone is counted like all others, but has gone when its turn comes.
+                let parked = if alone { NONE } else { node.0 };
+                if turns.ready(slot.member, sequence, parked) && !alone {
                     self.enqueue(now, instance, node);
                 }
                 let parked = |e: &mut Self| e.turns[slot.group as usize].next_parked();
                 while let Some((member, node)) = parked(self) {
+                    if node == NONE {
+                        continue;
+                    }
                     let rank = self.plan.groups[slot.group as usize].members[member as usize];
                     let instance = self.plan.instance_of[rank.index()];
                     self.enqueue(now, instance, NodeIndex(node));
@@ -400,6 +426,10 @@ impl<'a, O: Observer> Engine<'a, O> {
             }
             Kind::Send => {
                 let index = running.graph.message_index(node);
+                if self.comm != Comm::Model {
+                    self.start_send(now, instance, node);
+                    return;
+                }
                 let own = self.workload.instances()[instance as usize].rank;
                 let message = running.graph.messages()[index];
                 let peer =

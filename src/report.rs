@@ -33,14 +33,20 @@ pub struct CollectiveRecord {
     pub kind: CollectiveKind,
     /// The whole buffer.
     pub buffer: u64,
-    /// When the last member arrived: from here on it is transfer, before it is waiting.
+    /// When the last member arrived.
     pub last_start: Time,
     /// When the last member completed.
     pub end: Time,
-    /// The rank that the others waited for: the one with a trace that arrived last, of several the
-    /// lowest; `None` when all arrived together.
-    pub waited_for: Option<Rank>,
-    /// The sum over present members of the time from arriving to `last_start`.
+    /// From `last_start` to `end`; where communication lasts as recorded or captured, the longest
+    /// recorded duration of a member.
+    pub transfer: Span,
+    /// The rank that the others waited for longest, and how much of `waited` was for it: the one with a
+    /// trace that arrived last, of several the lowest; where communication lasts as recorded, perhaps
+    /// the root. `None` when nobody waited, and in a replay as captured, where nobody waits for anyone.
+    pub waited_for: Option<(Rank, Span)>,
+    /// The sum over present members of the time from arriving to `last_start`; where communication
+    /// lasts as recorded, to the last arrival of those that the member waits for; in a replay as
+    /// captured, of the captured waits.
     pub waited: Span,
     /// Whether it went message by message, and not by closed form.
     pub stepwise: bool,

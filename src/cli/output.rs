@@ -2,7 +2,7 @@
 
 use super::load::parse_map;
 use crate::compute::ComputeModel;
-use crate::engine::{Options, Prepared, ReplayError};
+use crate::engine::{Comm, Options, Prepared, ReplayError};
 use crate::ids::Npu;
 use crate::machine::{Machine, source};
 use crate::report::csv::Table;
@@ -24,6 +24,9 @@ pub struct RunArgs {
     /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
     #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_compute)]
     pub compute: ComputeModel,
+    /// How long collectives and messages last
+    #[arg(long, value_enum, default_value_t = CommArg::Model, value_name = "HOW")]
+    pub comm: CommArg,
     /// The NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r sits on NPU r otherwise
     #[arg(long, value_name = "NPUS", value_parser = parse_placement)]
     pub map: Option<Placement>,
@@ -68,10 +71,32 @@ pub enum Format {
     Csv,
 }
 
+/// How durations of communication are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CommArg {
+    /// As the machine's network has it
+    Model,
+    /// As captured, waiting included, each rank by itself: what a conversion kept
+    Captured,
+    /// Transfers as recorded; who waits for whom comes out of the replay
+    Recorded,
+}
+
+impl CommArg {
+    fn policy(self) -> Comm {
+        match self {
+            Self::Model => Comm::Model,
+            Self::Captured => Comm::Captured,
+            Self::Recorded => Comm::Recorded,
+        }
+    }
+}
+
 /// Tables of `--format csv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TableArg {
-    /// Where the time of each NPU goes
+    /// Where the time of each NPU goes, and when its rank finished
+    #[value(alias = "ranks")]
     Npus,
     /// Collectives by group and kind
     Collectives,
@@ -110,6 +135,13 @@ impl RunArgs {
         if self.table.is_some() && self.format != Format::Csv {
             return Err("--table needs --format csv".to_owned());
         }
+        if self.stepwise && self.comm != CommArg::Model {
+            return Err(format!(
+                "--stepwise carries out collectives in messages, and with --comm {} they last as {0}\n  \
+                 try: leave one of the two out",
+                self.comm.policy()
+            ));
+        }
         Ok(())
     }
 
@@ -117,6 +149,7 @@ impl RunArgs {
     pub fn first_given(&self) -> Option<&'static str> {
         [
             (self.compute != ComputeModel::Recorded, "--compute"),
+            (self.comm != CommArg::Model, "--comm"),
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
             (self.timeline.is_some(), "--timeline"),
@@ -125,6 +158,18 @@ impl RunArgs {
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// What durations rest on, for people.
+    fn basis_text(&self) -> String {
+        match self.comm {
+            CommArg::Model => self.compute_text(),
+            other => format!(
+                "{}, communication as {}",
+                self.compute_text(),
+                other.policy()
+            ),
+        }
     }
 
     fn compute_text(&self) -> String {
@@ -158,6 +203,7 @@ impl RunArgs {
     ) -> Result<(), Box<dyn Error>> {
         let options = Options {
             compute: self.compute,
+            comm: self.comm.policy(),
             absent,
             map: self.map.clone().map(|map| map.0),
             stepwise: self.stepwise,
@@ -198,11 +244,13 @@ impl RunArgs {
                     true => Style::coloured(),
                     false => Style::default(),
                 };
-                report::text::render(report, name, &self.compute_text(), style)
+                report::text::render(report, name, &self.basis_text(), style)
             }
             Format::Json => {
                 let mut options = Map::new();
                 options.insert("compute".to_owned(), self.compute_name().into());
+                let comm = self.comm.policy().to_string();
+                options.insert("comm".to_owned(), comm.into());
                 let absent = match absent {
                     Absent::Refuse => "refuse",
                     Absent::Mirror => "mirror",

@@ -18,6 +18,8 @@ Examples:
   chakram replay job.0.et --machine dgx-a100 --absent mirror
   chakram replay traces/data-parallel-8 --machine tpu-v4 --compute roofline
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
+  chakram replay run7/job -m dgx-h100x4 --comm captured           does the conversion keep the capture?
+  chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms   who waits if rank 3 is late?
 
 Exit codes: 0 every node of every rank completed, 1 the replay is stuck, 2 bad input")]
 pub struct ReplayArgs {

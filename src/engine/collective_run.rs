@@ -1,11 +1,12 @@
 //! A collective in flight, message by message: every member's program and how far it is.
 
+use super::as_recorded::Waiting;
 use super::plan::{GroupPlan, NONE};
 use crate::collective::{Seat, Stage, stages};
-use crate::ids::{NodeIndex, Npu};
+use crate::ids::{NodeIndex, Npu, Rank};
 use crate::network::{Message, Network, Ports, Schedule};
 use crate::topology::Topology;
-use crate::units::Time;
+use crate::units::{Span, Time};
 
 /// Bits of a message's order for its sender; there are at most twice 22 stages.
 const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
@@ -30,6 +31,12 @@ pub(super) struct Run {
     /// Members that arrived at this instant.
     pub fresh: Vec<u32>,
     pub stages: Vec<Stage>,
+    /// Where it lasts as recorded: when each member's part began, [`Time::END`] before.
+    pub begins: Vec<Time>,
+    /// When the last of them ends.
+    pub over: Time,
+    /// The longest recorded duration of a member.
+    pub transfer: Span,
     /// Set when the run goes message by message.
     pub progress: Option<Progress>,
 }
@@ -125,6 +132,8 @@ impl Run {
         self.arrived = 0;
         self.fresh.clear();
         self.progress = None;
+        self.begins.clear();
+        (self.over, self.transfer) = (Time::ZERO, Span::ZERO);
         let call = &plan.calls[sequence as usize];
         stages(call.kind, &plan.extent, call.buffer, &mut self.stages);
     }
@@ -139,6 +148,23 @@ impl Run {
         self.nodes[member as usize] = node.0;
         self.starts[member as usize] = now;
         self.fresh.push(member);
+    }
+
+    /// The rank with a trace that started last; of several the lowest.
+    pub fn last_to_start(&self, plan: &GroupPlan) -> Rank {
+        let late = self.starts.iter().zip(&self.nodes).zip(&plan.members);
+        let late = late.filter(|((start, node), _)| **start == self.last && **node != NONE);
+        let ranks = late.map(|(_, rank)| *rank).min();
+        ranks.expect("somebody started last")
+    }
+
+    /// How long its members waited for the last to start, and for whom.
+    pub fn waiting(&self, plan: &GroupPlan) -> Waiting {
+        let present = self.nodes.iter().zip(&self.starts);
+        let present = present.filter(|(n, _)| **n != NONE);
+        let waited = present.map(|(_, start)| self.last.since(*start)).sum();
+        let late = (self.first < self.last).then(|| (self.last_to_start(plan), waited));
+        (waited, late)
     }
 
     /// Begins to go message by message. Every member has a port in each of the group's `phases`.

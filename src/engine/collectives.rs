@@ -1,9 +1,9 @@
 //! Collectives in the loop: from the arrival of their members to the completion of the last.
 
-use super::Engine;
 use super::agenda::{Class, Event};
 use super::collective_run::{Run, Wires};
 use super::plan::{GroupPlan, NONE, Slot};
+use super::{Comm, Engine};
 use crate::collective;
 use crate::ids::NodeIndex;
 use crate::network::Network;
@@ -62,6 +62,10 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     pub(super) fn settle_run(&mut self, now: Time, id: u32) {
+        if self.comm != Comm::Model {
+            self.begin_parts(now, id);
+            return;
+        }
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let all = run.arrived == group.present;
@@ -134,8 +138,13 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// A collective answered by closed form is over, for all members alike.
+    /// A collective answered by closed form is over, for all members alike; or one that lasted as
+    /// recorded, of which each member's part has ended by itself.
     pub(super) fn end_run(&mut self, now: Time, id: u32) {
+        if self.comm != Comm::Model {
+            self.record(now, id, false);
+            return;
+        }
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         for (member, rank) in group.members.iter().enumerate() {
@@ -153,26 +162,22 @@ impl<O: Observer> Engine<'_, O> {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let call = &group.calls[run.sequence as usize];
-        let present = run
-            .nodes
-            .iter()
-            .zip(&run.starts)
-            .filter(|(n, _)| **n != NONE);
+        let (waited, waited_for) = match self.comm {
+            Comm::Model => run.waiting(group),
+            _ => self.waiting_as_recorded(run, group),
+        };
         self.observer.collective(&CollectiveRecord {
             group: run.group,
             kind: call.kind,
             buffer: call.buffer,
             last_start: run.last,
             end: now,
-            waited_for: (run.first < run.last).then(|| {
-                let late = run.starts.iter().zip(&run.nodes);
-                let late = late.zip(&group.members);
-                let mut late =
-                    late.filter(|((start, node), _)| **start == run.last && **node != NONE);
-                let ranks = late.by_ref().map(|(_, rank)| *rank).min();
-                ranks.expect("somebody arrived last")
-            }),
-            waited: present.map(|(_, start)| run.last.since(*start)).sum(),
+            transfer: match self.comm {
+                Comm::Model => now.since(run.last),
+                _ => run.transfer,
+            },
+            waited_for,
+            waited,
             stepwise,
         });
         self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;

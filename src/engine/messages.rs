@@ -4,7 +4,7 @@
 use super::agenda::{Class, Event};
 use super::collective_run::Op;
 use super::plan::NONE;
-use super::{Engine, Pair};
+use super::{Comm, Engine, Pair};
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::{Message, Network, NetworkEvent, Notice};
@@ -53,10 +53,14 @@ impl<O: Observer> Engine<'_, O> {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let pair = self.plan.instances[instance as usize].pairs[index];
+        if self.comm != Comm::Model {
+            self.start_receive(now, instance, node, pair);
+            return;
+        }
         if pair != NONE {
             let state = &mut self.pairs[pair as usize];
             state.posted = node.0 + 1;
-            state.receiver = instance;
+            state.waiter = instance;
             if state.delivered {
                 self.agenda
                     .push(now, Event::new(Class::Node, instance, node.0));
@@ -70,7 +74,7 @@ impl<O: Observer> Engine<'_, O> {
         self.pairs.push(Pair {
             delivered: false,
             posted: node.0 + 1,
-            receiver: instance,
+            waiter: instance,
         });
         self.transfer(now, peer, of.rank, graph.bytes(node), pair, None);
     }
@@ -98,7 +102,7 @@ impl<O: Observer> Engine<'_, O> {
                             let state = &mut self.pairs[pair as usize];
                             state.delivered = true;
                             if let Some(node) = state.posted.checked_sub(1) {
-                                let event = Event::new(Class::Node, state.receiver, node);
+                                let event = Event::new(Class::Node, state.waiter, node);
                                 self.agenda.push(now, event);
                             }
                         }

@@ -13,18 +13,55 @@ use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Span};
 use crate::workload::{Absent, Instance, Workload, shortened};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// How a workload is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// How durations of kernels are found.
     pub compute: ComputeModel,
+    /// How durations of collectives and messages are found.
+    pub comm: Comm,
     /// What to do about ranks that have no trace.
     pub absent: Absent,
     /// The NPU of each rank; rank r sits on NPU r if absent.
     pub map: Option<Vec<Npu>>,
-    /// Carry out every collective message by message, even where a closed form is proved.
+    /// Carry out every collective message by message, even where a closed form is proved. Has no effect
+    /// unless [`Comm::Model`] carries out collectives at all.
     pub stepwise: bool,
+}
+
+/// How durations of collectives and messages are found.
+///
+/// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
+/// ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Comm {
+    /// The machine's network carries them.
+    #[default]
+    Model,
+    /// As captured, waiting included, every rank by itself: start + wait + recorded duration. Nobody
+    /// waits for another rank, so the replay says what the conversion of a capture kept.
+    Captured,
+    /// The transfer lasts as recorded, and waiting comes out of the replay: the part of a member ends
+    /// at the last start of those it waits for, plus its own recorded duration.
+    ///
+    /// A member waits for all members and itself; in broadcast, scatter, reduce and gather the root
+    /// waits for all, and any other member for itself and the root. Both halves of a message wait for
+    /// each other. Who is *eager* waits for nobody; a receive always waits for its send. A member
+    /// without a trace starts with the last that has one, and the end of a message without a trace
+    /// with the other end.
+    Recorded,
+}
+
+impl fmt::Display for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Model => "model",
+            Self::Captured => "captured",
+            Self::Recorded => "recorded",
+        })
+    }
 }
 
 /// Marks nothing in arrays of indices.
@@ -39,6 +76,10 @@ pub struct Basis {
     pub fell_back: u64,
     /// Kernels of which nothing is known; they take no time.
     pub unknown: u64,
+    /// Collectives and messages that last as recorded or captured, counted by their nodes.
+    pub as_recorded: u64,
+    /// Those that would, but for which the trace has no duration; they take no time.
+    pub unrecorded: u64,
 }
 
 impl Basis {
@@ -46,6 +87,8 @@ impl Basis {
         self.priced += other.priced;
         self.fell_back += other.fell_back;
         self.unknown += other.unknown;
+        self.as_recorded += other.as_recorded;
+        self.unrecorded += other.unrecorded;
     }
 }
 
@@ -102,7 +145,8 @@ pub(super) struct InstancePlan {
 /// What instances of one graph on one NPU class share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// How long each node lasts, where that does not depend on others.
+    /// How long each node lasts, where that does not depend on others; of communication that lasts as
+    /// recorded, how long once it waits for nobody.
     pub prices: Vec<Span>,
     /// The lane of the NPU on which each lane of the graph runs, [`NONE`] for no lane.
     pub lanes: Vec<u32>,
@@ -162,6 +206,17 @@ impl Plan {
                 sequences: None,
                 pairs: Vec::new(),
             });
+        }
+        if basis.unrecorded > 0 && basis.as_recorded == 0 {
+            return Err(Refusal::new(
+                format!(
+                    "communication is to last as {}, but none of the {} communication nodes has a \
+                     duration or `wait_ns`",
+                    options.comm, basis.unrecorded
+                ),
+                "--comm model, which has the machine's network carry them; or convert the capture anew, \
+                 with the durations of its communication kernels",
+            ));
         }
         let mut plan = Self {
             npu_of,
@@ -382,7 +437,21 @@ fn share(
                 within(node, remote.capacity, "the remote memory", hint)?;
                 Span::ZERO
             }
-            Kind::Nothing | Kind::Send | Kind::Receive | Kind::Collective => Span::ZERO,
+            Kind::Nothing => Span::ZERO,
+            Kind::Send | Kind::Receive | Kind::Collective => {
+                let (transfer, wait) = (graph.recorded(node), graph.wait(node));
+                if options.comm != Comm::Model {
+                    match transfer + wait {
+                        Span::ZERO => basis.unrecorded += 1,
+                        _ => basis.as_recorded += 1,
+                    }
+                }
+                match options.comm {
+                    Comm::Model => Span::ZERO,
+                    Comm::Recorded => transfer,
+                    Comm::Captured => transfer + wait,
+                }
+            }
         });
     }
     // Lanes of the NPU and threads of the host are capped apart; what exceeds the cap shares.

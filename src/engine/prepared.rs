@@ -1,6 +1,6 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
-use super::plan::{Basis, NONE, Options, Plan};
+use super::plan::{Basis, Comm, NONE, Options, Plan};
 use super::{Engine, Outcome, Refusal, ReplayError};
 use crate::group::Extent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
@@ -29,13 +29,15 @@ pub struct Prepared<'a> {
     pub(super) machine: &'a Machine,
     pub(super) plan: Plan,
     pub(super) stepwise: bool,
+    pub(super) comm: Comm,
 }
 
 impl<'a> Prepared<'a> {
     /// Places ranks, prices nodes and matches collectives and messages.
     ///
     /// Refuses what cannot run: more ranks than NPUs, ranks that disagree on the collectives of a
-    /// group, messages without a partner, memory that does not exist or hold.
+    /// group, messages without a partner, memory that does not exist or hold, and communication that is
+    /// to last as recorded where nothing was.
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -46,12 +48,18 @@ impl<'a> Prepared<'a> {
             machine,
             plan: Plan::new(workload, machine, options)?,
             stepwise: options.stepwise,
+            comm: options.comm,
         })
     }
 
     /// What the replay rests on.
     pub fn basis(&self) -> Basis {
         self.plan.basis
+    }
+
+    /// How durations of collectives and messages are found.
+    pub fn comm(&self) -> Comm {
+        self.comm
     }
 
     /// The groups, as [`CollectiveRecord::group`](crate::report::CollectiveRecord::group) numbers them.

@@ -2,7 +2,7 @@
 
 use super::error::{NodeRef, Stuck, Waiting};
 use super::plan::NONE;
-use super::{COMPLETE, Engine};
+use super::{COMPLETE, Comm, Engine};
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::report::Observer;
@@ -69,7 +69,11 @@ impl<O: Observer> Engine<'_, O> {
     fn wait_of(&self, vertex: Vertex) -> (String, Option<Vertex>) {
         let (instance, node) = vertex;
         match self.instances[instance as usize].graph.kind(node) {
-            Kind::Receive => self.wait_of_receive(vertex),
+            Kind::Receive => self.wait_for_other_half(vertex),
+            // Where messages last as recorded, a send waits for its receive.
+            Kind::Send if self.comm == Comm::Recorded => self
+                .wait_for_lane(vertex)
+                .unwrap_or_else(|| self.wait_for_other_half(vertex)),
             Kind::Collective => self
                 .wait_for_turn(vertex)
                 .or_else(|| self.wait_for_lane(vertex))
@@ -80,34 +84,35 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    fn wait_of_receive(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+    fn wait_for_other_half(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
         let peer = self.workload.instances()[instance as usize].peers[message.peer as usize];
         let pair = self.plan.instances[instance as usize].pairs[index];
-        let sender = self.plan.instance_of[peer.index()];
-        let send = (sender != NONE).then(|| {
-            let pairs = &self.plan.instances[sender as usize].pairs;
-            let messages = self.instances[sender as usize].graph.messages();
+        let other = self.plan.instance_of[peer.index()];
+        let half = (other != NONE).then(|| {
+            let pairs = &self.plan.instances[other as usize].pairs;
+            let messages = self.instances[other as usize].graph.messages();
             let found = pairs
                 .iter()
                 .position(|&p| p == pair)
                 .expect("pairs have two halves");
-            (sender, messages[found].node)
+            (other, messages[found].node)
         });
-        let what = send.map_or_else(String::new, |send| format!(", {}", self.state(send)));
-        (
-            format!(
-                "{} bytes from rank {peer} with tag {}{what}",
-                graph.bytes(node),
-                message.tag
-            ),
-            send,
-        )
+        let what = half.map_or_else(String::new, |half| format!(", {}", self.state(half)));
+        let (bytes, tag) = (graph.bytes(node), message.tag);
+        let text = match message.receive {
+            true => format!("{bytes} bytes from rank {peer} with tag {tag}{what}"),
+            false => format!("rank {peer} to receive {bytes} bytes with tag {tag}{what}"),
+        };
+        (text, half)
     }
 
     fn wait_for_turn(&self, (instance, node): Vertex) -> Option<(String, Option<Vertex>)> {
+        if self.is_alone(instance, node) {
+            return None;
+        }
         let (slot, sequence) = self.call_of(instance, node);
         let before = self.turns[slot.group as usize].blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
@@ -143,7 +148,7 @@ impl<O: Observer> Engine<'_, O> {
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
             let other = self.plan.instance_of[rank.index()];
-            if other == NONE {
+            if other == NONE || !self.awaits(group, sequence, slot.member, member as u32) {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);

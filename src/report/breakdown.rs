@@ -65,6 +65,8 @@ struct Npu {
     place: BTreeMap<NodeIndex, u64>,
     /// How many communications have started.
     started: u64,
+    /// When the last node completed.
+    finish: Time,
 }
 
 /// What was found about one NPU.
@@ -74,6 +76,8 @@ pub struct NpuTime {
     pub parts: [Span; 5],
     /// Time with a communication under way, exposed or hidden behind compute.
     pub communicating: Span,
+    /// When its last node completed, from the start of the replay.
+    pub finish: Span,
 }
 
 /// Attributes the time of every NPU.
@@ -105,6 +109,7 @@ impl<'a> Breakdown<'a> {
         let times = self.npus.iter().map(|npu| NpuTime {
             parts: npu.parts,
             communicating: npu.communicating,
+            finish: npu.finish.since(Time::ZERO),
         });
         (times.collect(), self.exposed)
     }
@@ -154,10 +159,11 @@ impl Observer for Breakdown<'_> {
 
     #[inline]
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        let npu = &mut self.npus[instance as usize];
+        npu.finish = now;
         let Some(part) = Part::of(kind) else {
             return;
         };
-        let npu = &mut self.npus[instance as usize];
         npu.attribute(now, &mut self.exposed);
         npu.active[part as usize] -= 1;
         if part == Part::Communication

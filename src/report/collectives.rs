@@ -1,7 +1,8 @@
 //! What each group's collectives cost: transfer told apart from waiting.
 //!
 //! A collective's transfer runs from the arrival of its last member to its end; what members spend
-//! before that is waiting, not work of the network.
+//! before that is waiting, not work of the network. Where communication lasts as recorded, the transfer
+//! is the longest recorded duration of a member.
 
 use super::{CollectiveRecord, Observer};
 use crate::graph::Kind;
@@ -24,9 +25,9 @@ pub struct Tally {
     pub largest: u64,
     /// See `smallest`.
     pub bytes: u64,
-    /// From the arrival of the last member to the end, over all calls.
+    /// Over all calls, [`CollectiveRecord::transfer`].
     pub transfer: Span,
-    /// From arrivals to the last member's, over all calls and present members.
+    /// Over all calls and present members, [`CollectiveRecord::waited`].
     pub waited: Span,
 }
 
@@ -94,11 +95,11 @@ impl Observer for Collectives {
         tally.calls += 1;
         tally.stepwise += u64::from(record.stepwise);
         tally.bytes = tally.bytes.saturating_add(record.buffer);
-        tally.transfer += record.end.since(record.last_start);
+        tally.transfer += record.transfer;
         tally.waited += record.waited;
-        if let Some(rank) = record.waited_for {
+        if let Some((rank, waited)) = record.waited_for {
             let late = self.late.entry((record.group, record.kind)).or_default();
-            *late.entry(rank).or_default() += record.waited;
+            *late.entry(rank).or_default() += waited;
         }
     }
 }
@@ -133,7 +134,8 @@ mod tests {
             buffer: 1_000_000_000,
             last_start: Time(5),
             end: Time(5) + Span::from_us(10_000),
-            waited_for: Some(Rank(4)),
+            transfer: Span::from_us(10_000),
+            waited_for: Some((Rank(4), Span(3))),
             waited: Span(3),
             stepwise: true,
         });

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// Which table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Table {
-    /// Where the time of each NPU goes.
+    /// Where the time of each NPU goes, when its rank finished, and when it did in the capture.
     #[default]
     Npus,
     /// Collectives by group and kind.
@@ -30,7 +30,8 @@ pub fn render(report: &Report, table: Table) -> String {
 fn npus(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(
         out,
-        "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,makespan_ps,communicating_ps"
+        "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,makespan_ps,\
+         communicating_ps,finish_ps,captured_ps,difference_percent"
     )?;
     for row in &report.rows {
         write!(out, "{},{},{}", row.rank, row.npu, quoted(&row.class))?;
@@ -38,7 +39,12 @@ fn npus(out: &mut String, report: &Report) -> std::fmt::Result {
             write!(out, ",{}", part.0)?;
         }
         let communicating = row.time.communicating.0;
-        writeln!(out, ",{},{communicating}", report.outcome.makespan.0)?;
+        let makespan = report.outcome.makespan.0;
+        write!(out, ",{makespan},{communicating},{}", row.time.finish.0)?;
+        let captured = row.captured.map(|captured| captured.0.to_string());
+        let difference = row.difference().map(|percent| format!("{percent:.4}"));
+        let known = |field: Option<String>| field.unwrap_or_default();
+        writeln!(out, ",{},{}", known(captured), known(difference))?;
     }
     Ok(())
 }

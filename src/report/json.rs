@@ -32,14 +32,20 @@ pub fn render(report: &Report, options: Map<String, Value>, inputs: &[Input]) ->
         "ranks": report.ranks,
         "absent_ranks": report.absent.iter().map(|r| r.0).collect::<Vec<_>>(),
         "makespan_ps": outcome.makespan.0,
+        "captured_ps": report.captured().map(|(captured, _)| captured.0),
         "nodes": outcome.nodes,
         "messages": outcome.messages,
         "collectives_by_closed_form": outcome.closed,
         "collectives_in_messages": outcome.stepwise,
+        "collectives_as_recorded": outcome.recorded,
         "kernels": {
             "priced": report.basis.priced,
             "kept_recorded": report.basis.fell_back,
             "unknown": report.basis.unknown,
+        },
+        "communication": {
+            "as_recorded": report.basis.as_recorded,
+            "unknown": report.basis.unrecorded,
         },
         "mean_ps": parts(&std::array::from_fn(|i| report.mean(|time| time.parts[i]))),
         "mean_communicating_ps": report.mean(|time| time.communicating).0,
@@ -75,6 +81,9 @@ fn npu(row: &NpuRow) -> Value {
         "class": row.class,
         "time_ps": parts(&row.time.parts),
         "communicating_ps": row.time.communicating.0,
+        "finish_ps": row.time.finish.0,
+        "captured_ps": row.captured.map(|captured| captured.0),
+        "difference_percent": row.difference(),
     })
 }
 

@@ -4,7 +4,7 @@ use super::Observer;
 use super::breakdown::{Breakdown, NpuTime, Part};
 use super::collectives::{Collectives, Tally};
 use super::operators::{Operator, Operators};
-use crate::engine::{Basis, GroupView, Outcome, Prepared, ReplayError};
+use crate::engine::{Basis, Comm, GroupView, Outcome, Prepared, ReplayError};
 use crate::graph::{Kind, Repairs};
 use crate::ids::{Npu, Rank};
 use crate::trace::CollectiveKind;
@@ -20,8 +20,10 @@ pub struct NpuRow {
     pub npu: Npu,
     /// Its class.
     pub class: String,
-    /// Where its time went.
+    /// Where its time went, and when it finished.
     pub time: NpuTime,
+    /// When its last event ended in the capture, from the start of the job, if the trace says.
+    pub captured: Option<Span>,
 }
 
 /// What the collectives of one kind in one group cost.
@@ -41,7 +43,8 @@ pub struct CollectiveRow {
     pub tally: Tally,
     /// The rank that the others waited for longest, and how long, over all calls and members.
     pub latest: Option<(Rank, Span)>,
-    /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`.
+    /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
+    /// captured`.
     pub algorithm: String,
 }
 
@@ -67,6 +70,8 @@ pub struct Report {
     pub ranks: u32,
     /// Ranks without a trace.
     pub absent: Vec<Rank>,
+    /// How durations of collectives and messages were found.
+    pub comm: Comm,
     /// What durations rest on.
     pub basis: Basis,
     /// What was repaired in the traces, over all ranks.
@@ -120,6 +125,7 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
                 npu,
                 class: machine.classes()[machine.class(npu)].name.clone(),
                 time,
+                captured: workload.graph(instance).captured(),
             }
         });
     let rows = rows.collect();
@@ -155,6 +161,7 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
         npus: machine.topology().npus(),
         ranks: workload.ranks(),
         absent,
+        comm: prepared.comm(),
         basis: prepared.basis(),
         repairs,
         rows,
@@ -178,8 +185,12 @@ pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> Str
     }
 }
 
-/// The algorithm in each dimension that the group spans.
+/// The algorithm in each dimension that the group spans, or on what the durations of its collectives
+/// rest instead.
 pub(super) fn algorithm_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
+    if prepared.comm() != Comm::Model {
+        return format!("as {}", prepared.comm());
+    }
     let machine = prepared.machine();
     let phases = group.extent.phases.iter().map(|phase| {
         let dimension = &machine.topology().dimensions()[phase.dimension];
@@ -220,6 +231,15 @@ impl Report {
         Some((least, most))
     }
 
+    /// When the capture ended, and the rank that ended last, of several the lowest; `None` unless every
+    /// trace says when its own did.
+    pub fn captured(&self) -> Option<(Span, Rank)> {
+        let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
+        let ends: Vec<_> = ends.collect::<Option<_>>()?;
+        let slowest = |(end, rank): &(Span, Rank)| (*end, std::cmp::Reverse(*rank));
+        ends.into_iter().max_by_key(slowest)
+    }
+
     /// What the user should know before trusting the numbers.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -243,6 +263,10 @@ impl Report {
             self.basis.fell_back,
             "{} kernels keep their recorded duration: the roofline lacks their FLOPs and bytes, or a \
              peak for their number format",
+        );
+        say(
+            self.basis.unrecorded,
+            "{} communication nodes take no time: the trace has no duration for them",
         );
         say(
             repairs.cyclic_control,
@@ -281,6 +305,19 @@ impl Report {
     }
 }
 
+impl NpuRow {
+    /// By how much the rank finished later than in the capture, in percent of that.
+    pub fn difference(&self) -> Option<f64> {
+        percent_more(self.time.finish, self.captured?)
+    }
+}
+
+/// By how much `found` is more than `expected`, in percent of that; `None` when that is nothing.
+pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
+    let (found, expected) = (found.0 as f64, expected.0 as f64);
+    (expected > 0.0).then(|| 100.0 * (found - expected) / expected)
+}
+
 /// `1,234,567`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -310,7 +347,16 @@ pub fn kind_label(kind: Kind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::thousands;
+    use super::{percent_more, thousands};
+    use crate::units::Span;
+
+    #[test]
+    fn differences_are_in_percent_of_what_was_captured() {
+        // 103 - 100 = 3 of 100; 50 - 200 = -150 of 200.
+        assert_eq!(percent_more(Span(103), Span(100)), Some(3.0));
+        assert_eq!(percent_more(Span(50), Span(200)), Some(-75.0));
+        assert_eq!(percent_more(Span(50), Span::ZERO), None);
+    }
 
     #[test]
     fn numbers_are_grouped_by_three() {

@@ -2,7 +2,8 @@
 
 use super::breakdown::Part;
 use super::operators::Operator;
-use super::summary::{NpuRow, Report, kind_label, thousands};
+use super::summary::{NpuRow, Report, kind_label, percent_more, thousands};
+use crate::engine::Comm;
 use crate::units::{Bytes, Span};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -59,6 +60,17 @@ fn write_all(
     );
     writeln!(out, "{}", clip(&head, WIDTH))?;
     writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
+    if let Some((captured, slowest)) = report.captured() {
+        let more = match percent_more(outcome.makespan, captured) {
+            Some(percent) => format!("; this replay {percent:+.2} %"),
+            None => String::new(),
+        };
+        writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
+    }
+    if outcome.recorded > 0 {
+        let recorded = thousands(outcome.recorded);
+        writeln!(out, "          {recorded} collectives, as {}", report.comm)?;
+    }
     let collectives = outcome.closed + outcome.stepwise;
     if collectives + outcome.messages > 0 {
         writeln!(
@@ -72,6 +84,7 @@ fn write_all(
     }
     parts(out, report, style)?;
     npus(out, report, style)?;
+    finishes(out, report, style)?;
     collective_table(out, report, style)?;
     exposed(out, report, style)?;
     operators(out, report, style)?;
@@ -134,22 +147,56 @@ fn npus(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
         "RANKS", "NPU class", "compute", "exposed comm", "memory", "host", "idle"
     )?;
     // Neighbours that are alike share a line.
-    let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && a.time == b.time;
+    let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
+    let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && parts(a) == parts(b);
     let runs: Vec<_> = report.rows.chunk_by(alike).collect();
     for run in runs.iter().take(NPU_ROWS) {
-        let (first, last) = (&run[0], &run[run.len() - 1]);
-        let ranks = match run.len() {
-            1 => first.rank.to_string(),
-            n if last.rank.0 - first.rank.0 == n as u32 - 1 => {
-                format!("{}-{}", first.rank, last.rank)
-            }
-            n => format!("{} … {} ({n})", first.rank, last.rank),
-        };
+        let (first, ranks) = (&run[0], ranks_of(run));
         let [compute, communication, memory, host, idle] = first.time.parts;
         writeln!(
             out,
             "  {ranks:<12}{:<12}{compute:>14}{communication:>16}{memory:>14}{host:>14}{idle:>14}",
             clip(&first.class, 11)
+        )?;
+    }
+    more(out, runs.len(), NPU_ROWS, "npus")
+}
+
+/// The ranks of neighbouring rows: `3`, `0-7`, or `0 … 12 (4)` where some between have no trace.
+fn ranks_of(run: &[NpuRow]) -> String {
+    let (first, last) = (run[0].rank, run[run.len() - 1].rank);
+    match run.len() {
+        1 => first.to_string(),
+        n if last.0 - first.0 == n as u32 - 1 => format!("{first}-{last}"),
+        n => format!("{first} … {last} ({n})"),
+    }
+}
+
+/// When each rank finished, beside the capture, if any trace says when that ended.
+fn finishes(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    let h = style.heading;
+    if report.rows.iter().all(|row| row.captured.is_none()) {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{h}{:<26}{:>14}{:>16}{:>14}{h:#}",
+        "RANKS AND THEIR CAPTURES", "finish", "captured", "difference"
+    )?;
+    let times = |row: &NpuRow| (row.time.finish, row.captured);
+    let alike = |a: &NpuRow, b: &NpuRow| times(a) == times(b);
+    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
+    for run in runs.iter().take(NPU_ROWS) {
+        let row = &run[0];
+        let captured = row.captured.map(|captured| captured.to_string());
+        let difference = row.difference().map(|percent| format!("{percent:+.2} %"));
+        writeln!(
+            out,
+            "  {:<24}{:>14}{:>16}{:>14}",
+            ranks_of(run),
+            row.time.finish,
+            captured.as_deref().unwrap_or("-"),
+            difference.as_deref().unwrap_or("-")
         )?;
     }
     more(out, runs.len(), NPU_ROWS, "npus")
@@ -192,8 +239,12 @@ fn collective_table(out: &mut String, report: &Report, style: Style) -> std::fmt
     more(out, report.collectives.len(), GROUP_ROWS, "collectives")?;
     writeln!(
         out,
-        "  bytes: mean buffer of a call; transfer: from last arrival to end, all calls; wait: mean of \
-         members"
+        "  bytes: mean buffer of a call; transfer: {}",
+        match report.comm {
+            Comm::Model => "from last arrival to end, all calls; wait: mean of members",
+            Comm::Recorded => "longest recorded, all calls; wait: mean of members",
+            Comm::Captured => "longest recorded, all calls; wait: mean, as captured",
+        }
     )
 }
 

@@ -2,12 +2,13 @@
 //!
 //! A process for each rank, a track for each of its lanes, a slice for each node, and an arrow from
 //! each send to its receive. Receives hold no lane, so they get tracks of their own, as many as
-//! overlap. Events are written as nodes complete, so nothing is kept but the instants of their issue.
+//! overlap. What is drawn is the time from issue to completion; a node's delay lies before that and is
+//! left blank. Events are written as nodes complete, so nothing is kept but the instants of their issue.
 
 use super::started::Started;
 use super::summary::{algorithm_label, group_label};
 use super::{CollectiveRecord, Observer};
-use crate::engine::{GroupView, Prepared};
+use crate::engine::{Comm, GroupView, Prepared};
 use crate::graph::{Kind, Lane};
 use crate::ids::NodeIndex;
 use crate::units::{Bytes, Time};
@@ -217,6 +218,10 @@ impl<W: Write> Observer for Timeline<'_, W> {
             "pid": rank, "tid": track, "ts": micros(start.0), "dur": micros(now.since(start).0),
             "args": args}),
         );
+        // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
+        if self.prepared.comm() == Comm::Captured {
+            return;
+        }
         let phase = match kind {
             Kind::Send => "s",
             Kind::Receive => "f",

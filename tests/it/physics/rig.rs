@@ -3,7 +3,7 @@
 use super::lines::Line;
 use chakram::collective::Algorithm;
 use chakram::compute::Peaks;
-use chakram::engine::{Options, Outcome, Prepared};
+use chakram::engine::{Comm, Options, Outcome, Prepared};
 use chakram::graph::{Dependencies, Graph, Kind};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{Machine, NpuClass};
@@ -74,6 +74,14 @@ pub fn machine(dims: &[Dim]) -> Machine {
 
 /// The traces of these ranks, written as files are and read back.
 pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> WorkloadBuilder {
+    released(ranks, |_| 0)
+}
+
+/// The same, each rank released at so many nanoseconds.
+pub fn released<'l>(
+    ranks: impl IntoIterator<Item = (u32, &'l [Line])>,
+    at_ns: impl Fn(u32) -> u64,
+) -> WorkloadBuilder {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in ranks {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -93,7 +101,7 @@ pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> Workloa
         let (graph, binding) = Graph::read(&contents, rank, Dependencies::Both).unwrap();
         let graph = builder.graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))
             .unwrap();
     }
     builder
@@ -148,6 +156,14 @@ pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
     replay_with(workload, machine, &Options::default())
 }
 
+/// With communication priced in this way.
+pub fn priced(comm: Comm) -> Options {
+    Options {
+        comm,
+        ..Options::default()
+    }
+}
+
 /// Message by message, whatever closed forms are proved.
 pub fn stepwise() -> Options {
     Options {
@@ -167,6 +183,13 @@ impl Replay {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (true, instance, id - 1);
         events.find(wanted).expect("every node completes").0
+    }
+
+    /// When the node `id` of instance `instance` was issued.
+    pub fn start(&self, instance: u32, id: u32) -> u64 {
+        let mut events = self.log.events.iter();
+        let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (false, instance, id - 1);
+        events.find(wanted).expect("every node is issued").0
     }
 
     /// When the last node of each instance completed.

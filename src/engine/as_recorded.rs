@@ -1,0 +1,171 @@
+//! Collectives and messages that last as recorded or captured: who waits for whom, and until when.
+//!
+//! No network takes part. The part of a member *begins* when all that it waits for have started, and
+//! ends its own duration later. See [`Comm`](super::Comm) for whom that is.
+
+use super::agenda::{Class, Event};
+use super::collective_run::Run;
+use super::plan::{GroupPlan, NONE};
+use super::{Comm, Engine};
+use crate::ids::{NodeIndex, Rank};
+use crate::report::Observer;
+use crate::units::{Span, Time};
+
+/// How a collective's waiting is told: the sum over members, and who caused most of it and how much.
+pub(super) type Waiting = (Span, Option<(Rank, Span)>);
+
+impl<O: Observer> Engine<'_, O> {
+    /// Whether a collective node waits for no other member, nor for its turn among them: it never
+    /// holds its lane for anybody, so no circle of waits can go through it.
+    #[inline(never)]
+    pub(super) fn is_alone(&self, instance: u32, node: NodeIndex) -> bool {
+        match self.comm {
+            Comm::Model => false,
+            Comm::Captured => true,
+            Comm::Recorded => self.instances[instance as usize].graph.call(node).eager,
+        }
+    }
+
+    /// Whether the part of `member` in a group's collective can begin only when `other` has started.
+    pub(super) fn awaits(&self, group: &GroupPlan, sequence: u32, member: u32, other: u32) -> bool {
+        match root_of(group, sequence).filter(|_| self.comm == Comm::Recorded) {
+            None => true,
+            Some(root) => {
+                let present = self.plan.instance_of[group.members[root as usize].index()] != NONE;
+                member == root || other == root || !present
+            }
+        }
+    }
+
+    /// `node` waits for nobody any more: it completes after its own duration. Returns when.
+    fn last(&mut self, now: Time, instance: u32, node: NodeIndex) -> Time {
+        let prices = &self.instances[instance as usize].shared.prices;
+        let end = now + prices[node.index()];
+        let event = Event::new(Class::Node, instance, node.0);
+        self.agenda.push(end, event);
+        end
+    }
+
+    /// A send holds its lane.
+    pub(super) fn start_send(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let graph = self.instances[instance as usize].graph;
+        let index = graph.message_index(node);
+        let pair = self.plan.instances[instance as usize].pairs[index];
+        let mut waits = false;
+        if pair != NONE && self.comm == Comm::Recorded {
+            let state = &mut self.pairs[pair as usize];
+            state.delivered = true;
+            let (waiter, receive) = (state.waiter, state.posted.checked_sub(1));
+            waits = receive.is_none() && !graph.messages()[index].eager;
+            if waits {
+                (state.posted, state.waiter) = (node.0 + 1, instance);
+            }
+            if let Some(receive) = receive {
+                self.last(now, waiter, NodeIndex(receive));
+            }
+        }
+        if !waits {
+            self.last(now, instance, node);
+        }
+    }
+
+    /// A receive is ready.
+    pub(super) fn start_receive(&mut self, now: Time, instance: u32, node: NodeIndex, pair: u32) {
+        let mut waits = false;
+        if pair != NONE && self.comm == Comm::Recorded {
+            let state = &mut self.pairs[pair as usize];
+            let (waiter, send) = (state.waiter, state.posted.checked_sub(1));
+            waits = !state.delivered;
+            if waits {
+                (state.posted, state.waiter) = (node.0 + 1, instance);
+            }
+            if let Some(send) = send {
+                self.last(now, waiter, NodeIndex(send));
+            }
+        }
+        if !waits {
+            self.last(now, instance, node);
+        }
+    }
+
+    /// No event is left at `now`, and members of a collective have started: the parts that wait for
+    /// nobody any more begin.
+    pub(super) fn begin_parts(&mut self, now: Time, id: u32) {
+        let run = &mut self.runs[id as usize];
+        let mut fresh = std::mem::take(&mut run.fresh);
+        let (sequence, members) = (run.sequence, run.nodes.len() as u32);
+        let group = &self.plan.groups[run.group as usize];
+        run.begins.resize(members as usize, Time::END);
+        let all = run.arrived == group.present;
+        let root = root_of(group, sequence).filter(|&root| run.nodes[root as usize] != NONE);
+        let sweep = all || root.is_some_and(|root| fresh.contains(&root));
+        // Everybody is looked at when the root starts and when all have, and else who just started.
+        let candidates = if sweep { members } else { fresh.len() as u32 };
+        for i in 0..candidates {
+            let member = if sweep { i } else { fresh[i as usize] };
+            let run = &self.runs[id as usize];
+            let node = run.nodes[member as usize];
+            if node == NONE || run.begins[member as usize] != Time::END {
+                continue;
+            }
+            let node = NodeIndex(node);
+            let instance = self.plan.instance_of[group.members[member as usize].index()];
+            let follows = root.is_some_and(|root| root != member);
+            if !(all || follows || self.is_alone(instance, node)) {
+                continue;
+            }
+            let end = self.last(now, instance, node);
+            let transfer = self.instances[instance as usize].graph.recorded(node);
+            let run = &mut self.runs[id as usize];
+            run.begins[member as usize] = now;
+            run.over = run.over.max(end);
+            run.transfer = run.transfer.max(transfer);
+        }
+        fresh.clear();
+        let run = &mut self.runs[id as usize];
+        run.fresh = fresh;
+        if all {
+            self.outcome.recorded += 1;
+            let event = Event::new(Class::Run, 0, id);
+            self.agenda.push(run.over, event);
+        }
+    }
+
+    /// How long the members of a run that lasted as recorded waited, and for whom most.
+    pub(super) fn waiting_as_recorded(&self, run: &Run, group: &GroupPlan) -> Waiting {
+        let root = root_of(group, run.sequence).filter(|&root| run.nodes[root as usize] != NONE);
+        let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
+        for (member, &node) in run.nodes.iter().enumerate() {
+            if node == NONE {
+                continue;
+            }
+            let instance = self.plan.instance_of[group.members[member].index()];
+            let graph = self.instances[instance as usize].graph;
+            if self.comm == Comm::Captured {
+                for_last += graph.wait(NodeIndex(node));
+                continue;
+            }
+            let waited = run.begins[member].since(run.starts[member]);
+            match root {
+                Some(root) if root as usize != member => for_root += waited,
+                _ => for_last += waited,
+            }
+        }
+        let sum = for_last + for_root;
+        if self.comm == Comm::Captured || sum == Span::ZERO {
+            return (sum, None);
+        }
+        let most = match root {
+            Some(root) if for_root >= for_last => (group.members[root as usize], for_root),
+            _ => (run.last_to_start(group), for_last),
+        };
+        (sum, Some(most))
+    }
+}
+
+/// The root's place among the members, if the collective has a root.
+fn root_of(group: &GroupPlan, sequence: u32) -> Option<u32> {
+    let call = &group.calls[sequence as usize];
+    let has_root = call.kind.has_root();
+    has_root.then(|| group.extent.member_at[call.root as usize])
+}

@@ -1,0 +1,425 @@
+//! Communication that lasts as recorded or captured: who waits for whom, and until when.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
+use chakram::collective::Algorithm::Ring;
+use chakram::engine::{Comm, Prepared, ReplayError};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::report;
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Span;
+use chakram::workload::Absent;
+
+fn ring_of(n: usize) -> Machine {
+    machine(&[dim(Shape::Ring, n as u32, Ring)])
+}
+
+fn run(ranks: &[Vec<Line>], comm: Comm) -> Replay {
+    replay_with(&job(ranks, &[]), &ring_of(ranks.len()), &priced(comm))
+}
+
+fn recorded(ranks: &[Vec<Line>]) -> Replay {
+    run(ranks, Comm::Recorded)
+}
+
+/// A member that computes first, then takes its part.
+struct Member {
+    start: u64,
+    lasts: u64,
+    eager: bool,
+}
+
+fn member(start: u64, lasts: u64) -> Member {
+    Member {
+        start,
+        lasts,
+        eager: false,
+    }
+}
+
+fn eager(start: u64, lasts: u64) -> Member {
+    Member {
+        eager: true,
+        ..member(start, lasts)
+    }
+}
+
+/// All members of a collective of `kind`, rooted at rank 1 if it has a root.
+fn members(kind: K, of: &[Member]) -> Vec<Vec<Line>> {
+    let rank = |of: &Member| {
+        let bytes = if kind == K::Barrier { 0 } else { 4096 };
+        let mut node = call(kind, bytes).after(&[1]).lasts(of.lasts);
+        if kind.has_root() {
+            node = node.root(1);
+        }
+        // What was waited for in the capture is no matter.
+        node = node.waited(77);
+        let node = if of.eager { node.eager() } else { node };
+        vec![kernel(of.start), node]
+    };
+    of.iter().map(rank).collect()
+}
+
+const WITHOUT_ROOT: [K; 5] = [
+    K::AllReduce,
+    K::AllGather,
+    K::ReduceScatter,
+    K::AllToAll,
+    K::Barrier,
+];
+const WITH_ROOT: [K; 4] = [K::Broadcast, K::Scatter, K::Reduce, K::Gather];
+
+/// They start at 0, 500 and 900 ns, so all parts begin at 900 ns: 900 + 10, 900 + 20, 900 + 30. Rank 0
+/// waited for 900 ns and rank 1 for 400, all of it for rank 2.
+#[test]
+fn without_a_root_everyone_waits_for_everyone() {
+    for kind in WITHOUT_ROOT {
+        let replay = recorded(&members(
+            kind,
+            &[member(0, 10), member(500, 20), member(900, 30)],
+        ));
+        assert_eq!(replay.ends(), [910_000, 920_000, 930_000], "{kind}");
+        let outcome = &replay.outcome;
+        assert_eq!(
+            (outcome.recorded, outcome.closed, outcome.stepwise),
+            (1, 0, 0)
+        );
+        assert_eq!(outcome.messages, 0);
+        let record = replay.log.records[0];
+        assert_eq!((record.last_start.0, record.end.0), (900_000, 930_000));
+        assert_eq!(record.transfer, Span::from_ns(30));
+        assert_eq!(record.waited, Span::from_ns(1300));
+        assert_eq!(record.waited_for, Some((Rank(2), Span::from_ns(1300))));
+    }
+}
+
+/// The same starts with the root at rank 1: it waits for all and ends at 900 + 20; rank 0 waits for
+/// the root only, 500 + 10; rank 2 comes after it and waits for nobody, 900 + 30. For the root rank 0
+/// waited 500 ns, for rank 2 the root waited 400.
+#[test]
+fn with_a_root_the_others_wait_for_the_root() {
+    for kind in WITH_ROOT {
+        let replay = recorded(&members(
+            kind,
+            &[member(0, 10), member(500, 20), member(900, 30)],
+        ));
+        assert_eq!(replay.ends(), [510_000, 920_000, 930_000], "{kind}");
+        let record = replay.log.records[0];
+        assert_eq!(record.waited, Span::from_ns(900));
+        assert_eq!(record.waited_for, Some((Rank(1), Span::from_ns(500))));
+    }
+}
+
+/// An eager root ends at 500 + 20, and the others are none the wiser. Its own part is the longest in
+/// one case, so the collective ends after all have come and gone.
+#[test]
+fn an_eager_root_leaves_before_the_others_come() {
+    for kind in WITH_ROOT {
+        for (lasts, end) in [(20, 930_000), (2000, 2_500_000)] {
+            let of = [member(0, 10), eager(500, lasts), member(900, 30)];
+            let replay = recorded(&members(kind, &of));
+            let root = (500 + lasts) * 1000;
+            assert_eq!(replay.ends(), [510_000, root, 930_000], "{kind}");
+            let record = replay.log.records[0];
+            assert_eq!(
+                (record.end.0, record.transfer.0),
+                (end, lasts.max(30) * 1000)
+            );
+            assert_eq!(record.waited_for, Some((Rank(1), Span::from_ns(500))));
+        }
+    }
+}
+
+/// An eager member goes when it comes, first or last; the others wait for it as before.
+#[test]
+fn an_eager_member_waits_for_nobody() {
+    for kind in WITHOUT_ROOT {
+        let of = [eager(0, 10), member(500, 20), eager(900, 30)];
+        let replay = recorded(&members(kind, &of));
+        assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
+    }
+    // With a root at rank 1: rank 0 does not even wait for that.
+    for kind in WITH_ROOT {
+        let of = [eager(0, 10), member(500, 20), member(900, 30)];
+        let replay = recorded(&members(kind, &of));
+        assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
+    }
+}
+
+/// All come at once: nobody waited.
+#[test]
+fn members_that_come_together_wait_for_nobody() {
+    let replay = recorded(&members(
+        K::Reduce,
+        &[member(5, 10), member(5, 20), member(5, 0)],
+    ));
+    assert_eq!(replay.ends(), [15_000, 25_000, 5_000]);
+    let record = replay.log.records[0];
+    assert_eq!((record.waited, record.waited_for), (Span::ZERO, None));
+}
+
+/// Rank 0's stream serves the collective and a kernel behind it. The member holds its lane from its
+/// start at 0, but the group gathers, because it shares the lane: so the kernel of 50 ns that is ready
+/// meanwhile goes first. An eager member does not gather, and the kernel waits for it.
+#[test]
+fn who_is_eager_needs_no_turn() {
+    let rank = |is_eager: bool| {
+        let node = call(K::AllReduce, 8).on(1).lasts(10);
+        let node = if is_eager { node.eager() } else { node };
+        vec![node, kernel(50).on(1)]
+    };
+    let late = vec![call(K::AllReduce, 8).on(1).lasts(10).delayed(900)];
+    let replay = recorded(&[rank(false), late.clone()]);
+    assert_eq!((replay.end(0, 2), replay.end(0, 1)), (50_000, 910_000));
+    let replay = recorded(&[rank(true), late]);
+    assert_eq!((replay.end(0, 1), replay.end(0, 2)), (10_000, 60_000));
+    assert_eq!(replay.end(1, 1), 910_000);
+}
+
+/// Two all-reduces behind each other on an eager rank, of which the other rank makes the second ready
+/// first: turns are counted for the eager rank too, and both collectives come to their end.
+#[test]
+fn eager_members_are_counted_in_turns() {
+    let node = |ns| call(K::AllReduce, 8).lasts(ns);
+    let ranks = [
+        vec![node(10).eager().delayed(300), node(20).eager()],
+        vec![node(10).delayed(700), node(20).delayed(100)],
+    ];
+    let replay = recorded(&ranks);
+    // Rank 0's first lane serves both: the second collective from 0 to 20, the first from 300 to 310.
+    assert_eq!((replay.end(0, 1), replay.end(0, 2)), (310_000, 20_000));
+    // Everyone is ready for the second at 100, so it may overtake: 100 + 20; the first at 700 + 10.
+    assert_eq!((replay.end(1, 1), replay.end(1, 2)), (710_000, 120_000));
+}
+
+/// Rank 0 of 3 has no trace. Where it is the root it comes with the last of the others, at 900 ns, so
+/// both wait until then; and where it is not, rank 1, the root, waits for rank 2.
+#[test]
+fn the_missing_come_with_the_last() {
+    let rank = |root, ns, lasts| {
+        vec![
+            kernel(ns),
+            call(K::Broadcast, 64).root(root).lasts(lasts).after(&[1]),
+        ]
+    };
+    let ends = |root| {
+        let (first, second) = (rank(root, 100, 10), rank(root, 900, 30));
+        let builder = traces([(1, &first[..]), (2, &second[..])]);
+        let workload = builder.finish(Some(3), Absent::Mirror).unwrap();
+        replay_with(&workload, &ring_of(3), &priced(Comm::Recorded)).ends()
+    };
+    assert_eq!(ends(0), [910_000, 930_000]);
+    assert_eq!(ends(1), [910_000, 930_000]);
+    assert_eq!(ends(2), [910_000, 930_000]);
+}
+
+/// A message of which the sender's half lasts 10 ns and the receiver's 25, from rank 0 at `sent` to
+/// rank 1 at `posted`: when both halves end.
+fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
+    let half = send(1, 64).after(&[1]).lasts(10).waited(3);
+    let half = if is_eager { half.eager() } else { half };
+    // A receive cannot end before it has what it waits for, whatever the trace says of it.
+    let other = receive(0, 64).after(&[1]).lasts(25).eager();
+    let replay = recorded(&[vec![kernel(sent), half], vec![kernel(posted), other]]);
+    assert_eq!(replay.outcome.messages, 0);
+    [replay.end(0, 2), replay.end(1, 2)]
+}
+
+#[test]
+fn the_halves_of_a_message_meet() {
+    // Both begin at the later start, 400 ns.
+    assert_eq!(message(100, 400, false), [410_000, 425_000]);
+    assert_eq!(message(400, 100, false), [410_000, 425_000]);
+    assert_eq!(message(400, 400, false), [410_000, 425_000]);
+}
+
+#[test]
+fn an_eager_send_ends_whether_or_not_it_is_received() {
+    assert_eq!(message(100, 400, true), [110_000, 425_000]);
+    assert_eq!(message(400, 100, true), [410_000, 425_000]);
+}
+
+/// The other end of these has no trace: it starts with the end that has one.
+#[test]
+fn messages_from_and_to_nowhere_last_as_recorded() {
+    let lines = vec![
+        kernel(300),
+        send(1, 64).after(&[1]).lasts(10),
+        receive(1, 64).after(&[1]).lasts(25),
+    ];
+    for comm in [Comm::Recorded, Comm::Captured] {
+        let builder = traces([(0, &lines[..])]);
+        let workload = builder.finish(Some(2), Absent::Mirror).unwrap();
+        let replay = replay_with(&workload, &ring_of(2), &priced(comm));
+        assert_eq!((replay.end(0, 2), replay.end(0, 3)), (310_000, 325_000));
+    }
+}
+
+/// Each ends at its own start + wait + duration, whatever the others do: 0 + 900 + 10, 500 + 400 + 20,
+/// and 700 + 0 + 30 though it came last. The waits sum to 1,300 ns.
+#[test]
+fn as_captured_nobody_waits_for_another_rank() {
+    for kind in [K::AllReduce, K::Broadcast] {
+        let mut ranks = members(kind, &[member(0, 10), member(500, 20), eager(700, 30)]);
+        for (rank, ns) in ranks.iter_mut().zip([900, 400, 0]) {
+            rank[1].wait_ns = ns;
+        }
+        let replay = run(&ranks, Comm::Captured);
+        assert_eq!(replay.ends(), [910_000, 920_000, 730_000]);
+        let record = replay.log.records[0];
+        assert_eq!((record.last_start.0, record.end.0), (700_000, 920_000));
+        assert_eq!(record.waited, Span::from_ns(1300));
+        assert_eq!(
+            (record.waited_for, record.transfer),
+            (None, Span::from_ns(30))
+        );
+        assert_eq!((replay.outcome.recorded, replay.outcome.messages), (1, 0));
+    }
+    // A receive that ends before its message is sent, as clocks that differ may have it.
+    let ranks = [
+        vec![kernel(800), send(1, 64).after(&[1]).lasts(10).waited(5)],
+        vec![receive(0, 64).lasts(20).waited(100)],
+    ];
+    let replay = run(&ranks, Comm::Captured);
+    assert_eq!((replay.end(0, 2), replay.end(1, 1)), (815_000, 120_000));
+}
+
+/// Collectives on the lane of a kernel: in the model their members gather, as captured they do not.
+#[test]
+fn as_captured_nobody_gathers() {
+    let rank = |ns| {
+        vec![
+            kernel(ns).on(1),
+            call(K::AllReduce, 8).on(1).after(&[1]).lasts(10),
+        ]
+    };
+    let replay = run(&[rank(100), rank(600)], Comm::Captured);
+    assert_eq!(replay.ends(), [110_000, 610_000]);
+}
+
+const MS: u64 = 1_000_000;
+
+/// Rank 0 comes to an all-reduce `slack` before rank 1 does. Released 10 ms late, it comes 10 ms -
+/// slack after it, if that is more than nothing; by so much the all-reduce ends later on both, and with
+/// it all that follows.
+#[test]
+fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
+    let late = 10 * MS;
+    for slack in [0, 3 * MS, 10 * MS, 25 * MS] {
+        // Rank 0 computes for 1 ms, rank 1 for 1 ms and the slack; then they all-reduce, 2 ms of
+        // transfer, and rank 1 computes on for 5 ms.
+        let node = || call(K::AllReduce, 1 << 20).after(&[1]).lasts(2 * MS);
+        let first = vec![kernel(MS), node()];
+        let second = vec![kernel(MS + slack), node(), kernel(5 * MS).after(&[2])];
+        let ends = |late: u64| {
+            let at = |rank| if rank == 0 { late } else { 0 };
+            let builder = released([(0, &first[..]), (1, &second[..])], at);
+            let workload = builder.finish(None, Absent::Refuse).unwrap();
+            replay_with(&workload, &ring_of(2), &priced(Comm::Recorded)).ends()
+        };
+        let before = (1 + 2) * MS + slack;
+        assert_eq!(ends(0), [before * 1000, (before + 5 * MS) * 1000]);
+        let shift = late.saturating_sub(slack);
+        let after = before + shift;
+        assert_eq!(
+            ends(late),
+            [after * 1000, (after + 5 * MS) * 1000],
+            "{slack}"
+        );
+    }
+}
+
+/// Two ranks that send first, each in its own time: neither send can end before it is received.
+#[test]
+fn sends_that_wait_for_each_other_are_named() {
+    let rank = |peer| {
+        vec![
+            send(peer, 64).lasts(5),
+            receive(peer, 64).after(&[1]).lasts(5),
+        ]
+    };
+    let ranks = [rank(1), rank(0)];
+    let workload = job(&ranks, &[]);
+    let machine = ring_of(2);
+    let prepared = Prepared::new(&workload, &machine, &priced(Comm::Recorded)).unwrap();
+    let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
+        panic!("nobody can go on");
+    };
+    let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
+    assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
+    let why = "rank 1 to receive 64 bytes with tag 0, rank 1 node 2 `n2` waits for 1 dependency";
+    assert_eq!(stuck.waiting[0].why, why);
+    // Eager ones go, and so does everything as captured: 5 + 5 ns.
+    let eager: Vec<_> = ranks
+        .iter()
+        .map(|lines| vec![lines[0].clone().eager(), lines[1].clone()])
+        .collect();
+    assert_eq!(recorded(&eager).ends(), [10_000, 10_000]);
+    assert_eq!(run(&ranks, Comm::Captured).ends(), [10_000, 10_000]);
+}
+
+/// Ranks 1 and 2 of a broadcast from rank 0 wait for rank 0 alone, which waits for a message from
+/// behind rank 1's part.
+#[test]
+fn only_those_that_a_member_waits_for_are_named() {
+    let node = || call(K::Broadcast, 8).root(0).lasts(5);
+    let ranks = [
+        vec![receive(1, 8).lasts(1), node().after(&[1])],
+        vec![node(), send(0, 8).after(&[1]).lasts(1)],
+        vec![kernel(1), node().after(&[1])],
+    ];
+    let workload = job(&ranks, &[]);
+    let machine = ring_of(3);
+    let prepared = Prepared::new(&workload, &machine, &priced(Comm::Recorded)).unwrap();
+    let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
+        panic!("nobody can go on");
+    };
+    let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
+    assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
+    let why = &stuck.waiting[1].why;
+    assert!(why.starts_with("1 of 3 members of its group"), "{why}");
+    assert!(
+        why.contains("rank 0 node 2 `n2` waits for 1 dependency"),
+        "{why}"
+    );
+}
+
+/// What was not recorded cannot be replayed as recorded; what was in part is, with a warning.
+#[test]
+fn without_durations_there_is_nothing_to_replay() {
+    let machine = ring_of(2);
+    let rank = |peer: u32, ns| {
+        let message = if peer == 1 { send(1, 8) } else { receive(0, 8) };
+        vec![
+            kernel(10),
+            call(K::AllReduce, 64).after(&[1]),
+            message.lasts(ns),
+        ]
+    };
+    for comm in [Comm::Recorded, Comm::Captured] {
+        let workload = job(&[rank(1, 0), rank(0, 0)], &[]);
+        let refusal = Prepared::new(&workload, &machine, &priced(comm)).unwrap_err();
+        assert!(refusal.found.contains(&format!("as {comm}")), "{refusal}");
+        assert!(
+            refusal.found.contains("none of the 4 communication nodes"),
+            "{refusal}"
+        );
+        assert!(refusal.hint.contains("--comm model"), "{refusal}");
+        Prepared::new(&workload, &machine, &priced(Comm::Model)).unwrap();
+
+        let workload = job(&[rank(1, 5), rank(0, 5)], &[]);
+        let prepared = Prepared::new(&workload, &machine, &priced(comm)).unwrap();
+        let basis = prepared.basis();
+        assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
+        let (report, _) = report::replay(&prepared, None::<Log>).unwrap();
+        let warnings = report.warnings();
+        let wanted = "2 communication nodes take no time: the trace has no duration for them";
+        assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");
+
+        // Nothing to last as anything.
+        let workload = job(&vec![vec![kernel(10)]; 2], &[]);
+        Prepared::new(&workload, &machine, &priced(comm)).unwrap();
+    }
+}

@@ -1,0 +1,163 @@
+//! Delays: time of the host between the end of what a node waits for and its being ready.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Log, cases, dim, job, machine, released, replay, replay_with, stepwise};
+use chakram::collective::Algorithm::{Direct, Ring};
+use chakram::engine::{Options, Prepared, ReplayError};
+use chakram::machine::Machine;
+use chakram::report::{self, Part};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::Absent;
+use proptest::prelude::*;
+
+fn ring_of(n: u32) -> Machine {
+    machine(&[dim(Shape::Ring, n, Ring)])
+}
+
+/// From its release at 100 ns rank 0 takes 5 ns until its first kernel, of 10 ns. The second waits for
+/// that and for a kernel of 40 ns, and is ready 7 ns after the later of the two.
+#[test]
+fn delays_count_from_the_last_dependency_or_the_release() {
+    let lines = vec![
+        kernel(10).delayed(5).on(1),
+        kernel(40).on(2),
+        kernel(20).delayed(7).after(&[1, 2]).on(1),
+    ];
+    let builder = released([(0, &lines[..])], |_| 100);
+    let workload = builder.finish(Some(1), Absent::Refuse).unwrap();
+    let replay = replay(&workload, &ring_of(1));
+    assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
+    // 100 + 40 + 7, and 20 more.
+    assert_eq!([replay.start(0, 3), replay.end(0, 3)], [147_000, 167_000]);
+}
+
+/// A node that is delayed asks for no lane yet: a kernel of a higher id that is ready at once goes
+/// first, and the delayed one, ready at 30 ns, when that is over.
+#[test]
+fn a_delayed_node_holds_no_place_on_its_lane() {
+    let lines = vec![kernel(10).delayed(30).on(1), kernel(100).on(1)];
+    let replay = replay(&job(&[lines], &[]), &ring_of(1));
+    assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
+}
+
+/// A kernel ends at 500 ns and so does a delay: what follows the one and what follows the other are
+/// ready in the same round, and the lower id goes first, whichever of the two is delayed.
+#[test]
+fn the_end_of_a_delay_goes_by_content() {
+    for flip in [false, true] {
+        let after = || kernel(20).after(&[1]).on(2);
+        let delayed = || kernel(20).delayed(500).on(2);
+        let lines = match flip {
+            false => vec![kernel(500).on(1), after(), delayed()],
+            true => vec![kernel(500).on(1), delayed(), after()],
+        };
+        let replay = replay(&job(&[lines], &[]), &ring_of(1));
+        assert_eq!((replay.end(0, 2), replay.end(0, 3)), (520_000, 540_000));
+    }
+}
+
+/// Members that are delayed by 0 and 1,000 ns arrive so far apart. On a ring of two a barrier is one
+/// message each way, of 500 ns; rank 0's leaves when it comes, rank 1's at 1,000 ns.
+#[test]
+fn a_delayed_member_arrives_late() {
+    let ranks = [
+        vec![call(K::Barrier, 0)],
+        vec![call(K::Barrier, 0).delayed(1000)],
+    ];
+    let replay = replay(&job(&ranks, &[]), &ring_of(2));
+    assert_eq!(replay.ends(), [1_500_000, 1_000_000]);
+    assert_eq!(replay.log.records[0].waited.0, 1_000_000);
+}
+
+/// A delay of 100 ns, of which a kernel on another lane covers 60; then a kernel of 50 ns, and 25 ns
+/// until a node that does nothing: compute 110, host 65, and they sum to the makespan.
+#[test]
+fn delays_are_time_of_the_host() {
+    let nothing = super::lines::line(chakram::trace::Op::Nothing);
+    let lines = vec![
+        kernel(60).on(1),
+        kernel(50).on(2).delayed(100),
+        nothing.after(&[2]).delayed(25),
+    ];
+    let (workload, machine) = (job(&[lines], &[]), ring_of(1));
+    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let (report, _) = report::replay(&prepared, None::<Log>).unwrap();
+    let time = &report.rows[0].time;
+    assert_eq!(report.outcome.makespan.0, 175_000);
+    assert_eq!(time.parts[Part::Compute as usize].0, 110_000);
+    assert_eq!(time.parts[Part::Host as usize].0, 65_000);
+    assert_eq!(time.parts[Part::Idle as usize].0, 0);
+    assert_eq!(time.finish, report.outcome.makespan);
+}
+
+/// Two ranks that receive before they send, each after a delay: when nothing is left to happen, the
+/// delays are over, and the circle is the one that it would be without.
+#[test]
+fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
+    let rank = |peer, ns| {
+        vec![
+            receive(peer, 64).delayed(ns),
+            send(peer, 64).after(&[1]).delayed(50),
+        ]
+    };
+    let workload = job(&[rank(1, 10), rank(0, 90)], &[]);
+    let machine = ring_of(2);
+    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
+        panic!("nobody can go on");
+    };
+    let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
+    assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
+    let why: Vec<_> = stuck.waiting.iter().map(|w| w.why.as_str()).collect();
+    let waits = |peer| {
+        format!(
+            "64 bytes from rank {peer} with tag 0, rank {peer} node 2 `n2` waits for 1 dependency"
+        )
+    };
+    assert_eq!(why, [waits(1), waits(0)]);
+}
+
+/// More than 213 days is more than can be told apart, in a delay too.
+#[test]
+fn absurd_delays_are_an_error() {
+    let workload = job(&[vec![kernel(1).delayed(u64::MAX)]], &[]);
+    let machine = ring_of(1);
+    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let end = prepared.run(Log::default()).map(|(outcome, _)| outcome);
+    assert_eq!(end, Err(ReplayError::TooLong));
+}
+
+/// Kernels and collectives behind some of the nodes before them, with delays of few values, so that
+/// much happens at once.
+fn any_line(before: u64) -> impl Strategy<Value = Line> {
+    let times = || prop::sample::select(vec![0_u64, 20, 500, 520, 1040]);
+    let after = prop::collection::btree_set(1..=before.max(1), 0..3);
+    (times(), times(), 0_i64..3, 0_u32..3, after).prop_map(move |(ns, delay, lane, what, after)| {
+        let line = match what {
+            0 => call(K::AllGather, 3000),
+            _ => kernel(ns).on(lane),
+        };
+        let after: Vec<_> = after.into_iter().filter(|&id| id <= before).collect();
+        line.after(&after).delayed(delay)
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn the_same_events_in_the_same_order_and_by_messages_too(
+        lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(any_line).collect::<Vec<_>>()),
+        algorithm in prop::sample::select(vec![Ring, Direct]),
+    ) {
+        let workload = job(&vec![lines.clone(); 3], &[]);
+        let machine = machine(&[dim(Shape::FullyConnected, 3, algorithm)]);
+        let first = replay(&workload, &machine);
+        prop_assert_eq!(&first, &replay(&workload, &machine));
+        let stepped = replay_with(&workload, &machine, &stepwise());
+        for id in 1..=lines.len() as u32 {
+            prop_assert_eq!(first.end(1, id), stepped.end(1, id), "node {}", id);
+        }
+    }
+}
