@@ -1,5 +1,8 @@
 //! The program as a shell sees it: exit codes, the order of files, and what goes where.
 
+use chakram::trace::write::{Sink, TraceWriter, Value as Field};
+use chakram::trace::{CollectiveKind, GroupName, Op, scan::NodeView};
+use chakram::units::Span;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -37,6 +40,16 @@ fn exit_codes_tell_done_from_stuck_from_bad_input() {
         &["replay", "traces/data-parallel-8", "--delay", "9=1ms"],
         &["replay", "traces/data-parallel-8", "--table", "npus"],
         &["replay", "traces/data-parallel-8", "--ranks", "4"],
+        // Generated collectives have no duration, and messages cannot carry what is recorded.
+        &["replay", "traces/data-parallel-8", "--comm", "recorded"],
+        &["replay", "traces/data-parallel-8", "--comm", "captured"],
+        &[
+            "replay",
+            "traces/data-parallel-8",
+            "--comm",
+            "recorded",
+            "--stepwise",
+        ],
         &[
             "replay",
             "traces/data-parallel-8/job.3.et",
@@ -133,4 +146,141 @@ fn generated_files_replay_as_without_files() {
     let (direct, read) = (chakram(&direct), chakram(&read));
     assert!(direct.status.success() && read.status.success(), "{read:?}");
     assert_eq!(direct.stdout, read.stdout);
+}
+
+/// Two ranks whose captures ended at 100 and 160 us. Rank 0 computes for 50 us and rank 1, from 10 us
+/// on, for 90; then they all-reduce for 20 us, after rank 0 waited for 30.
+fn capture(folder: &Path, captured: bool) -> String {
+    let us = Span::from_us;
+    for (rank, end, delay, compute, wait) in [(0, 100, 0, 50, 30), (1, 160, 10, 90, 0)] {
+        let captured_ns = [("captured_ns", Field::Uint(end * 1000))];
+        let attributes = if captured { &captured_ns[..] } else { &[] };
+        let mut writer =
+            TraceWriter::with_metadata(Vec::new(), attributes).expect("it is a vector");
+        let kernel = Op::Compute {
+            flops: 0,
+            bytes: 0,
+            dtype: None,
+        };
+        let call = Op::Collective {
+            kind: CollectiveKind::AllReduce,
+            bytes: 1_000_000,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        let kernel = NodeView {
+            recorded: us(compute),
+            delay: us(delay),
+            ..NodeView::new(1, "mm", kernel)
+        };
+        let call = NodeView {
+            recorded: us(20),
+            wait: us(wait),
+            ..NodeView::new(2, "all_reduce", call)
+        };
+        writer.node(&kernel, &[]).expect("it is a vector");
+        writer.node(&call, &[1]).expect("it is a vector");
+        let file = folder.join(format!("job.{rank}.et"));
+        std::fs::write(file, writer.into_inner()).expect("there is room");
+    }
+    folder
+        .join("job")
+        .to_str()
+        .expect("a plain name")
+        .to_owned()
+}
+
+/// Whether a line of `text` has these words.
+fn says(text: &str, line: &str) -> bool {
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    text.lines().any(|found| words(found) == words(line))
+}
+
+fn answer(args: &[&str]) -> String {
+    let output = chakram(args);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("reports are text")
+}
+
+/// As recorded both begin at 10 + 90 us and end at 120, 20 % after rank 0's capture and 25 % before
+/// that of rank 1; of the makespan's 120 us rank 0 waits for 50. As captured rank 0 ends at 50 + 30 +
+/// 20 us, when it did.
+#[test]
+fn a_replay_is_held_against_its_capture() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = capture(folder.path(), true);
+    let replay = |comm: &str, more: &[&str]| {
+        let args = ["replay", &prefix, "-m", "dgx-h100", "--comm", comm];
+        answer(&[&args[..], more].concat())
+    };
+    let text = replay("recorded", &[]);
+    for line in [
+        "MAKESPAN  120.000 us  kernels as recorded, communication as recorded",
+        "captured  160.000 us (slowest rank 1); this replay -25.00 %",
+        "1 collectives, as recorded",
+        "host  5.000 us  4.2 %  0 (rank 0)  10.000 us (rank 1)",
+        "RANKS AND THEIR CAPTURES  finish  captured  difference",
+        "0  120.000 us  100.000 us  +20.00 %",
+        "1  120.000 us  160.000 us  -25.00 %",
+        // 1 MB in 20 us is 50 GB/s; of two members a half of all that is sent goes twice: 50 GB/s.
+        "all-reduce, all 2 ranks  1  1.0 MB  20.000 us  25.000 us  50.0",
+        "as recorded; 100.0 % of the wait is for rank 1",
+        "bytes: mean buffer of a call; transfer: longest recorded, all calls; wait: mean of members",
+    ] {
+        assert!(says(&text, line), "{line:?} in\n{text}");
+    }
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+
+    let text = replay("captured", &[]);
+    for line in [
+        "captured  160.000 us (slowest rank 1); this replay -25.00 %",
+        "0  100.000 us  100.000 us  +0.00 %",
+        "all-reduce, all 2 ranks  1  1.0 MB  20.000 us  15.000 us  50.0",
+        "as captured",
+    ] {
+        assert!(says(&text, line), "{line:?} in\n{text}");
+    }
+
+    let csv = replay("recorded", &["--format", "csv", "--table", "ranks"]);
+    let columns = |line: &str| {
+        line.split(',')
+            .skip(10)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = csv.lines().map(columns).collect();
+    assert_eq!(rows[0], ["finish_ps", "captured_ps", "difference_percent"]);
+    assert_eq!(rows[1], ["120000000", "100000000", "20.0000"]);
+    assert_eq!(rows[2], ["120000000", "160000000", "-25.0000"]);
+
+    let json = replay("recorded", &["--format", "json"]);
+    let report: Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(report["options"]["comm"], "recorded");
+    assert_eq!(report["captured_ps"], 160_000_000);
+    assert_eq!(report["collectives_as_recorded"], 1);
+    assert_eq!(report["communication"]["as_recorded"], 2);
+    assert_eq!(report["npus"][1]["finish_ps"], 120_000_000);
+    assert_eq!(report["npus"][1]["captured_ps"], 160_000_000);
+    assert_eq!(report["npus"][1]["difference_percent"], -25.0);
+    assert_eq!(report["collectives"][0]["algorithm"], "as recorded");
+
+    // A capture that does not say when it ended is replayed without all that.
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = capture(folder.path(), false);
+    let text = answer(&["replay", &prefix, "-m", "dgx-h100"]);
+    assert!(!text.contains("capture"), "{text}");
+    let csv = answer(&["replay", &prefix, "-m", "dgx-h100", "--format", "csv"]);
+    assert!(
+        csv.lines().skip(1).all(|line| line.ends_with(",,")),
+        "{csv}"
+    );
 }

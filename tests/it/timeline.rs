@@ -1,17 +1,28 @@
 //! The timeline, parsed back: every node is a slice, slices of a track do not overlap, and every
 //! arrow has both ends.
 
-use chakram::engine::{Options, Prepared};
+use chakram::engine::{Comm, Options, Prepared};
 use chakram::generate::{DataParallel, Job, P2p, Pattern, Traffic};
+use chakram::graph::{Dependencies, GraphBuilder};
+use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::report::{Timeline, replay};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{CollectiveKind, GroupName, Op};
+use chakram::units::{Span, Time};
+use chakram::workload::{Absent, Workload, WorkloadBuilder};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 fn events(pattern: Pattern) -> Vec<Value> {
-    let machine = Machine::preset("dgx-h100").unwrap();
     let workload = Job::new(pattern).unwrap().workload().unwrap();
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    drawn(&workload, &Options::default())
+}
+
+fn drawn(workload: &Workload, options: &Options) -> Vec<Value> {
+    let machine = Machine::preset("dgx-h100").unwrap();
+    let prepared = Prepared::new(workload, &machine, options).unwrap();
     let timeline = Timeline::new(&prepared, Vec::new());
     let (report, timeline) = replay(&prepared, timeline).unwrap();
     let parsed: Value = serde_json::from_slice(&timeline.finish().unwrap()).unwrap();
@@ -89,4 +100,93 @@ fn messages_are_drawn_with_arrows() {
             );
         }
     }
+}
+
+/// Rank 0 sends at 30 us, for 5 us, what rank 1 receives from 0 on, for 7 us; then both synchronise,
+/// 11 us each, rank 0 after a delay of 20 us.
+fn delayed() -> Workload {
+    let us = Span::from_us;
+    let mut builder = WorkloadBuilder::default();
+    for rank in 0..2 {
+        let mut graph = GraphBuilder::new(rank, Dependencies::Both, 10);
+        let message = Op::Message {
+            receive: rank == 1,
+            peer: 1 - rank,
+            tag: 0,
+            bytes: 64,
+            own: None,
+            host: false,
+        };
+        let barrier = Op::Collective {
+            kind: CollectiveKind::Barrier,
+            bytes: 0,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        let (first, second) = match rank {
+            0 => ((30, 5, 0), 20),
+            _ => ((0, 7, 3), 0),
+        };
+        let message = NodeView {
+            delay: us(first.0),
+            recorded: us(first.1),
+            wait: us(first.2),
+            ..NodeView::new(1, "message", message)
+        };
+        let barrier = NodeView {
+            delay: us(second),
+            recorded: us(11),
+            ..NodeView::new(2, "barrier", barrier)
+        };
+        graph.node(&message, &[]).unwrap();
+        graph.node(&barrier, &[1]).unwrap();
+        let (graph, binding) = graph.finish().unwrap();
+        let graph = builder.graph(graph);
+        builder
+            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .unwrap();
+    }
+    builder.finish(None, Absent::Refuse).unwrap()
+}
+
+/// The slices of `rank` as (name, start, duration), in microseconds.
+fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
+    let own = |e: &&Value| e["ph"] == "X" && e["pid"] == rank;
+    let slice = |e: &Value| {
+        let name = e["name"].as_str().unwrap().to_owned();
+        (name, e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap())
+    };
+    events.iter().filter(own).map(slice).collect()
+}
+
+#[test]
+fn delays_are_blank_and_communication_says_that_it_is_recorded() {
+    let options = |comm| Options {
+        comm,
+        ..Options::default()
+    };
+    let arrows = |events: &[Value]| events.iter().filter(|e| e["cat"] == "message").count();
+    let named = |start, name: &str, duration| (name.to_owned(), start, duration);
+
+    let events = drawn(&delayed(), &options(Comm::Recorded));
+    check_tracks(&events);
+    // The receive waits from 0 to 30 and ends at 37; the send ends at 35, and 20 later, at 55, rank 0
+    // comes to the barrier, in which rank 1 waits since 37.
+    let barrier = "barrier of 0 B, all 2 ranks, as recorded";
+    let (sent, received) = ("send 64 B to rank 1", "receive 64 B from rank 0");
+    let wanted = [named(30.0, sent, 5.0), named(55.0, barrier, 11.0)];
+    assert_eq!(slices(&events, 0), wanted);
+    let wanted = [named(0.0, received, 37.0), named(37.0, barrier, 29.0)];
+    assert_eq!(slices(&events, 1), wanted);
+    assert_eq!(arrows(&events), 2);
+
+    // As captured the receive ends at 3 + 7, before the send starts: there is no arrow.
+    let events = drawn(&delayed(), &options(Comm::Captured));
+    check_tracks(&events);
+    let barrier = "barrier of 0 B, all 2 ranks, as captured";
+    let wanted = [named(0.0, received, 10.0), named(10.0, barrier, 11.0)];
+    assert_eq!(slices(&events, 1), wanted);
+    assert_eq!(arrows(&events), 0);
 }

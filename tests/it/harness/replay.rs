@@ -1,7 +1,7 @@
 //! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
 //! reason is named. Nothing panics, and the same input gives the same outcome.
 
-use chakram::engine::{Options, Outcome, Prepared, ReplayError};
+use chakram::engine::{Comm, Options, Outcome, Prepared, ReplayError};
 use chakram::graph::{Dependencies, Graph, Kind};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::Machine;
@@ -76,9 +76,16 @@ pub fn run(data: &[u8]) {
         let Some(workload) = workload(data, ranks) else {
             continue;
         };
-        for stepwise in [false, true] {
+        let modes = [Comm::Model, Comm::Recorded, Comm::Captured];
+        let modes = modes.into_iter().flat_map(|comm| {
+            let stepwise = [false, true].into_iter();
+            let stepwise = stepwise.filter(move |&stepwise| comm == Comm::Model || !stepwise);
+            stepwise.map(move |stepwise| (comm, stepwise))
+        });
+        for (comm, stepwise) in modes {
             let options = Options {
                 absent: Absent::Mirror,
+                comm,
                 stepwise,
                 ..Options::default()
             };
@@ -109,7 +116,8 @@ fn replay(workload: &Workload, machine: &Machine, options: &Options) -> Option<(
             let nodes = workload.nodes();
             let all = (outcome.nodes, count.issued, count.completed);
             assert_eq!(all, (nodes, nodes, nodes));
-            assert_eq!(outcome.closed + outcome.stepwise, count.collectives);
+            let collectives = outcome.closed + outcome.stepwise + outcome.recorded;
+            assert_eq!(collectives, count.collectives);
             Some((outcome, count))
         }
         Err(ReplayError::Stuck(stuck)) => {
