@@ -244,7 +244,7 @@ fn an_eager_send_ends_whether_or_not_it_is_received() {
 /// The other end of these has no trace: it starts with the end that has one.
 #[test]
 fn messages_from_and_to_nowhere_last_as_recorded() {
-    let lines = vec![
+    let lines = [
         kernel(300),
         send(1, 64).after(&[1]).lasts(10),
         receive(1, 64).after(&[1]).lasts(25),
@@ -311,8 +311,8 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
         // Rank 0 computes for 1 ms, rank 1 for 1 ms and the slack; then they all-reduce, 2 ms of
         // transfer, and rank 1 computes on for 5 ms.
         let node = || call(K::AllReduce, 1 << 20).after(&[1]).lasts(2 * MS);
-        let first = vec![kernel(MS), node()];
-        let second = vec![kernel(MS + slack), node(), kernel(5 * MS).after(&[2])];
+        let first = [kernel(MS), node()];
+        let second = [kernel(MS + slack), node(), kernel(5 * MS).after(&[2])];
         let ends = |late: u64| {
             let at = |rank| if rank == 0 { late } else { 0 };
             let builder = released([(0, &first[..]), (1, &second[..])], at);

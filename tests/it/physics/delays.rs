@@ -19,7 +19,7 @@ fn ring_of(n: u32) -> Machine {
 /// that and for a kernel of 40 ns, and is ready 7 ns after the later of the two.
 #[test]
 fn delays_count_from_the_last_dependency_or_the_release() {
-    let lines = vec![
+    let lines = [
         kernel(10).delayed(5).on(1),
         kernel(40).on(2),
         kernel(20).delayed(7).after(&[1, 2]).on(1),
