@@ -59,6 +59,9 @@ use rendezvous::Turns;
 
 /// In place of a count of dependencies: the node is complete.
 const COMPLETE: u32 = u32::MAX;
+/// Set in a count of dependencies: the node has a delay. So nodes without one cost the loop no look
+/// at their graph's delays. Counts are below, and with this below [`COMPLETE`].
+const DELAYED: u32 = 1 << 31;
 
 /// How a replay ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +123,7 @@ pub struct Engine<'a, O> {
     network: ContentionFree,
     remote: Option<RemoteAccess>,
     instances: Vec<Running<'a>>,
-    /// For each node of each instance: dependencies left, or [`COMPLETE`].
+    /// For each node of each instance: dependencies left, perhaps [`DELAYED`], or [`COMPLETE`].
     waiting: Vec<u32>,
     lanes: Vec<LaneState>,
     turns: Vec<Turns>,
@@ -168,7 +171,15 @@ impl<'a, O: Observer> Engine<'a, O> {
                 first_node: waiting.len(),
                 first_lane: lane_count,
             });
+            let first = waiting.len();
             waiting.extend_from_slice(graph.in_degrees());
+            if graph.has_delays() {
+                for node in graph.nodes().filter(|&n| graph.delay(n) > Span::ZERO) {
+                    // What waits for nothing is delayed from its release on.
+                    let left: &mut u32 = &mut waiting[first + node.index()];
+                    *left |= if *left > 0 { DELAYED } else { 0 };
+                }
+            }
             lane_count += shared.lane_count;
         }
         let machine = prepared.machine;
@@ -302,10 +313,10 @@ impl<'a, O: Observer> Engine<'a, O> {
             let left = &mut self.waiting[first + next.index()];
             *left -= 1;
             if *left == 0 {
-                match graph.delay(next) {
-                    Span::ZERO => self.ready.push(key(instance, next)),
-                    delay => self.delay(now, instance, next, delay),
-                }
+                self.ready.push(key(instance, next));
+            } else if *left == DELAYED {
+                *left = 0;
+                self.delay(now, instance, next, graph.delay(next));
             }
         }
     }

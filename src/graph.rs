@@ -227,6 +227,11 @@ impl Graph {
         delay.copied().unwrap_or(Span::ZERO)
     }
 
+    /// Whether any node has a delay.
+    pub fn has_delays(&self) -> bool {
+        !self.delays.is_empty()
+    }
+
     /// How long a communication node waited for its peers where it was recorded, before and on top
     /// of [`Self::recorded`].
     #[inline]

@@ -2,7 +2,7 @@
 
 use super::error::{NodeRef, Stuck, Waiting};
 use super::plan::NONE;
-use super::{COMPLETE, Comm, Engine};
+use super::{COMPLETE, Comm, DELAYED, Engine};
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::report::Observer;
@@ -194,8 +194,10 @@ impl<O: Observer> Engine<'_, O> {
         let left = match self.waiting[running.first_node + vertex.1.index()] {
             COMPLETE => "is complete".to_owned(),
             0 => "is ready".to_owned(),
-            1 => "waits for 1 dependency".to_owned(),
-            n => format!("waits for {n} dependencies"),
+            n => match n & !DELAYED {
+                1 => "waits for 1 dependency".to_owned(),
+                n => format!("waits for {n} dependencies"),
+            },
         };
         format!("{} {left}", self.reference(vertex))
     }
