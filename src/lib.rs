@@ -12,6 +12,7 @@
 //! - [`engine`]: the one event loop, with its ordering contract;
 //! - [`report`]: what came out;
 //! - [`generate`]: workloads without a capture;
+//! - [`converters`]: what other tools capture;
 //! - [`cli`]: the command line.
 //!
 //! The library is silent: it returns data, and only `cli` and the binary print.
@@ -19,6 +20,8 @@
 pub mod cli;
 pub mod collective;
 pub mod compute;
+#[path = "../converters/mod.rs"]
+pub mod converters;
 pub mod engine;
 pub mod generate;
 pub mod graph;

@@ -54,6 +54,61 @@ impl Contents {
     }
 }
 
+/// The bytes of a file from its start to its end, decompressed on the way if its first bytes say gzip
+/// or zstd. For files that are too large to be held.
+pub struct Stream<'s>(Box<dyn Read + 's>);
+
+impl Stream<'static> {
+    /// Opens `path`, which stays open for as long as the stream lives.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
+        let file = File::open(path).map_err(io("open"))?;
+        let size = file.metadata().map_err(io("ask for the size"))?.len();
+        Self::new(file, size).map_err(io("read"))
+    }
+}
+
+impl<'s> Stream<'s> {
+    /// The same over bytes.
+    pub fn of(bytes: &'s [u8]) -> std::io::Result<Self> {
+        Self::new(bytes, bytes.len() as u64)
+    }
+
+    fn new(source: impl Read + 's, size: u64) -> std::io::Result<Self> {
+        let mut source = std::io::BufReader::with_capacity(1 << 17, source);
+        let first = std::io::BufRead::fill_buf(&mut source)?;
+        let limit = MAX_CONTENTS.min(size.saturating_mul(1 << 16));
+        Ok(Self(if first.starts_with(&ZSTD_MAGIC) {
+            let decoder = zstd::stream::read::Decoder::with_buffer(source)?;
+            Box::new(Bounded(decoder, limit))
+        } else if first.starts_with(&GZIP_MAGIC) {
+            let decoder = flate2::bufread::MultiGzDecoder::new(source);
+            Box::new(Bounded(decoder, limit))
+        } else {
+            Box::new(source)
+        }))
+    }
+}
+
+impl Read for Stream<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+/// A reader that fails when it gives more than so many bytes.
+struct Bounded<R>(R, u64);
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(into)?;
+        self.1 = self.1.checked_sub(read as u64).ok_or_else(|| {
+            std::io::Error::other("it decompresses to far more than a trace can be")
+        })?;
+        Ok(read)
+    }
+}
+
 /// The decompressed bytes, `None` when they are not compressed.
 pub fn decompressed(bytes: &[u8]) -> Option<std::io::Result<Vec<u8>>> {
     // Corrupt data can ask for any amount of memory, so growth is bounded by the input's size too.

@@ -1,6 +1,6 @@
 //! Who may import whom, and which files may use which package: the tables, and the rules they mean.
 //!
-//! A room is a file or folder right under `src/`. Every path in the source is resolved to the room it
+//! A room is a file or folder right under `src/`, or the folder `converters/` beside it. Every path in the source is resolved to the room it
 //! leads to, through groups of imports, `super` chains, inline modules and the tokens of macros.
 
 mod caught;
@@ -61,6 +61,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["trace", "graph", "group", "workload", "machine", "engine"],
     ),
     ("generate", &["trace", "graph", "group", "workload"]),
+    ("converters", &["trace", "graph", "group"]),
 ];
 
 const EVERYTHING: &[&str] = &[
@@ -77,12 +78,20 @@ const EVERYTHING: &[&str] = &[
     "engine",
     "report",
     "generate",
+    "converters",
 ];
 
 const ANYWHERE: &[&str] = &[""];
 const TRACE: &[&str] = &["trace/"];
 const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
-const JSON: &[&str] = &["trace/groups.rs", "cli.rs", "cli/", "report.rs", "report/"];
+const JSON: &[&str] = &[
+    "trace/groups.rs",
+    "cli.rs",
+    "cli/",
+    "report.rs",
+    "report/",
+    "converters/",
+];
 const INTERN: &[&str] = &["graph/intern.rs"];
 const PROTO: &[&str] = &["trace/proto.rs", "trace/write.rs", "trace/rewrite.rs"];
 

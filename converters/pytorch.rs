@@ -1,0 +1,99 @@
+//! PyTorch: the host trace of `ExecutionTraceObserver` and the device trace of Kineto.
+//!
+//! Both are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one
+//! element at a time, from plain, gzip or zstd files. What is kept is compact: texts are interned, and
+//! of arguments only those that a conversion needs. Readers go by the keys that are present and not
+//! by the version a file states, since versions do not determine the keys.
+//!
+//! Damage is an error with its byte. One kind of damage is repaired, because the tools write it
+//! themselves: names that were not escaped. Each such repair is reported.
+
+mod groups;
+pub mod host;
+pub mod kineto;
+mod mend;
+mod number;
+mod python;
+mod sniff;
+mod stream;
+mod tensors;
+
+pub use host::{CommArgs, HostNode, HostTrace, NONE};
+pub use kineto::{Category, Flow, FlowKind, KinetoEvent, KinetoTrace, Track};
+pub use sniff::{Kind, sniff};
+
+/// A group of ranks that a file declares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessGroup {
+    /// The name by which operators refer to it, often a number.
+    pub name: String,
+    /// What it is for, in words of the program.
+    pub desc: String,
+    /// Its members; none stand for all ranks.
+    pub ranks: Vec<u32>,
+    /// How many members it has, if the file says so.
+    pub size: Option<u32>,
+    /// What carries its messages, such as `cpu:gloo,cuda:nccl`.
+    pub backend: String,
+}
+
+/// What kind of damage was repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairKind {
+    /// A name was not escaped.
+    Name,
+    /// A list of process groups was cut short; the groups before the cut were taken.
+    Groups,
+}
+
+/// One repair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// Where, in bytes of the decompressed text.
+    pub offset: u64,
+    /// What was wrong.
+    pub what: RepairKind,
+    /// What was taken instead: the name, or the end of the list.
+    pub text: String,
+}
+
+/// The repairs of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repairs {
+    /// How many there were.
+    pub count: u64,
+    /// The first of them, [`Repairs::LISTED`] at most.
+    pub listed: Vec<Repair>,
+}
+
+impl Repairs {
+    /// How many repairs are listed.
+    pub const LISTED: usize = 100;
+
+    fn push(&mut self, repair: Repair) {
+        self.count += 1;
+        if self.listed.len() < Self::LISTED {
+            self.listed.push(repair);
+        }
+    }
+}
+
+/// Whether the operator of this name communicates: a collective or message of c10d, what a backend
+/// made of it, or its record.
+pub fn communicates(name: &str) -> bool {
+    const BEGINNINGS: [&str; 8] = [
+        "c10d::",
+        "_c10d_functional::",
+        "c10d_functional::",
+        "nccl:",
+        "gloo:",
+        "mpi:",
+        "ucc:",
+        "record_param_comms",
+    ];
+    BEGINNINGS.iter().any(|start| name.starts_with(start))
+}
+
+/// A string in JSON, borrowed where nothing in it is escaped.
+#[derive(serde::Deserialize)]
+struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);

@@ -1,0 +1,164 @@
+//! Nodes as the observer writes them, flat (schema 1.0.1) or nested (all later ones).
+
+use crate::converters::pytorch::Text;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// A node; what one of the layouts lacks is optional.
+#[derive(Deserialize)]
+pub(super) struct RawNode<'a> {
+    #[serde(borrow)]
+    pub id: &'a RawValue,
+    #[serde(borrow)]
+    pub name: Cow<'a, str>,
+    #[serde(borrow, alias = "ctrl_deps")]
+    pub parent: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub inputs: Option<Side<'a>>,
+    #[serde(borrow)]
+    pub outputs: Option<Side<'a>>,
+    #[serde(borrow)]
+    pub input_shapes: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub input_types: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub output_shapes: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub output_types: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub rf_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub fw_parent: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub seq_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub scope: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub tid: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub fw_tid: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub op_schema: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub attrs: Attrs<'a>,
+}
+
+/// The inputs or the outputs of a node.
+pub(super) enum Side<'a> {
+    /// The values, with shapes and types beside them in the same object.
+    Nested {
+        values: Option<&'a RawValue>,
+        shapes: Option<&'a RawValue>,
+        types: Option<&'a RawValue>,
+    },
+    /// The values alone.
+    Flat(Vec<&'a RawValue>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Side<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SideVisitor)
+    }
+}
+
+struct SideVisitor;
+
+impl<'de> Visitor<'de> for SideVisitor {
+    type Value = Side<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{values, shapes, types} or a list of values")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Side<'de>, A::Error> {
+        let (mut values, mut shapes, mut types) = (None, None, None);
+        while let Some(Text(key)) = entries.next_key()? {
+            let slot = match &*key {
+                "values" => &mut values,
+                "shapes" => &mut shapes,
+                "types" => &mut types,
+                _ => {
+                    entries.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *slot = Some(entries.next_value()?);
+        }
+        Ok(Side::Nested {
+            values,
+            shapes,
+            types,
+        })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Side<'de>, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = entries.next_element()? {
+            values.push(value);
+        }
+        Ok(Side::Flat(values))
+    }
+}
+
+/// What nested nodes say in a list of `{name, type, value}`.
+#[derive(Default)]
+pub(super) struct Attrs<'a> {
+    pub rf_id: Option<&'a RawValue>,
+    pub fw_parent: Option<&'a RawValue>,
+    pub seq_id: Option<&'a RawValue>,
+    pub scope: Option<&'a RawValue>,
+    pub tid: Option<&'a RawValue>,
+    pub fw_tid: Option<&'a RawValue>,
+    pub op_schema: Option<&'a RawValue>,
+    /// All but those that every node has.
+    pub others: Vec<(Cow<'a, str>, &'a RawValue)>,
+}
+
+#[derive(Deserialize)]
+struct Attr<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    value: &'a RawValue,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Attrs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(AttrsVisitor)
+    }
+}
+
+struct AttrsVisitor;
+
+impl<'de> Visitor<'de> for AttrsVisitor {
+    type Value = Attrs<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of {name, type, value}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Attrs<'de>, A::Error> {
+        let mut attrs = Attrs::default();
+        while let Some(Attr { name, value }) = entries.next_element()? {
+            let slot = match &*name {
+                "rf_id" => &mut attrs.rf_id,
+                "fw_parent" => &mut attrs.fw_parent,
+                "seq_id" => &mut attrs.seq_id,
+                "scope" => &mut attrs.scope,
+                "tid" => &mut attrs.tid,
+                "fw_tid" => &mut attrs.fw_tid,
+                "op_schema" => &mut attrs.op_schema,
+                "kernel_backend" | "kernel_file" | "tensor_range" => continue,
+                _ => {
+                    attrs.others.push((name, value));
+                    continue;
+                }
+            };
+            *slot = Some(value);
+        }
+        Ok(attrs)
+    }
+}

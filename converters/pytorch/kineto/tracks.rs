@@ -1,0 +1,88 @@
+//! What events run on.
+
+use crate::converters::pytorch::number;
+use crate::graph::Names;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+/// A thread of the host, or a stream of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Track {
+    /// The process, or the device of a stream; sometimes a word.
+    pub pid: String,
+    /// The thread or stream; sometimes a word.
+    pub tid: String,
+    /// What the file calls it, such as `thread 7 (python)` or `stream 7`; the first name it is given.
+    pub name: String,
+}
+
+/// Tracks in order of first use. Names may come before or after that.
+#[derive(Default)]
+pub(super) struct Tracks {
+    keys: Names,
+    tracks: Vec<Track>,
+    named: Names,
+    names: Vec<String>,
+    key: String,
+    last: u32,
+}
+
+/// The text of a part of a key, which is a number or a string.
+fn text(part: Option<&RawValue>) -> Cow<'_, str> {
+    part.map_or(Cow::Borrowed(""), |part| number::text(part.get()))
+}
+
+impl Tracks {
+    fn set_key(&mut self, pid: &str, tid: &str) {
+        self.key.clear();
+        self.key.extend([pid, "\0", tid]);
+    }
+
+    /// The index of a track; `None` if there are more than fit.
+    pub fn number(&mut self, pid: Option<&RawValue>, tid: Option<&RawValue>) -> Option<u32> {
+        let (pid, tid) = (text(pid), text(tid));
+        // Events of one track follow one another.
+        if let Some(last) = self.tracks.get(self.last as usize) {
+            if last.pid == pid && last.tid == tid {
+                return Some(self.last);
+            }
+        }
+        self.set_key(&pid, &tid);
+        let number = self.keys.intern(&self.key)?;
+        if number as usize == self.tracks.len() {
+            self.tracks.push(Track {
+                pid: pid.into_owned(),
+                tid: tid.into_owned(),
+                name: String::new(),
+            });
+        }
+        self.last = number;
+        Some(number)
+    }
+
+    /// Names a track, unless it has a name; `None` if there are more than fit.
+    pub fn name(
+        &mut self,
+        pid: Option<&RawValue>,
+        tid: Option<&RawValue>,
+        name: Option<&RawValue>,
+    ) -> Option<()> {
+        self.set_key(&text(pid), &text(tid));
+        if self.named.intern(&self.key)? as usize == self.names.len() {
+            self.names.push(text(name).into_owned());
+        }
+        Some(())
+    }
+
+    /// The tracks with their names.
+    pub fn finish(mut self) -> Vec<Track> {
+        for (number, name) in self.names.into_iter().enumerate() {
+            // The table has no look-up without an entry: a name of no track is entered behind them.
+            let track = self.keys.intern(self.named.get(number as u32));
+            if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
+                track.name = name;
+            }
+        }
+        self.tracks
+    }
+}

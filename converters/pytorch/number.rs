@@ -1,0 +1,112 @@
+//! Numbers in JSON texts, without a detour over floating point.
+
+use std::borrow::Cow;
+
+/// The text of a value: a string's content, or the JSON of anything else.
+pub(super) fn text(json: &str) -> Cow<'_, str> {
+    match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
+        Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
+        Some(_) => Cow::Owned(serde_json::from_str(json).unwrap_or_default()),
+        None => Cow::Borrowed(json),
+    }
+}
+
+/// A whole number, plain or in a string, decimal or hexadecimal after `0x`.
+pub(super) fn whole(json: &str) -> Option<i128> {
+    // Nearly all of them.
+    if let Ok(number) = json.parse::<i64>() {
+        return Some(i128::from(number));
+    }
+    let text = text(json);
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        // A second sign would pass.
+        Some(hex) if !hex.starts_with('+') => i128::from_str_radix(hex, 16).ok(),
+        _ => text.parse().ok(),
+    }
+}
+
+/// Nanoseconds from decimal microseconds, to the nearest.
+pub(super) fn nanoseconds(json: &str) -> Option<i64> {
+    let text = text(json);
+    let text = text.trim();
+    let (negative, text) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>().ok()?),
+        None => (text, 0),
+    };
+    let (integer, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = || integer.bytes().chain(fraction.bytes());
+    if integer.is_empty() || !digits().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    // So many of the digits stand before the point when the unit is a nanosecond.
+    let before = (integer.len() as i64).checked_add(exponent)?.checked_add(3)?;
+    let mut value = 0_i64;
+    let mut digits = digits().skip_while(|b| *b == b'0').peekable();
+    let zeros = (integer.len() + fraction.len()) as i64 - digits.clone().count() as i64;
+    if digits.peek().is_some() {
+        for _ in 0..before.saturating_sub(zeros) {
+            let digit = digits.next().unwrap_or(b'0') - b'0';
+            value = value.checked_mul(10)?.checked_add(i64::from(digit))?;
+        }
+        if before >= zeros && digits.next().is_some_and(|b| b >= b'5') {
+            value = value.checked_add(1)?;
+        }
+    }
+    Some(if negative { -value } else { value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn microseconds_become_nanoseconds_exactly() {
+        for (json, expected) in [
+            ("4313672559973.129", Some(4_313_672_559_973_129)),
+            ("1795171969074690", Some(1_795_171_969_074_690_000)),
+            ("0", Some(0)),
+            ("0.000", Some(0)),
+            ("-0.0015", Some(-2)),
+            ("0.0014", Some(1)),
+            ("0.0004", Some(0)),
+            ("0.0005", Some(1)),
+            ("1.5e3", Some(1_500_000)),
+            ("15E-1", Some(1_500)),
+            ("\"12.5\"", Some(12_500)),
+            // 2⁶³ ns is one more than fits.
+            ("9223372036854775.807", Some(i64::MAX)),
+            ("9223372036854775.808", None),
+            ("1e400", None),
+            ("1e99999999999999999999", None),
+            ("0e9223372036854775807", None),
+            ("1e-400", Some(0)),
+            ("0e12", Some(0)),
+            ("null", None),
+            ("", None),
+            (".5", None),
+            ("\"nan\"", None),
+        ] {
+            assert_eq!(nanoseconds(json), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_may_be_hexadecimal_or_quoted() {
+        for (json, expected) in [
+            ("7", Some(7)),
+            ("\"0x1f\"", Some(31)),
+            ("-1", Some(-1)),
+            ("\"12\"", Some(12)),
+            ("1.5", None),
+            ("\"0x+1\"", None),
+            ("[]", None),
+        ] {
+            assert_eq!(whole(json), expected, "{json}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Tells which of the files of PyTorch a file is, from its beginning.
+
+use crate::trace::TraceError;
+use crate::trace::file::Stream;
+use std::io::Read;
+use std::path::Path;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A host trace.
+    Host,
+    /// A device trace.
+    Kineto,
+    /// Anything else.
+    Other,
+}
+
+/// How much text is looked at: some device traces begin with their metadata.
+const BEGINNING: u64 = 1 << 16;
+
+/// What `path` is, going by the keys at its beginning. Whether the rest is sound is not looked at.
+pub fn sniff(path: &Path) -> Result<Kind, TraceError> {
+    let mut text = Vec::new();
+    let read = Stream::open(path)?.take(BEGINNING).read_to_end(&mut text);
+    // A file that is cut short still shows what it was meant to be.
+    match read {
+        Err(source) if text.is_empty() => {
+            Err(TraceError::io(path, "read or decompress", source))
+        }
+        _ => Ok(kind(&text)),
+    }
+}
+
+/// What the text is of which this is the beginning.
+fn kind(text: &[u8]) -> Kind {
+    let mut keys = Keys::default();
+    match text.trim_ascii_start() {
+        [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => return Kind::Kineto,
+        [b'{', rest @ ..] => keys.scan(rest),
+        _ => {}
+    }
+    if keys.events || keys.kineto && !keys.nodes {
+        Kind::Kineto
+    } else if keys.schema && !keys.kineto {
+        Kind::Host
+    } else {
+        Kind::Other
+    }
+}
+
+/// The keys that were seen in the outermost object.
+#[derive(Default)]
+struct Keys {
+    schema: bool,
+    nodes: bool,
+    events: bool,
+    kineto: bool,
+}
+
+impl Keys {
+    fn scan(&mut self, text: &[u8]) {
+        let mut depth = 0_usize;
+        let mut at = 0;
+        while let Some(&byte) = text.get(at) {
+            at += 1;
+            match byte {
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' if depth == 0 => return,
+                b'}' | b']' => depth -= 1,
+                b'"' => {
+                    let start = at;
+                    while text.get(at).is_some_and(|b| *b != b'"') {
+                        at += 1 + usize::from(text[at] == b'\\');
+                    }
+                    let string = &text[start..at.min(text.len())];
+                    at += 1;
+                    let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
+                    if depth == 0 && rest.starts_with(b":") && self.key(string) {
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes note of a key; returns whether that settles it.
+    fn key(&mut self, key: &[u8]) -> bool {
+        match key {
+            b"schema" => self.schema = true,
+            b"nodes" => self.nodes = true,
+            b"traceEvents" => self.events = true,
+            b"schemaVersion" | b"deviceProperties" | b"distributedInfo"
+            | b"baseTimeNanoseconds" | b"displayTimeUnit" => self.kineto = true,
+            _ => {}
+        }
+        self.events || self.schema && self.nodes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_keys_tell() {
+        for (text, expected) in [
+            (r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#, Kind::Host),
+            (r#"{ "nodes": [{"traceEvents": 1}], "schema": "1""#, Kind::Host),
+            (r#"{"schemaVersion": 1, "deviceProp"#, Kind::Kineto),
+            (r#"{"metadata": {"nodes": 1, "schema": 2}, "traceEvents": [1"#, Kind::Kineto),
+            ("\n [ {\"ph\"", Kind::Kineto),
+            (r#"{"a": "\"schema\": "}"#, Kind::Other),
+            (r#"{"nodes": []}"#, Kind::Other),
+            (r#"{"workload_graph": [{"schema": 1}]}"#, Kind::Other),
+            ("[1]", Kind::Other),
+            ("", Kind::Other),
+            ("{\"a", Kind::Other),
+            ("{\"a\\", Kind::Other),
+            ("\u{a}\u{a}0.0.4", Kind::Other),
+        ] {
+            assert_eq!(kind(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

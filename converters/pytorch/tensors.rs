@@ -1,0 +1,250 @@
+//! Tensors among the arguments of an operator.
+//!
+//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`, which only its type
+//! tells from a list of numbers. Types mirror the nesting of the values: `GenericList[Tensor(float),
+//! Int]` has one entry per element.
+
+/// The type of a value, as far as it matters where tensors are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    /// No tensor.
+    Other,
+    /// A tensor.
+    Tensor,
+    /// A list or tuple with tensors in it.
+    List(Vec<Type>),
+}
+
+/// Lists in lists beyond this are damage.
+const DEEPEST: usize = 32;
+
+impl Type {
+    /// Reads the types of a list of values; `None` if lists nest too deeply.
+    pub fn list(types: &[impl AsRef<str>]) -> Option<Self> {
+        Self::of(types.iter().map(AsRef::as_ref), DEEPEST)
+    }
+
+    fn nested(text: &str, deeper: usize) -> Option<Self> {
+        if text.starts_with("Tensor(") {
+            return Some(Self::Tensor);
+        }
+        let inner = text.split_once('[').filter(|_| !text.starts_with('['));
+        match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
+            Some(inner) if inner.contains("Tensor(") => {
+                Self::of(split(inner).into_iter(), deeper.checked_sub(1)?)
+            }
+            _ => Some(Self::Other),
+        }
+    }
+
+    fn of<'t>(types: impl Iterator<Item = &'t str>, deeper: usize) -> Option<Self> {
+        let types: Option<Vec<Self>> = types.map(|t| Self::nested(t, deeper)).collect();
+        let types = types?;
+        let tensors = types.iter().any(|t| *t != Self::Other);
+        Some(if tensors { Self::List(types) } else { Self::Other })
+    }
+}
+
+/// The parts between commas that stand in no bracket.
+fn split(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut depth, mut start) = (0_usize, 0);
+    for (i, byte) in text.bytes().enumerate() {
+        match byte {
+            b'[' | b'(' | b'<' => depth += 1,
+            b']' | b')' | b'>' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                parts.push(&text[start..i]);
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// A tensor as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tensor {
+    pub id: u64,
+    pub storage: u64,
+    /// `None` when it does not fit 64 bits.
+    pub bytes: Option<u64>,
+}
+
+/// What is wrong with arguments: the part of the text, and what was found and expected.
+pub(super) type Wrong<'a> = (&'a str, &'static str);
+
+/// Appends the tensors of `values`, which is legal JSON, to `into`.
+pub(super) fn tensors<'a>(
+    values: &'a str,
+    types: &Type,
+    into: &mut Vec<Tensor>,
+) -> Result<(), Wrong<'a>> {
+    match types {
+        Type::Other => Ok(()),
+        _ => Cursor { text: values, at: 0 }.value(types, into),
+    }
+}
+
+struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// The next byte that is not blank, or 0 at the end.
+    fn peek(&mut self) -> u8 {
+        let bytes = self.text.as_bytes();
+        while matches!(bytes.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+        bytes.get(self.at).copied().unwrap_or(0)
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == byte;
+        self.at += usize::from(found);
+        found
+    }
+
+    fn wrong<T>(&self, start: usize, what: &'static str) -> Result<T, Wrong<'a>> {
+        Err((&self.text[start..], what))
+    }
+
+    fn value(&mut self, of: &Type, into: &mut Vec<Tensor>) -> Result<(), Wrong<'a>> {
+        self.peek();
+        let start = self.at;
+        match of {
+            Type::Other => self.skip(),
+            Type::Tensor => match self.tensor() {
+                Some(tensor) => into.push(tensor),
+                None => {
+                    let what = "a value whose type says tensor, expected [id, storage, offset, \
+                                elements, bytes per element, \"device\"]";
+                    return self.wrong(start, what);
+                }
+            },
+            Type::List(types) => {
+                let uneven = "a list with more or fewer values than types";
+                if !self.take(b'[') {
+                    return self.wrong(start, "a value whose type says list, expected a list");
+                }
+                for (i, of) in types.iter().enumerate() {
+                    if i > 0 && !self.take(b',') || self.peek() == b']' {
+                        return self.wrong(start, uneven);
+                    }
+                    self.value(of, into)?;
+                }
+                if !self.take(b']') {
+                    return self.wrong(start, uneven);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tensor(&mut self) -> Option<Tensor> {
+        if !self.take(b'[') {
+            return None;
+        }
+        let mut numbers = [0_u64; 5];
+        for number in &mut numbers {
+            *number = self.number()?;
+            if !self.take(b',') {
+                return None;
+            }
+        }
+        if self.peek() != b'"' {
+            return None;
+        }
+        self.skip();
+        let [id, storage, _, elements, size] = numbers;
+        self.take(b']').then_some(Tensor {
+            id,
+            storage,
+            bytes: elements.checked_mul(size),
+        })
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.peek();
+        let rest = &self.text[self.at..];
+        let length = rest.bytes().take_while(u8::is_ascii_digit).count();
+        self.at += length;
+        rest[..length].parse().ok()
+    }
+
+    /// Leaves a value behind.
+    fn skip(&mut self) {
+        let bytes = self.text.as_bytes();
+        let mut depth = 0_usize;
+        while let Some(&byte) = bytes.get(self.at) {
+            match byte {
+                b'"' => {
+                    self.at += 1;
+                    while bytes.get(self.at).is_some_and(|b| *b != b'"') {
+                        self.at += 1 + usize::from(bytes[self.at] == b'\\');
+                    }
+                }
+                b'[' | b'{' => depth += 1,
+                b']' | b'}' if depth == 0 => return,
+                b']' | b'}' => depth -= 1,
+                b',' if depth == 0 => return,
+                _ => {}
+            }
+            self.at += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
+        let mut into = Vec::new();
+        let types = Type::list(types).ok_or("too deep")?;
+        tensors(values, &types, &mut into).map_err(|(at, what)| format!("{what} at {at}"))?;
+        let all = into.iter();
+        Ok(all.map(|t| (t.id, t.storage, t.bytes.unwrap_or(u64::MAX))).collect())
+    }
+
+    #[test]
+    fn tensors_are_found_by_their_types() {
+        // 4096 floats of 4 bytes are 16,384 bytes.
+        let tensor = r#"[7,8,0,4096,4,"cpu"]"#;
+        let one = vec![(7, 8, 16_384)];
+        let all = |values: &str, types: &[&str]| found(values, types).unwrap();
+        assert_eq!(all(&format!("[{tensor},1.5]"), &["Tensor(float)", "Double"]), one);
+        assert_eq!(all(&format!("[{tensor}]"), &["GenericList[Int,Int,Int,Int,Int,String]"]), []);
+        let nested = "GenericList[GenericList[Tensor(c10::complex<float>),Int],None]";
+        let values = format!("[\"]\\\"[\", [[ {tensor} , 5], \"<None>\"]]");
+        assert_eq!(all(&values, &["String", nested]), one);
+        let tuple = "Tuple[String,Tensor(nullptr (uninitialized))]";
+        let values = r#"[["a,b", [1669,0,0,0,0,""]]]"#;
+        assert_eq!(all(values, &[tuple]), [(1669, 0, 0)]);
+        assert_eq!(all("[]", &[]), []);
+        assert_eq!(all("[[]]", &["GenericList[]"]), []);
+    }
+
+    #[test]
+    fn values_that_break_their_types_are_refused() {
+        let tensor = r#"[7,8,0,4096,4,"cpu"]"#;
+        for (values, types, part) in [
+            ("[5]", &["Tensor(float)"][..], "expected [id, storage"),
+            ("[[1,2,3,4,5,6]]", &["Tensor(float)"], "expected [id, storage"),
+            ("[[1,-2,3,4,5,\"\"]]", &["Tensor(float)"], "expected [id, storage"),
+            ("[]", &["Tensor(float)"], "more or fewer"),
+            (&format!("[{tensor},1]"), &["Tensor(float)"], "more or fewer"),
+            (&format!("[{tensor}]"), &["Tensor(float)", "Int"], "more or fewer"),
+            ("[\"<None>\"]", &["GenericList[Tensor(float)]"], "expected a list"),
+        ] {
+            let error = found(values, types).unwrap_err();
+            assert!(error.contains(part), "{values}: {error}");
+        }
+        let deep = "GenericList[".repeat(50) + "Tensor(float)" + &"]".repeat(50);
+        assert_eq!(found("[]", &[&deep]).unwrap_err(), "too deep");
+    }
+}
