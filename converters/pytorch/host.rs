@@ -102,14 +102,14 @@ impl HostTrace {
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = Reader::default();
         reader.trace.bytes = stream::read(path, &mut reader)?;
-        Ok(reader.finish())
+        Ok(reader.trace)
     }
 
     /// Reads the contents of a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = Reader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;
-        Ok(reader.finish())
+        Ok(reader.trace)
     }
 }
 
@@ -142,31 +142,30 @@ impl<'a> Lists<'a> {
         side: &Option<Side<'a>>,
         flat_shapes: Option<&'a RawValue>,
         flat_types: Option<&'a RawValue>,
-    ) -> Self {
+        at: &At<'a>,
+    ) -> Result<Self, TraceError> {
         let list = |raw: Option<&'a RawValue>| raw.map_or("[]", RawValue::get);
-        match side {
+        let (values, shapes, types) = match *side {
+            None => (Cow::Borrowed("[]"), None, None),
             Some(Side::Nested {
                 values,
                 shapes,
                 types,
-            }) => Self {
-                values: Cow::Borrowed(list(*values)),
-                shapes: list(*shapes),
-                types: list(*types),
-            },
-            side => {
-                let values: &[_] = match side {
-                    Some(Side::Flat(values)) => values,
-                    _ => &[],
-                };
-                let values: Vec<_> = values.iter().map(|raw| raw.get()).collect();
-                Self {
-                    values: Cow::Owned(format!("[{}]", values.join(","))),
-                    shapes: list(flat_shapes),
-                    types: list(flat_types),
-                }
+            }) => (Cow::Borrowed(list(values)), shapes, types),
+            Some(Side::Flat(first_and_last)) => {
+                let between = first_and_last.map_or("", |(first, last)| at.between(first, last));
+                (Cow::Owned(format!("[{between}]")), flat_shapes, flat_types)
             }
+        };
+        if types.is_none() && values.as_bytes().iter().any(|b| !b"[] \n".contains(b)) {
+            let found = "values without `types`".to_owned();
+            return Err(at.refused("", found, OTHER_TOOL));
         }
+        Ok(Self {
+            values,
+            shapes: list(shapes),
+            types: list(types),
+        })
     }
 }
 
@@ -179,11 +178,6 @@ struct Summary {
 }
 
 impl Reader {
-    fn finish(mut self) -> HostTrace {
-        self.trace.texts.freeze();
-        self.trace
-    }
-
     fn text(&mut self, text: &str, at: &At<'_>) -> Result<u32, TraceError> {
         let number = self.trace.texts.intern(text);
         number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
@@ -291,8 +285,8 @@ impl Format for Reader {
 
     fn element(&mut self, raw: RawNode<'_>, at: At<'_>) -> Result<(), TraceError> {
         let attrs = &raw.attrs;
-        let input = Lists::new(&raw.inputs, raw.input_shapes, raw.input_types);
-        let output = Lists::new(&raw.outputs, raw.output_shapes, raw.output_types);
+        let input = Lists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
+        let output = Lists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
         let Some(parent) = integer(raw.parent, "ctrl_deps", &at)? else {
             let found = "a node without `ctrl_deps` or `parent`, expected the id of one".to_owned();
             return Err(at.refused("", found, OTHER_TOOL));
@@ -358,3 +352,6 @@ impl Format for Reader {
         self.trace.repairs.push(repair);
     }
 }
+
+#[cfg(test)]
+mod tests;

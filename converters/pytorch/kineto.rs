@@ -172,8 +172,21 @@ struct Reader {
     base_ns: i64,
 }
 
-const DAMAGED: &str = "the file is not what Kineto writes: capture again, or repair the event by hand";
+const DAMAGED: &str =
+    "the file is not what Kineto writes: capture again, or repair the event by hand";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
+
+/// A stream, which some versions write as a pointer or as −1 in 64 bits without a sign.
+struct Stream(i64);
+
+impl TryFrom<i128> for Stream {
+    type Error = std::num::TryFromIntError;
+
+    fn try_from(number: i128) -> Result<Self, Self::Error> {
+        let unsigned = || u64::try_from(number).map(u64::cast_signed);
+        i64::try_from(number).or_else(|_| unsigned()).map(Self)
+    }
+}
 
 /// What a job says about itself; versions differ in what is there.
 #[derive(Deserialize)]
@@ -205,7 +218,6 @@ impl Reader {
         }
         trace.tracks = self.tracks.finish();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
-        trace.texts.freeze();
         Ok(trace)
     }
 
@@ -239,7 +251,12 @@ impl Reader {
         Ok(())
     }
 
-    fn event(&mut self, raw: &RawEvent<'_>, category: Category, at: &At<'_>) -> Result<(), TraceError> {
+    fn event(
+        &mut self,
+        raw: &RawEvent<'_>,
+        category: Category,
+        at: &At<'_>,
+    ) -> Result<(), TraceError> {
         let duration = time(raw.dur, "dur", at)?;
         let Ok(duration_ns) = u64::try_from(duration) else {
             let found = format!("`dur` is {duration} ns, expected no less than 0");
@@ -262,7 +279,7 @@ impl Reader {
             rf_id: integer(raw_args.rf_id, "Record function id", at)?.unwrap_or(0),
             external_id: integer(raw_args.external_id, "External id", at)?.unwrap_or(0),
             correlation: integer(raw_args.correlation, "correlation", at)?.unwrap_or(0),
-            stream: integer(raw_args.stream, "stream", at)?.unwrap_or(-1),
+            stream: integer(raw_args.stream, "stream", at)?.map_or(-1, |Stream(stream)| stream),
             device: integer(raw_args.device, "device", at)?.unwrap_or(-1),
             bytes: integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
             args,
@@ -358,7 +375,11 @@ impl Format for Reader {
             "distributedInfo" => self.distributed(value, &at)?,
             "host_name" => self.trace.host_name = Some(number::text(value.get()).into_owned()),
             "deviceProperties" => {
-                let devices = serde_json::from_str::<Vec<Device>>(value.get()).unwrap_or_default();
+                let devices = serde_json::from_str::<Vec<Device>>(value.get());
+                let devices = devices.map_err(|error| {
+                    let found = format!("`{key}` cannot be read: {error}");
+                    at.refused(value.get(), found, DAMAGED)
+                })?;
                 self.trace.device_names = devices.into_iter().filter_map(|d| d.name).collect();
             }
             _ => {}
@@ -370,3 +391,6 @@ impl Format for Reader {
         self.trace.repairs.push(repair);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,7 +34,12 @@ pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
     let search = &text[..text.len().min(start + LONGEST)];
     let end = (start..search.len())
         .filter(|&i| search[i] == b'"')
-        .find(|&i| layout.follows.iter().any(|key| goes_on(&search[i + 1..], key)))?;
+        .find(|&i| {
+            layout
+                .follows
+                .iter()
+                .any(|key| goes_on(&search[i + 1..], key))
+        })?;
     let raw = &text[start..end];
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
@@ -70,7 +75,7 @@ fn name(text: &[u8]) -> Option<usize> {
                 let close = inside.iter().position(|b| matches!(b, b'"' | b'\\'))?;
                 (inside[close] == b'"').then_some(close + 2)?
             }
-            None => rest.iter().position(|b| !b.is_ascii_digit())?,
+            None => rest.iter().position(|b| !b"-.0123456789".contains(b))?,
         };
         rest = blank(&rest[length..]).strip_prefix(b",")?;
     }

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 pub(super) fn text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
-        Some(_) => Cow::Owned(serde_json::from_str(json).unwrap_or_default()),
+        // Half a surrogate pair is legal JSON, but no text.
+        Some(plain) => Cow::Owned(serde_json::from_str(json).unwrap_or_else(|_| plain.to_owned())),
         None => Cow::Borrowed(json),
     }
 }
@@ -44,7 +45,9 @@ pub(super) fn nanoseconds(json: &str) -> Option<i64> {
         return None;
     }
     // So many of the digits stand before the point when the unit is a nanosecond.
-    let before = (integer.len() as i64).checked_add(exponent)?.checked_add(3)?;
+    let before = (integer.len() as i64)
+        .checked_add(exponent)?
+        .checked_add(3)?;
     let mut value = 0_i64;
     let mut digits = digits().skip_while(|b| *b == b'0').peekable();
     let zeros = (integer.len() + fraction.len()) as i64 - digits.clone().count() as i64;

@@ -1,5 +1,6 @@
 //! JSON as Python's `str` shows it once parsed, which is how Chakra's converter writes attributes.
 
+use super::number;
 use std::fmt::Write;
 
 /// `str(json.loads(text))` for JSON that is known to be legal. Numbers are left as they are, which
@@ -20,8 +21,7 @@ pub(super) fn shown(text: &str) -> String {
                     at += 1 + usize::from(bytes[at] == b'\\');
                 }
                 at = (at + 1).min(bytes.len());
-                let string: String = serde_json::from_str(&text[start..at]).unwrap_or_default();
-                quote(&string, &mut out);
+                quote(&number::text(&text[start..at]), &mut out);
             }
             b'[' | b']' | b'{' | b'}' => out.push(char::from(bytes[start])),
             _ => {
@@ -80,8 +80,14 @@ mod tests {
                 r#"["Tensor(float)","GenericList[Int,Int]"]"#,
                 "['Tensor(float)', 'GenericList[Int,Int]']",
             ),
-            (r#"["it's","a\"b","'\"","\\\n\u001b"]"#, r#"["it's", 'a"b', '\'"', '\\\n\x1b']"#),
-            (r#"[true,false,null,{"a":-1}]"#, "[True, False, None, {'a': -1}]"),
+            (
+                r#"["it's","a\"b","'\"","\\\n\u001b"]"#,
+                r#"["it's", 'a"b', '\'"', '\\\n\x1b']"#,
+            ),
+            (
+                r#"[true,false,null,{"a":-1}]"#,
+                "[True, False, None, {'a': -1}]",
+            ),
         ] {
             assert_eq!(shown(json), python);
         }

@@ -25,9 +25,7 @@ pub fn sniff(path: &Path) -> Result<Kind, TraceError> {
     let read = Stream::open(path)?.take(BEGINNING).read_to_end(&mut text);
     // A file that is cut short still shows what it was meant to be.
     match read {
-        Err(source) if text.is_empty() => {
-            Err(TraceError::io(path, "read or decompress", source))
-        }
+        Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
         _ => Ok(kind(&text)),
     }
 }
@@ -42,11 +40,17 @@ fn kind(text: &[u8]) -> Kind {
     }
     if keys.events || keys.kineto && !keys.nodes {
         Kind::Kineto
-    } else if keys.schema && !keys.kineto {
+    } else if keys.nodes && (keys.schema || of_observer(text)) || keys.schema && !keys.kineto {
         Kind::Host
     } else {
         Kind::Other
     }
+}
+
+/// Whether the nodes are those of the observer: keys may be sorted, so that the schema comes late.
+fn of_observer(text: &[u8]) -> bool {
+    let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
+    has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
 }
 
 /// The keys that were seen in the outermost object.
@@ -91,8 +95,11 @@ impl Keys {
             b"schema" => self.schema = true,
             b"nodes" => self.nodes = true,
             b"traceEvents" => self.events = true,
-            b"schemaVersion" | b"deviceProperties" | b"distributedInfo"
-            | b"baseTimeNanoseconds" | b"displayTimeUnit" => self.kineto = true,
+            b"schemaVersion"
+            | b"deviceProperties"
+            | b"distributedInfo"
+            | b"baseTimeNanoseconds"
+            | b"displayTimeUnit" => self.kineto = true,
             _ => {}
         }
         self.events || self.schema && self.nodes
@@ -107,9 +114,19 @@ mod tests {
     fn the_first_keys_tell() {
         for (text, expected) in [
             (r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#, Kind::Host),
-            (r#"{ "nodes": [{"traceEvents": 1}], "schema": "1""#, Kind::Host),
+            (
+                r#"{ "nodes": [{"traceEvents": 1}], "schema": "1""#,
+                Kind::Host,
+            ),
+            (
+                r#"{"finish_ts": 1, "nodes": [{"ctrl_deps": 1, "rf_id": 5}"#,
+                Kind::Host,
+            ),
             (r#"{"schemaVersion": 1, "deviceProp"#, Kind::Kineto),
-            (r#"{"metadata": {"nodes": 1, "schema": 2}, "traceEvents": [1"#, Kind::Kineto),
+            (
+                r#"{"metadata": {"nodes": 1, "schema": 2}, "traceEvents": [1"#,
+                Kind::Kineto,
+            ),
             ("\n [ {\"ph\"", Kind::Kineto),
             (r#"{"a": "\"schema\": "}"#, Kind::Other),
             (r#"{"nodes": []}"#, Kind::Other),

@@ -16,7 +16,9 @@ use std::path::Path;
 
 /// How much text is held at once.
 const WINDOW: usize = 1 << 20;
-/// The longest element of the array, or value beside it.
+/// The longest element of the array, and the longest value beside it. The observer cuts lists after
+/// 4,096 values, which keeps elements below 2 MiB.
+const MAX_ELEMENT: usize = 16 << 20;
 const MAX_VALUE: usize = 64 << 20;
 /// Text that must be at hand, if there is that much, before a value is said to be damaged.
 const ENOUGH: usize = 1 << 16;
@@ -51,7 +53,16 @@ pub(super) struct At<'a> {
     pub offset: u64,
 }
 
-impl At<'_> {
+impl<'a> At<'a> {
+    /// The text from the beginning of one value in the element to the end of another.
+    pub fn between(&self, first: &RawValue, last: &RawValue) -> &'a str {
+        let start = (self.of(first.get()) - self.offset) as usize;
+        let end = (self.of(last.get()) - self.offset) as usize + last.get().len();
+        let text = self.text.get(start..end).unwrap_or_default();
+        // Both ends are those of values that were found to be text.
+        std::str::from_utf8(text).unwrap_or_default()
+    }
+
     /// Where `part` of the element stands, in bytes from the start of the whole text.
     pub fn of(&self, part: &str) -> u64 {
         let apart = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
@@ -136,7 +147,11 @@ impl<'s> Walk<'s> {
             base: 0,
             ended: false,
         };
-        this.more()?;
+        this.more(MAX_VALUE)?;
+        // A byte order mark.
+        if this.rest().starts_with(b"\xef\xbb\xbf") {
+            this.at += 3;
+        }
         Ok(this)
     }
 
@@ -150,10 +165,10 @@ impl<'s> Walk<'s> {
 
     /// Moves the window so that it begins at the next byte, and fills it. It grows if that byte was
     /// its first one already.
-    fn more(&mut self) -> Result<(), TraceError> {
+    fn more(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
-        if held >= MAX_VALUE {
-            let found = format!("a value here is longer than {} MiB", MAX_VALUE >> 20);
+        if held >= longest {
+            let found = format!("a value here is longer than {} MiB", longest >> 20);
             return Err(refused(self.offset(), found, DAMAGED));
         }
         if self.at == 0 && self.end == self.window.len() {
@@ -186,7 +201,7 @@ impl<'s> Walk<'s> {
             if self.ended {
                 return Ok(None);
             }
-            self.more()?;
+            self.more(MAX_VALUE)?;
         }
     }
 
@@ -307,7 +322,7 @@ impl<'s> Walk<'s> {
                 Err(error) => error,
             };
             if !self.ended && (error.is_eof() || text.len() < ENOUGH) {
-                self.more()?;
+                self.more(MAX_ELEMENT)?;
                 continue;
             }
             let Some(mended) = mend(text, &F::LAYOUT) else {
@@ -335,7 +350,7 @@ impl<'s> Walk<'s> {
                     }
                     Err(error) if error.is_eof() && !whole => stretch *= 4,
                     Err(error) if error.is_eof() && !self.ended => {
-                        self.more()?;
+                        self.more(MAX_ELEMENT)?;
                         break;
                     }
                     Err(error) => {
@@ -367,7 +382,7 @@ impl<'s> Walk<'s> {
                 Err(error) if error.is_eof() && !self.ended => {}
                 Err(error) => return Err(explain(text, offset, &error)),
             }
-            self.more()?;
+            self.more(MAX_VALUE)?;
         }
     }
 }

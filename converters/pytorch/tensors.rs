@@ -41,7 +41,11 @@ impl Type {
         let types: Option<Vec<Self>> = types.map(|t| Self::nested(t, deeper)).collect();
         let types = types?;
         let tensors = types.iter().any(|t| *t != Self::Other);
-        Some(if tensors { Self::List(types) } else { Self::Other })
+        Some(if tensors {
+            Self::List(types)
+        } else {
+            Self::Other
+        })
     }
 }
 
@@ -84,7 +88,11 @@ pub(super) fn tensors<'a>(
 ) -> Result<(), Wrong<'a>> {
     match types {
         Type::Other => Ok(()),
-        _ => Cursor { text: values, at: 0 }.value(types, into),
+        _ => Cursor {
+            text: values,
+            at: 0,
+        }
+        .value(types, into),
     }
 }
 
@@ -208,7 +216,9 @@ mod tests {
         let types = Type::list(types).ok_or("too deep")?;
         tensors(values, &types, &mut into).map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();
-        Ok(all.map(|t| (t.id, t.storage, t.bytes.unwrap_or(u64::MAX))).collect())
+        Ok(all
+            .map(|t| (t.id, t.storage, t.bytes.unwrap_or(u64::MAX)))
+            .collect())
     }
 
     #[test]
@@ -217,8 +227,17 @@ mod tests {
         let tensor = r#"[7,8,0,4096,4,"cpu"]"#;
         let one = vec![(7, 8, 16_384)];
         let all = |values: &str, types: &[&str]| found(values, types).unwrap();
-        assert_eq!(all(&format!("[{tensor},1.5]"), &["Tensor(float)", "Double"]), one);
-        assert_eq!(all(&format!("[{tensor}]"), &["GenericList[Int,Int,Int,Int,Int,String]"]), []);
+        assert_eq!(
+            all(&format!("[{tensor},1.5]"), &["Tensor(float)", "Double"]),
+            one
+        );
+        assert_eq!(
+            all(
+                &format!("[{tensor}]"),
+                &["GenericList[Int,Int,Int,Int,Int,String]"]
+            ),
+            []
+        );
         let nested = "GenericList[GenericList[Tensor(c10::complex<float>),Int],None]";
         let values = format!("[\"]\\\"[\", [[ {tensor} , 5], \"<None>\"]]");
         assert_eq!(all(&values, &["String", nested]), one);
@@ -234,12 +253,32 @@ mod tests {
         let tensor = r#"[7,8,0,4096,4,"cpu"]"#;
         for (values, types, part) in [
             ("[5]", &["Tensor(float)"][..], "expected [id, storage"),
-            ("[[1,2,3,4,5,6]]", &["Tensor(float)"], "expected [id, storage"),
-            ("[[1,-2,3,4,5,\"\"]]", &["Tensor(float)"], "expected [id, storage"),
+            (
+                "[[1,2,3,4,5,6]]",
+                &["Tensor(float)"],
+                "expected [id, storage",
+            ),
+            (
+                "[[1,-2,3,4,5,\"\"]]",
+                &["Tensor(float)"],
+                "expected [id, storage",
+            ),
             ("[]", &["Tensor(float)"], "more or fewer"),
-            (&format!("[{tensor},1]"), &["Tensor(float)"], "more or fewer"),
-            (&format!("[{tensor}]"), &["Tensor(float)", "Int"], "more or fewer"),
-            ("[\"<None>\"]", &["GenericList[Tensor(float)]"], "expected a list"),
+            (
+                &format!("[{tensor},1]"),
+                &["Tensor(float)"],
+                "more or fewer",
+            ),
+            (
+                &format!("[{tensor}]"),
+                &["Tensor(float)", "Int"],
+                "more or fewer",
+            ),
+            (
+                "[\"<None>\"]",
+                &["GenericList[Tensor(float)]"],
+                "expected a list",
+            ),
         ] {
             let error = found(values, types).unwrap_err();
             assert!(error.contains(part), "{values}: {error}");

@@ -1,7 +1,7 @@
 //! Nodes as the observer writes them, flat (schema 1.0.1) or nested (all later ones).
 
 use crate::converters::pytorch::Text;
-use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -54,8 +54,8 @@ pub(super) enum Side<'a> {
         shapes: Option<&'a RawValue>,
         types: Option<&'a RawValue>,
     },
-    /// The values alone.
-    Flat(Vec<&'a RawValue>),
+    /// The values alone: the first and the last, between which the others stand.
+    Flat(Option<(&'a RawValue, &'a RawValue)>),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Side<'a> {
@@ -85,7 +85,9 @@ impl<'de> Visitor<'de> for SideVisitor {
                     continue;
                 }
             };
-            *slot = Some(entries.next_value()?);
+            if slot.replace(entries.next_value()?).is_some() {
+                return Err(A::Error::custom(format!("`{key}` twice")));
+            }
         }
         Ok(Side::Nested {
             values,
@@ -95,11 +97,11 @@ impl<'de> Visitor<'de> for SideVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Side<'de>, A::Error> {
-        let mut values = Vec::new();
+        let mut ends: Option<(&RawValue, &RawValue)> = None;
         while let Some(value) = entries.next_element()? {
-            values.push(value);
+            ends = Some((ends.map_or(value, |(first, _)| first), value));
         }
-        Ok(Side::Flat(values))
+        Ok(Side::Flat(ends))
     }
 }
 
@@ -157,7 +159,9 @@ impl<'de> Visitor<'de> for AttrsVisitor {
                     continue;
                 }
             };
-            *slot = Some(value);
+            if slot.replace(value).is_some() {
+                return Err(A::Error::custom(format!("the attribute `{name}` twice")));
+            }
         }
         Ok(attrs)
     }

@@ -77,6 +77,12 @@ fn what_is_forbidden_is_caught() {
         "fn f() { ::serde_json::to_string(&1); }",
         &["`serde_json`"],
     );
+    caught(
+        "converters/pytorch/host.rs",
+        "use super::super::super::engine; use crate::graph::Names; use serde_json::Value;",
+        &["converters/pytorch/host.rs:1: `converters` may not import `engine`"],
+    );
+    caught("converters/mod.rs", "use super::workload;", &["`workload`"]);
     caught("graph/cycle.rs", "use hashbrown as h;", &["`hashbrown`"]);
     caught("graph/intern.rs", "use hashbrown::HashTable;", &[]);
 }

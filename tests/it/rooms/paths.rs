@@ -20,6 +20,7 @@ pub struct Reference {
 /// `packages`, in the order of the source.
 pub fn references(file: &str, source: &str, packages: &[&str]) -> Vec<Reference> {
     let stem = file.strip_suffix(".rs").unwrap_or(file);
+    let stem = stem.strip_suffix("/mod").unwrap_or(stem);
     let mut module: Vec<String> = stem.split('/').map(str::to_owned).collect();
     if file == "lib.rs" || file == "main.rs" {
         module.clear();

@@ -1,0 +1,233 @@
+//! Events of every kind, times of every version, and what damage does.
+
+use super::*;
+
+fn read(text: &str) -> KinetoTrace {
+    KinetoTrace::from_bytes(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn refused(text: &str) -> String {
+    let error = KinetoTrace::from_bytes(text.as_bytes()).map(|trace| trace.events.len());
+    error.expect_err("it is damaged").to_string()
+}
+
+/// Two events as PyTorch 2.15 writes them, blank lines included, and its metadata on both sides.
+const RECENT: &str = r#"
+ {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 5}],
+
+      "distributedInfo": {"backend": "nccl", "rank": 1, "world_size": 4, "pg_count": 2, "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 4, "ranks": [0, 1, 2, 3]}]},
+      "host_name": "vm",
+    "displayTimeUnit": "ms",
+    "traceEvents": [
+
+  {
+    "ph": "X",
+    "cat": "cpu_op",
+    "name": "aten::mm",
+    "pid": 24296,
+    "tid": 24467,
+    "ts": 4313672559973.129,
+    "dur": 16433.503
+    ,
+    "args": {
+      "External id": 1138,"Record function id": 501, "Concrete Inputs": [""], "Ev Idx": 528
+    }
+  },
+  {
+    "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "pid": 0, "tid": 7,
+    "ts": 4313672559974, "dur": 0.001,
+    "args": {
+      "External id": 1138, "device": 0, "context": 1, "stream": 7, "correlation": 12,
+      "Collective name": "allreduce", "In msg nelems": 64, "Process Group Ranks": "[0, 1]"
+    }
+  },
+  {"ph": "X", "cat": "gpu_memcpy", "name": "HtoD", "pid": 0, "tid": 7, "ts": 5, "dur": 1, "args": {"bytes": 4096, "stream": 7}},
+  {"ph": "X", "cat": "gpu_memset", "name": "set", "pid": 0, "tid": 7, "ts": 6, "dur": 1, "args": {"bytes": 16}},
+  {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "pid": 1, "tid": 1, "ts": 7, "dur": 1, "args": {"stream": "0x1f", "correlation": 9, "size": "2560"}},
+  {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7, "ts": 8, "dur": 1, "args": {"cuda_sync_kind": "Stream Sync", "stream": -1}},
+  {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 1, "tid": 1, "ts": 9, "dur": 1, "args": {"Input Dims": [[8]]}},
+  {"ph": "s", "id": 12, "pid": 1, "tid": 1, "ts": 7.5, "cat": "ac2g", "name": "ac2g"},
+  {"ph": "f", "id": 12, "pid": 0, "tid": 7, "ts": 8.5, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+  {"ph": "s", "id": 3, "pid": 1, "tid": 1, "ts": 1, "cat": "fwdbwd", "name": "fwdbwd"},
+  {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 1, "dur": 2, "args": {"Op count": 0}},
+  {"ph": "X", "cat": "python_function", "name": "f.py(1): f", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": {}},
+  {"name": "thread_name", "ph": "M", "ts": 1, "pid": 0, "tid": 7, "args": {"name": "stream 7 "}},
+  {"name": "thread_name", "ph": "M", "ts": 1, "pid": 0, "tid": "7", "args": {"name": "later"}},
+  {"name": "thread_name", "ph": "M", "ts": 1, "pid": 5, "tid": 5, "args": {"name": "unused"}},
+  {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 3}
+  ],"traceName": "/tmp/x.json",
+    "baseTimeNanoseconds": 1790857026000000000 }
+"#;
+
+const BASE: i64 = 1_790_857_026_000_000_000;
+
+#[test]
+fn what_matters_is_kept_and_the_rest_counted() {
+    let trace = read(RECENT);
+    let categories: Vec<_> = trace.events.iter().map(|e| e.category).collect();
+    use Category::*;
+    assert_eq!(
+        categories,
+        [CpuOp, Kernel, Copy, Set, Runtime, Sync, Annotation]
+    );
+    let [op, kernel, copy, set, launch, sync, _] = trace.events.as_slice() else {
+        unreachable!()
+    };
+    assert_eq!(op.start_ns, BASE + 4_313_672_559_973_129);
+    assert_eq!(op.duration_ns, 16_433_503);
+    assert_eq!(
+        (op.rf_id, op.external_id, op.stream, op.device),
+        (501, 1138, -1, -1)
+    );
+    assert_eq!(op.args, NONE);
+    assert_eq!(kernel.start_ns, BASE + 4_313_672_559_974_000);
+    assert_eq!((kernel.duration_ns, kernel.correlation), (1, 12));
+    assert_eq!((kernel.stream, kernel.device), (7, 0));
+    assert_eq!((copy.bytes, set.bytes), (4096, 16));
+    assert_eq!(
+        (launch.stream, launch.correlation, sync.stream),
+        (31, 9, -1)
+    );
+    let of = |event: &KinetoEvent, key: &str| {
+        let args = &trace.args[event.args as usize];
+        args.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())
+    };
+    assert_eq!(of(kernel, "Collective name").unwrap(), "allreduce");
+    assert_eq!(of(kernel, "In msg nelems").unwrap(), "64");
+    assert_eq!(of(kernel, "Process Group Ranks").unwrap(), "[0, 1]");
+    assert_eq!(of(sync, "cuda_sync_kind").unwrap(), "Stream Sync");
+    assert_eq!(of(&trace.events[6], "Input Dims").unwrap(), "[[8]]");
+    assert_eq!(trace.args.len(), 3);
+    let left: Vec<_> = trace.left_out.iter().map(|(c, n)| (&**c, *n)).collect();
+    assert_eq!(
+        left,
+        [("M", 3), ("Trace", 1), ("i", 1), ("python_function", 1)]
+    );
+    assert_eq!(trace.with_rf_id, 1);
+    assert_eq!(trace.repairs, Repairs::default());
+}
+
+#[test]
+fn tracks_flows_and_metadata_are_read() {
+    let trace = read(RECENT);
+    let track = |i: usize| {
+        let Track { pid, tid, name } = &trace.tracks[i];
+        (&**pid, &**tid, &**name)
+    };
+    assert_eq!(track(0), ("24296", "24467", ""));
+    assert_eq!(track(1), ("0", "7", "stream 7 "));
+    assert_eq!(track(2), ("1", "1", ""));
+    assert_eq!(trace.tracks.len(), 3);
+    let flows: Vec<_> = trace
+        .flows
+        .iter()
+        .map(|f| (f.kind, f.id, f.start, f.at_ns, f.track))
+        .collect();
+    assert_eq!(
+        flows,
+        [
+            (FlowKind::Launch, 12, true, BASE + 7500, 2),
+            (FlowKind::Launch, 12, false, BASE + 8500, 1),
+            (FlowKind::ForwardBackward, 3, true, BASE + 1000, 2),
+        ]
+    );
+    assert_eq!((trace.rank, trace.world_size), (Some(1), Some(4)));
+    assert_eq!(trace.backend.as_deref(), Some("nccl"));
+    assert_eq!(trace.host_name.as_deref(), Some("vm"));
+    assert_eq!(trace.device_names, ["NVIDIA H100"]);
+    assert_eq!(trace.groups[0].ranks, [0, 1, 2, 3]);
+    assert_eq!(trace.bytes, RECENT.len() as u64);
+}
+
+#[test]
+fn older_times_count_from_1970() {
+    let event = r#"{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1707417525512283, "dur": 5}"#;
+    for text in [
+        format!("[{event}]"),
+        format!("{{\"traceEvents\": [{event}]}}"),
+    ] {
+        let trace = read(&text);
+        assert_eq!(trace.events[0].start_ns, 1_707_417_525_512_283_000);
+        assert_eq!(trace.events[0].duration_ns, 5000);
+    }
+}
+
+#[test]
+fn names_that_were_not_escaped_are_repaired() {
+    let name = "quote \" backslash / tab \t newline \n end";
+    let text = format!(
+        "{{\"traceEvents\": [\n  {{\n    \"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"{name}\", \
+         \"pid\": 15626, \"tid\": 15626,\n    \"ts\": 1795172032213414, \"dur\": 59,\n    \"args\": {{\n      \
+         \"External id\": 193,\"Ev Idx\": 192\n    }}\n  }}]}}"
+    );
+    let trace = read(&text);
+    assert_eq!(trace.texts.get(trace.events[0].name), name);
+    assert_eq!((trace.repairs.count, trace.events[0].external_id), (1, 193));
+    for end in 0..text.len() {
+        refused(&text[..end]);
+    }
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    for end in 0..RECENT.trim_end().len() {
+        let error = refused(&RECENT[..end]);
+        assert!(error.contains("byte"), "{end}: {error}");
+    }
+}
+
+#[test]
+fn damage_is_refused_where_it_stands() {
+    let with = |from: &str, to: &str| {
+        assert!(RECENT.contains(from), "{from}");
+        RECENT.replacen(from, to, 1)
+    };
+    for (text, part) in [
+        (
+            with("16433.503", "-1"),
+            "`dur` is -1000 ns, expected no less than 0",
+        ),
+        (with("16433.503", "NaN"), "found `NaN"),
+        (with("16433.503", "\"nan\""), "`dur` is \"nan\""),
+        (
+            with("\"dur\": 16433.503", "\"x\": 5"),
+            "an event without `dur`",
+        ),
+        (
+            with("4313672559973.129", "1e300"),
+            "`ts` is 1e300, expected microseconds within",
+        ),
+        (
+            with("4313672559973.129", "9000000000000000"),
+            "is beyond the year 2262",
+        ),
+        (
+            with("\"External id\": 1138,\"", "\"External id\": 1.5,\""),
+            "`External id` is 1.5",
+        ),
+        (
+            with("\"ph\": \"X\",\n    \"cat\"", "\"cat\""),
+            "an event without `ph`",
+        ),
+        (with("\"rank\": 1", "\"rank\": -1"), "`rank` is -1"),
+        (
+            with("1790857026000000000", "1e20"),
+            "`baseTimeNanoseconds` is 1e20",
+        ),
+        (with("\"id\": 12", "\"id\": \"x\""), "`id` is \"x\""),
+        (with("aten::mm\"", "aten\\::mm\""), ""),
+        ("{\"traceEvents\": [5]}".into(), "record 0, byte 17"),
+        ("{\"schema\": 1}".into(), "no `traceEvents`"),
+    ] {
+        let read = KinetoTrace::from_bytes(text.as_bytes());
+        if part.is_empty() {
+            // A name with an escape that JSON does not know is one that was not escaped.
+            assert_eq!(read.unwrap().repairs.count, 1);
+            continue;
+        }
+        let error = read.map(|t| t.events.len()).expect_err(part).to_string();
+        assert!(error.contains(part), "{error}\nlacks {part}");
+    }
+}
