@@ -4,7 +4,8 @@
 mod cases;
 
 use crate::harness::replay::Count;
-use cases::{Case, cases, corpus, machine, rank_of, sizes};
+pub use cases::corpus;
+use cases::{Case, cases, machine, rank_of, sizes};
 use chakram::compute::ComputeModel;
 use chakram::engine::{Options, Outcome, Prepared};
 use chakram::graph::{Dependencies, Graph};

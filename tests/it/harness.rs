@@ -4,6 +4,7 @@ pub mod coerce;
 pub mod et_reader;
 pub mod machine_file;
 pub mod oracle;
+pub mod pytorch;
 pub mod replay;
 
 use std::path::Path;
@@ -33,6 +34,16 @@ fn seeds_of_the_trace_reader_hold() {
 #[test]
 fn seeds_of_machine_files_hold() {
     every_seed("machine_file", machine_file::run);
+}
+
+#[test]
+fn seeds_of_host_traces_hold() {
+    every_seed("pytorch_host", pytorch::host);
+}
+
+#[test]
+fn seeds_of_device_traces_hold() {
+    every_seed("pytorch_kineto", pytorch::device);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
+//! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `corpus`: traces that other tools wrote, where the environment says they are
@@ -10,6 +11,7 @@
 //! - `rooms`: who may import whom, and which package has which door
 //! - `timeline`: the picture of a replay, parsed back
 
+mod captures;
 mod cases;
 mod commands;
 mod corpus;

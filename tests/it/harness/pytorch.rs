@@ -1,0 +1,73 @@
+//! Any bytes as a trace of PyTorch: nothing panics, and nothing is lost without a word.
+
+use chakram::converters::pytorch::{HostTrace, KinetoTrace, NONE};
+use chakram::trace::file::decompressed;
+use serde_json::Value;
+
+/// The text in `data`, unless it is packed and large or damaged.
+fn text(data: &[u8]) -> Option<Vec<u8>> {
+    match decompressed(data) {
+        Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked),
+        Some(Err(_)) => None,
+        None => Some(data.to_vec()),
+    }
+}
+
+/// How many elements the array `key` has, or the text if it is an array; `None` if it is no JSON that
+/// a plain parse can hold.
+fn elements(text: &[u8], key: &str) -> Option<usize> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let json: Value = serde_json::from_slice(text).ok()?;
+    json.get(key).unwrap_or(&json).as_array().map(Vec::len)
+}
+
+/// What is done with `data` as a host trace.
+pub fn host(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    let trace = match HostTrace::from_bytes(data) {
+        Ok(trace) => trace,
+        Err(error) => return assert!(error.to_string().contains("try: ")),
+    };
+    assert_eq!(trace.bytes, text.len() as u64);
+    if trace.repairs.count == 0 {
+        if let Some(count) = elements(&text, "nodes") {
+            assert_eq!(trace.nodes.len(), count);
+        }
+    }
+    for node in &trace.nodes {
+        for number in [node.name, node.op_schema, node.shapes_in, node.types_in] {
+            let _ = trace.texts.get(number);
+        }
+        for (from, to) in [node.storages_in, node.storages_out] {
+            let _ = &trace.storages[from as usize..to as usize];
+        }
+        assert!(node.args == NONE || trace.args.get(node.args as usize).is_some());
+    }
+}
+
+/// What is done with `data` as a device trace.
+pub fn device(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    let trace = match KinetoTrace::from_bytes(data) {
+        Ok(trace) => trace,
+        Err(error) => return assert!(error.to_string().contains("try: ")),
+    };
+    assert_eq!(trace.bytes, text.len() as u64);
+    let left: u64 = trace.left_out.iter().map(|(_, count)| count).sum();
+    let seen = trace.events.len() + trace.flows.len() + left as usize;
+    if trace.repairs.count == 0 {
+        if let Some(count) = elements(&text, "traceEvents") {
+            assert_eq!(seen, count);
+        }
+    }
+    for event in &trace.events {
+        let _ = (
+            trace.texts.get(event.name),
+            &trace.tracks[event.track as usize],
+        );
+        assert!(event.args == NONE || trace.args.get(event.args as usize).is_some());
+    }
+    for flow in &trace.flows {
+        let _ = &trace.tracks[flow.track as usize];
+    }
+}
