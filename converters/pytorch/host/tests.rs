@@ -1,6 +1,7 @@
 //! One file per layout of the observer, and what damage does.
 
 use super::*;
+use crate::converters::pytorch::{Repair, RepairKind};
 
 /// A node as PyTorch 2.4 and later write it, with a line break where they have one.
 pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {
@@ -219,6 +220,27 @@ fn names_that_were_not_escaped_are_repaired() {
     bytes[at] = 0xff;
     let trace = HostTrace::from_bytes(&bytes).unwrap();
     assert_eq!(trace.texts.get(trace.nodes[0].name), "bad\u{fffd}");
+}
+
+#[test]
+fn damage_behind_a_repaired_name_is_said_to_be_there() {
+    // Escaping makes this name longer than all that stands before it.
+    let name = "\"".repeat(500);
+    for (from, to, part) in [
+        ("\"value\": 4}", "\"value\": 4]", "record 0"),
+        ("\"value\": 4}", "\"value\": -4}", "`rf_id` is -4"),
+    ] {
+        let text = file(
+            "",
+            &[node(6, &name, NOTHING, NOTHING).replacen(from, to, 1)],
+        );
+        let text = text.trim_start_matches("{\n  \"schema\": \"\",");
+        let text = format!("{{{text}");
+        let error = refused(text.as_bytes());
+        let at = text.find(to).unwrap() + "\"value\": ".len();
+        let near = (at - 2..at + 4).any(|at| error.contains(&format!("byte {at}:")));
+        assert!(error.contains(part) && near, "{at}: {error}");
+    }
 }
 
 #[test]

@@ -42,10 +42,11 @@ impl Tracks {
     pub fn number(&mut self, pid: Option<&RawValue>, tid: Option<&RawValue>) -> Option<u32> {
         let (pid, tid) = (text(pid), text(tid));
         // Events of one track follow one another.
-        if let Some(last) = self.tracks.get(self.last as usize) {
-            if last.pid == pid && last.tid == tid {
-                return Some(self.last);
-            }
+        if let Some(last) = self.tracks.get(self.last as usize)
+            && last.pid == pid
+            && last.tid == tid
+        {
+            return Some(self.last);
         }
         self.set_key(&pid, &tid);
         let number = self.keys.intern(&self.key)?;

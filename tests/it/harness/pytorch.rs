@@ -29,10 +29,10 @@ pub fn host(data: &[u8]) {
         Err(error) => return assert!(error.to_string().contains("try: ")),
     };
     assert_eq!(trace.bytes, text.len() as u64);
-    if trace.repairs.count == 0 {
-        if let Some(count) = elements(&text, "nodes") {
-            assert_eq!(trace.nodes.len(), count);
-        }
+    if trace.repairs.count == 0
+        && let Some(count) = elements(&text, "nodes")
+    {
+        assert_eq!(trace.nodes.len(), count);
     }
     for node in &trace.nodes {
         for number in [node.name, node.op_schema, node.shapes_in, node.types_in] {
@@ -55,10 +55,10 @@ pub fn device(data: &[u8]) {
     assert_eq!(trace.bytes, text.len() as u64);
     let left: u64 = trace.left_out.iter().map(|(_, count)| count).sum();
     let seen = trace.events.len() + trace.flows.len() + left as usize;
-    if trace.repairs.count == 0 {
-        if let Some(count) = elements(&text, "traceEvents") {
-            assert_eq!(seen, count);
-        }
+    if trace.repairs.count == 0
+        && let Some(count) = elements(&text, "traceEvents")
+    {
+        assert_eq!(seen, count);
     }
     for event in &trace.events {
         let _ = (

@@ -1,0 +1,252 @@
+//! From the nodes of a file to a host trace.
+
+use super::raw::{RawNode, Side};
+use super::{CommArgs, HostNode, HostTrace, NONE};
+use crate::converters::pytorch::mend::Layout;
+use crate::converters::pytorch::stream::{At, Format, integer};
+use crate::converters::pytorch::tensors::{Tensor, Type, tensors};
+use crate::converters::pytorch::{Repair, RepairKind, communicates, groups, number, python};
+use crate::graph::Names;
+use crate::trace::{TraceError, shown};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+/// The trace while it is read.
+#[derive(Default)]
+pub(super) struct Reader {
+    pub trace: HostTrace,
+    /// Shapes and types as JSON, and the number of each as Python shows it.
+    json: Names,
+    python: Vec<u32>,
+    /// The types as JSON, and what each means.
+    types: Names,
+    meaning: Vec<Type>,
+    /// The tensors of the node at hand.
+    tensors: Vec<Tensor>,
+}
+
+const OTHER_TOOL: &str = "pass the file that ExecutionTraceObserver wrote, as it is";
+const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
+
+/// The values, shapes and types of one side, each a JSON list.
+struct Lists<'a> {
+    values: Cow<'a, str>,
+    shapes: &'a str,
+    types: &'a str,
+}
+
+impl<'a> Lists<'a> {
+    fn new(
+        side: &Option<Side<'a>>,
+        flat_shapes: Option<&'a RawValue>,
+        flat_types: Option<&'a RawValue>,
+        at: &At<'a>,
+    ) -> Result<Self, TraceError> {
+        let list = |raw: Option<&'a RawValue>| raw.map_or("[]", RawValue::get);
+        let (values, shapes, types) = match *side {
+            None => (Cow::Borrowed("[]"), None, None),
+            Some(Side::Nested {
+                values,
+                shapes,
+                types,
+            }) => (Cow::Borrowed(list(values)), shapes, types),
+            Some(Side::Flat(first_and_last)) => {
+                let between = first_and_last.map_or("", |(first, last)| at.between(first, last));
+                (Cow::Owned(format!("[{between}]")), flat_shapes, flat_types)
+            }
+        };
+        if types.is_none() && values.as_bytes().iter().any(|b| !b"[] \n".contains(b)) {
+            let found = "values without `types`".to_owned();
+            return Err(at.refused("", found, OTHER_TOOL));
+        }
+        Ok(Self {
+            values,
+            shapes: list(shapes),
+            types: list(types),
+        })
+    }
+}
+
+/// What one side of a node comes to.
+struct Summary {
+    shapes: u32,
+    types: u32,
+    storages: (u32, u32),
+    bytes: u64,
+}
+
+impl Reader {
+    fn text(&mut self, text: &str, at: &At<'_>) -> Result<u32, TraceError> {
+        let number = self.trace.texts.intern(text);
+        number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
+    }
+
+    /// The number of a JSON text as Python shows it.
+    fn python(&mut self, json: &str, at: &At<'_>) -> Result<u32, TraceError> {
+        let Some(known) = self.json.intern(json) else {
+            return Err(at.refused("", "more shapes than fit".to_owned(), HUGE));
+        };
+        if let Some(number) = self.python.get(known as usize) {
+            return Ok(*number);
+        }
+        let number = self.text(&python::shown(json), at)?;
+        self.python.push(number);
+        Ok(number)
+    }
+
+    /// The index of what a list of types means.
+    fn meaning(&mut self, json: &str, at: &At<'_>) -> Result<usize, TraceError> {
+        let Some(known) = self.types.intern(json) else {
+            return Err(at.refused("", "more types than fit".to_owned(), HUGE));
+        };
+        let known = known as usize;
+        if known == self.meaning.len() {
+            let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
+            let Some(meaning) = types.and_then(|types| Type::list(&types)) else {
+                let found = format!("types {}, expected a list of strings", shown(json));
+                // The next text must not find a number without a meaning.
+                self.meaning.push(Type::Other);
+                return Err(at.refused(json, found, OTHER_TOOL));
+            };
+            self.meaning.push(meaning);
+        }
+        Ok(known)
+    }
+
+    fn side(&mut self, lists: &Lists<'_>, at: &At<'_>) -> Result<Summary, TraceError> {
+        let meaning = self.meaning(lists.types, at)?;
+        self.tensors.clear();
+        let read = tensors(&lists.values, &self.meaning[meaning], &mut self.tensors);
+        read.map_err(|(part, what)| {
+            at.refused(part, format!("{what}, found {}", shown(part)), OTHER_TOOL)
+        })?;
+        let Ok(first) = u32::try_from(self.trace.storages.len() + self.tensors.len()) else {
+            return Err(at.refused("", "more than 2³² tensors".to_owned(), HUGE));
+        };
+        let first = first - self.tensors.len() as u32;
+        let held = self.tensors.iter().map(|t| t.storage).filter(|s| *s != 0);
+        self.trace.storages.extend(held);
+        if self.tensors.len() > 1 {
+            self.tensors.sort_unstable_by_key(|t| t.id);
+            self.tensors.dedup_by_key(|t| t.id);
+        }
+        let mut sizes = self.tensors.iter().map(|t| t.bytes);
+        let bytes = sizes.try_fold(0_u64, |sum, size| sum.checked_add(size?));
+        let Some(bytes) = bytes else {
+            let found = "tensors of more than 2⁶⁴ bytes".to_owned();
+            return Err(at.refused(&lists.values, found, OTHER_TOOL));
+        };
+        Ok(Summary {
+            shapes: self.python(lists.shapes, at)?,
+            types: self.python(lists.types, at)?,
+            storages: (first, self.trace.storages.len() as u32),
+            bytes,
+        })
+    }
+
+    /// Takes the groups from the node that lists them.
+    fn take_groups(&mut self, values: &str, at: &At<'_>) -> Result<(), TraceError> {
+        let hint = "delete the node and pass the groups by other means";
+        let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
+            let found = "process groups that are not a list of one string".to_owned();
+            at.refused(values, found, hint)
+        })?;
+        for text in texts {
+            let (groups, wrong) = groups::parse(&text);
+            if let Some(wrong) = wrong {
+                if groups.is_empty() {
+                    let found = format!("process groups that cannot be read: {wrong}");
+                    return Err(at.refused(values, found, hint));
+                }
+                let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
+                self.trace.repairs.push(Repair {
+                    offset: at.of(values),
+                    what: RepairKind::Groups,
+                    text: text[end..].to_owned(),
+                });
+            }
+            self.trace.groups.extend(groups);
+        }
+        Ok(())
+    }
+}
+
+impl Format for Reader {
+    const WHAT: &'static str = "host trace";
+    const ARRAY: &'static str = "nodes";
+    const BARE: bool = false;
+    const LAYOUT: Layout = Layout {
+        follows: &["ctrl_deps", "id"],
+        never: &["\"ctrl_deps\"", "\"inputs\"", "\"attrs\"", "\"rf_id\""],
+    };
+    type Element<'de> = RawNode<'de>;
+
+    fn element(&mut self, raw: RawNode<'_>, at: At<'_>) -> Result<(), TraceError> {
+        let attrs = &raw.attrs;
+        let input = Lists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
+        let output = Lists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
+        let Some(parent) = integer(raw.parent, "ctrl_deps", &at)? else {
+            let found = "a node without `ctrl_deps` or `parent`, expected the id of one".to_owned();
+            return Err(at.refused("", found, OTHER_TOOL));
+        };
+        let mut args = NONE;
+        if communicates(&raw.name) {
+            args = self.trace.args.len() as u32;
+            let text = |raw: &&RawValue| number::text(raw.get()).into_owned();
+            let attrs = attrs.others.iter();
+            self.trace.args.push(CommArgs {
+                inputs: input.values.clone().into_owned(),
+                input_types: input.types.to_owned(),
+                input_shapes: input.shapes.to_owned(),
+                outputs: output.values.clone().into_owned(),
+                attrs: attrs
+                    .map(|(name, value)| (name.clone().into_owned(), text(value)))
+                    .collect(),
+            });
+        }
+        if raw.name == "## process_group:init ##" {
+            self.take_groups(&input.values, &at)?;
+        }
+        let op_schema = match (attrs.op_schema, &raw.op_schema) {
+            (Some(raw), _) => number::text(raw.get()),
+            (None, Some(text)) => Cow::Borrowed(&**text),
+            (None, None) => Cow::Borrowed(""),
+        };
+        let input = self.side(&input, &at)?;
+        let output = self.side(&output, &at)?;
+        let node = HostNode {
+            id: integer(Some(raw.id), "id", &at)?.unwrap_or(0),
+            parent,
+            rf_id: integer(attrs.rf_id.or(raw.rf_id), "rf_id", &at)?.unwrap_or(0),
+            seq_id: integer(attrs.seq_id.or(raw.seq_id), "seq_id", &at)?.unwrap_or(-1),
+            fw_parent: integer(attrs.fw_parent.or(raw.fw_parent), "fw_parent", &at)?.unwrap_or(0),
+            name: self.text(&raw.name, &at)?,
+            tid: integer(attrs.tid.or(raw.tid), "tid", &at)?.unwrap_or(0),
+            fw_tid: integer(attrs.fw_tid.or(raw.fw_tid), "fw_tid", &at)?.unwrap_or(0),
+            scope: integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
+            op_schema: self.text(&op_schema, &at)?,
+            shapes_in: input.shapes,
+            types_in: input.types,
+            shapes_out: output.shapes,
+            types_out: output.types,
+            storages_in: input.storages,
+            storages_out: output.storages,
+            bytes_in: input.bytes,
+            bytes_out: output.bytes,
+            args,
+        };
+        self.trace.nodes.push(node);
+        Ok(())
+    }
+
+    fn value(&mut self, key: &str, value: &RawValue, _: At<'_>) -> Result<(), TraceError> {
+        if key == "schema" {
+            self.trace.schema = number::text(value.get()).into_owned();
+        }
+        Ok(())
+    }
+
+    fn repaired(&mut self, repair: Repair) {
+        self.trace.repairs.push(repair);
+    }
+}

@@ -1,0 +1,129 @@
+//! The window that slides over a text.
+
+use super::place::{DAMAGED, TRUNCATED, excerpt, refused};
+use crate::trace::TraceError;
+use crate::trace::file::Stream;
+use std::io::Read;
+use std::path::Path;
+
+/// How much text is held at once.
+const WINDOW: usize = 1 << 20;
+/// The longest element of the array. The observer cuts lists after 4,096 values, which keeps elements
+/// below 2 MiB.
+pub(super) const MAX_ELEMENT: usize = 16 << 20;
+/// The longest value beside the array.
+pub(super) const MAX_VALUE: usize = 64 << 20;
+
+/// A window over the text, and the next byte to look at.
+pub(super) struct Window<'s> {
+    source: Stream<'s>,
+    path: &'s Path,
+    window: Vec<u8>,
+    at: usize,
+    end: usize,
+    /// Where in the text the window begins.
+    base: u64,
+    /// Whether the text ends with the window.
+    ended: bool,
+}
+
+impl<'s> Window<'s> {
+    /// A window over the start of what `source` gives; `path` is for messages.
+    pub fn new(source: Stream<'s>, path: &'s Path) -> Result<Self, TraceError> {
+        let mut this = Self {
+            source,
+            path,
+            window: vec![0; WINDOW],
+            at: 0,
+            end: 0,
+            base: 0,
+            ended: false,
+        };
+        this.more(MAX_VALUE)?;
+        // A byte order mark.
+        if this.rest().starts_with(b"\xef\xbb\xbf") {
+            this.at += 3;
+        }
+        Ok(this)
+    }
+
+    /// The text from the next byte to the window's end.
+    pub fn rest(&self) -> &[u8] {
+        &self.window[self.at..self.end]
+    }
+
+    /// Where the next byte stands in the whole text.
+    pub fn offset(&self) -> u64 {
+        self.base + self.at as u64
+    }
+
+    /// Whether the text ends with the window.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Leaves so many bytes behind.
+    pub fn advance(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
+    /// Moves the window so that it begins at the next byte, and fills it. It grows if that byte was
+    /// its first one already; a value of `longest` bytes is refused.
+    pub fn more(&mut self, longest: usize) -> Result<(), TraceError> {
+        let held = self.end - self.at;
+        if held >= longest {
+            let found = format!("a value here is longer than {} MiB", longest >> 20);
+            return Err(refused(self.offset(), found, DAMAGED));
+        }
+        if self.at == 0 && self.end == self.window.len() {
+            self.window.resize(2 * self.end, 0);
+        }
+        self.window.copy_within(self.at..self.end, 0);
+        (self.base, self.at, self.end) = (self.offset(), 0, held);
+        while !self.ended && self.end < self.window.len() {
+            match self.source.read(&mut self.window[self.end..]) {
+                Ok(0) => self.ended = true,
+                Ok(read) => self.end += read,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(TraceError::io(self.path, "read or decompress", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next byte that is not blank, which stays the next one.
+    pub fn peek(&mut self) -> Result<Option<u8>, TraceError> {
+        loop {
+            let blank = |b: &u8| matches!(b, b' ' | b'\n' | b'\t' | b'\r');
+            match self.rest().iter().position(|b| !blank(b)) {
+                Some(skip) => {
+                    self.at += skip;
+                    return Ok(Some(self.window[self.at]));
+                }
+                None => self.at = self.end,
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            self.more(MAX_VALUE)?;
+        }
+    }
+
+    /// Takes the next byte that is not blank if it is one of `expected`.
+    pub fn take(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
+        match self.peek()? {
+            Some(byte) if expected.contains(&byte) => {
+                self.at += 1;
+                Ok(byte)
+            }
+            Some(_) => {
+                let found = format!("found {}, expected {what}", excerpt(self.rest()));
+                Err(refused(self.offset(), found, DAMAGED))
+            }
+            None => {
+                let found = format!("the text ends, expected {what}");
+                Err(refused(self.offset(), found, TRUNCATED))
+            }
+        }
+    }
+}
