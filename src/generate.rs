@@ -15,6 +15,7 @@ use crate::workload::{Absent, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Display, Write};
 
+pub mod capture;
 pub mod chain;
 pub mod collective;
 pub mod data_parallel;

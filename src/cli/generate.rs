@@ -1,5 +1,7 @@
 //! `chakram generate`: microbenchmarks and training steps, into files or straight into a replay.
 
+mod capture;
+
 use super::output::{Destination, RunArgs, load_machine};
 use crate::generate::{Chain, Collective, DataParallel, Job, P2p, Pattern, Traffic};
 use crate::trace::write::{NewFile, TraceWriter};
@@ -20,7 +22,8 @@ Examples:
   chakram generate collective all-reduce --size 1GB --ranks 512 --machine conv-4d
   chakram generate p2p incast --size 1MiB --ranks 8 --machine dgx-h100
   chakram generate data-parallel --ranks 8 -o /tmp/dp/job    writes /tmp/dp/job.0.et, …
-  chakram generate chain --ranks 1 --nodes 1000000 --machine dgx-h100 --format json")]
+  chakram generate chain --ranks 1 --nodes 1000000 --machine dgx-h100 --format json
+  chakram generate capture --ranks 4 --steps 2 -o /tmp/cap   writes PyTorch's files, and the truth")]
 pub struct GenerateArgs {
     #[command(subcommand)]
     pattern: PatternArgs,
@@ -175,6 +178,8 @@ Examples:
         #[command(flatten)]
         target: Target,
     },
+    /// A job as PyTorch's profiler captures it, with the truth beside it
+    Capture(capture::CaptureArgs),
 }
 
 /// Who sends to whom.
@@ -215,8 +220,11 @@ fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
 ///
 /// Options that make no sense, a replay that fails, or output that cannot be written.
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    if let PatternArgs::Capture(args) = &args.pattern {
+        return capture::run(args, out);
+    }
     let (pattern, name, target) = pattern(&args.pattern)?;
-    target.run.check()?;
+    target.run.check(false)?;
     if let (None, Some(option)) = (&target.machine, target.run.first_given()) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
@@ -356,6 +364,7 @@ fn pattern(args: &PatternArgs) -> Result<(Pattern, String, &Target), String> {
             });
             (pattern, format!("data-parallel, {layers} layers"), target)
         }
+        PatternArgs::Capture(_) => unreachable!("it is no pattern, and was run"),
     })
 }
 

@@ -1,0 +1,338 @@
+//! What Kineto says beside the host's operators: the file's head and tail, calls, and streams.
+
+use super::kineto::File;
+use super::out::number;
+use super::program::{Copy, Kernel};
+use super::records::{Gpu, Records};
+use super::simulate::{COMPUTE, Call, Device};
+use super::{Device as Kind, step};
+use std::io::{Result, Write};
+
+/// Everything before the first event, and what names processes and threads.
+pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
+    let options = &file.capture.options;
+    let cuda = options.device == Kind::Cuda;
+    let mut configs = Vec::new();
+    for group in file.capture.layout.groups_of(rank) {
+        configs.push(format!(
+            "{{\"pg_name\": \"{}\", \"pg_desc\": \"{}\", \"backend_config\": \"{}\", \
+             \"pg_size\": {}, \"ranks\": {:?}}}",
+            group.name,
+            group.description,
+            options.device.backends(),
+            group.ranks.len(),
+            group.ranks
+        ));
+    }
+    let count = file.capture.layout.groups.len();
+    let (backend, version) = match cuda {
+        true => ("nccl", ", \"nccl_version\": \"2.26.2\""),
+        false => ("gloo", ""),
+    };
+    let devices = match cuda {
+        true => {
+            "\n      {\"id\": 0, \"name\": \"NVIDIA H100 80GB HBM3\", \"totalGlobalMem\": 85018279936,\n      \
+                 \"computeMajor\": 9, \"computeMinor\": 0,\n      \
+                 \"maxThreadsPerBlock\": 1024, \"maxThreadsPerMultiprocessor\": 2048,\n      \
+                 \"regsPerBlock\": 65536, \"warpSize\": 32,\n      \
+                 \"sharedMemPerBlock\": 49152, \"numSms\": 132,\n      \
+                 \"regsPerMultiprocessor\": 65536, \"sharedMemPerBlockOptin\": 232448,\n      \
+                 \"sharedMemPerMultiprocessor\": 233472}\n    "
+        }
+        false => "",
+    };
+    let text = format!(
+        " {{\n    \"schemaVersion\": 1,\n    \"deviceProperties\": [{devices}],\n    \n      \
+         \"trace_id\": \"89AFF0FF21ED46CD95D3{:012X}\",\n      \"record_shapes\": 1,\n      \
+         \"distributedInfo\": {{\"backend\": \"{backend}\", \"rank\": {rank}, \"world_size\": {}, \
+         \"pg_count\": {count}, \"pg_config\": [{}]{version}}},\n      \"host_name\": \"vm\",\n    \
+         \"displayTimeUnit\": \"ms\",\n    \"baseTimeNanoseconds\": {},\n    \
+         \"traceEvents\": [\n    \n",
+        rank,
+        options.ranks,
+        configs.join(", "),
+        super::BASE,
+    );
+    file.out.str(&text);
+    let pid = file.pid;
+    let name = |file: &mut File<'_, _>, what, tid: u64, key: &str, value: String| {
+        meta(file, what, pid, tid, key, &value);
+    };
+    name(file, "process_name", 0, "name", "\"python\"".to_owned());
+    name(file, "process_labels", 0, "labels", "\"CPU\"".to_owned());
+    name(file, "process_sort_index", 0, "sort_index", pid.to_string());
+    let axes = if options.tensor_parallel > 1 { 2 } else { 1 };
+    let workers = if cuda { 0 } else { 2 * axes };
+    let autograd = u8::from(cuda);
+    let threads = (0..1 + autograd).map(|thread| (thread, "python"));
+    for (thread, title) in threads.chain((2..2 + workers).map(|t| (t, "pt_gloo_runloop"))) {
+        let tid = file.tid(thread);
+        let label = format!("\"thread {tid} ({title})\"");
+        meta(file, "thread_name", pid, tid, "name", &label);
+        meta(
+            file,
+            "thread_sort_index",
+            pid,
+            tid,
+            "sort_index",
+            &tid.to_string(),
+        );
+    }
+    if !cuda {
+        return;
+    }
+    let device = u64::from(rank % 8);
+    meta(file, "process_name", device, 0, "name", "\"python\"");
+    meta(
+        file,
+        "process_labels",
+        device,
+        0,
+        "labels",
+        &format!("\"GPU {device}\""),
+    );
+    meta(
+        file,
+        "process_sort_index",
+        device,
+        0,
+        "sort_index",
+        &(5_000_000 + device).to_string(),
+    );
+    for stream in [COMPUTE, 20, 24] {
+        let label = format!("\"stream {stream} \"");
+        meta(file, "thread_name", device, stream.into(), "name", &label);
+        meta(
+            file,
+            "thread_sort_index",
+            device,
+            stream.into(),
+            "sort_index",
+            &stream.to_string(),
+        );
+    }
+}
+
+fn meta(file: &mut File<'_, impl Write>, what: &str, pid: u64, tid: u64, key: &str, value: &str) {
+    file.out.str("  {\n    \"ph\": \"M\",\n    \"name\": \"");
+    file.out.str(what);
+    file.out.str("\",\n    \"ts\": ");
+    file.at(0);
+    let rest = format!(
+        ",\n    \"pid\": {pid},\n    \"tid\": {tid},\n    \"args\": {{\n      \"{key}\": {value}\n    }}\n  }},\n"
+    );
+    file.out.str(&rest);
+}
+
+/// The last events, and the end of the file.
+pub(super) fn tail(file: &mut File<'_, impl Write>, rank: u32, last: u64) {
+    file.out.str(
+        "  {\n    \"ph\": \"X\",\n    \"cat\": \"Trace\",\n    \"name\": \"PyTorch Profiler (0)\",\n    \
+         \"pid\": \"Spans\",\n    \"tid\": \"PyTorch Profiler\",\n    \"ts\": ",
+    );
+    file.at(0);
+    file.out.str(",\n    \"dur\": ");
+    file.out.us(last);
+    file.out.str(
+        "\n    ,\n    \"args\": {\n      \"Op count\": 0\n    }\n  },\n  {\n    \"ph\": \"M\",\n    \
+         \"name\": \"process_sort_index\",\n    \"ts\": ",
+    );
+    file.at(0);
+    file.out.str(
+        ",\n    \"pid\": \"Spans\",\n    \"tid\": 0,\n    \"args\": {\n      \
+         \"sort_index\": 536870912\n    }\n  },\n",
+    );
+    file.out.str(
+        "  {\n    \"ph\": \"i\",\n    \n    \"s\": \"g\",\n    \
+         \"name\": \"Iteration Start: PyTorch Profiler\",\n    \"pid\": \"Traces\",\n    \
+         \"tid\": \"Trace PyTorch Profiler\",\n    \"ts\": ",
+    );
+    file.at(0);
+    file.out.str(
+        "\n    \n  },\n  {\n    \"ph\": \"i\",\n    \n    \"s\": \"g\",\n    \
+         \"name\": \"Record Window End\",\n    \"pid\": \"\",\n    \"tid\": \"\",\n    \"ts\": ",
+    );
+    file.at(last + 1_000_000);
+    let name = format!("\n    \n  }}\n  ],\"traceName\": \"/tmp/traces/kineto.{rank}.json\" }}");
+    file.out.str(&name);
+}
+
+/// The calls of a step and what they did.
+pub(super) fn step(
+    file: &mut File<'_, impl Write>,
+    records: &Records<'_>,
+    rank: u32,
+    nth: u32,
+) -> Result<()> {
+    let device = u64::from(rank % 8);
+    let mut computing: Option<(u64, u64)> = None;
+    for event in &records.gpu {
+        match *event {
+            Gpu::Call {
+                call,
+                thread,
+                at,
+                ns,
+                correlation,
+                external,
+            } => {
+                let (name, number) = match call {
+                    Call::Launch => ("cudaLaunchKernel", 211),
+                    Call::LaunchCollective => ("cudaLaunchKernelExC", 430),
+                    Call::Copy => ("cudaMemcpyAsync", 41),
+                    Call::RecordEvent => ("cudaEventRecord", 135),
+                    Call::WaitEvent => ("cudaStreamWaitEvent", 147),
+                    Call::Synchronize => ("cudaStreamSynchronize", 131),
+                };
+                let (pid, tid) = (file.pid, file.tid(thread));
+                file.open("cuda_runtime", name);
+                file.place(pid, tid, at, ns);
+                file.out.str("\"External id\": ");
+                file.out.number(external);
+                file.out.str(", \"cbid\": ");
+                file.out.number(number);
+                file.out.str(", \"correlation\": ");
+                file.out.number(correlation);
+                file.close();
+                if !matches!(call, Call::RecordEvent | Call::WaitEvent) {
+                    file.flow("ac2g", false, correlation, pid, tid, at);
+                }
+            }
+            Gpu::Device {
+                what,
+                stream,
+                at,
+                ns,
+                correlation,
+                external,
+                frame,
+            } => {
+                let ids = Ids {
+                    device,
+                    stream: stream.into(),
+                    correlation,
+                    external,
+                };
+                match what {
+                    Device::Kernel(kernel) => {
+                        let known = &file.program.kernels[kernel as usize];
+                        ids.kernel(file, known, at, ns, 0);
+                        let first = computing.map_or(at, |(first, _)| first);
+                        computing = Some((first, at + ns));
+                    }
+                    Device::Collective(m) => {
+                        let meet = &file.program.meets[m as usize];
+                        let op = &file.program.ops[meet.op as usize];
+                        let kernel = meet.kernel.expect("it is one of NCCL");
+                        let known = &file.program.kernels[kernel as usize];
+                        ids.kernel(file, known, at, ns, number(op, nth));
+                        let frame_name = &file.program.templates[op.template as usize].name[0].0;
+                        file.open("gpu_user_annotation", frame_name);
+                        file.place(device, stream.into(), at, ns);
+                        file.out.str("\"External id\": ");
+                        file.out.number(frame);
+                        file.close();
+                    }
+                    Device::WaitEvent { recorded, on, .. } => {
+                        ids.wait_event(file, recorded, on, at, ns);
+                    }
+                    Device::Synchronize => ids.synchronize(file, at, ns),
+                }
+            }
+        }
+        file.out.pass()?;
+    }
+    if let (Some((first, last)), Some(frame)) = (computing, records.list.first()) {
+        file.open(
+            "gpu_user_annotation",
+            &format!("ProfilerStep#{}", step::FIRST_STEP + nth),
+        );
+        file.place(device, COMPUTE.into(), first, last - first);
+        file.out.str("\"External id\": ");
+        file.out.number(frame.external);
+        file.close();
+    }
+    Ok(())
+}
+
+/// The numbers of an event on a stream.
+#[derive(Clone, Copy)]
+struct Ids {
+    device: u64,
+    stream: u64,
+    correlation: u64,
+    external: u64,
+}
+
+impl Ids {
+    fn kernel(
+        self,
+        file: &mut File<'_, impl Write>,
+        kernel: &Kernel,
+        at: u64,
+        ns: u64,
+        number: u64,
+    ) {
+        let category = match kernel.copy {
+            Some(Copy::ToDevice | Copy::ToHost) => "gpu_memcpy",
+            None => "kernel",
+        };
+        file.open(category, &kernel.name);
+        file.place(self.device, self.stream, at, ns);
+        file.out.str("\"External id\": ");
+        file.out.number(self.external);
+        if kernel.copy.is_none() {
+            file.out.str(", \"queued\": 0");
+        }
+        file.out.str(", \"device\": ");
+        file.out.number(self.device);
+        file.out.str(", \"context\": 1,\n      \"stream\": ");
+        file.out.number(self.stream);
+        file.out.str(", \"correlation\": ");
+        file.out.number(self.correlation);
+        file.out.str(",");
+        file.out.numbered(&kernel.args, number);
+        file.close();
+        file.flow("ac2g", true, self.correlation, self.device, self.stream, at);
+    }
+
+    fn sync(self, file: &mut File<'_, impl Write>, kind: &str, at: u64, ns: u64) {
+        file.open("cuda_sync", kind);
+        file.place(self.device, self.stream, at, ns);
+        file.out.str("\"External id\": ");
+        file.out.number(self.external);
+        file.out.str(", \"cuda_sync_kind\": \"");
+        file.out.str(kind);
+        file.out.str("\",\n      ");
+    }
+
+    fn rest(self, file: &mut File<'_, impl Write>) {
+        file.out.str("\"stream\": ");
+        file.out.number(self.stream);
+        file.out.str(", \"correlation\": ");
+        file.out.number(self.correlation);
+        file.out.str(",\n      \"device\": ");
+        file.out.number(self.device);
+        file.out.str(", \"context\": 1");
+        file.close();
+    }
+
+    fn wait_event(self, file: &mut File<'_, impl Write>, recorded: u64, on: u32, at: u64, ns: u64) {
+        self.sync(file, "Stream Wait Event", at, ns);
+        file.out.str("\"wait_on_stream\": ");
+        file.out.number(on.into());
+        file.out.str(", \"wait_on_cuda_event_record_corr_id\": ");
+        file.out.number(recorded);
+        file.out.str(", \"wait_on_cuda_event_id\": ");
+        // Each event is recorded once, so it is numbered as its record.
+        file.out.number(recorded);
+        file.out.str(", ");
+        self.rest(file);
+    }
+
+    fn synchronize(self, file: &mut File<'_, impl Write>, at: u64, ns: u64) {
+        self.sync(file, "Stream Sync", at, ns);
+        self.rest(file);
+        file.flow("ac2g", true, self.correlation, self.device, self.stream, at);
+    }
+}

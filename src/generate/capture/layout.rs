@@ -1,0 +1,127 @@
+//! Who belongs to which group, and the meetings of a step.
+
+use super::cost::Exchange;
+use super::program::{Axis, Meet, Meeting, Program};
+use super::{Options, Style};
+use crate::trace::CollectiveKind;
+
+/// A process group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    /// What PyTorch calls it.
+    pub name: String,
+    pub description: &'static str,
+    pub ranks: Vec<u32>,
+}
+
+/// What all ranks agree on.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// That of all ranks, then those of tensor parallelism, then those of data parallelism.
+    pub groups: Vec<Group>,
+    pub meetings: Vec<Meeting>,
+    /// How many groups lie along tensor parallelism, and the ranks of each.
+    tensor: (u32, u32),
+}
+
+impl Layout {
+    /// The groups, without meetings.
+    pub(super) fn new(options: &Options) -> Self {
+        let (ranks, tp) = (options.ranks, options.tensor_parallel);
+        let mut lists = vec![("default_pg", (0..ranks).collect::<Vec<_>>())];
+        if tp > 1 {
+            for first in (0..ranks).step_by(tp as usize) {
+                lists.push(("mesh_tp", (first..first + tp).collect()));
+            }
+            for first in 0..tp {
+                lists.push(("mesh_dp", (first..ranks).step_by(tp as usize).collect()));
+            }
+        }
+        let groups = lists
+            .into_iter()
+            .enumerate()
+            .map(|(i, (description, ranks))| Group {
+                name: i.to_string(),
+                description,
+                ranks,
+            });
+        Self {
+            groups: groups.collect(),
+            meetings: Vec::new(),
+            tensor: (ranks / tp, tp),
+        }
+    }
+
+    /// The groups along an axis, first and number, and which of them `rank` is in.
+    fn along(&self, axis: Axis, rank: u32) -> (u32, u32, u32) {
+        let (groups, tp) = self.tensor;
+        match axis {
+            Axis::Data | Axis::Pair if tp == 1 => (0, 1, 0),
+            Axis::Data | Axis::Pair => (1 + groups, tp, rank % tp),
+            Axis::Tensor => (1, groups, rank / tp),
+        }
+    }
+
+    /// The group of `rank` along `axis`.
+    pub(super) fn group(&self, axis: Axis, rank: u32) -> &Group {
+        let (first, _, nth) = self.along(axis, rank);
+        &self.groups[(first + nth) as usize]
+    }
+
+    /// The groups that `rank` is in.
+    pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &Group> {
+        self.groups
+            .iter()
+            .filter(move |group| group.ranks.binary_search(&rank).is_ok())
+    }
+
+    /// The meeting that is `meet` for `rank`.
+    pub(super) fn global(&self, meet: &Meet, rank: u32) -> u32 {
+        match meet.axis {
+            Axis::Pair => meet.global,
+            axis => meet.global + self.along(axis, rank).2,
+        }
+    }
+
+    /// Lists the meetings of a step, and tells the programs which are theirs.
+    pub(super) fn settle(
+        &mut self,
+        options: &Options,
+        program: &mut Program,
+        asked: &[(Exchange, u64, u32)],
+    ) {
+        if options.style == Style::Pipeline {
+            let bytes = u64::from(options.tokens) * u64::from(options.hidden) * 4;
+            let stages = options.ranks - 1;
+            for nth in 0..stages * options.microbatches * 2 {
+                self.meetings.push(Meeting {
+                    exchange: Exchange::Message,
+                    group: 0,
+                    nth: nth / 2 % options.microbatches,
+                    bytes,
+                });
+            }
+            return;
+        }
+        for (meet, (exchange, bytes, nth)) in program.meets.iter_mut().zip(asked) {
+            meet.global = self.meetings.len() as u32;
+            let (first, count, _) = self.along(meet.axis, 0);
+            self.meetings.extend((0..count).map(|group| Meeting {
+                exchange: *exchange,
+                group: first + group,
+                nth: *nth,
+                bytes: *bytes,
+            }));
+        }
+    }
+}
+
+/// The name that NCCL and PyTorch's records have for a collective.
+pub(super) fn record_name(kind: CollectiveKind) -> &'static str {
+    match kind {
+        CollectiveKind::AllReduce => "allreduce",
+        CollectiveKind::AllGather => "_allgather_base",
+        CollectiveKind::ReduceScatter => "_reduce_scatter_base",
+        _ => "broadcast",
+    }
+}

@@ -1,0 +1,339 @@
+//! What a rank recorded in one step: operators with all the numbers that PyTorch gives them.
+//!
+//! Both files are written from these, so they agree. A rank's numbers depend on the order in which
+//! its threads begin and end things, and on nothing else.
+
+use super::program::{Axis, Program, Role};
+use super::simulate::{Call, Device, Recorder};
+
+/// One operator or annotation of the host, or the root of a thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    /// In the program; [`ROOT`] for a thread's root.
+    pub op: u32,
+    /// Of Kineto: 0 and 1 are the thread of the program and that of autograd, from 2 on the workers.
+    pub thread: u8,
+    pub start: u64,
+    pub end: u64,
+    pub rf: u64,
+    pub external: u64,
+    pub id: u64,
+    pub parent: u64,
+    pub fw_parent: u64,
+}
+
+/// Stands for the root of a thread.
+pub(super) const ROOT: u32 = u32::MAX;
+
+impl Record {
+    /// The thread's number in the host file.
+    pub(super) fn host_thread(&self) -> u8 {
+        if self.thread == 1 { 2 } else { 1 }
+    }
+}
+
+/// A call or what it did on a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Gpu {
+    Call {
+        call: Call,
+        thread: u8,
+        at: u64,
+        ns: u64,
+        correlation: u64,
+        external: u64,
+    },
+    Device {
+        what: Device,
+        stream: u32,
+        at: u64,
+        ns: u64,
+        correlation: u64,
+        external: u64,
+        /// The annotation around the call, if it has one of its own.
+        frame: u64,
+    },
+}
+
+/// A worker's annotation that has not begun or not ended.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    at: u64,
+    m: u32,
+    thread: u8,
+    end: u64,
+    /// The number, which it gets when it is asked for; the host's id follows when it begins.
+    rf: u64,
+}
+
+/// The step that is being recorded.
+#[derive(Debug)]
+pub(super) struct Records<'p> {
+    program: &'p Program,
+    /// In the order of their starts on each thread.
+    pub list: Vec<Record>,
+    /// In the order of their ends.
+    pub done: Vec<u32>,
+    pub gpu: Vec<Gpu>,
+    pub with_gpu: bool,
+    /// By slot.
+    pub tensors: Vec<u64>,
+    pub storages: Vec<u64>,
+    stacks: [Vec<u32>; 2],
+    thread: u8,
+    rooted: [u64; 2],
+    next_id: u64,
+    next_rf: u64,
+    /// By thread: the next external id, and how many are left of its block.
+    external: [(u64, u64); 6],
+    blocks: u64,
+    starting: Vec<Pending>,
+    ending: Vec<(u64, u32)>,
+}
+
+/// External ids come in blocks, one after another to whichever thread needs one.
+const BLOCK: u64 = 512;
+
+impl<'p> Records<'p> {
+    pub(super) fn new(program: &'p Program, with_gpu: bool) -> Self {
+        let slots = program.slots.len();
+        Self {
+            program,
+            list: Vec::new(),
+            done: Vec::new(),
+            gpu: Vec::new(),
+            with_gpu,
+            tensors: vec![0; slots],
+            storages: vec![0; slots],
+            stacks: [Vec::new(), Vec::new()],
+            thread: 0,
+            // The process has id 1, the program's thread 2, and the list of groups 3 and number 1.
+            rooted: [2, 0],
+            next_id: 4,
+            next_rf: 2,
+            external: [(0, 0); 6],
+            blocks: 0,
+            starting: Vec::new(),
+            ending: Vec::new(),
+        }
+    }
+
+    /// Ends the step: what has begun has ended.
+    pub(super) fn finish(&mut self) {
+        self.catch_up(u64::MAX);
+    }
+
+    /// Forgets the step. Tensors that do not outlive it get new ids.
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+        self.done.clear();
+        self.gpu.clear();
+        for (slot, (_, kept)) in self.program.slots.iter().enumerate() {
+            if !kept {
+                self.tensors[slot] = 0;
+                self.storages[slot] = 0;
+            }
+        }
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    fn external(&mut self, thread: u8) -> u64 {
+        let (next, left) = &mut self.external[usize::from(thread)];
+        if *left == 0 {
+            (*next, *left) = (self.blocks * BLOCK + 1, BLOCK);
+            self.blocks += 1;
+        }
+        *next += 1;
+        *left -= 1;
+        *next - 1
+    }
+
+    /// Gives ids to the tensors of an operator that have none.
+    fn name(&mut self, from: u32, count: u16) {
+        let (program, from) = (self.program, from as usize);
+        for slot in &program.args[from..from + usize::from(count)] {
+            let slot = *slot as usize;
+            if self.tensors[slot] != 0 {
+                continue;
+            }
+            self.tensors[slot] = self.id();
+            let root = program.slots[slot].0 as usize;
+            if self.storages[root] == 0 {
+                self.storages[root] = self.id();
+            }
+            self.storages[slot] = self.storages[root];
+        }
+    }
+
+    /// The operator that the thread is in, or its root.
+    fn top(&self, thread: u8) -> u64 {
+        let stack = &self.stacks[usize::from(thread)];
+        match stack.last() {
+            Some(top) => self.list[*top as usize].id,
+            None => self.rooted[usize::from(thread)],
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_rf += 1;
+        self.next_rf - 1
+    }
+
+    /// `threads` are Kineto's and the one on whose stack of the host it is.
+    fn begin(&mut self, op: u32, threads: (u8, u8), (start, end): (u64, u64), rf: u64) -> u32 {
+        let (thread, on) = threads;
+        let parent = self.top(on);
+        let id = self.id();
+        let known = self.program.ops[op as usize];
+        self.name(known.args, known.inputs);
+        let role = self.program.templates[known.template as usize].role;
+        let fw_parent = match (role, on) {
+            (Role::Backward, 0) => parent,
+            (Role::Backward, _) => self.top(0),
+            _ => 0,
+        };
+        let external = self.external(thread);
+        self.list.push(Record {
+            op,
+            thread,
+            start,
+            end,
+            rf,
+            external,
+            id,
+            parent,
+            fw_parent,
+        });
+        (self.list.len() - 1) as u32
+    }
+
+    /// Begins and ends what the workers have begun and ended until `at`.
+    fn catch_up(&mut self, at: u64) {
+        loop {
+            let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);
+            let end = self.ending.iter().enumerate().min_by_key(|(_, e)| e.0);
+            let start = start.map(|(i, p)| (p.at, i)).filter(|s| s.0 <= at);
+            let end = end.map(|(i, e)| (e.0, i)).filter(|e| e.0 <= at);
+            match (start, end) {
+                (Some(start), end) if end.is_none_or(|end| start.0 <= end.0) => {
+                    let pending = self.starting.remove(start.1);
+                    let Pending { at, m, end, .. } = pending;
+                    let op = self.program.meets[m as usize].op;
+                    let record = self.begin(op, (pending.thread, 0), (at, end), pending.rf);
+                    self.ending.push((end, record));
+                }
+                (_, Some(end)) => {
+                    let (_, record) = self.ending.remove(end.1);
+                    self.done.push(record);
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Recorder for Records<'_> {
+    fn enter(&mut self, op: u32, at: u64) {
+        self.catch_up(at);
+        let thread = usize::from(self.thread);
+        if self.rooted[thread] == 0 {
+            let id = self.id();
+            self.rooted[thread] = id;
+            self.done.push(self.list.len() as u32);
+            self.list.push(Record {
+                op: ROOT,
+                thread: self.thread,
+                start: at,
+                end: at,
+                rf: 0,
+                external: 0,
+                id,
+                parent: 1,
+                fw_parent: 0,
+            });
+        }
+        let rf = self.number();
+        let record = self.begin(op, (self.thread, self.thread), (at, at), rf);
+        self.stacks[thread].push(record);
+    }
+
+    fn exit(&mut self, at: u64) {
+        self.catch_up(at);
+        let record = self.stacks[usize::from(self.thread)].pop();
+        let record = record.expect("what ends has begun");
+        self.list[record as usize].end = at;
+        let op = self.program.ops[self.list[record as usize].op as usize];
+        self.name(op.args + u32::from(op.inputs), op.outputs);
+        self.done.push(record);
+    }
+
+    fn thread(&mut self, thread: u8) {
+        self.thread = thread;
+    }
+
+    fn meet(&mut self, m: u32, worker: Option<u8>, start: u64, end: u64) {
+        let thread = worker.map_or(self.thread, |worker| worker + 2);
+        debug_assert!(worker.is_some() || self.program.meets[m as usize].axis == Axis::Pair);
+        let rf = self.number();
+        self.starting.push(Pending {
+            rf,
+            at: start,
+            m,
+            thread,
+            end,
+        });
+        if worker.is_none() {
+            self.catch_up(start);
+        }
+    }
+
+    fn call(&mut self, call: Call, at: u64, ns: u64, correlation: u64) {
+        if self.with_gpu {
+            let external = self.within(None);
+            self.gpu.push(Gpu::Call {
+                call,
+                thread: self.thread,
+                at,
+                ns,
+                correlation,
+                external,
+            });
+        }
+    }
+
+    fn device(&mut self, what: Device, stream: u32, at: u64, ns: u64, correlation: u64) {
+        if self.with_gpu {
+            let (external, frame) = (self.within(None), self.within(Some(Role::Annotation)));
+            self.gpu.push(Gpu::Device {
+                what,
+                stream,
+                at,
+                ns,
+                correlation,
+                external,
+                frame,
+            });
+        }
+    }
+}
+
+impl Records<'_> {
+    /// The external id of the innermost operator; of annotations or of what is none.
+    fn within(&self, role: Option<Role>) -> u64 {
+        let stack = &self.stacks[usize::from(self.thread)];
+        let found = stack
+            .iter()
+            .rev()
+            .map(|i| &self.list[*i as usize])
+            .find(|record| {
+                let op = self.program.ops[record.op as usize];
+                let is = self.program.templates[op.template as usize].role == Role::Annotation;
+                is == role.is_some()
+            });
+        found.map_or(0, |record| record.external)
+    }
+}

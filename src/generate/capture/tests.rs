@@ -1,0 +1,124 @@
+//! A schedule that was derived by hand, and what options are refused.
+
+use super::*;
+
+fn times(meeting: &MeetingTruth) -> Vec<[u64; 4]> {
+    let of = |m: &MemberTruth| [m.start_ns, m.wait_ns, m.transfer_ns, m.end_ns];
+    meeting.members.iter().map(of).collect()
+}
+
+fn waits(meeting: &MeetingTruth) -> Vec<(Waiter, u64, u64)> {
+    let of = |m: &MemberTruth| m.waited.map(|w| (w.by, w.from_ns, w.until_ns));
+    meeting.members.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_layer_on_two_ranks_by_hand() {
+    let options = Options {
+        layers: 1,
+        hidden: 1,
+        tokens: 1,
+        skew: 0,
+        jitter: 0,
+        stragglers: vec![(1, 2000)],
+        ..Options::new(Device::Cpu, Style::Ddp, 2)
+    };
+    let truth = generate(&options).unwrap().truth();
+    let [broadcast, reduce] = &truth.collectives[..] else {
+        panic!("{:?}", truth.collectives);
+    };
+    // An operator takes 2 us before its first child and 1 us after its last, what follows it comes
+    // 0.5 us later, and Python takes 5 us. On rank 0: Python, `ProfilerStep` from 5,000, Python,
+    // `randn` from 12,000, in it `empty` from 14,000 to 17,000 and `normal_` from 17,500, which
+    // writes 12 bytes at 10 bytes/ns in 2 ns, to 20,502; `randn` until 22,002. Then 0.5 us, Python,
+    // the frame of DDP from 27,502, Python, `broadcast_` from 34,502, which asks at 36,502. The
+    // worker starts 20 us later. On rank 1 all of these take twice as long, but for what lies
+    // between operators: it asks at 71,504. 20 us and 4 bytes at 1 byte/ns after the last start it
+    // is over.
+    assert_eq!(
+        times(broadcast),
+        [
+            [56_502, 35_002, 20_004, 111_508],
+            [91_504, 0, 20_004, 111_508]
+        ]
+    );
+    // Both threads stand still 0.5 us after `broadcast_`, until 10 us after its end.
+    let until = 121_508;
+    assert_eq!(
+        waits(broadcast),
+        [(Waiter::Host, 38_002, until), (Waiter::Host, 74_004, until)]
+    );
+    // From there to the all-reduce's request, with operators counted with their children:
+    //
+    //   layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each behind Python
+    //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9
+    //   twice AddmmBackward0 21 and TBackward0 5
+    //   five times AccumulateGrad 6; and of the sixth, 6 have begun and 5 ended
+    //   and `allreduce_` has begun, and the frame of DDP ended
+    //
+    // Begun: 34 + 18 + 52 + 30 + 6 + 1 = 141; ended: 34 + 18 + 52 + 30 + 5 + 1 = 140. Work, bytes at
+    // 10 bytes/ns rounded up: layer_norm 8 B, 1; linear 32 B and 36 B, 8; gelu 48 B, 5; linear 8 B
+    // and 36 B, 5; add 12 B, 2; sum 4 B, 1; fill_ 12 B, 2; AddmmBackward0 36, 36, 4 B, 9, and 36,
+    // 36, 16 B, 10; gelu_backward 5; layer norm's 12 B, 2; the six `mul` 2, 5, 5, 5, 2, 2: 71 ns.
+    let rank_0 = 141 * 2_000 + 140 * 1_500 + 7 * 5_000 + 71;
+    let rank_1 = 141 * 4_000 + 140 * 2_500 + 7 * 10_000 + 142;
+    let asked = [until + rank_0, until + rank_1];
+    // 15 parameters are 60 B, of which each of two members sends and receives 60: 60 ns.
+    let end = asked[1] + 20_000 + 20_060;
+    assert_eq!(
+        times(reduce),
+        [
+            [asked[0] + 20_000, asked[1] - asked[0], 20_060, end],
+            [asked[1] + 20_000, 0, 20_060, end],
+        ]
+    );
+    assert_eq!(asked[0], 648_579);
+    assert_eq!(end, 1_145_710);
+    assert_eq!(
+        waits(reduce),
+        [
+            (Waiter::Host, asked[0] + 1_500, end + 10_000),
+            (Waiter::Host, asked[1] + 2_500, end + 10_000),
+        ]
+    );
+    assert_eq!(truth.ranks[0].steps[0][0], 5_000);
+    assert_eq!(truth.ranks[1].steps[0][0], 10_000);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let why = |change: fn(&mut Options)| {
+        let mut options = Options::new(Device::Cpu, Style::Ddp, 4);
+        change(&mut options);
+        generate(&options).unwrap_err().to_string()
+    };
+    for (text, part) in [
+        (why(|o| o.ranks = 0), "`ranks` is 0; expected 1 or more"),
+        (why(|o| o.tensor_parallel = 3), "a divisor of the 4 ranks"),
+        (
+            why(|o| (o.tensor_parallel, o.tokens) = (4, 6)),
+            "a multiple of the 4 ranks that share a layer",
+        ),
+        (why(|o| o.stragglers = vec![(4, 1000)]), "a rank below 4"),
+        (why(|o| o.stragglers = vec![(1, 0)]), "from 0.001 to 1000"),
+        (why(|o| o.bandwidth = 0), "1 kB/s or more"),
+        (why(|o| o.hidden = u32::MAX), "a smaller hidden size"),
+        (why(|o| o.layers = u32::MAX), "fewer layers"),
+        (why(|o| o.steps = 1 << 24), "fewer ranks, steps or layers"),
+        (why(|o| o.clock_skew = u64::MAX), "three weeks at most"),
+        (
+            why(|o| (o.hidden, o.tokens, o.layers) = (1 << 20, 1 << 24, 20_000)),
+            "fewer or smaller steps",
+        ),
+        (
+            why(|o| (o.device, o.style) = (Device::Cuda, Style::Pipeline)),
+            "ddp or functional on cuda",
+        ),
+        (
+            why(|o| (o.style, o.layers) = (Style::Pipeline, 6)),
+            "a multiple of the 4 stages",
+        ),
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}

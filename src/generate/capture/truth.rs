@@ -1,0 +1,228 @@
+//! What really happened in a generated job, for those who want to check what they read from it.
+
+use super::meet::Part;
+use super::simulate::Waiter;
+use super::{Capture, cost::Exchange, pace};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A job's truth. All times are whole nanoseconds of one clock that all ranks share; it is 0 at
+/// [`Truth::epoch_ns`] since 1970, and a rank's Kineto file adds the rank's offset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Truth {
+    /// The version of this layout: 1.
+    pub version: u32,
+    /// What the shared clock's 0 is, since 1970.
+    pub epoch_ns: u64,
+    /// By rank.
+    pub ranks: Vec<RankTruth>,
+    /// By step, then in the order of the step's program.
+    pub collectives: Vec<MeetingTruth>,
+}
+
+/// What one rank did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RankTruth {
+    /// The rank.
+    pub rank: u32,
+    /// Kineto's times are the shared ones plus this.
+    pub clock_offset_ns: i64,
+    /// When its first event starts.
+    pub first_ns: u64,
+    /// When its last event ends; the profiler's own span and window do not count.
+    pub last_ns: u64,
+    /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python before them.
+    pub steps: Vec<[u64; 2]>,
+    /// Everything is stretched by this many thousandths, before the pseudo-random part.
+    pub straggle_permille: u32,
+    /// `cpu_op` and `user_annotation` events, which are the host's nodes with a recorded function
+    /// but for `## process_group:init ##`.
+    pub host_ops: u64,
+    /// `cuda_runtime` events.
+    pub runtime_calls: u64,
+    /// `kernel` events, with those of collectives.
+    pub kernels: u64,
+    /// `gpu_memcpy` events.
+    pub copies: u64,
+    /// Collectives that it took part in.
+    pub collectives: u64,
+    /// Messages that it sent.
+    pub sends: u64,
+    /// Messages that it received.
+    pub receives: u64,
+}
+
+/// A collective or message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MeetingTruth {
+    /// `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`, or `message`.
+    pub kind: String,
+    /// The step, from 0.
+    pub step: u32,
+    /// PyTorch's name of the group.
+    pub group: String,
+    /// The ranks of the group; the sender and the receiver of a message.
+    pub ranks: Vec<u32>,
+    /// How many collectives of the group, or messages from the sender to the receiver in this
+    /// direction, came before.
+    pub sequence: u64,
+    /// The larger of a member's input and output.
+    pub bytes: u64,
+    /// In the order of `ranks`.
+    pub members: Vec<MemberTruth>,
+}
+
+/// What a collective or message was for one member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemberTruth {
+    /// The member.
+    pub rank: u32,
+    /// When it started: the annotation of Gloo, or the kernel of NCCL.
+    pub start_ns: u64,
+    /// When that ended.
+    pub end_ns: u64,
+    /// From its start to that of the last member.
+    pub wait_ns: u64,
+    /// From there to its end.
+    pub transfer_ns: u64,
+    /// Who on this rank stood still because of it, if anybody did.
+    pub waited: Option<WaitTruth>,
+}
+
+/// Somebody who stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitTruth {
+    /// Who.
+    pub by: Waiter,
+    /// From when.
+    pub from_ns: u64,
+    /// Until when: the thread runs again, or the stream may start its next kernel.
+    pub until_ns: u64,
+}
+
+impl Capture {
+    /// What happened.
+    pub fn truth(&self) -> Truth {
+        let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
+        Truth {
+            version: 1,
+            epoch_ns: super::BASE + super::EPOCH,
+            collectives: steps.collect(),
+            ranks: (0..self.options.ranks)
+                .map(|rank| self.rank_truth(rank))
+                .collect(),
+        }
+    }
+
+    fn rank_truth(&self, rank: u32) -> RankTruth {
+        let (tally, steps) = (
+            &self.outcome.tallies[rank as usize],
+            &self.outcome.steps[rank as usize],
+        );
+        let program = self.shared_program(rank);
+        let steps_run = u64::from(self.options.steps);
+        let mut counts = [0; 3];
+        for meet in &program.meets {
+            let which = match self.layout.meetings[self.layout.global(meet, rank) as usize].exchange
+            {
+                Exchange::Collective(_) => 0,
+                Exchange::Message => 1 + usize::from(!self.sends(meet.global, rank)),
+            };
+            counts[which] += steps_run;
+        }
+        RankTruth {
+            rank,
+            clock_offset_ns: self.offset(rank),
+            first_ns: steps.first().map_or(0, |step| step.0),
+            last_ns: tally.last,
+            steps: steps.iter().map(|(start, end)| [*start, *end]).collect(),
+            straggle_permille: pace(&self.options, rank).straggle,
+            host_ops: tally.ops,
+            runtime_calls: tally.calls,
+            kernels: tally.kernels,
+            copies: tally.copies,
+            collectives: counts[0],
+            sends: counts[1],
+            receives: counts[2],
+        }
+    }
+
+    /// The stages that a message goes between, as [`super::step`] numbers messages.
+    fn ends(&self, global: u32) -> [u32; 2] {
+        let stage = global / 2 / self.options.microbatches;
+        match global % 2 {
+            0 => [stage, stage + 1],
+            _ => [stage + 1, stage],
+        }
+    }
+
+    fn sends(&self, global: u32, rank: u32) -> bool {
+        self.ends(global)[0] == rank
+    }
+
+    fn step_truth(&self, step: u32) -> Vec<MeetingTruth> {
+        let meetings = &self.layout.meetings;
+        let mut parts: Vec<Vec<(u32, Part)>> = vec![Vec::new(); meetings.len()];
+        for rank in 0..self.options.ranks {
+            let history = &self.outcome.histories[rank as usize];
+            let program = self.shared_program(rank);
+            for (meet, part) in program.meets.iter().zip(history.step(step)) {
+                parts[self.layout.global(meet, rank) as usize].push((rank, *part));
+            }
+        }
+        // How many a group or pair has in a step.
+        let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
+        let key = |global: usize| match meetings[global].exchange {
+            Exchange::Message => (0, self.ends(global as u32)),
+            Exchange::Collective(_) => (meetings[global].group, [0; 2]),
+        };
+        for global in 0..meetings.len() {
+            *counts.entry(key(global)).or_default() += 1;
+        }
+        let list = meetings.iter().zip(parts).enumerate();
+        list.map(|(global, (meeting, parts))| {
+            let group = &self.layout.groups[meeting.group as usize];
+            let ranks = match meeting.exchange {
+                Exchange::Message => self.ends(global as u32).to_vec(),
+                Exchange::Collective(_) => group.ranks.clone(),
+            };
+            let last = parts.iter().map(|(_, part)| part.start).max().unwrap_or(0);
+            let mut members: Vec<_> = parts.iter().map(|part| member(*part, last)).collect();
+            members.sort_by_key(|m| ranks.iter().position(|rank| *rank == m.rank));
+            MeetingTruth {
+                kind: meeting.exchange.name(),
+                step,
+                group: group.name.clone(),
+                sequence: u64::from(step) * counts[&key(global)] + u64::from(meeting.nth),
+                bytes: meeting.bytes,
+                members,
+                ranks,
+            }
+        })
+        .collect()
+    }
+}
+
+fn member((rank, part): (u32, Part), last: u64) -> MemberTruth {
+    MemberTruth {
+        rank,
+        start_ns: part.start,
+        end_ns: part.end,
+        wait_ns: last - part.start,
+        transfer_ns: part.end - last,
+        waited: part.waited.map(|(by, from_ns, until_ns)| WaitTruth {
+            by,
+            from_ns,
+            until_ns,
+        }),
+    }
+}
+
+impl Serialize for Waiter {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match self {
+            Self::Host => "host",
+            Self::Stream => "stream",
+        })
+    }
+}

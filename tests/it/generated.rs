@@ -1,0 +1,476 @@
+//! Generated captures: parsed back and held against their truth, and against real ones.
+
+use crate::corpus::corpus;
+use chakram::generate::capture::{Bound, Capture, Device, Options, Style, Truth, generate};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A rank's two files.
+struct Files {
+    host: Value,
+    kineto: Value,
+}
+
+fn files(capture: &Capture, rank: u32) -> Files {
+    let parsed = |write: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        serde_json::from_slice(&bytes).expect("it is JSON")
+    };
+    Files {
+        host: parsed(&|bytes| capture.write_host(rank, bytes).unwrap()),
+        kineto: parsed(&|bytes| capture.write_kineto(rank, bytes).unwrap()),
+    }
+}
+
+fn jobs() -> Vec<Options> {
+    let new = Options::new;
+    vec![
+        Options {
+            steps: 2,
+            clock_skew: 3_000_000,
+            ..new(Device::Cpu, Style::Ddp, 3)
+        },
+        Options {
+            tensor_parallel: 2,
+            ..new(Device::Cpu, Style::Functional, 4)
+        },
+        Options {
+            tensor_parallel: 2,
+            ..new(Device::Cpu, Style::Ddp, 2)
+        },
+        Options {
+            steps: 2,
+            ..new(Device::Cpu, Style::Pipeline, 4)
+        },
+        new(Device::Cpu, Style::Ddp, 1),
+        Options {
+            steps: 2,
+            tensor_parallel: 2,
+            stragglers: vec![(1, 1500)],
+            clock_skew: 3_000_000,
+            ..new(Device::Cuda, Style::Ddp, 4)
+        },
+        Options {
+            bound: Bound::Launch,
+            ..new(Device::Cuda, Style::Functional, 2)
+        },
+    ]
+}
+
+/// Start and end in nanoseconds.
+fn interval(event: &Value) -> (i64, i64) {
+    let ns = |key: &str| (event[key].as_f64().unwrap() * 1000.0).round() as i64;
+    (ns("ts"), ns("ts") + ns("dur"))
+}
+
+fn of<'v>(kineto: &'v Value, categories: &[&str]) -> Vec<&'v Value> {
+    let events = kineto["traceEvents"].as_array().unwrap().iter();
+    let wanted = |e: &&Value| {
+        e["cat"]
+            .as_str()
+            .is_some_and(|cat| categories.contains(&cat))
+    };
+    events.filter(wanted).collect()
+}
+
+fn attribute(node: &Value, name: &str) -> u64 {
+    let attrs = node["attrs"].as_array().unwrap();
+    let found = attrs.iter().find(|attr| attr["name"] == name).unwrap();
+    found["value"].as_u64().unwrap_or(u64::MAX)
+}
+
+/// Both files have the same operators, which are as many as promised.
+fn check_ids(files: &Files, truth: &Truth, rank: usize) {
+    let ops = of(&files.kineto, &["cpu_op", "user_annotation"]);
+    assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
+    let number = |e: &&Value| e["args"]["Record function id"].as_u64().unwrap();
+    let mut in_kineto: BTreeSet<u64> = ops.iter().map(number).collect();
+    assert_eq!(in_kineto.len(), ops.len());
+    // Roots, and the list of groups.
+    in_kineto.extend([0, 1]);
+    let nodes = files.host["nodes"].as_array().unwrap();
+    let in_host: BTreeSet<u64> = nodes.iter().map(|n| attribute(n, "rf_id")).collect();
+    assert_eq!(in_host, in_kineto);
+    let ids: BTreeSet<u64> = nodes.iter().map(|n| n["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), nodes.len());
+    for node in nodes {
+        assert!(ids.contains(&node["ctrl_deps"].as_u64().unwrap()), "{node}");
+    }
+    assert_eq!(nodes.last().unwrap()["id"], 1);
+    let mut external = BTreeSet::new();
+    for op in &ops {
+        assert!(external.insert(op["args"]["External id"].as_u64()), "{op}");
+    }
+    for (i, op) in ops.iter().enumerate() {
+        assert_eq!(op["args"]["Ev Idx"], i, "{op}");
+    }
+}
+
+/// Operators of a thread lie within one another, and in the host's file as in time.
+fn check_nesting(files: &Files, style: Style) {
+    let nodes = files.host["nodes"].as_array().unwrap();
+    let by_rf: BTreeMap<u64, &Value> = nodes.iter().map(|n| (attribute(n, "rf_id"), n)).collect();
+    let mut threads: BTreeMap<u64, Vec<(i64, i64, &Value)>> = BTreeMap::new();
+    for op in of(&files.kineto, &["cpu_op", "user_annotation"]) {
+        let message = ["gloo:send", "gloo:recv"].contains(&op["name"].as_str().unwrap());
+        assert!(!message || style == Style::Pipeline);
+        if !message {
+            let (start, end) = interval(op);
+            let thread = threads.entry(op["tid"].as_u64().unwrap()).or_default();
+            thread.push((start, end, op));
+        }
+    }
+    for slices in threads.values_mut() {
+        slices.sort_by_key(|(start, end, _)| (*start, -end));
+        let mut stack: Vec<(i64, u64)> = Vec::new();
+        for (start, end, op) in slices {
+            while stack.last().is_some_and(|(until, _)| until < start) {
+                stack.pop();
+            }
+            let node = by_rf[&op["args"]["Record function id"].as_u64().unwrap()];
+            assert_eq!(node["name"], op["name"]);
+            if let Some((until, parent)) = stack.last() {
+                assert!(*end < *until, "{op}");
+                assert_eq!(node["ctrl_deps"], *parent, "{op}");
+            }
+            stack.push((*end, node["id"].as_u64().unwrap()));
+        }
+    }
+}
+
+/// Streams do one thing at a time, and nothing before it was launched.
+fn check_streams(kineto: &Value, truth: &Truth, rank: usize) {
+    let calls = of(kineto, &["cuda_runtime"]);
+    assert_eq!(calls.len() as u64, truth.ranks[rank].runtime_calls);
+    let correlation = |e: &Value| e["args"]["correlation"].as_u64().unwrap();
+    let calls: BTreeMap<u64, &Value> = calls.into_iter().map(|e| (correlation(e), e)).collect();
+    let count = |category| of(kineto, &[category]).len() as u64;
+    assert_eq!(count("kernel"), truth.ranks[rank].kernels);
+    assert_eq!(count("gpu_memcpy"), truth.ranks[rank].copies);
+    let mut streams: BTreeMap<u64, Vec<(i64, i64)>> = BTreeMap::new();
+    for event in of(kineto, &["kernel", "gpu_memcpy"]) {
+        let (start, end) = interval(event);
+        let call = calls[&correlation(event)];
+        assert!(interval(call).1 <= start, "{event}");
+        assert_eq!(call["args"]["External id"], event["args"]["External id"]);
+        let stream = streams.entry(event["tid"].as_u64().unwrap()).or_default();
+        stream.push((start, end));
+    }
+    for slices in streams.values_mut() {
+        slices.sort_unstable();
+        for pair in slices.windows(2) {
+            assert!(pair[0].1 < pair[1].0, "{pair:?}");
+        }
+    }
+    for wait in of(kineto, &["cuda_sync"]) {
+        if let Some(recorded) = wait["args"]["wait_on_cuda_event_record_corr_id"].as_u64() {
+            let recorded = calls[&recorded];
+            assert_eq!(recorded["name"], "cudaEventRecord");
+            assert!(interval(recorded).1 <= interval(wait).0, "{wait}");
+        }
+    }
+}
+
+/// Every arrow has one beginning and one end.
+fn check_flows(kineto: &Value) {
+    let mut ends: BTreeMap<(&str, u64), [u32; 2]> = BTreeMap::new();
+    for flow in of(kineto, &["fwdbwd", "ac2g"]) {
+        let key = (flow["cat"].as_str().unwrap(), flow["id"].as_u64().unwrap());
+        ends.entry(key).or_default()[usize::from(flow["ph"] == "f")] += 1;
+    }
+    assert!(!ends.is_empty());
+    assert!(ends.values().all(|ends| *ends == [1, 1]), "{ends:?}");
+}
+
+/// The files show collectives, and the job's span, where the truth has them.
+fn check_times(kineto: &Value, truth: &Truth, rank: usize) {
+    let known = &truth.ranks[rank];
+    let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
+    let zero = (truth.epoch_ns - base) as i64 + known.clock_offset_ns;
+    let shown = of(kineto, &["user_annotation", "kernel"])
+        .into_iter()
+        .filter(|event| {
+            let name = event["name"].as_str().unwrap();
+            name.starts_with("gloo:") || name.starts_with("ncclDev")
+        });
+    let on_clock = |event: &Value| {
+        let (start, end) = interval(event);
+        ((start - zero) as u64, (end - zero) as u64)
+    };
+    let mut shown: Vec<_> = shown.map(on_clock).collect();
+    let members = truth.collectives.iter().flat_map(|c| &c.members);
+    let mine = members.filter(|member| member.rank as usize == rank);
+    let mut real: Vec<_> = mine.map(|m| (m.start_ns, m.end_ns)).collect();
+    shown.sort_unstable();
+    real.sort_unstable();
+    assert_eq!(shown, real);
+    let all = [
+        "cpu_op",
+        "user_annotation",
+        "kernel",
+        "gpu_memcpy",
+        "cuda_runtime",
+        "cuda_sync",
+    ];
+    let all: Vec<_> = of(kineto, &all).into_iter().map(on_clock).collect();
+    assert_eq!(all.iter().map(|e| e.0).min(), Some(known.first_ns));
+    assert_eq!(all.iter().map(|e| e.1).max(), Some(known.last_ns));
+    let steps = of(kineto, &["user_annotation"]).into_iter();
+    let steps = steps.filter(|e| e["name"].as_str().unwrap().starts_with("ProfilerStep#"));
+    let steps: Vec<_> = steps.map(on_clock).map(|(a, b)| [a, b]).collect();
+    assert_eq!(steps, known.steps);
+}
+
+/// The truth agrees with itself.
+fn check_truth(truth: &Truth, jitter: u32) {
+    let mut seen = BTreeSet::new();
+    for meeting in &truth.collectives {
+        let members: Vec<u32> = meeting.members.iter().map(|m| m.rank).collect();
+        assert_eq!(members, meeting.ranks);
+        let key = (
+            &meeting.group,
+            &meeting.kind,
+            &meeting.ranks,
+            meeting.sequence,
+        );
+        assert!(seen.insert(key), "{key:?}");
+        let last = meeting.members.iter().map(|m| m.start_ns).max().unwrap();
+        let end = meeting.members.iter().map(|m| m.end_ns).min().unwrap();
+        for member in &meeting.members {
+            assert_eq!(member.start_ns + member.wait_ns, last);
+            assert_eq!(last + member.transfer_ns, member.end_ns);
+            assert!(member.end_ns - end <= jitter.into());
+            if let Some(waited) = member.waited {
+                assert!(waited.from_ns < member.end_ns && member.end_ns < waited.until_ns);
+            }
+        }
+    }
+}
+
+#[test]
+fn both_files_agree_with_the_truth() {
+    for options in jobs() {
+        let capture = generate(&options).unwrap();
+        let truth = capture.truth();
+        check_truth(&truth, options.jitter);
+        for rank in 0..options.ranks as usize {
+            let files = files(&capture, rank as u32);
+            check_ids(&files, &truth, rank);
+            check_nesting(&files, options.style);
+            check_streams(&files.kineto, &truth, rank);
+            check_flows(&files.kineto);
+            check_times(&files.kineto, &truth, rank);
+        }
+        let waiters = truth.collectives.iter().flat_map(|c| &c.members);
+        let waited = waiters.filter(|member| member.waited.is_some()).count();
+        assert!(waited > 0 || options.ranks == 1);
+    }
+}
+
+#[test]
+fn a_seed_decides_every_byte() {
+    let bytes = |seed| {
+        let options = Options {
+            seed,
+            ..Options::new(Device::Cuda, Style::Ddp, 2)
+        };
+        let capture = generate(&options).unwrap();
+        let mut bytes = Vec::new();
+        for rank in 0..2 {
+            capture.write_host(rank, &mut bytes).unwrap();
+            capture.write_kineto(rank, &mut bytes).unwrap();
+        }
+        (bytes, capture.truth())
+    };
+    assert_eq!(bytes(7), bytes(7));
+    assert_ne!(bytes(7), bytes(8));
+}
+
+/// What kind of JSON a value is.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn kinds(value: &Value) -> BTreeMap<String, &'static str> {
+    let entries = value.as_object().unwrap().iter();
+    entries
+        .map(|(key, value)| (key.clone(), kind(value)))
+        .collect()
+}
+
+fn real(file: &str) -> Option<Value> {
+    let packed = std::fs::read(corpus(&format!("captures/{file}.json.zst"))?);
+    let text = zstd::decode_all(&packed.expect("the corpus is there")[..]).expect("it is zstd");
+    Some(serde_json::from_slice(&text).expect("it is JSON"))
+}
+
+/// Keys in order, with the attributes' names and types.
+fn shape(node: &Value) -> Vec<String> {
+    let mut shape: Vec<String> = node.as_object().unwrap().keys().cloned().collect();
+    for side in ["inputs", "outputs"] {
+        shape.extend(node[side].as_object().unwrap().keys().cloned());
+    }
+    for attr in node["attrs"].as_array().unwrap() {
+        shape.push(format!(
+            "{} {} {}",
+            attr["name"],
+            attr["type"],
+            kind(&attr["value"])
+        ));
+    }
+    shape
+}
+
+/// By name: each schema with the number and type of each argument, lists of any length alike.
+fn signatures(host: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for node in host["nodes"].as_array().unwrap() {
+        let name = node["name"].as_str().unwrap().to_owned();
+        let signatures = found.entry(name).or_default();
+        let schema = &node["attrs"][6]["value"];
+        for side in ["inputs", "outputs"] {
+            let types = node[side]["types"].as_array().unwrap();
+            for (i, kind) in types.iter().enumerate() {
+                let kind = kind.as_str().unwrap().replace("Int,", "");
+                signatures.insert(format!("{schema} {side} {i}/{} {kind}", types.len()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn host_nodes_look_as_pytorch_writes_them() {
+    let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut own = Vec::new();
+    let jobs = [
+        (Style::Ddp, "ddp_gpt"),
+        (Style::Pipeline, "pp_1f1b"),
+        (Style::Functional, "tpsp_mlp"),
+        (Style::Functional, "comm_zoo"),
+    ];
+    for (style, job) in jobs {
+        let Some(real) = real(&format!("pytorch/{job}/host.0")) else {
+            return;
+        };
+        let tensor_parallel = if style == Style::Pipeline { 1 } else { 2 };
+        let options = Options {
+            tensor_parallel,
+            ..Options::new(Device::Cpu, style, 4)
+        };
+        let host = files(&generate(&options).unwrap(), 0).host;
+        assert_eq!(kinds(&host), kinds(&real));
+        let shapes = |host: &Value| -> BTreeSet<Vec<String>> {
+            let nodes = host["nodes"].as_array().unwrap();
+            nodes.iter().map(shape).collect()
+        };
+        assert_eq!(shapes(&host), shapes(&real), "{job}");
+        for (name, signatures) in signatures(&real) {
+            known.entry(name).or_default().extend(signatures);
+        }
+        own.push(host);
+    }
+    // Operators have the schemas and take the types that they have and take there.
+    let mut compared = 0;
+    for (name, found) in own.iter().flat_map(signatures) {
+        if let Some(known) = known.get(&name) {
+            compared += 1;
+            assert!(
+                found.is_subset(known),
+                "{name}: {found:?}, expected {known:?}"
+            );
+        }
+    }
+    assert!(compared > 100, "{compared}");
+}
+
+/// By category and phase: all sets of keys of the events, and all kinds of the arguments.
+type Shapes = BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
+
+fn shapes(kineto: &Value) -> Shapes {
+    let mut shapes = Shapes::new();
+    for event in kineto["traceEvents"].as_array().unwrap() {
+        let key = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+        let (keys, args) = shapes.entry((key("cat"), key("ph"))).or_default();
+        let mut own: Vec<String> = event.as_object().unwrap().keys().cloned().collect();
+        own.sort();
+        keys.insert(own);
+        if event["args"].is_object() {
+            args.extend(kinds(&event["args"]));
+        }
+    }
+    shapes
+}
+
+fn compare(found: &Shapes, real: &Shapes, newer: &[&str], unknown: &[&str]) {
+    for (key, (keys, args)) in found {
+        let Some((known, known_args)) = real.get(key) else {
+            assert!(unknown.contains(&&*key.0), "{key:?}");
+            continue;
+        };
+        assert!(
+            keys.is_subset(known),
+            "{key:?}: {keys:?}, expected {known:?}"
+        );
+        for (name, kind) in args.iter().filter(|(name, _)| !newer.contains(&&***name)) {
+            let real = known_args.get(name);
+            assert_eq!(real, Some(kind), "{key:?} {name}");
+        }
+    }
+}
+
+#[test]
+fn kineto_events_look_as_pytorch_writes_them() {
+    for (style, job) in [(Style::Ddp, "ddp_gpt"), (Style::Pipeline, "pp_1f1b")] {
+        let Some(real) = real(&format!("pytorch/{job}/kineto.0")) else {
+            return;
+        };
+        let capture = generate(&Options::new(Device::Cpu, style, 2)).unwrap();
+        let kineto = files(&capture, 0).kineto;
+        assert_eq!(kinds(&kineto), kinds(&real));
+        assert_eq!(
+            kinds(&kineto["distributedInfo"]),
+            kinds(&real["distributedInfo"])
+        );
+        let (found, known) = (shapes(&kineto), shapes(&real));
+        compare(&found, &known, &[], &[]);
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            known.keys().collect::<Vec<_>>(),
+            "{job}"
+        );
+    }
+    let Some(nccl) = real("gpu/hta_misc_kineto/nccl_parser_config.nccl_data") else {
+        return;
+    };
+    let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
+    let capture = generate(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
+    let kineto = files(&capture, 0).kineto;
+    // What that file, of 2024 and without shapes, does not have yet.
+    let newer = [
+        "Concrete Inputs",
+        "Input type",
+        "Input Strides",
+        "Input Dims",
+        "Rank",
+        "Seq",
+    ];
+    let known = shapes(&nccl);
+    compare(&shapes(&kineto), &known, &newer, &["cuda_sync"]);
+    let device = |kineto: &Value| kinds(&kineto["deviceProperties"][0]);
+    assert_eq!(device(&kineto), device(&nccl));
+    let known =
+        &shapes(&real(sync).expect("it is beside the other"))[&("cuda_sync".into(), "X".into())];
+    let found = &shapes(&kineto)[&("cuda_sync".into(), "X".into())];
+    assert_eq!(found.0, known.0);
+    assert_eq!(found.1, known.1);
+}
