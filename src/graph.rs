@@ -148,6 +148,7 @@ pub struct Graph {
     declared: Declared,
     repairs: Repairs,
     captured: Option<Span>,
+    lane_names: Vec<(Lane, String)>,
 }
 
 /// `detail` of a kernel whose format the trace does not say.
@@ -244,6 +245,12 @@ impl Graph {
     /// the trace says.
     pub fn captured(&self) -> Option<Span> {
         self.captured
+    }
+
+    /// What the trace calls a lane, if it does.
+    pub fn lane_name(&self, lane: Lane) -> Option<&str> {
+        let named = self.lane_names.iter().find(|(named, _)| *named == lane);
+        named.map(|(_, name)| &name[..])
     }
 
     /// Operations of a kernel; zero when unknown.

@@ -145,6 +145,11 @@ impl GraphBuilder {
         self.graph.captured = Some(at);
     }
 
+    /// Calls `lane` by `name` in pictures.
+    pub fn name_lane(&mut self, lane: Lane, name: String) {
+        self.graph.lane_names.push((lane, name));
+    }
+
     /// Numbers the names that wait for it, up to that of the node `last`.
     fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
         let settled = self.names.settle(&mut self.graph.name_of);

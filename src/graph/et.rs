@@ -1,7 +1,7 @@
 //! From the contents of a trace file to a graph, in one pass.
 
-use super::Graph;
 use super::builder::{Binding, Dependencies, GraphBuilder};
+use super::{Graph, Lane};
 use crate::trace::TraceError;
 use crate::trace::scan;
 use crate::trace::wire::Frames;
@@ -25,6 +25,13 @@ impl Graph {
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
         if let Some(at) = metadata.captured {
             builder.captured(at);
+        }
+        for (host, number, name) in metadata.lanes {
+            let lane = match host {
+                true => Lane::Host(Some(number)),
+                false => Lane::Stream(number),
+            };
+            builder.name_lane(lane, name);
         }
         while let Some(record) = frames.next_record()? {
             let node = scan::node(record, &mut builder)?;

@@ -122,6 +122,7 @@ impl<'a, W: Write> Timeline<'a, W> {
                         (format!("sends to rank {peer}"), 5)
                     }
                 };
+                let name = graph.lane_name(*key).map_or(name, str::to_owned);
                 self.name_track(i, lane as u32, &name, order);
             }
         }
