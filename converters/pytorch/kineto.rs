@@ -81,6 +81,8 @@ pub struct KinetoEvent {
     pub bytes: u64,
     /// Its index in [`KinetoTrace::args`], or [`NONE`].
     pub args: u32,
+    /// Where it stands, in bytes from the start of the decompressed text.
+    pub offset: u64,
 }
 
 /// What kind of event one is.

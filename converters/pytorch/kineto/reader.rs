@@ -134,6 +134,7 @@ impl Reader {
             device: integer(raw_args.device, "device", at)?.unwrap_or(-1),
             bytes: integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
             args,
+            offset: at.offset,
         };
         self.trace.with_rf_id += u64::from(event.rf_id != 0);
         self.trace.events.push(event);
