@@ -1,0 +1,355 @@
+//! What the arguments of a communication operator say.
+
+use super::Act;
+use crate::trace::{CollectiveKind, Dtype};
+use serde_json::Value;
+
+/// What a call's arguments say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Bytes that the rank puts in.
+    pub bytes_in: u64,
+    /// Bytes that the rank gets out.
+    pub bytes_out: u64,
+    /// The format of the elements.
+    pub dtype: Option<Dtype>,
+    /// The member of the group that is root, or the other end.
+    pub peer: Option<u32>,
+    /// The tag of a message.
+    pub tag: i32,
+    /// Whether the caller goes on at once; unknown in captures before PyTorch 2.9.
+    pub asynchronous: Option<bool>,
+    /// The group, by name.
+    pub group: Option<String>,
+    /// How many elements go to each member, if they differ.
+    pub uneven: bool,
+    /// Storages that hold the result.
+    pub results: Vec<u64>,
+}
+
+/// The places of a `c10d` operator's arguments.
+struct Layout {
+    name: &'static str,
+    act: Act,
+    output: Option<usize>,
+    input: Option<usize>,
+    peer: Option<usize>,
+    asynchronous: Option<usize>,
+    /// Split sizes of output and input.
+    splits: Option<(usize, usize)>,
+}
+
+const fn layout(
+    name: &'static str,
+    act: Act,
+    output: Option<usize>,
+    input: Option<usize>,
+    peer: Option<usize>,
+    asynchronous: Option<usize>,
+) -> Layout {
+    Layout {
+        name,
+        act,
+        output,
+        input,
+        peer,
+        asynchronous,
+        splits: None,
+    }
+}
+
+use Act::Collective;
+use CollectiveKind::{
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
+
+/// From the operators' schemas in PyTorch's `torch/csrc/distributed/c10d/Ops.cpp`.
+static LAYOUTS: [Layout; 18] = [
+    layout(
+        "allreduce_",
+        Collective(AllReduce),
+        Some(0),
+        Some(0),
+        None,
+        Some(4),
+    ),
+    layout(
+        "allreduce_coalesced_",
+        Collective(AllReduce),
+        Some(0),
+        Some(0),
+        None,
+        Some(3),
+    ),
+    layout(
+        "broadcast_",
+        Collective(Broadcast),
+        Some(0),
+        Some(0),
+        Some(2),
+        Some(4),
+    ),
+    layout(
+        "reduce_",
+        Collective(Reduce),
+        Some(0),
+        Some(0),
+        Some(3),
+        Some(5),
+    ),
+    layout(
+        "allgather_",
+        Collective(AllGather),
+        Some(0),
+        Some(1),
+        None,
+        Some(3),
+    ),
+    layout(
+        "_allgather_base_",
+        Collective(AllGather),
+        Some(0),
+        Some(1),
+        None,
+        Some(3),
+    ),
+    layout(
+        "allgather_coalesced_",
+        Collective(AllGather),
+        Some(0),
+        Some(1),
+        None,
+        Some(3),
+    ),
+    layout(
+        "allgather_into_tensor_coalesced_",
+        Collective(AllGather),
+        Some(0),
+        Some(1),
+        None,
+        Some(3),
+    ),
+    layout(
+        "reduce_scatter_",
+        Collective(ReduceScatter),
+        Some(0),
+        Some(1),
+        None,
+        Some(4),
+    ),
+    layout(
+        "_reduce_scatter_base_",
+        Collective(ReduceScatter),
+        Some(0),
+        Some(1),
+        None,
+        Some(4),
+    ),
+    layout(
+        "reduce_scatter_tensor_coalesced_",
+        Collective(ReduceScatter),
+        Some(0),
+        Some(1),
+        None,
+        Some(4),
+    ),
+    layout(
+        "gather_",
+        Collective(Gather),
+        Some(0),
+        Some(1),
+        Some(3),
+        Some(4),
+    ),
+    layout(
+        "scatter_",
+        Collective(Scatter),
+        Some(0),
+        Some(1),
+        Some(3),
+        Some(4),
+    ),
+    Layout {
+        splits: Some((3, 4)),
+        ..layout(
+            "alltoall_base_",
+            Collective(AllToAll),
+            Some(0),
+            Some(1),
+            None,
+            Some(5),
+        )
+    },
+    layout(
+        "alltoall_",
+        Collective(AllToAll),
+        Some(0),
+        Some(1),
+        None,
+        Some(3),
+    ),
+    layout("barrier", Collective(Barrier), None, None, None, Some(3)),
+    layout("send", Act::Send, None, Some(0), Some(2), None),
+    layout("recv_", Act::Receive, Some(0), None, Some(2), None),
+];
+
+/// What the operator `name` does, without reading its arguments.
+pub(super) fn act_of(name: &str) -> Option<Act> {
+    find(name).map(|layout| layout.act)
+}
+
+fn find(name: &str) -> Option<&'static Layout> {
+    let name = name.strip_prefix("c10d::")?;
+    LAYOUTS.iter().find(|layout| layout.name == name)
+}
+
+/// What the operator `name` asks for with the arguments `inputs` and their `types`, both JSON.
+pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked)> {
+    let layout = find(name)?;
+    let values: Value = serde_json::from_str(inputs).ok()?;
+    let at = |place: Option<usize>| place.and_then(|i| values.get(i));
+    let (mut out, mut input) = (Tensors::default(), Tensors::default());
+    at(layout.output)
+        .into_iter()
+        .for_each(|value| out.add(value));
+    at(layout.input)
+        .into_iter()
+        .for_each(|value| input.add(value));
+    if layout.act == Collective(Barrier) {
+        (out, input) = (Tensors::default(), Tensors::default());
+    }
+    let number = |place| {
+        at(place)
+            .and_then(Value::as_u64)
+            .and_then(|n| u32::try_from(n).ok())
+    };
+    let tag = values.get(3).and_then(Value::as_i64);
+    let uneven = layout
+        .splits
+        .is_some_and(|(a, b)| [a, b].iter().any(|&i| values.get(i).is_some_and(differ)));
+    Some((
+        layout.act,
+        Asked {
+            bytes_in: input.bytes,
+            bytes_out: out.bytes,
+            dtype: dtype(types),
+            peer: number(layout.peer),
+            tag: match layout.act {
+                Collective(_) => 0,
+                _ => tag.and_then(|tag| i32::try_from(tag).ok()).unwrap_or(0),
+            },
+            asynchronous: at(layout.asynchronous).and_then(Value::as_bool),
+            group: None,
+            uneven: uneven || matches!(name, "c10d::alltoall_") && input.sizes_differ,
+            results: out.storages,
+        },
+    ))
+}
+
+/// The name of the group among the arguments of a functional operator: its last string.
+pub(super) fn functional_group(inputs: &str) -> Option<String> {
+    let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
+    let last = values.iter().rev().find_map(Value::as_str)?;
+    (!last.starts_with('<')).then(|| last.to_owned())
+}
+
+/// The first element type of `["GenericList[Tensor(float)]", …]`.
+pub(super) fn dtype(types: &str) -> Option<Dtype> {
+    let (_, rest) = types.split_once("Tensor(")?;
+    Dtype::from_name(rest.split_once(')')?.0)
+}
+
+fn differ(splits: &Value) -> bool {
+    splits
+        .as_array()
+        .is_some_and(|list| list.windows(2).any(|pair| pair[0] != pair[1]))
+}
+
+/// Tensors in nested lists, summed.
+#[derive(Default)]
+struct Tensors {
+    bytes: u64,
+    storages: Vec<u64>,
+    first: Option<u64>,
+    sizes_differ: bool,
+}
+
+impl Tensors {
+    /// A tensor is `[id, storage, offset, elements, bytes of one, "device"]`.
+    fn add(&mut self, value: &Value) {
+        let Some(list) = value.as_array() else {
+            return;
+        };
+        let number = |i: usize| list.get(i).and_then(Value::as_u64);
+        match (list.len(), list.get(5).and_then(Value::as_str)) {
+            (6, Some(_)) => {
+                let bytes = number(3)
+                    .unwrap_or(0)
+                    .saturating_mul(number(4).unwrap_or(0));
+                self.bytes = self.bytes.saturating_add(bytes);
+                self.sizes_differ |= self.first.is_some_and(|first| first != bytes);
+                self.first.get_or_insert(bytes);
+                self.storages
+                    .extend(number(1).filter(|&storage| storage != 0));
+            }
+            _ => list.iter().for_each(|inner| self.add(inner)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_say_bytes_roots_and_results() {
+        // 4,096 floats of 4 B to root 2, not asynchronous.
+        let (act, asked) = asked(
+            "c10d::reduce_",
+            r#"[[[7, 8, 0, 4096, 4, "cpu"]], "<Object>", "<Object>", 2, 0, false, -1]"#,
+            r#"["GenericList[Tensor(float)]","Object","Object","Int","Int","Bool","Int"]"#,
+        )
+        .unwrap();
+        assert_eq!(act, Collective(Reduce));
+        assert_eq!((asked.bytes_in, asked.bytes_out), (16_384, 16_384));
+        assert_eq!((asked.peer, asked.asynchronous), (Some(2), Some(false)));
+        assert_eq!((asked.dtype, asked.results), (Some(Dtype::Fp32), vec![8]));
+    }
+
+    #[test]
+    fn lists_of_tensors_are_summed_and_uneven_splits_noticed() {
+        // Two outputs of 10 B and 30 B from one input of 40 B.
+        let lists = r#"[[[1,2,0,10,1,"cpu"],[3,4,0,30,1,"cpu"]], [[5,6,0,20,1,"cpu"],[7,9,0,20,1,"cpu"]], "<Object>", true, -1]"#;
+        let (_, found) = asked("c10d::alltoall_", lists, "[]").unwrap();
+        assert_eq!((found.bytes_in, found.bytes_out), (40, 40));
+        assert_eq!(found.results, [2, 4]);
+        assert_eq!(found.asynchronous, Some(true));
+        let base = r#"[[1,2,0,40,1,"cpu"],[3,4,0,40,1,"cpu"],"<Object>",[10,30],[20,20],false,-1]"#;
+        assert!(asked("c10d::alltoall_base_", base, "[]").unwrap().1.uneven);
+    }
+
+    #[test]
+    fn messages_have_an_other_end_and_a_tag() {
+        let send = r#"[[[7, 8, 0, 32768, 4, "cpu"]], "<Object>", 2, 6]"#;
+        let (act, found) = asked(
+            "c10d::send",
+            send,
+            r#"["GenericList[Tensor(c10::BFloat16)]"]"#,
+        )
+        .unwrap();
+        assert_eq!(act, Act::Send);
+        assert_eq!(
+            (found.bytes_in, found.peer, found.tag),
+            (131_072, Some(2), 6)
+        );
+        assert_eq!(found.dtype, Some(Dtype::Bf16));
+        assert!(found.results.is_empty(), "who sent may write again at once");
+    }
+
+    #[test]
+    fn functional_operators_name_their_group() {
+        let inputs = r#"[[7, 8, 0, 4096, 4, "cpu"], "sum", 4, "12"]"#;
+        assert_eq!(functional_group(inputs).as_deref(), Some("12"));
+        assert_eq!(functional_group(r#"[[1,2,0,4,4,"cpu"], "<Object>"]"#), None);
+    }
+}

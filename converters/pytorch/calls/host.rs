@@ -1,0 +1,121 @@
+//! Calls that gloo and other host backends carried out.
+//!
+//! A `gloo:*` interval gets its number when the operator that asks for it runs, so it belongs to the
+//! last `c10d` operator with a lower number, on whatever thread it was carried out. Its name does not
+//! say the operation: gloo reduces and scatters by reducing everywhere.
+
+use super::super::rank::{Flight, NONE, Rank};
+use super::args::{self, asked};
+use super::{Call, Calls};
+
+/// Finds them.
+pub(super) fn find(rank: &Rank) -> Calls {
+    let mut calls = Calls::default();
+    let mut askers: Vec<(u64, u32)> = Vec::new();
+    for (i, item) in rank.items.iter().enumerate() {
+        if args::act_of(rank.item_name(item)).is_some() {
+            askers.push((rank.kineto.events[item.event as usize].rf_id, i as u32));
+        }
+    }
+    askers.sort_unstable();
+    let mut flights: Vec<Vec<&Flight>> = vec![Vec::new(); askers.len()];
+    for flight in &rank.flights {
+        let after = askers.partition_point(|&(id, _)| id < flight.rf_id);
+        let asker = after
+            .checked_sub(1)
+            .map(|before| (before, askers[before].1));
+        // Nothing is carried out before it is asked for.
+        match asker.filter(|&(_, item)| rank.items[item as usize].start <= flight.start) {
+            Some((asker, _)) => flights[asker].push(flight),
+            None => calls.orphans += 1,
+        }
+    }
+    for (&(rf_id, item), flights) in askers.iter().zip(&flights) {
+        let name = rank.item_name(&rank.items[item as usize]);
+        if flights.is_empty() {
+            if !launches_kernels(rank) {
+                calls.never_ran.push(name.to_owned());
+            }
+            continue;
+        }
+        calls.list.extend(call(rank, rf_id, item, flights));
+    }
+    calls
+}
+
+/// Whether anything ran on a device, so that the calls are kernels.
+fn launches_kernels(rank: &Rank) -> bool {
+    !rank.devices.is_empty()
+}
+
+fn call(rank: &Rank, rf_id: u64, index: u32, flights: &[&Flight]) -> Option<Call> {
+    let item = &rank.items[index as usize];
+    let node = rank.host.nodes.get(item.host as usize)?;
+    let args = rank.host.args.get(node.args as usize)?;
+    let (act, mut asked) = asked(rank.item_name(item), &args.inputs, &args.input_types)?;
+    asked.group = rank.ancestors(index).find_map(|i| group_around(rank, i));
+    let last = flights.iter().max_by_key(|flight| flight.end)?;
+    let by_caller = last.thread == item.thread;
+    let taken_up = flights.iter().map(|flight| flight.start).min()?;
+    // A message is handed to gloo while its operator runs; the interval opens afterwards, sometimes
+    // when the other end has it already. A collective starts when its worker takes it up and has
+    // copied its input; what the worker copies at the end is no transfer either.
+    let (start, end) = match by_caller {
+        true => (item.start, last.end),
+        false => {
+            let moving = flights.iter().map(|flight| moving(rank, flight));
+            moving.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?
+        }
+    };
+    Some(Call {
+        item: index,
+        rf_id,
+        act,
+        asked,
+        group: NONE,
+        worker: if by_caller { NONE } else { last.thread },
+        stream: None,
+        device: NONE,
+        launched: if by_caller {
+            item.start
+        } else {
+            taken_up.min(item.end)
+        },
+        start,
+        end,
+        done: last.end,
+        event: last.event,
+        parts: flights.len() as u32,
+    })
+}
+
+fn group_around(rank: &Rank, item: u32) -> Option<String> {
+    let item = &rank.items[item as usize];
+    if !rank.item_name(item).starts_with("_c10d_functional::") {
+        return None;
+    }
+    let node = rank.host.nodes.get(item.host as usize)?;
+    args::functional_group(&rank.host.args.get(node.args as usize)?.inputs)
+}
+
+/// When a flight moved data: the longest stretch of it in which its worker ran no operator.
+fn moving(rank: &Rank, flight: &Flight) -> (i64, i64) {
+    let range = rank.threads[flight.thread as usize].items.clone();
+    let items = &rank.items[range.start as usize..range.end as usize];
+    let first = items.partition_point(|item| item.start < flight.start);
+    let mut free = flight.start;
+    let mut longest = (flight.start, flight.start);
+    for item in items[first..]
+        .iter()
+        .take_while(|item| item.start < flight.end)
+    {
+        if item.start - free > longest.1 - longest.0 {
+            longest = (free, item.start);
+        }
+        free = free.max(item.end);
+    }
+    if flight.end - free > longest.1 - longest.0 {
+        longest = (free, flight.end);
+    }
+    longest
+}

@@ -1,0 +1,263 @@
+//! Which group each call belongs to.
+//!
+//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do
+//! not, so it is inferred: from there being one group only; or from the worker threads, of which gloo
+//! gives every group two of its own when the group is made. Messages have no worker; they belong to
+//! all ranks unless the other ends then disagree.
+
+use super::ProcessGroup;
+use super::calls::{Act, Call, Calls};
+use super::rank::Rank;
+use std::collections::BTreeMap;
+use workers::Pools;
+
+mod workers;
+
+/// A group of the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// What it is for, as the program said.
+    pub desc: String,
+    /// Its members, as ranks of the job in the group's order.
+    pub ranks: Vec<u32>,
+}
+
+/// How the groups of a job's calls were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inferred {
+    /// Calls whose group the capture names, by group.
+    pub named: BTreeMap<u32, u64>,
+    /// Calls in the one group that there is.
+    pub only: u64,
+    /// Calls whose group the worker thread told, by group.
+    pub by_worker: BTreeMap<u32, u64>,
+    /// Messages that were taken to be among all ranks, or in a smaller group, by group.
+    pub messages: BTreeMap<u32, u64>,
+}
+
+/// Why groups cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// The rank in whose capture it shows.
+    pub rank: u32,
+    /// What was found.
+    pub found: String,
+    /// What to try.
+    pub hint: String,
+}
+
+/// Sets the group of every call. `ranks` are in order; `world` is the number of ranks of the job.
+pub fn resolve(
+    ranks: &[Rank],
+    calls: &mut [Calls],
+    world: u32,
+) -> Result<(Vec<Group>, Inferred), Unknown> {
+    let mut groups = Vec::new();
+    let mut inferred = Inferred::default();
+    let all: Vec<u32> = (0..world).collect();
+    let mut own = Vec::new();
+    for rank in ranks {
+        own.push(declared(rank, &all, &mut groups)?);
+    }
+    let known: Vec<_> = (0..ranks.len())
+        .map(|r| Pools::new(&ranks[r], &calls[r], &own[r], &groups))
+        .collect();
+    let workers = workers::assign(ranks, calls, &groups, &own, &known);
+    for (r, rank) in ranks.iter().enumerate() {
+        let own = &own[r];
+        for call in &mut calls[r].list {
+            call.group = match (&call.asked.group, &own[..]) {
+                (Some(name), _) => {
+                    let found = own.iter().find(|&&g| groups[g as usize].name == *name);
+                    let &group = found.ok_or_else(|| undeclared(rank, call, name))?;
+                    *inferred.named.entry(group).or_default() += 1;
+                    group
+                }
+                (None, &[only]) => {
+                    inferred.only += 1;
+                    only
+                }
+                (None, _) if call.is_message() => own[0],
+                (None, _) => {
+                    let group = workers[r].get(&call.worker).copied();
+                    let group = group.ok_or_else(|| unnamed(rank, call))?;
+                    *inferred.by_worker.entry(group).or_default() += 1;
+                    group
+                }
+            };
+        }
+    }
+    messages(ranks, calls, &groups, &mut inferred)?;
+    Ok((groups, inferred))
+}
+
+/// Joins the groups that `rank` declares to `groups`; returns their indices, that of all ranks first.
+fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32>, Unknown> {
+    let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
+    for group in &rank.kineto.groups {
+        match list.iter_mut().find(|known| known.name == group.name) {
+            Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
+            Some(_) => {}
+            None => list.push(group.clone()),
+        }
+    }
+    if list.is_empty() {
+        list.push(ProcessGroup {
+            name: "0".to_owned(),
+            ..ProcessGroup::default()
+        });
+    }
+    let mut own = Vec::new();
+    for group in list {
+        let ranks = match group.ranks.is_empty() {
+            true => all.to_vec(),
+            false => group.ranks,
+        };
+        let known = groups.iter().position(|known| known.name == group.name);
+        let index = match known {
+            Some(known) if groups[known].ranks != ranks => {
+                return Err(Unknown {
+                    rank: rank.rank,
+                    found: format!(
+                        "it says that group `{}` is {ranks:?}, another rank that it is {:?}",
+                        group.name, groups[known].ranks
+                    ),
+                    hint: "convert the captures of one run together".to_owned(),
+                });
+            }
+            Some(known) => known,
+            None => {
+                groups.push(Group {
+                    name: group.name,
+                    desc: group.desc,
+                    ranks,
+                });
+                groups.len() - 1
+            }
+        };
+        own.push(index as u32);
+    }
+    let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
+    if let Some(whole) = whole {
+        own[..=whole].rotate_right(1);
+    }
+    Ok(own)
+}
+
+/// Moves messages into a smaller group where the ends do not fit together among all ranks.
+fn messages(
+    ranks: &[Rank],
+    calls: &mut [Calls],
+    groups: &[Group],
+    inferred: &mut Inferred,
+) -> Result<(), Unknown> {
+    let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
+    let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
+    candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
+    let mut open: Vec<bool> = calls
+        .iter()
+        .map(|calls| calls.list.iter().any(unnamed_message))
+        .collect();
+    if groups.len() == 1 {
+        return Ok(());
+    }
+    for group in candidates {
+        let members: Vec<usize> = groups[group as usize]
+            .ranks
+            .iter()
+            .filter_map(|rank| place.get(rank).copied())
+            .collect();
+        if !members.iter().any(|&m| open[m])
+            || !fits(ranks, calls, &groups[group as usize], &members)
+        {
+            continue;
+        }
+        for member in members {
+            open[member] = false;
+            for call in calls[member]
+                .list
+                .iter_mut()
+                .filter(|call| unnamed_message(call))
+            {
+                call.group = group;
+                *inferred.messages.entry(group).or_default() += 1;
+            }
+        }
+    }
+    match open.iter().position(|&open| open) {
+        None => Ok(()),
+        Some(rank) => Err(Unknown {
+            rank: ranks[rank].rank,
+            found: "its sends and receives fit those of the other ranks in no group".to_owned(),
+            hint:
+                "convert all ranks of the run together; if all are there, the program messaged in \
+                   several groups, which a capture of a host backend does not tell apart"
+                    .to_owned(),
+        }),
+    }
+}
+
+fn unnamed_message(call: &Call) -> bool {
+    call.is_message() && call.asked.group.is_none()
+}
+
+/// Whether the messages of all members pair up if their ends are members of `group`.
+fn fits(ranks: &[Rank], calls: &[Calls], group: &Group, members: &[usize]) -> bool {
+    let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
+    for &member in members {
+        let own = ranks[member].rank;
+        for call in calls[member]
+            .list
+            .iter()
+            .filter(|call| unnamed_message(call))
+        {
+            let Some(&peer) = call
+                .asked
+                .peer
+                .and_then(|peer| group.ranks.get(peer as usize))
+            else {
+                return false;
+            };
+            let (tag, bytes) = (
+                call.asked.tag,
+                call.asked.bytes_in.saturating_add(call.asked.bytes_out),
+            );
+            match call.act {
+                Act::Send => *balance.entry((own, peer, tag, bytes)).or_default() += 1,
+                _ => *balance.entry((peer, own, tag, bytes)).or_default() -= 1,
+            }
+        }
+    }
+    balance.values().all(|&count| count == 0)
+}
+
+fn undeclared(rank: &Rank, call: &Call, name: &str) -> Unknown {
+    Unknown {
+        rank: rank.rank,
+        found: format!(
+            "`{}` names group `{name}`, which neither the host trace nor Kineto declares",
+            rank.item_name(&rank.items[call.item as usize])
+        ),
+        hint: "capture with a profiler that writes `## process_group:init ##` or distributedInfo \
+               (PyTorch 2.4 or later)"
+            .to_owned(),
+    }
+}
+
+fn unnamed(rank: &Rank, call: &Call) -> Unknown {
+    Unknown {
+        rank: rank.rank,
+        found: format!(
+            "the group of `{}` (record function id {}) cannot be told: the rank is in several groups, \
+             and their worker threads cannot be told apart",
+            rank.item_name(&rank.items[call.item as usize]),
+            call.rf_id
+        ),
+        hint:
+            "capture a window in which every group is used, or functional collectives, which name \
+               their group"
+                .to_owned(),
+    }
+}
