@@ -1,0 +1,253 @@
+//! The pieces of each host thread in turn.
+
+use super::super::calls::Calls;
+use super::super::rank::{NONE, Rank, Segment};
+use super::waits::Wait;
+use super::{Doing, Found, Lane, Work, Works, is_work, workers};
+
+/// Between which times the piece of an item may lie.
+pub(super) struct Bounds {
+    /// At the earliest, for items that wait inside.
+    pub earliest: Vec<i64>,
+    /// By when it ended, for items that launch something: what they do afterwards follows.
+    pub latest: Vec<i64>,
+}
+
+impl Bounds {
+    pub(super) fn new(rank: &Rank, calls: &Calls) -> Self {
+        let mut this = Self {
+            earliest: vec![i64::MIN; rank.items.len()],
+            latest: vec![i64::MAX; rank.items.len()],
+        };
+        for call in calls.list.iter().filter(|call| call.worker != NONE) {
+            this.by(call.item, call.launched);
+        }
+        for device in &rank.devices {
+            this.by(
+                device.launch,
+                device.start.max(rank.items[device.launch as usize].start),
+            );
+        }
+        this
+    }
+
+    fn by(&mut self, item: u32, time: i64) {
+        let latest = &mut self.latest[item as usize];
+        *latest = (*latest).min(time);
+    }
+}
+
+/// The pieces of each thread by start; they do not overlap.
+pub(super) struct Chains(Vec<Vec<u32>>);
+
+/// Finds where each item's piece lies, and lines the pieces up.
+pub(super) fn build(
+    rank: &Rank,
+    calls: &Calls,
+    segments: &[Vec<Segment>],
+    bounds: &Bounds,
+    waits: &[Wait],
+    works: &mut Works,
+) -> Chains {
+    let mut bounds_of_waits: Vec<(u32, i64)> = Vec::new();
+    for wait in waits.iter().filter(|wait| wait.into != NONE) {
+        bounds_of_waits.push((wait.into, wait.to));
+    }
+    let mut earliest = bounds.earliest.clone();
+    for (item, to) in bounds_of_waits {
+        earliest[item as usize] = earliest[item as usize].max(to);
+    }
+    // The largest part of each item's own time that is not waiting.
+    let mut place: Vec<(i64, i64)> = rank
+        .items
+        .iter()
+        .map(|item| (item.start, item.start))
+        .collect();
+    let mut carved_of: Vec<Vec<(i64, i64)>> = vec![Vec::new(); segments.len()];
+    for wait in waits.iter().filter(|wait| wait.from < wait.to) {
+        carved_of[wait.thread as usize].push((wait.from, wait.to));
+    }
+    for (segments, carved) in segments.iter().zip(carved_of) {
+        let carved = joined(carved);
+        let mut next = 0;
+        for segment in segments {
+            let Some(item) = rank.items.get(segment.owner as usize) else {
+                continue;
+            };
+            if !is_work(item.role) {
+                continue;
+            }
+            while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {
+                next += 1;
+            }
+            let owner = segment.owner as usize;
+            let mut offer = |from: i64, to: i64| {
+                let (from, to) = (from.max(earliest[owner]), to.min(bounds.latest[owner]));
+                let best = &mut place[owner];
+                if to - from > best.1 - best.0 {
+                    *best = (from, to);
+                }
+            };
+            let mut from = segment.from;
+            for &(start, end) in carved[next..]
+                .iter()
+                .take_while(|&&(start, _)| start < segment.to)
+            {
+                if start > from {
+                    offer(from, start.min(segment.to));
+                }
+                from = from.max(end);
+            }
+            if from < segment.to {
+                offer(from, segment.to);
+            }
+        }
+    }
+    for (i, place) in place.iter_mut().enumerate() {
+        // An item without time of its own after its wait is a mark at the end of the wait.
+        if place.0 == place.1 && earliest[i] > place.0 {
+            let mark = earliest[i].min(rank.items[i].end);
+            *place = (mark, mark);
+        }
+    }
+    // When each thread had its last call behind it: a message when the caller has waited for it, any
+    // other when its worker is done.
+    let mut awaited = vec![None; rank.threads.len()];
+    for call in calls.list.iter().filter(|call| !call.on_device()) {
+        let on = match call.worker {
+            NONE => rank.items[call.item as usize].thread,
+            worker => worker,
+        };
+        let last = &mut awaited[on as usize];
+        *last = (*last).max(Some(call.done));
+    }
+    let mut chains = Vec::with_capacity(rank.threads.len());
+    for (thread, own) in rank.threads.iter().enumerate() {
+        let mut order: Vec<u32> = own.items.clone().collect();
+        order.sort_by_key(|&i| (place[i as usize], i));
+        let mut chain = Vec::with_capacity(order.len() + 1);
+        for item in order {
+            let (begin, end) = place[item as usize];
+            let work = works.push(Work {
+                doing: Doing::Item(item),
+                lane: Lane::Thread(thread as u32),
+                begin,
+                end,
+                asked: begin,
+            });
+            works.of_item[item as usize] = work;
+            chain.push(work);
+        }
+        let last = chain.last().map(|&work| works.list[work as usize].end);
+        let items = own.items.clone();
+        let end = rank.items[items.start as usize..items.end as usize]
+            .iter()
+            .map(|item| item.end);
+        let end = end.chain(awaited[thread]).max();
+        if let (Some(last), Some(end)) = (last, end)
+            && end > last
+        {
+            chain.push(works.push(Work {
+                doing: Doing::End(thread as u32),
+                lane: Lane::Thread(thread as u32),
+                begin: end,
+                end,
+                asked: end,
+            }));
+        }
+        for pair in chain.windows(2) {
+            works.cause(pair[0], pair[1]);
+        }
+        chains.push(chain);
+    }
+    Chains(chains)
+}
+
+/// Intervals by start, those that overlap made one.
+fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    list.sort_unstable();
+    list.dedup_by(|later, before| {
+        let overlap = later.0 <= before.1;
+        if overlap {
+            before.1 = before.1.max(later.1);
+        }
+        overlap
+    });
+    list
+}
+
+impl Chains {
+    /// The last piece of `thread` that had ended at `time`.
+    pub(super) fn before(&self, thread: u32, time: i64, list: &[Work]) -> u32 {
+        let chain = &self.0[thread as usize];
+        let after = chain.partition_point(|&work| list[work as usize].end <= time);
+        after.checked_sub(1).map_or(NONE, |last| chain[last])
+    }
+
+    /// The first piece of `thread` that started at `time` or later.
+    pub(super) fn after(&self, thread: u32, time: i64, list: &[Work]) -> u32 {
+        let chain = &self.0[thread as usize];
+        let first = chain.partition_point(|&work| list[work as usize].begin < time);
+        chain.get(first).copied().unwrap_or(NONE)
+    }
+
+    /// The first piece of `thread` that started at `from` or later and ended by `to`.
+    pub(super) fn between(&self, thread: u32, from: i64, to: i64, works: &Works) -> u32 {
+        let first = self.after(thread, from, &works.list);
+        match works.list.get(first as usize) {
+            Some(work) if work.end <= to => first,
+            _ => NONE,
+        }
+    }
+
+    /// Threads that went on when another thread had ended its work, as `backward()` does when the
+    /// device's thread has ended, and threads that start.
+    pub(super) fn hand_over(
+        &self,
+        rank: &Rank,
+        calls: &Calls,
+        works: &mut Works,
+        found: &mut Found,
+    ) {
+        /// Shorter gaps are Python's own, ns.
+        const NOTICEABLE: i64 = 100_000;
+        let workers = workers(rank, calls);
+        let free: Vec<u32> = (0..rank.threads.len() as u32)
+            .filter(|&thread| !workers[thread as usize])
+            .collect();
+        if free.len() < 2 {
+            return;
+        }
+        let mut ends: Vec<(i64, u32, u32)> = Vec::new();
+        for &thread in &free {
+            let chain = self.0[thread as usize].iter();
+            ends.extend(chain.map(|&work| (works.list[work as usize].end, work, thread)));
+        }
+        ends.sort_unstable();
+        for &thread in &free {
+            let mut previous = None;
+            for &work in &self.0[thread as usize] {
+                let Work { begin, end, .. } = works.list[work as usize];
+                let since = previous.unwrap_or(if thread == free[0] { begin } else { i64::MIN });
+                previous = Some(end);
+                if begin.saturating_sub(since) < NOTICEABLE {
+                    continue;
+                }
+                // The last of another thread's ends; this one's own all lie before the gap.
+                let until = ends.partition_point(|&(end, ..)| end <= begin);
+                let others = ends[..until].iter().rev();
+                let mut others = others.take_while(|&&(end, ..)| end > since);
+                let waker = others.find(|&&(.., other)| other != thread);
+                let Some(&(_, waker, _)) = waker else {
+                    continue;
+                };
+                let woke = works.list[waker as usize].end;
+                // Closer to the end of the gap than to its start: then it was what ended it.
+                if woke > since && (since == i64::MIN || begin - woke < woke - since) {
+                    works.cause(waker, work);
+                    found.handoffs += 1;
+                }
+            }
+        }
+    }
+}

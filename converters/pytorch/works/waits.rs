@@ -1,0 +1,308 @@
+//! Where a thread waited for communication, and until when.
+
+use super::super::calls::{Act, Call, Calls};
+use super::super::rank::{NONE, Rank, Role, Segment};
+use super::Found;
+use std::collections::BTreeMap;
+
+/// What was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A call.
+    Call(u32),
+    /// A device event.
+    Device(u32),
+}
+
+/// A stretch of a thread's time that is no work, because something else had to end first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// The thread that waited.
+    pub thread: u32,
+    /// From when at the earliest.
+    pub from: i64,
+    /// Until when.
+    pub to: i64,
+    /// For what.
+    pub source: Source,
+    /// The item that waited inside and goes on afterwards; [`NONE`] if the piece after the wait does.
+    pub into: u32,
+}
+
+/// Idle time below this is not taken for a wait when nothing but times speaks for one, ns. Python
+/// leaves gaps of some tens of microseconds between operators.
+const NOTICEABLE: i64 = 100_000;
+/// The same where the thread had asked right before, and went on soon after the call was done.
+const PROMPT: i64 = 40_000;
+/// Operators that ask for communication lie in so many others at most.
+const DEEPEST: usize = 16;
+
+/// Sets when each call's result could be used: its worker may copy it into place first.
+pub(super) fn set_done(rank: &Rank, calls: &mut Calls) {
+    for (worker, list) in by_worker(calls) {
+        let range = rank.threads[worker as usize].items.clone();
+        let items = &rank.items[range.start as usize..range.end as usize];
+        for (place, &index) in list.iter().enumerate() {
+            let call = &calls.list[index as usize];
+            let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
+            let until = next.map_or(i64::MAX, |next| next.start);
+            let later = next.map_or(i64::MAX, |next| next.launched);
+            let first = items.partition_point(|item| item.start < call.end);
+            let mut done = call.done;
+            for item in items[first..].iter().take_while(|item| item.start < until) {
+                // From then on it may be preparing the next call.
+                let ours = item.start < done || uses(rank, item.host, &call.asked.results);
+                if item.start >= later && !ours {
+                    break;
+                }
+                done = done.max(item.end);
+            }
+            calls.list[index as usize].done = done;
+        }
+    }
+}
+
+/// The calls that each worker carried out, by start.
+pub(super) fn by_worker(calls: &Calls) -> BTreeMap<u32, Vec<u32>> {
+    let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (index, call) in calls.list.iter().enumerate() {
+        if call.worker != NONE {
+            workers.entry(call.worker).or_default().push(index as u32);
+        }
+    }
+    for list in workers.values_mut() {
+        list.sort_by_key(|&index| (calls.list[index as usize].start, index));
+    }
+    workers
+}
+
+fn uses(rank: &Rank, host: u32, storages: &[u64]) -> bool {
+    let Some(node) = rank.host.nodes.get(host as usize) else {
+        return false;
+    };
+    [node.storages_in, node.storages_out]
+        .iter()
+        .any(|&(from, to)| {
+            let used = &rank.host.storages[from as usize..to as usize];
+            used.iter().any(|storage| storages.contains(storage))
+        })
+}
+
+/// The segment of `segments` that holds `time`, its end included.
+pub(super) fn segment_at(segments: &[Segment], time: i64) -> Option<&Segment> {
+    let index = segments.partition_point(|segment| segment.to < time);
+    segments.get(index).filter(|segment| segment.from < time)
+}
+
+/// Finds the waits of the host for its own communication, and which calls were seen to block.
+pub(super) fn find(
+    rank: &Rank,
+    calls: &Calls,
+    segments: &[Vec<Segment>],
+    found: &mut Found,
+) -> (Vec<Wait>, Vec<bool>) {
+    let mut waits = Vec::new();
+    let mut blocked = vec![false; calls.list.len()];
+    let uses = Uses::new(rank, calls);
+    for (index, call) in calls.list.iter().enumerate() {
+        if call.on_device() {
+            continue;
+        }
+        let thread = rank.items[call.item as usize].thread;
+        let before = waits.len();
+        if call.is_message() {
+            match message(rank, call, index, &segments[thread as usize]) {
+                Some(wait) => {
+                    found.message_waits += 1;
+                    waits.push(wait);
+                }
+                None => found.unawaited += 1,
+            }
+        } else if call.asked.asynchronous == Some(false) {
+            found.blocking += 1;
+            waits.push(Wait {
+                thread,
+                from: rank.items[call.item as usize].end.min(call.done),
+                to: call.done,
+                source: Source::Call(index as u32),
+                into: NONE,
+            });
+        } else {
+            // A use long after the call was done, such as that of a later step, is not what ended a
+            // wait that times show.
+            let used = uses.first(rank, calls, index, segments);
+            let timed = match used {
+                Some(wait) if wait.from < wait.to => None,
+                _ => by_time(rank, call, index, &segments[thread as usize]),
+            };
+            match (timed, used) {
+                (Some(_), _) => found.by_time += 1,
+                (None, Some(wait)) if wait.into == NONE => found.first_use += 1,
+                (None, Some(_)) => found.wait_tensor += 1,
+                (None, None) => found.unawaited += 1,
+            }
+            waits.extend(timed.or(used));
+        }
+        if let [wait, ..] = waits[before..] {
+            blocked[index] = wait.to - wait.from > NOTICEABLE;
+        }
+    }
+    (waits, blocked)
+}
+
+/// The interval of a message ends when the program has waited for it, which it does between operators:
+/// one that ends in an operator's own time ended by itself.
+fn message(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Option<Wait> {
+    let segment = segment_at(segments, call.end);
+    let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
+    if owner.is_some_and(|item| item.role != Role::Annotation && item.end > call.end) {
+        return None;
+    }
+    let from = segment.map_or(call.end, |segment| segment.from);
+    Some(Wait {
+        thread: rank.items[call.item as usize].thread,
+        from: from.max(call.start),
+        to: call.end,
+        source: Source::Call(index as u32),
+        into: NONE,
+    })
+}
+
+/// A thread idled in Python's time until the call was done; right after it asked, a shorter time says
+/// as much.
+fn by_time(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Option<Wait> {
+    let at = segments.partition_point(|segment| segment.to < call.done);
+    let segment = segments
+        .get(at)
+        .filter(|segment| segment.from < call.done)?;
+    let idles = |segment: &Segment| {
+        let own = rank.items.get(segment.owner as usize);
+        own.is_none_or(|item| item.role == Role::Annotation)
+    };
+    let asker = rank.items[call.item as usize];
+    // Operators around the one that asks end behind it, and they do nothing else.
+    let ends_asking = |segment: &Segment| {
+        let owner = rank.items.get(segment.owner as usize);
+        owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
+    };
+    let before = segments[..at].iter().rev().take(DEEPEST);
+    let mut between = before.take_while(|segment| segment.to > asker.end);
+    let at_once =
+        segment.from >= asker.end && between.all(ends_asking) && segment.to - call.done < PROMPT;
+    let noticeable = if at_once { PROMPT } else { NOTICEABLE };
+    (idles(segment) && call.done - segment.from > noticeable && segment.to > call.done).then_some(
+        Wait {
+            thread: asker.thread,
+            from: segment.from,
+            to: call.done,
+            source: Source::Call(index as u32),
+            into: NONE,
+        },
+    )
+}
+
+/// Which items use storages that hold results of calls.
+pub(super) struct Uses(Vec<(u64, i64, u32)>);
+
+impl Uses {
+    /// Looks through all items for storages that calls write.
+    pub fn new(rank: &Rank, calls: &Calls) -> Self {
+        let mut wanted: Vec<u64> = calls
+            .list
+            .iter()
+            .flat_map(|c| c.asked.results.iter().copied())
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut uses = Vec::new();
+        for (i, item) in rank.items.iter().enumerate() {
+            let Some(node) = rank.host.nodes.get(item.host as usize) else {
+                continue;
+            };
+            for (from, to) in [node.storages_in, node.storages_out] {
+                for storage in &rank.host.storages[from as usize..to as usize] {
+                    if wanted.binary_search(storage).is_ok() {
+                        uses.push((*storage, item.start, i as u32));
+                    }
+                }
+            }
+        }
+        uses.sort_unstable();
+        uses.dedup();
+        Self(uses)
+    }
+
+    /// Items that use results of `call` and start after its operator, by start.
+    pub fn of<'a>(&'a self, rank: &'a Rank, call: &'a Call) -> impl Iterator<Item = u32> + 'a {
+        let asker = rank.items[call.item as usize];
+        let mut found: Vec<(i64, u32)> = call
+            .asked
+            .results
+            .iter()
+            .flat_map(|storage| {
+                let from = self
+                    .0
+                    .partition_point(|&(s, at, _)| (s, at) < (*storage, asker.end));
+                self.0[from..]
+                    .iter()
+                    .take_while(move |(s, _, _)| s == storage)
+                    .take(64)
+            })
+            .map(|&(_, at, item)| (at, item))
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, item)| item)
+    }
+
+    /// The wait in front of, or in, the first use of a call's result by a thread that is not its
+    /// worker.
+    fn first(
+        &self,
+        rank: &Rank,
+        calls: &Calls,
+        index: usize,
+        segments: &[Vec<Segment>],
+    ) -> Option<Wait> {
+        let call = &calls.list[index];
+        for i in self.of(rank, call) {
+            let item = &rank.items[i as usize];
+            if item.thread == call.worker {
+                continue;
+            }
+            let inside = rank
+                .item_name(item)
+                .ends_with("c10d_functional::wait_tensor");
+            if inside {
+                return (call.done <= item.end).then_some(Wait {
+                    thread: item.thread,
+                    from: item.start.min(call.done),
+                    to: call.done,
+                    source: Source::Call(index as u32),
+                    into: i,
+                });
+            }
+            // Views of a result that is not there yet do not wait for it.
+            if item.start < call.done {
+                continue;
+            }
+            let before = segment_at(&segments[item.thread as usize], item.start);
+            let from = before.map_or(call.done, |segment| segment.from.min(call.done));
+            let waited = before.is_some_and(|segment| segment.from < call.done);
+            return Some(Wait {
+                thread: item.thread,
+                from: if waited { from } else { item.start },
+                to: if waited { call.done } else { item.start },
+                source: Source::Call(index as u32),
+                into: NONE,
+            });
+        }
+        None
+    }
+}
+
+impl Act {
+    /// Whether every member has to come before any can go.
+    pub fn meets_all(self) -> bool {
+        matches!(self, Self::Collective(kind) if !kind.has_root())
+    }
+}
