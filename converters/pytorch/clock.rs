@@ -1,0 +1,211 @@
+//! How far the clocks of the ranks' hosts are apart.
+//!
+//! A collective that needs every member ends on all of them at about the same moment, so the difference
+//! of its ends on two ranks is the difference of their clocks plus what the ranks took to notice. The
+//! median over all collectives that two ranks share is the *estimate*. Causality bounds it: nobody can
+//! end before the last has started, and no message arrives before it was sent.
+//!
+//! Ranks on one host have one clock. Their estimate is noise, as long as it is small and zero lies
+//! within the bounds, and is not applied.
+
+use super::calls::{Call, Calls};
+use super::meet::Meetings;
+use super::rank::Rank;
+use std::collections::BTreeMap;
+
+/// What a rank's clock is found to be off by, against the reference, which is the first rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Offset {
+    /// What is added to the rank's times, ns.
+    pub applied: i64,
+    /// The median difference of ends, ns; zero without any.
+    pub estimate: i64,
+    /// The median of the distances from it, ns.
+    pub spread: i64,
+    /// What causality allows, ns.
+    pub bounds: (i64, i64),
+    /// How many collectives and messages spoke for it; zero means that nothing is known.
+    pub observed: u32,
+    /// Whether the rank is on the host of the rank it was compared with.
+    pub same_host: bool,
+}
+
+/// Estimates below this between ranks on one host are the noise of threads that are late to run, ns.
+const NOISE: i64 = 500_000;
+
+/// What two ranks saw of one another: differences of ends, and bounds on what to add to the second.
+#[derive(Clone, Debug)]
+struct Between {
+    differences: Vec<i64>,
+    bounds: (i64, i64),
+    observed: u32,
+}
+
+impl Default for Between {
+    fn default() -> Self {
+        Self {
+            differences: Vec::new(),
+            bounds: (i64::MIN / 4, i64::MAX / 4),
+            observed: 0,
+        }
+    }
+}
+
+/// Finds the offset of every rank.
+pub fn offsets(ranks: &[Rank], calls: &[Calls], meetings: &Meetings) -> Vec<Offset> {
+    let between = observe(calls, meetings);
+    let mut offsets = vec![Offset::default(); ranks.len()];
+    let mut known = vec![false; ranks.len()];
+    // From one known rank to the next, by the pair that met most often.
+    loop {
+        let next = between
+            .iter()
+            .filter(|((a, b), _)| known[*a as usize] != known[*b as usize])
+            .max_by_key(|((a, b), seen)| (seen.observed, std::cmp::Reverse((*a, *b))));
+        let Some((&(a, b), seen)) = next else {
+            match known.iter().position(|known| !known) {
+                // A rank that met no known one starts a set of its own, by its own clock.
+                Some(rank) => known[rank] = true,
+                None => return offsets,
+            }
+            continue;
+        };
+        let (from, to, sign) = if known[a as usize] {
+            (a, b, 1)
+        } else {
+            (b, a, -1)
+        };
+        let base = offsets[from as usize].applied;
+        let same_host = ranks[from as usize].kineto.host_name.is_some()
+            && ranks[from as usize].kineto.host_name == ranks[to as usize].kineto.host_name;
+        let mut own = estimate(seen, sign, same_host);
+        own.applied = own.applied.saturating_add(base);
+        offsets[to as usize] = own;
+        known[to as usize] = true;
+    }
+}
+
+fn estimate(seen: &Between, sign: i64, same_host: bool) -> Offset {
+    let mut differences: Vec<i64> = seen.differences.iter().map(|d| d * sign).collect();
+    let estimate = median(&mut differences);
+    let mut distances: Vec<i64> = differences
+        .iter()
+        .map(|d| d.saturating_sub(estimate).saturating_abs())
+        .collect();
+    let spread = median(&mut distances);
+    let bounds = match sign {
+        1 => seen.bounds,
+        _ => (-seen.bounds.1, -seen.bounds.0),
+    };
+    let possible = bounds.0 <= bounds.1;
+    let within = |offset: i64| !possible || (bounds.0 <= offset && offset <= bounds.1);
+    let noise =
+        same_host && within(0) && estimate.saturating_abs() <= NOISE.max(spread.saturating_mul(3));
+    let applied = match (noise, possible) {
+        (true, _) => 0,
+        (false, true) => estimate.clamp(bounds.0, bounds.1),
+        (false, false) => estimate,
+    };
+    Offset {
+        applied,
+        estimate,
+        spread,
+        bounds,
+        observed: seen.observed,
+        same_host,
+    }
+}
+
+fn observe(calls: &[Calls], meetings: &Meetings) -> BTreeMap<(u32, u32), Between> {
+    let mut between: BTreeMap<(u32, u32), Between> = BTreeMap::new();
+    let call = |at: (u32, u32)| -> &Call { &calls[at.0 as usize].list[at.1 as usize] };
+    for meeting in &meetings.collectives {
+        if meeting.kind.has_root() {
+            continue;
+        }
+        // Against the first member and the neighbour: all pairs would be quadratic in large groups,
+        // and a chain of neighbours reaches everybody.
+        let first = meeting.members[0];
+        let neighbours = meeting.members.windows(2).map(|pair| (pair[0], pair[1]));
+        let firsts = meeting.members.iter().skip(2).map(|&other| (first, other));
+        for (a, b) in neighbours.chain(firsts) {
+            let (a, b) = if a.0 < b.0 { (a, b) } else { (b, a) };
+            let seen = between.entry((a.0, b.0)).or_default();
+            let (one, other) = (call(a), call(b));
+            seen.differences.push(one.end - other.end);
+            seen.bounds.0 = seen.bounds.0.max(one.start - other.end);
+            seen.bounds.1 = seen.bounds.1.min(one.end - other.start);
+            seen.observed += 1;
+        }
+    }
+    for message in &meetings.messages {
+        let (send, receive) = (call(message.send), call(message.receive));
+        let (from, to) = (message.send.0, message.receive.0);
+        let seen = between.entry((from.min(to), from.max(to))).or_default();
+        seen.observed += 1;
+        // The receive ended after the send started, once the receiver's clock is put right.
+        let least = send.start - receive.end;
+        match from < to {
+            true => seen.bounds.0 = seen.bounds.0.max(least),
+            false => seen.bounds.1 = seen.bounds.1.min(-least),
+        }
+    }
+    // Messages alone give bounds and no estimate: the middle of what both directions allow.
+    for seen in between
+        .values_mut()
+        .filter(|seen| seen.differences.is_empty())
+    {
+        let (low, high) = seen.bounds;
+        if low > i64::MIN / 4 && high < i64::MAX / 4 {
+            seen.differences.push(low + (high - low) / 2);
+        }
+    }
+    between
+}
+
+fn median(values: &mut [i64]) -> i64 {
+    values.sort_unstable();
+    match values.len() {
+        0 => 0,
+        n if n % 2 == 1 => values[n / 2],
+        n => values[n / 2 - 1].saturating_add(values[n / 2].saturating_sub(values[n / 2 - 1]) / 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(differences: &[i64], bounds: (i64, i64)) -> Between {
+        Between {
+            differences: differences.to_vec(),
+            bounds,
+            observed: differences.len() as u32,
+        }
+    }
+
+    #[test]
+    fn the_estimate_is_the_median_within_what_causality_allows() {
+        // Ends differ by 3 ms give or take; one straggler of 9 ms does not move the median.
+        let ms = 1_000_000;
+        let seen = seen(
+            &[3 * ms, 3 * ms + 40, 9 * ms, 3 * ms - 20, 3 * ms + 5],
+            (ms, 4 * ms),
+        );
+        let offset = estimate(&seen, 1, false);
+        assert_eq!((offset.applied, offset.estimate), (3 * ms + 5, 3 * ms + 5));
+        // Distances 5, 35, 6 ms − 5, 25, 0: the median is 25.
+        assert_eq!(offset.spread, 25);
+        // Seen from the other side everything is turned round.
+        assert_eq!(estimate(&seen, -1, false).applied, -3 * ms - 5);
+    }
+
+    #[test]
+    fn one_host_has_one_clock_unless_causality_says_no() {
+        let noise = seen(&[200_000, -300_000, 250_000], (-1_000_000, 1_000_000));
+        assert_eq!(estimate(&noise, 1, true).applied, 0);
+        assert_eq!(estimate(&noise, 1, false).applied, 200_000);
+        let apart = seen(&[200_000, -300_000, 250_000], (150_000, 1_000_000));
+        assert_eq!(estimate(&apart, 1, true).applied, 200_000);
+    }
+}
