@@ -8,17 +8,31 @@
 //! Damage is an error with its byte. One kind of damage is repaired, because the tools write it
 //! themselves: names that were not escaped. Each such repair is reported.
 
+mod calls;
+mod clock;
+mod effort;
+mod emit;
+pub mod files;
 mod groups;
 pub mod host;
+mod job;
 pub mod kineto;
+mod link;
+mod meet;
+mod members;
 mod mend;
 mod number;
 mod python;
+mod rank;
 mod sniff;
 mod stream;
+pub mod summary;
 mod tensors;
+mod times;
+mod works;
 
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
+pub use job::{Options, RankTrace, convert, convert_bytes};
 pub use kineto::{Category, Flow, FlowKind, KinetoEvent, KinetoTrace, Track};
 pub use sniff::{Kind, sniff};
 

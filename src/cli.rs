@@ -8,6 +8,8 @@ use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+pub mod compare;
+pub mod convert;
 pub mod generate;
 pub mod load;
 pub mod machine;
@@ -21,8 +23,10 @@ pub mod replay;
     version,
     after_help = "\
 Examples:
+  chakram convert pytorch capture/ -o job
   chakram replay traces/data-parallel-8
   chakram replay job.0.et --machine dgx-h100x4 --absent mirror
+  chakram replay job --machine dgx-h100 --machine mi300x --compute roofline
   chakram generate data-parallel --ranks 64 --machine dgx-h100x8
   chakram machine list"
 )]
@@ -33,6 +37,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Convert(convert::ConvertArgs),
     Replay(replay::ReplayArgs),
     Generate(generate::GenerateArgs),
     Machine(machine::MachineArgs),
@@ -51,6 +56,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = io::BufWriter::new(io::stdout());
     let result = match &cli.command {
+        Command::Convert(args) => convert::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
         Command::Generate(args) => generate::run(args, &mut out),
         Command::Machine(args) => machine::run(args, &mut out),
@@ -82,7 +88,11 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
 /// 1 for a replay that went wrong and for output that could not be written, 2 for bad input.
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use crate::engine::ReplayError;
-    match error.downcast_ref::<ReplayError>() {
+    let replay = match error.downcast_ref::<compare::Failed>() {
+        Some(failed) => failed.first(),
+        None => error.downcast_ref::<ReplayError>(),
+    };
+    match replay {
         Some(ReplayError::Stuck(_) | ReplayError::TooLong) => 1,
         None if error.is::<io::Error>() => 1,
         _ => 2,

@@ -1,0 +1,425 @@
+//! Writing a rank's work as nodes of a trace.
+
+use super::calls::{Act, Calls};
+use super::effort::{Effort, Efforts};
+use super::kineto::Category;
+use super::members::Group;
+use super::rank::{NONE, Rank, Role};
+use super::times::Time;
+use super::works::{Doing, Lane, Work, Works};
+use crate::trace::scan::NodeView;
+use crate::trace::write::{Attribute, Extra, Io, TraceWriter, Value};
+use crate::trace::{Dtype, GroupName, Op, TraceError};
+use crate::units::Span;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::io::Write;
+
+/// What the nodes of a rank need of the job.
+pub struct Job<'a> {
+    /// The groups.
+    pub groups: &'a [Group],
+    /// How each call's time divides.
+    pub times: &'a [Time],
+    /// `comm_size` of each call, the root, and whether the other members are known.
+    pub meetings: &'a [Met],
+    /// When the job started, by this rank's clock, ns.
+    pub start: i64,
+    /// Whether nothing in the job ran on a device, so that the host is what computes.
+    pub host_computes: bool,
+}
+
+/// What a call's meeting says of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Met {
+    /// `comm_size`.
+    pub bytes: u64,
+    /// The root's rank.
+    pub root: Option<u32>,
+    /// Whether the others were found; a call without them is written as host work.
+    pub found: bool,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Written {
+    /// Nodes.
+    pub nodes: u64,
+    /// Dependencies.
+    pub causes: u64,
+}
+
+/// Streams of communication in flight are numbered from here, out of the way of threads.
+const FIRST_FLIGHT: i64 = 1000;
+
+/// The order in which pieces get their ids: by when they were asked for, as far as causes allow, and
+/// the calls of a rank as they were made.
+fn order(works: &Works, calls: &Calls) -> Vec<u32> {
+    // Calls that met are matched in the order of ids, so theirs is that in which they were made.
+    let made = works.of_call.iter().zip(&calls.list);
+    let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
+    let mut edges = works.causes.clone();
+    for (&work, call) in made.filter(|&(&work, _)| work != NONE) {
+        if let Some(before) = last.insert((call.group, call.is_message()), work) {
+            edges.push((before, work));
+        }
+    }
+    let order = sorted(works, edges);
+    match order.len() == works.list.len() {
+        true => order,
+        // A call that had ended before one that was made earlier began: causes go first.
+        false => sorted(works, works.causes.clone()),
+    }
+}
+
+/// The pieces so that `edges` go forward, by when they were asked for; without those on circles.
+fn sorted(works: &Works, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
+    let count = works.list.len();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut waiting = vec![0_u32; count];
+    let mut start = vec![0_u32; count + 1];
+    for &(cause, effect) in &edges {
+        waiting[effect as usize] += 1;
+        start[cause as usize + 1] += 1;
+    }
+    for i in 0..count {
+        start[i + 1] += start[i];
+    }
+    let key = |work: u32| {
+        (
+            works.list[work as usize].asked,
+            works.list[work as usize].begin,
+            work,
+        )
+    };
+    let mut ready: BinaryHeap<Reverse<(i64, i64, u32)>> = (0..count as u32)
+        .filter(|&work| waiting[work as usize] == 0)
+        .map(|work| Reverse(key(work)))
+        .collect();
+    let mut order = Vec::with_capacity(count);
+    while let Some(Reverse((.., work))) = ready.pop() {
+        order.push(work);
+        let (from, to) = (start[work as usize], start[work as usize + 1]);
+        for &(_, effect) in &edges[from as usize..to as usize] {
+            waiting[effect as usize] -= 1;
+            if waiting[effect as usize] == 0 {
+                ready.push(Reverse(key(effect)));
+            }
+        }
+    }
+    order
+}
+
+/// Writes the nodes of `rank`. `works` and `calls` are its own.
+pub fn write<W: Write>(
+    rank: &Rank,
+    calls: &Calls,
+    works: &Works,
+    job: &Job<'_>,
+    writer: &mut TraceWriter<W>,
+) -> Result<Written, TraceError> {
+    let order = order(works, calls);
+    let mut ids = vec![0_u64; works.list.len()];
+    for (place, &work) in order.iter().enumerate() {
+        ids[work as usize] = place as u64 + 2;
+    }
+    let mut written = Written::default();
+    let text = groups_json(rank, job.groups);
+    writer.write(&NodeView::declaring(1, &text), &[], &Extra::default())?;
+    written.nodes += 1;
+    let efforts = Efforts::new(rank);
+    let mut causes: Vec<u64> = Vec::new();
+    for &work in &order {
+        let piece = &works.list[work as usize];
+        causes.clear();
+        let mut since = job.start;
+        let from = works.causes.partition_point(|&(_, effect)| effect < work);
+        let own = works.causes[from..]
+            .iter()
+            .take_while(|&&(_, effect)| effect == work);
+        let mut first = true;
+        for &(cause, _) in own {
+            causes.push(ids[cause as usize]);
+            let end = end_of(works, calls, job, cause);
+            since = if first { end } else { since.max(end) };
+            first = false;
+        }
+        causes.sort_unstable();
+        let writing = Writing {
+            rank,
+            calls,
+            works,
+            job,
+            ids: &ids,
+            efforts: &efforts,
+        };
+        writing.node(
+            work,
+            piece,
+            ns(piece.begin.saturating_sub(since)),
+            &causes,
+            writer,
+        )?;
+        written.nodes += 1;
+        written.causes += causes.len() as u64;
+    }
+    Ok(written)
+}
+
+/// When a piece ends in a replay that goes as the capture went.
+fn end_of(works: &Works, calls: &Calls, job: &Job<'_>, work: u32) -> i64 {
+    let piece = &works.list[work as usize];
+    match piece.doing {
+        Doing::Call(call) => {
+            let time = &job.times[call as usize];
+            calls.list[call as usize]
+                .start
+                .saturating_add_unsigned(time.wait.saturating_add(time.transfer))
+        }
+        _ => piece.end,
+    }
+}
+
+/// What people call the lanes: the metadata attribute and the name.
+pub fn lane_names(rank: &Rank, works: &Works, host_computes: bool) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    for (index, thread) in rank.threads.iter().enumerate() {
+        let track = &rank.kineto.tracks[thread.track as usize];
+        let name = match track.name.is_empty() {
+            true => format!("thread {}", track.tid),
+            false => track.name.clone(),
+        };
+        let lane = index + 1;
+        if host_computes {
+            names.push((format!("lane.{lane}"), format!("{name}: work")));
+            names.push((format!("host_lane.{lane}"), format!("{name}: overhead")));
+        } else {
+            names.push((format!("host_lane.{lane}"), name));
+        }
+    }
+    let flights = works.list.iter().filter_map(|work| match work.lane {
+        Lane::Flight(lane) => Some(lane),
+        _ => None,
+    });
+    if let Some(last) = flights.max() {
+        let lanes = 0..=last;
+        names.extend(lanes.map(|lane| {
+            let number = FIRST_FLIGHT + i64::from(lane);
+            (
+                format!("lane.{number}"),
+                format!("communication {}", lane + 1),
+            )
+        }));
+    }
+    names
+}
+
+/// The declaration of a rank's groups, as PyTorch writes it.
+fn groups_json(rank: &Rank, groups: &[Group]) -> String {
+    let entries: Vec<serde_json::Value> = groups
+        .iter()
+        .filter(|group| group.ranks.contains(&rank.rank))
+        .map(|group| {
+            serde_json::json!({
+                "pg_name": group.name, "pg_desc": group.desc, "ranks": group.ranks,
+                "group_size": group.ranks.len(), "group_count": groups.len(),
+            })
+        })
+        .collect();
+    serde_json::Value::from(entries).to_string()
+}
+
+struct Writing<'a> {
+    rank: &'a Rank,
+    calls: &'a Calls,
+    works: &'a Works,
+    job: &'a Job<'a>,
+    ids: &'a [u64],
+    efforts: &'a Efforts,
+}
+
+impl Writing<'_> {
+    fn node<W: Write>(
+        &self,
+        work: u32,
+        piece: &Work,
+        delay: u64,
+        causes: &[u64],
+        writer: &mut TraceWriter<W>,
+    ) -> Result<(), TraceError> {
+        let mut extra = Extra::default();
+        let mut attributes: Vec<Attribute<'_>> = Vec::new();
+        let (item, name) = match piece.doing {
+            Doing::Item(item) => (item, self.rank.item_name(&self.rank.items[item as usize])),
+            Doing::Device(device) => {
+                let device = &self.rank.devices[device as usize];
+                attributes.push(("launch", self.id_of(device.launch)));
+                (NONE, self.rank.name(device.event))
+            }
+            Doing::Call(call) => {
+                let call = &self.calls.list[call as usize];
+                attributes.push(("launch", self.id_of(call.item)));
+                (NONE, self.rank.name(call.event))
+            }
+            Doing::End(_) => (NONE, "end of the thread"),
+        };
+        if let Some(item) = self.rank.items.get(item as usize) {
+            if item.parent != NONE {
+                attributes.push(("parent", self.id_of(item.parent)));
+            }
+            let event = &self.rank.kineto.events[item.event as usize];
+            if event.rf_id != 0 {
+                attributes.push(("rf_id", Value::Int(event.rf_id as i64)));
+            }
+            if let Some(node) = self.rank.host.nodes.get(item.host as usize) {
+                attributes.push(("et_id", Value::Int(node.id as i64)));
+                if node.seq_id >= 0 {
+                    attributes.push(("seq_id", Value::Int(node.seq_id)));
+                }
+                if node.fw_parent != 0 {
+                    attributes.push(("fw_parent", Value::Int(node.fw_parent as i64)));
+                }
+                attributes.push(("scope", Value::Int(i64::from(node.scope))));
+                let texts = &self.rank.host.texts;
+                extra.inputs = io(texts.get(node.shapes_in), texts.get(node.types_in));
+                extra.outputs = io(texts.get(node.shapes_out), texts.get(node.types_out));
+            }
+        }
+        let op = self.op(piece);
+        if let Doing::Call(call) = piece.doing {
+            let asked = &self.calls.list[call as usize].asked;
+            attributes.push(("in_bytes", Value::Uint(asked.bytes_in)));
+            attributes.push(("out_bytes", Value::Uint(asked.bytes_out)));
+        }
+        extra.attributes = &attributes;
+        let mut view = NodeView::new(self.ids[work as usize], name, op);
+        view.lane = Some(self.lane(piece));
+        view.delay = Span::from_ns(delay);
+        match piece.doing {
+            Doing::Call(call) => {
+                let time = &self.job.times[call as usize];
+                view.recorded = Span::from_ns(time.transfer);
+                if matches!(op, Op::Message { .. } | Op::Collective { .. }) {
+                    view.wait = Span::from_ns(time.wait);
+                    view.eager = time.eager;
+                }
+            }
+            _ => view.recorded = Span::from_ns(ns(piece.end - piece.begin)),
+        }
+        writer.write(&view, causes, &extra)
+    }
+
+    fn id_of(&self, item: u32) -> Value<'static> {
+        let work = self.works.of_item[item as usize];
+        Value::Int(self.ids.get(work as usize).map_or(0, |&id| id as i64))
+    }
+
+    fn lane(&self, piece: &Work) -> i64 {
+        match piece.lane {
+            Lane::Thread(thread) => i64::from(thread) + 1,
+            Lane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
+            Lane::Stream(stream) => stream,
+        }
+    }
+
+    fn op(&self, piece: &Work) -> Op<'_> {
+        match piece.doing {
+            Doing::End(_) => Op::Host,
+            Doing::Device(device) => self.kernel(device),
+            Doing::Item(item) => match self.rank.items[item as usize].role {
+                Role::Operator => self.operator(item),
+                _ => Op::Host,
+            },
+            Doing::Call(index) => self.communication(index),
+        }
+    }
+
+    /// The format that the operator `item` computes in: that of its first tensor.
+    fn dtype(&self, item: u32) -> Option<Dtype> {
+        let host = self.rank.items.get(item as usize)?.host;
+        let node = self.rank.host.nodes.get(host as usize)?;
+        let types = self.rank.host.texts.get(node.types_in);
+        let (_, rest) = types.split_once("Tensor(")?;
+        Dtype::from_name(rest.split_once(')')?.0)
+    }
+
+    /// An operator on the host. Where the host computes, those that do the work are kernels; the
+    /// others, such as views and operators that call others, are the framework's overhead.
+    fn operator(&self, item: u32) -> Op<'_> {
+        match self.efforts.of(item) {
+            Effort { flops, bytes } if self.job.host_computes && (flops > 0 || bytes > 0) => {
+                Op::Compute {
+                    flops,
+                    bytes,
+                    dtype: self.dtype(item),
+                }
+            }
+            _ => Op::Host,
+        }
+    }
+
+    fn kernel(&self, index: u32) -> Op<'_> {
+        let own = &self.rank.devices[index as usize];
+        let event = &self.rank.kineto.events[own.event as usize];
+        let operator = self.rank.items[own.launch as usize].parent;
+        let (effort, dtype) = match event.category {
+            Category::Kernel if self.efforts.carries(operator, index) => {
+                (self.efforts.of(operator), self.dtype(operator))
+            }
+            Category::Kernel => (Effort::default(), None),
+            _ => {
+                let bytes = event.bytes;
+                (Effort { flops: 0, bytes }, None)
+            }
+        };
+        Op::Compute {
+            flops: effort.flops,
+            bytes: effort.bytes,
+            dtype,
+        }
+    }
+
+    fn communication(&self, index: u32) -> Op<'_> {
+        let call = &self.calls.list[index as usize];
+        let met = &self.job.meetings[index as usize];
+        if !met.found {
+            return Op::Host;
+        }
+        let group = &self.job.groups[call.group as usize];
+        match call.act {
+            Act::Collective(kind) => Op::Collective {
+                kind,
+                bytes: met.bytes,
+                group: GroupName::from_text(&group.name),
+                root: met.root,
+                dimensions: None,
+                host: false,
+            },
+            act => Op::Message {
+                receive: act == Act::Receive,
+                peer: call
+                    .asked
+                    .peer
+                    .and_then(|peer| group.ranks.get(peer as usize).copied())
+                    .unwrap_or(u32::MAX),
+                tag: call.asked.tag,
+                bytes: call.asked.bytes_in.max(call.asked.bytes_out),
+                own: Some(self.rank.rank),
+                host: false,
+            },
+        }
+    }
+}
+
+fn io<'a>(shapes: &'a str, types: &'a str) -> Io<'a> {
+    Io {
+        values: "",
+        shapes,
+        types,
+    }
+}
+
+fn ns(difference: i64) -> u64 {
+    u64::try_from(difference).unwrap_or(0)
+}

@@ -1,0 +1,214 @@
+//! Which files are one job's captures, and which two belong to one rank.
+
+use super::sniff::{Kind, sniff};
+use crate::trace::TraceError;
+use crate::trace::error::Place;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The two files of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The rank that the names say, if they do; else their place among the pairs.
+    pub rank: u32,
+    /// The host trace.
+    pub host: PathBuf,
+    /// The Kineto trace.
+    pub kineto: PathBuf,
+}
+
+/// Finds the pairs among `paths`: files, and folders whose JSON files are meant. A host trace and a
+/// Kineto trace are a pair when their names hold the same rank; two files without a rank are one.
+///
+/// Fails when a file is neither, when one of a pair is missing, and when a rank has two of a kind.
+pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
+    let mut files = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => files.extend(list(path)?),
+            false => files.push((path.clone(), true)),
+        }
+    }
+    files.sort();
+    files.dedup();
+    let mut kinds = Vec::with_capacity(files.len());
+    for (path, named) in files {
+        kinds.push((sniff(&path)?, path, named));
+    }
+    let is = |kind: Kind| kinds.iter().any(|(k, ..)| *k == kind);
+    if is(Kind::Kineto) && !is(Kind::Host) {
+        let first = kinds.iter().find(|(kind, ..)| *kind == Kind::Kineto);
+        let path = first.map(|(_, path, _)| path.clone()).unwrap_or_default();
+        return Err(refused(
+            &path,
+            with_neighbour(
+                "there is no host trace for this Kineto trace, and only the host trace has \
+                 operators' arguments"
+                    .to_owned(),
+                &path,
+                &kinds,
+            ),
+            KINETO_ALONE,
+        ));
+    }
+    let mut found: BTreeMap<Option<u32>, (Option<PathBuf>, Option<PathBuf>)> = BTreeMap::new();
+    for (kind, path, named) in kinds.iter().cloned() {
+        let slot = found.entry(rank_of(&path)).or_default();
+        let slot = match kind {
+            Kind::Host => &mut slot.0,
+            Kind::Kineto => &mut slot.1,
+            // Folders hold other JSON too.
+            Kind::Other if !named => continue,
+            Kind::Other => {
+                return Err(refused(
+                    &path,
+                    "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
+                     (`traceEvents`)",
+                    "pass what ExecutionTraceObserver and export_chrome_trace wrote",
+                ));
+            }
+        };
+        if let Some(other) = slot {
+            return Err(refused(
+                &path,
+                format!(
+                    "{} is the same kind of file for the same rank",
+                    other.display()
+                ),
+                "pass the files of one run, each rank's host trace and Kineto trace; the rank is the \
+                 last number in the name, or after `rank`",
+            ));
+        }
+        *slot = Some(path);
+    }
+    found.retain(|_, pair| *pair != (None, None));
+    let mut out = Vec::new();
+    for (place, (rank, pair)) in found.into_iter().enumerate() {
+        let rank = rank.unwrap_or(place as u32);
+        match pair {
+            (Some(host), Some(kineto)) => out.push(Pair { rank, host, kineto }),
+            (Some(host), None) => {
+                let found = format!(
+                    "there is no Kineto trace of rank {rank} for this host trace, and only Kineto \
+                     has times"
+                );
+                return Err(refused(
+                    &host,
+                    with_neighbour(found, &host, &kinds),
+                    "pass the file that export_chrome_trace wrote in the same run",
+                ));
+            }
+            (None, Some(kineto)) => {
+                let found = format!(
+                    "there is no host trace of rank {rank} for this Kineto trace, and only the host \
+                     trace has operators' arguments"
+                );
+                return Err(refused(
+                    &kineto,
+                    with_neighbour(found, &kineto, &kinds),
+                    KINETO_ALONE,
+                ));
+            }
+            (None, None) => unreachable!("such pairs were left out"),
+        }
+    }
+    if out.is_empty() {
+        let path = paths.first().cloned().unwrap_or_default();
+        return Err(refused(
+            &path,
+            "no captures here",
+            "give a folder with host.0.json, kineto.0.json, host.1.json, …, or the files",
+        ));
+    }
+    Ok(out)
+}
+
+const KINETO_ALONE: &str = "capture with profile(execution_trace_observer=ExecutionTraceObserver()…); \
+                            Kineto traces alone are not converted";
+
+/// Adds to `found` which file beside `path` should be the other of its pair and cannot be told.
+fn with_neighbour(found: String, path: &Path, kinds: &[(Kind, PathBuf, bool)]) -> String {
+    let rank = rank_of(path);
+    let other = kinds
+        .iter()
+        .find(|(kind, other, _)| *kind == Kind::Other && rank_of(other) == rank);
+    match other {
+        Some((_, other, _)) => format!(
+            "{found}; {} is neither, it may be empty or cut short",
+            other.display()
+        ),
+        None => found,
+    }
+}
+
+/// JSON files right in a folder.
+fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
+    let io = |source| TraceError::io(folder.to_owned(), "list", source);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or("");
+        if path.is_file() && is_json(name) {
+            files.push((path, false));
+        }
+    }
+    Ok(files)
+}
+
+fn is_json(name: &str) -> bool {
+    [".json", ".json.gz", ".json.zst"]
+        .iter()
+        .any(|ending| name.ends_with(ending))
+}
+
+/// The rank in a file's name: the number after `rank`, or else the last number that stands alone, as
+/// in `host.3.json`, `kineto_3.json.gz`, `worker3`.
+fn rank_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let stem = name.split(".json").next()?;
+    let after = |word: &str| {
+        let at = stem.find(word)? + word.len();
+        let rest = stem[at..].trim_start_matches(['-', '_', '.', '=']);
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        rest[..digits].parse().ok()
+    };
+    if let Some(rank) = after("rank").or_else(|| after("worker")) {
+        return Some(rank);
+    }
+    let parts = stem.split(['.', '_', '-']);
+    parts
+        .filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+        .filter_map(|part| part.parse::<u32>().ok())
+        .next_back()
+}
+
+fn refused(path: &Path, found: impl Into<String>, hint: &str) -> TraceError {
+    let place = Place {
+        file: Some(path.to_owned()),
+        ..Place::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_hold_ranks() {
+        let rank = |name: &str| rank_of(Path::new(name));
+        assert_eq!(rank("run/host.3.json.zst"), Some(3));
+        assert_eq!(rank("device_12.json"), Some(12));
+        assert_eq!(
+            rank("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz"),
+            Some(34)
+        );
+        assert_eq!(rank("worker7.json"), Some(7));
+        assert_eq!(rank("trace.json"), None);
+    }
+}

@@ -1,0 +1,262 @@
+//! What a conversion read, linked, kept and left out, and what it had to infer.
+
+use super::calls::{Act, Calls};
+use super::clock::Offset;
+use super::emit::Written;
+use super::link::Link;
+use super::meet::Meetings;
+use super::members::{Group, Inferred};
+use super::rank::{Rank, Role};
+use super::times::{Odd, Time};
+use super::works::{Found, Works};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A conversion.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Summary {
+    /// Ranks of the job; captures may be of fewer.
+    pub world: u32,
+    /// Whether nothing ran on a device, so that operators on the host are what computes.
+    pub host_computes: bool,
+    /// The groups, with the collectives found in each.
+    pub groups: Vec<GroupSummary>,
+    /// Collectives by kind.
+    pub collectives: BTreeMap<&'static str, u64>,
+    /// Collectives whose members differ in size; priced by the largest.
+    pub uneven: u64,
+    /// Collectives with members that have no capture: waiting for those counts as transfer.
+    pub partial: u64,
+    /// Messages with both ends.
+    pub messages: u64,
+    /// Calls without the others', by reason.
+    pub alone: BTreeMap<&'static str, u64>,
+    /// What was odd about times.
+    pub odd: Odd,
+    /// Rank by rank.
+    pub ranks: Vec<RankSummary>,
+}
+
+/// A group.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct GroupSummary {
+    /// Its name.
+    pub name: String,
+    /// What it is for, as the program said.
+    pub desc: String,
+    /// Its members.
+    pub ranks: Vec<u32>,
+    /// Collectives in it.
+    pub collectives: u64,
+    /// Calls whose group the capture names.
+    pub named: u64,
+    /// Calls in it because there is no other group.
+    pub only: u64,
+    /// Calls in it because of the worker thread.
+    pub by_worker: u64,
+    /// Messages in it because their ends fit.
+    pub messages: u64,
+}
+
+/// A rank.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RankSummary {
+    /// Its number.
+    pub rank: u32,
+    /// The trace.
+    pub path: PathBuf,
+    /// Bytes of JSON read.
+    pub bytes: u64,
+    /// The version that the host trace states.
+    pub schema: String,
+    /// Host nodes, Kineto events, and pairs of them.
+    pub host_nodes: u64,
+    /// Kineto events that matter.
+    pub events: u64,
+    /// Host nodes that have their event.
+    pub linked: u64,
+    /// Host nodes that were left out, by reason.
+    pub host_left_out: Vec<(String, u64)>,
+    /// Kineto events that were left out, by reason.
+    pub events_left_out: Vec<(String, u64)>,
+    /// What was mended, by kind.
+    pub repairs: Vec<String>,
+    /// Operators, annotations, calls of the driver.
+    pub operators: u64,
+    /// Ranges that Python opened.
+    pub annotations: u64,
+    /// Calls into the driver of the device.
+    pub runtime: u64,
+    /// Kernels and copies.
+    pub device: u64,
+    /// Collective calls, sends and receives.
+    pub calls: (u64, u64, u64),
+    /// Names of operators that communicate and were never seen to run.
+    pub never_ran: Vec<String>,
+    /// Threads and streams.
+    pub lanes: (u64, u64),
+    /// How waits and other causes were found.
+    pub found: Found,
+    /// What was added to its clock and why.
+    pub offset: Offset,
+    /// What was written.
+    pub written: Written,
+    /// From the start of the job to the end of the rank's last event, ns.
+    pub captured_ns: i64,
+    /// From the start of the rank's first event to the end of its last, ns.
+    pub own_ns: i64,
+    /// Time in communication that was transfer, and that was waiting, ns.
+    pub transfer_ns: u64,
+    /// See there.
+    pub wait_ns: u64,
+}
+
+impl Summary {
+    /// What is known before the ranks are written.
+    pub fn new(
+        groups: &[Group],
+        inferred: &Inferred,
+        meetings: &Meetings,
+        odd: Odd,
+        world: u32,
+        host_computes: bool,
+    ) -> Self {
+        let mut collectives = BTreeMap::new();
+        let mut per_group = vec![0_u64; groups.len()];
+        for meeting in &meetings.collectives {
+            let (_, name, _) = crate::trace::CollectiveKind::ALL[meeting.kind as usize];
+            *collectives.entry(name).or_default() += 1;
+            per_group[meeting.group as usize] += 1;
+        }
+        let mut alone = BTreeMap::new();
+        for (_, reason) in &meetings.alone {
+            *alone.entry(*reason).or_default() += 1;
+        }
+        let of = |map: &BTreeMap<u32, u64>, i: usize| map.get(&(i as u32)).copied().unwrap_or(0);
+        let absent =
+            |m: &&super::meet::Meeting| m.members.len() < groups[m.group as usize].ranks.len();
+        let partial = meetings.collectives.iter().filter(absent).count() as u64;
+        let groups = groups.iter().enumerate().map(|(i, group)| GroupSummary {
+            name: group.name.clone(),
+            desc: group.desc.clone(),
+            ranks: group.ranks.clone(),
+            collectives: per_group[i],
+            named: of(&inferred.named, i),
+            only: if groups.len() == 1 { inferred.only } else { 0 },
+            by_worker: of(&inferred.by_worker, i),
+            messages: of(&inferred.messages, i),
+        });
+        Self {
+            world,
+            host_computes,
+            groups: groups.collect(),
+            collectives,
+            uneven: meetings.collectives.iter().filter(|m| m.uneven).count() as u64,
+            partial,
+            messages: meetings.messages.len() as u64,
+            alone,
+            odd,
+            ranks: Vec::new(),
+        }
+    }
+}
+
+impl RankSummary {
+    /// What was done with `rank`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a stage of the conversion"
+    )]
+    pub fn new(
+        rank: &Rank,
+        calls: &Calls,
+        works: &Works,
+        link: &Link,
+        offset: Offset,
+        written: Written,
+        captured_ns: i64,
+        times: &[Time],
+        path: &Path,
+    ) -> Self {
+        let role = |role: Role| rank.items.iter().filter(|item| item.role == role).count() as u64;
+        let kept = rank.items.len() as u64 + rank.flights.len() as u64;
+        let mut host_left_out = vec![
+            ("process and threads".to_owned(), link.roots),
+            ("without a Kineto event".to_owned(), link.host_only),
+        ];
+        let mut events_left_out = rank.kineto.left_out.clone();
+        let on_host = rank.kineto.events.iter().filter(|event| {
+            use super::kineto::Category::{Copy, Kernel, Set, Sync};
+            !matches!(event.category, Copy | Kernel | Set | Sync)
+        });
+        let outside = (on_host.count() as u64).saturating_sub(kept);
+        events_left_out.push(("outside the step".to_owned(), outside));
+        events_left_out.push(("on a device, without a launch".to_owned(), rank.unlaunched));
+        events_left_out.push(("communication nobody asked for".to_owned(), calls.orphans));
+        host_left_out.retain(|(_, count)| *count > 0);
+        events_left_out.retain(|(_, count)| *count > 0);
+        let mut streams: Vec<i64> = rank.devices.iter().map(|device| device.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let count =
+            |act: fn(&Act) -> bool| calls.list.iter().filter(|call| act(&call.act)).count() as u64;
+        let repairs = rank.host.repairs.listed.iter().map(|r| ("host trace", r));
+        let repairs = repairs.chain(
+            rank.kineto
+                .repairs
+                .listed
+                .iter()
+                .map(|r| ("Kineto trace", r)),
+        );
+        let repairs = repairs.map(|(file, repair)| {
+            let what = match repair.what {
+                super::RepairKind::Name => "a name that was not escaped",
+                super::RepairKind::Groups => "a list of groups that was cut short",
+            };
+            format!(
+                "{file}, byte {}: {what}: `{}`",
+                repair.offset,
+                crate::trace::shown(&repair.text)
+            )
+        });
+        Self {
+            rank: rank.rank,
+            path: path.to_owned(),
+            bytes: rank.host.bytes + rank.kineto.bytes,
+            schema: rank.host.schema.clone(),
+            host_nodes: rank.host.nodes.len() as u64,
+            events: rank.kineto.events.len() as u64,
+            linked: link.linked,
+            host_left_out,
+            events_left_out,
+            repairs: repairs.collect(),
+            operators: role(Role::Operator),
+            annotations: role(Role::Annotation),
+            runtime: role(Role::Runtime),
+            device: rank.devices.len() as u64,
+            calls: (
+                count(|act| matches!(act, Act::Collective(_))),
+                count(|act| *act == Act::Send),
+                count(|act| *act == Act::Receive),
+            ),
+            never_ran: calls
+                .never_ran
+                .iter()
+                .chain(&calls.unknown)
+                .cloned()
+                .collect(),
+            lanes: (rank.threads.len() as u64, streams.len() as u64),
+            found: works.found,
+            offset,
+            written,
+            captured_ns,
+            own_ns: works.span().1.saturating_sub(works.span().0),
+            transfer_ns: times
+                .iter()
+                .fold(0, |sum, time| sum.saturating_add(time.transfer)),
+            wait_ns: times
+                .iter()
+                .fold(0, |sum, time| sum.saturating_add(time.wait)),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `chakram convert`: captured traces in, traces out.
+
+use crate::converters::pytorch::{self, Options, files, summary::Summary};
+use clap::{Args, Subcommand, ValueEnum};
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+mod text;
+
+/// Convert captured framework traces
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    #[command(subcommand)]
+    source: Source,
+}
+
+#[derive(Debug, Subcommand)]
+enum Source {
+    Pytorch(PytorchArgs),
+}
+
+/// PyTorch host execution traces with the Kineto traces of the same run
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram convert pytorch capture/ -o job             host.0.json, kineto.0.json, host.1.json, …
+  chakram convert pytorch host.*.json.zst kineto.*.json.zst -o out/job --step 3
+  chakram replay job --machine dgx-h100 --comm recorded
+
+The files of a rank are recognised by their contents, the rank by the number in the name. Both files
+must come from one run: they are joined by record function id, which PyTorch 2.5 and later write.")]
+pub struct PytorchArgs {
+    /// Folders with captures, or their files: .json, .json.gz, .json.zst
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Write the traces to PREFIX.0.et, PREFIX.1.et, …
+    #[arg(short, long, value_name = "PREFIX")]
+    output: PathBuf,
+    /// Convert only the step of this number, ProfilerStep#N in the capture
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+    /// Compress the traces; ASTRA-sim reads plain ones only
+    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
+    compress: Option<CompressArg>,
+    /// Read this many ranks at once; all processors by default
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// How the summary is printed
+    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
+    format: FormatArg,
+}
+
+/// How the traces are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompressArg {
+    /// zstd
+    Zst,
+    /// gzip
+    Gz,
+}
+
+/// How the summary is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatArg {
+    /// For reading
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Does what `args` ask for and prints a summary to `out`.
+///
+/// # Errors
+///
+/// Captures that cannot be read or do not belong together, and output that cannot be written.
+pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let Source::Pytorch(args) = &args.source;
+    let pairs = files::pairs(&args.paths)?;
+    let options = Options {
+        step: args.step,
+        threads: args.threads,
+    };
+    let ending = match args.compress {
+        None => "",
+        Some(CompressArg::Zst) => ".zst",
+        Some(CompressArg::Gz) => ".gz",
+    };
+    let path = |rank: u32| PathBuf::from(format!("{}.{rank}.et{ending}", args.output.display()));
+    let show = io::stderr().is_terminal();
+    let progress = |done: usize, of: usize| {
+        if show {
+            let _ = write!(io::stderr(), "\rreading captures: {done} of {of} ranks");
+        }
+    };
+    let converted = pytorch::convert(&pairs, &options, &path, &progress);
+    if show {
+        let _ = write!(io::stderr(), "\r{:40}\r", "");
+    }
+    let summary: Summary = converted?;
+    match args.format {
+        FormatArg::Text => text::write(&summary, out)?,
+        FormatArg::Json => {
+            serde_json::to_writer_pretty(&mut *out, &summary)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,326 @@
+//! The summary of a conversion, for reading.
+
+use crate::converters::pytorch::summary::{RankSummary, Summary};
+use std::io::{self, Write};
+
+/// How many ranks a table shows.
+const SHOWN: usize = 16;
+
+fn more(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+    match ranks.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        rest => writeln!(out, "  … {rest} more: --format json"),
+    }
+}
+
+/// Prints `summary`.
+pub fn write(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let ranks = &summary.ranks;
+    let sum = |of: fn(&RankSummary) -> u64| ranks.iter().map(of).sum::<u64>();
+    writeln!(
+        out,
+        "{} of {} ranks, {:.1} MB of JSON: {} nodes, {} dependencies in {}",
+        ranks.len(),
+        summary.world,
+        sum(|r| r.bytes) as f64 / 1e6,
+        count(sum(|r| r.written.nodes)),
+        count(sum(|r| r.written.causes)),
+        paths(ranks),
+    )?;
+    if summary.host_computes {
+        writeln!(
+            out,
+            "nothing ran on a device: operators on the host are what computes"
+        )?;
+    }
+    linked(ranks, out)?;
+    groups(summary, out)?;
+    times(ranks, out)?;
+    waits(ranks, out)?;
+    notes(summary, out)
+}
+
+fn paths(ranks: &[RankSummary]) -> String {
+    match ranks {
+        [] => String::new(),
+        [only] => only.path.display().to_string(),
+        [first, .., last] => format!("{} to {}", first.path.display(), last.path.display()),
+    }
+}
+
+fn linked(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "\nRANK        host nodes      linked   operators       marks     runtime      device   nodes"
+    )?;
+    for rank in ranks.iter().take(SHOWN) {
+        writeln!(
+            out,
+            "  {:<8}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>8}",
+            rank.rank,
+            count(rank.host_nodes),
+            count(rank.linked),
+            count(rank.operators),
+            count(rank.annotations),
+            count(rank.runtime),
+            count(rank.device),
+            count(rank.written.nodes),
+        )?;
+    }
+    more(ranks, out)?;
+    let mut reasons: Vec<(String, u64)> = Vec::new();
+    for rank in ranks {
+        let host = rank.host_left_out.iter();
+        let host = host.map(|(reason, n)| (format!("host nodes: {reason}"), *n));
+        let events = rank.events_left_out.iter();
+        let events = events.map(|(reason, n)| (format!("events: {}", spoken(reason)), *n));
+        for (reason, n) in host.chain(events) {
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, total)) => *total += n,
+                None => reasons.push((reason, n)),
+            }
+        }
+    }
+    let reasons: Vec<String> = reasons
+        .iter()
+        .map(|(reason, n)| format!("{} {reason}", count(*n)))
+        .collect();
+    wrapped(out, "  left out: ", &reasons)
+}
+
+/// What people call Kineto's categories and phases that are not kept.
+fn spoken(reason: &str) -> &str {
+    match reason {
+        "M" => "names of tracks",
+        "i" => "instants",
+        "Trace" => "the profiler's span",
+        other => other,
+    }
+}
+
+fn groups(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "\nGROUP")?;
+    for group in &summary.groups {
+        let mut how = Vec::new();
+        let mut say = |n: u64, what: &str| {
+            if n > 0 {
+                how.push(format!("{} {what}", count(n)));
+            }
+        };
+        say(group.named, "calls name it");
+        say(group.only, "inferred: it is the only group");
+        say(group.by_worker, "inferred from worker threads");
+        say(group.messages, "messages inferred: their ends fit");
+        let desc = match group.desc.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", group.desc),
+        };
+        if how.is_empty() {
+            how.push("unused".to_owned());
+        }
+        let start = format!(
+            "  {}{desc}, ranks {}: {}; ",
+            group.name,
+            ranges(&group.ranks),
+            some(group.collectives, "collective")
+        );
+        wrapped(out, &start, &how)?;
+    }
+    let mut kinds: Vec<String> = summary
+        .collectives
+        .iter()
+        .map(|(kind, n)| format!("{kind} {}", count(*n)))
+        .collect();
+    if summary.messages > 0 {
+        kinds.push(format!("messages {}", count(summary.messages)));
+    }
+    wrapped(out, "  ", &kinds)
+}
+
+fn times(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "\nRANK          captured   starts at    transfer     waiting   clock moved    estimate  spread"
+    )?;
+    for rank in ranks.iter().take(SHOWN) {
+        let offset = &rank.offset;
+        let clock = match offset.observed {
+            0 => format!("{:>14}{:>12}{:>8}", "-", "-", "-"),
+            _ => format!(
+                "{:>14}{:>12}{:>8}",
+                signed(offset.applied),
+                signed(offset.estimate),
+                signed(offset.spread).trim_start_matches('+'),
+            ),
+        };
+        writeln!(
+            out,
+            "  {:<8}{:>12}{:>12}{:>12}{:>12}{clock}",
+            rank.rank,
+            ms(rank.own_ns),
+            ms(rank.captured_ns - rank.own_ns),
+            ms(rank.transfer_ns as i64),
+            ms(rank.wait_ns as i64),
+        )?;
+    }
+    more(ranks, out)?;
+    writeln!(
+        out,
+        "  all in ms; estimate: median of collective ends against another rank"
+    )
+}
+
+fn waits(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+    let mut said = Vec::new();
+    let mut say = |of: fn(&RankSummary) -> u64, what: &str| {
+        let n: u64 = ranks.iter().map(of).sum();
+        if n > 0 {
+            said.push(format!("{} {what}", count(n)));
+        }
+    };
+    say(|r| r.found.blocking, "by callers that block");
+    say(|r| r.found.message_waits, "for messages");
+    say(|r| r.found.wait_tensor, "in wait_tensor");
+    say(|r| r.found.first_use, "before the result's first use");
+    say(|r| r.found.by_time, "that only the times show");
+    say(|r| r.found.device_syncs, "of the host for a device");
+    say(|r| r.found.stream_waits, "between streams");
+    say(|r| r.found.handoffs, "of threads for one another");
+    say(|r| r.found.unawaited, "calls that nothing waits for");
+    writeln!(out, "\nWAITS")?;
+    wrapped(out, "  ", &said)
+}
+
+fn notes(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let mut notes = Vec::new();
+    for (reason, n) in &summary.alone {
+        notes.push(format!(
+            "{} communication calls are {reason} and count as host work",
+            count(*n)
+        ));
+    }
+    if summary.partial > 0 {
+        notes.push(format!(
+            "members without a capture in {}: waiting for those counts as transfer",
+            some(summary.partial, "collective")
+        ));
+    }
+    if summary.uneven > 0 {
+        notes.push(format!(
+            "members of different sizes in {}: the largest is what counts",
+            some(summary.uneven, "collective")
+        ));
+    }
+    if summary.odd.early > 0 {
+        notes.push(format!(
+            "{} members ended up to {} ms before the last had started; their transfer counts as zero",
+            count(summary.odd.early),
+            ms(summary.odd.most as i64)
+        ));
+    }
+    if summary.odd.estimated > 0 {
+        notes.push(format!(
+            "{} ends of messages nobody blocked for have the transfer of others of their size",
+            count(summary.odd.estimated)
+        ));
+    }
+    for rank in &summary.ranks {
+        if let [first, ..] = &rank.never_ran[..] {
+            notes.push(format!(
+                "rank {}: {} communication operators were never seen to run, the first `{first}`",
+                rank.rank,
+                count(rank.never_ran.len() as u64)
+            ));
+        }
+        if rank.found.cut > 0 {
+            notes.push(format!(
+                "rank {}: {} causes contradicted the times and were left out",
+                rank.rank,
+                count(rank.found.cut)
+            ));
+        }
+        notes.extend(
+            rank.repairs
+                .iter()
+                .map(|repair| format!("rank {}: mended {repair}", rank.rank)),
+        );
+        if rank.offset.observed == 0 && rank.rank != summary.ranks[0].rank {
+            notes.push(format!(
+                "rank {}: nothing says how its clock goes; taken as it is",
+                rank.rank
+            ));
+        }
+    }
+    if notes.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nNOTES")?;
+    notes.iter().try_for_each(|note| writeln!(out, "  {note}"))
+}
+
+/// Joins `parts` by commas into lines of at most 100 columns.
+fn wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()> {
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let mut line = start.to_owned();
+    for (i, part) in parts.iter().enumerate() {
+        let comma = if i + 1 < parts.len() { "," } else { "" };
+        if line.len() + part.len() + 1 > 100 && line.trim().len() > start.trim().len() {
+            writeln!(out, "{}", line.trim_end())?;
+            line = " ".repeat(start.len().min(12));
+        }
+        line += part;
+        line += comma;
+        line.push(' ');
+    }
+    writeln!(out, "{}", line.trim_end())
+}
+
+/// `1 collective`, `2 collectives`.
+fn some(n: u64, what: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", count(n))
+}
+
+fn ms(ns: i64) -> String {
+    format!("{:.3}", ns as f64 / 1e6)
+}
+
+fn signed(ns: i64) -> String {
+    format!("{:+.3}", ns as f64 / 1e6)
+}
+
+fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `0-3,8` for ranks 0, 1, 2, 3 and 8.
+fn ranges(ranks: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match parts.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
+            _ => parts.push((rank, rank)),
+        }
+    }
+    let parts: Vec<String> = parts
+        .iter()
+        .map(|(from, to)| {
+            if from == to {
+                from.to_string()
+            } else {
+                format!("{from}-{to}")
+            }
+        })
+        .collect();
+    parts.join(",")
+}
