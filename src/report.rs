@@ -5,6 +5,7 @@
 
 pub mod breakdown;
 pub mod collectives;
+pub mod compare;
 pub mod csv;
 pub mod json;
 pub mod operators;
@@ -13,8 +14,9 @@ pub mod summary;
 pub mod text;
 pub mod timeline;
 
-pub use breakdown::{Breakdown, Part};
+pub use breakdown::{Breakdown, Charged, Part};
 pub use collectives::Collectives;
+pub use compare::{Column, Comparison};
 pub use operators::Operators;
 pub use summary::{Report, replay};
 pub use timeline::Timeline;
@@ -58,12 +60,21 @@ pub trait Observer {
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
     /// `node` is complete.
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
+    /// All that the collective `node` waits for have arrived, and its transfer begins; of an issued one.
+    fn began(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// All members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);
     /// All that `node` waits for is complete, and its delay begins; nodes without one are not told of.
     fn delayed(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+}
+
+/// Nobody.
+impl Observer for () {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
 /// An observer that is there only if it was asked for.
@@ -78,6 +89,12 @@ impl<O: Observer> Observer for Option<O> {
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
         if let Some(observer) = self {
             observer.completed(now, instance, node, kind);
+        }
+    }
+    #[inline]
+    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if let Some(observer) = self {
+            observer.began(now, instance, node);
         }
     }
     #[inline]
@@ -110,6 +127,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
         self.0.completed(now, instance, node, kind);
         self.1.completed(now, instance, node, kind);
+    }
+    #[inline]
+    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        self.0.began(now, instance, node);
+        self.1.began(now, instance, node);
     }
     #[inline]
     fn collective(&mut self, record: &CollectiveRecord) {

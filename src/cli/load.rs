@@ -53,6 +53,23 @@ pub enum AbsentArg {
     Mirror,
 }
 
+impl JobArgs {
+    /// The size of a mirrored job that does not say its own, on machines of this many NPUs: that of the
+    /// machine, which must be one.
+    pub fn npus(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
+        let first = machines.next().unwrap_or(0);
+        let other = machines.find(|&npus| npus != first);
+        match other.filter(|_| self.absent == AbsentArg::Mirror && self.ranks.is_none()) {
+            None => Ok(first),
+            Some(other) => Err(format!(
+                "--absent mirror: a job as large as the machine is not one job on {first} and on \
+                 {other} NPUs\n  try: --ranks {}",
+                first.min(other)
+            )),
+        }
+    }
+}
+
 impl DepsArg {
     fn policy(self) -> Dependencies {
         match self {

@@ -7,7 +7,7 @@ use crate::ids::Npu;
 use crate::machine::{Machine, source};
 use crate::report::csv::Table;
 use crate::report::json::Input;
-use crate::report::{self, Report, text::Style};
+use crate::report::{self, Comparison, Report, text::Style};
 use crate::trace::TraceError;
 use crate::trace::file::Compressor;
 use crate::trace::write::NewFile;
@@ -102,6 +102,8 @@ pub enum TableArg {
     Collectives,
     /// Operators by name
     Operators,
+    /// A row per machine; what several machines print if nothing else is asked for
+    Compare,
 }
 
 fn parse_compute(text: &str) -> Result<ComputeModel, String> {
@@ -130,8 +132,20 @@ impl RunArgs {
         self.format == Format::Json
     }
 
-    /// Refuses options that would do nothing.
-    pub fn check(&self) -> Result<(), String> {
+    /// Refuses options that would do nothing, of a command that replays on several machines or on one.
+    pub fn check(&self, several: bool) -> Result<(), String> {
+        if self.compares() && !several {
+            return Err(
+                "--table compare is for machines that `chakram replay` compares".to_owned(),
+            );
+        }
+        if self.timeline.is_some() && several {
+            return Err(
+                "--timeline draws one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                    .to_owned(),
+            );
+        }
         if self.table.is_some() && self.format != Format::Csv {
             return Err("--table needs --format csv".to_owned());
         }
@@ -201,14 +215,8 @@ impl RunArgs {
         inputs: &[Input],
         to: &mut Destination<'_>,
     ) -> Result<(), Box<dyn Error>> {
-        let options = Options {
-            compute: self.compute,
-            comm: self.comm.policy(),
-            absent,
-            map: self.map.clone().map(|map| map.0),
-            stepwise: self.stepwise,
-        };
-        let prepared = Prepared::new(workload, machine, &options).map_err(ReplayError::from)?;
+        let prepared =
+            Prepared::new(workload, machine, &self.options(absent)).map_err(ReplayError::from)?;
         let picture = self.timeline.as_deref().map(Picture::create).transpose()?;
         let timeline = picture.map(|picture| report::Timeline::new(&prepared, picture));
         let (report, timeline) = report::replay(&prepared, timeline)?;
@@ -217,17 +225,23 @@ impl RunArgs {
             let file = written.map_err(|source| TraceError::io(path.clone(), "write", source))?;
             file.commit()?;
         }
-        let terminal = matches!(to, Destination::Stdout(_)) && io::stdout().is_terminal();
-        let text = self.render(&report, name, absent, inputs, terminal);
-        match to {
-            Destination::Stdout(out) => out.write_all(text.as_bytes())?,
-            Destination::File(path) => {
-                let mut file = NewFile::create(path)?;
-                file.write_all(text.as_bytes())?;
-                file.commit()?;
-            }
+        to.write(&self.render(&report, name, absent, inputs, to.style()))
+    }
+
+    /// What the engine is asked for.
+    pub fn options(&self, absent: Absent) -> Options {
+        Options {
+            compute: self.compute,
+            comm: self.comm.policy(),
+            absent,
+            map: self.map.clone().map(|map| map.0),
+            stepwise: self.stepwise,
         }
-        Ok(())
+    }
+
+    /// Whether the table that compares machines is asked for.
+    pub fn compares(&self) -> bool {
+        self.table == Some(TableArg::Compare)
     }
 
     fn render(
@@ -236,43 +250,115 @@ impl RunArgs {
         name: &str,
         absent: Absent,
         inputs: &[Input],
-        terminal: bool,
+        style: Style,
+    ) -> String {
+        match self.format {
+            Format::Text => report::text::render(report, name, &self.basis_text(), style),
+            Format::Json => {
+                let value = report::json::render(report, self.options_json(absent), inputs);
+                format!("{value:#}\n")
+            }
+            Format::Csv => report::csv::render(report, self.table().unwrap_or_default()),
+        }
+    }
+
+    /// Renders what several machines made of one job.
+    pub fn render_comparison(
+        &self,
+        comparison: &Comparison<'_>,
+        absent: Absent,
+        inputs: &[Input],
+        style: Style,
     ) -> String {
         match self.format {
             Format::Text => {
-                let style = match terminal {
-                    true => Style::coloured(),
-                    false => Style::default(),
+                let basis = match self.comm {
+                    CommArg::Model => {
+                        format!("{}, communication by the network", self.basis_text())
+                    }
+                    _ => self.basis_text(),
                 };
-                report::text::render(report, name, &self.basis_text(), style)
+                report::compare::text(comparison, &basis, &self.notes(), style)
             }
             Format::Json => {
-                let mut options = Map::new();
-                options.insert("compute".to_owned(), self.compute_name().into());
-                let comm = self.comm.policy().to_string();
-                options.insert("comm".to_owned(), comm.into());
-                let absent = match absent {
-                    Absent::Refuse => "refuse",
-                    Absent::Mirror => "mirror",
-                };
-                options.insert("absent".to_owned(), absent.into());
-                options.insert("stepwise".to_owned(), self.stepwise.into());
-                if let Some(map) = &self.map {
-                    let npus: Vec<Value> = map.0.iter().map(|npu| npu.0.into()).collect();
-                    options.insert("map".to_owned(), npus.into());
-                }
-                let value = report::json::render(report, options, inputs);
+                let options = self.options_json(absent);
+                let value = report::compare::json(comparison, options, inputs);
                 format!("{value:#}\n")
             }
-            Format::Csv => report::csv::render(
-                report,
-                match self.table {
-                    None | Some(TableArg::Npus) => Table::Npus,
-                    Some(TableArg::Collectives) => Table::Collectives,
-                    Some(TableArg::Operators) => Table::Operators,
-                },
-            ),
+            Format::Csv => report::compare::csv(comparison, self.table()),
         }
+    }
+
+    /// What is the same on all machines because it was asked for so.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.compute != ComputeModel::Roofline {
+            notes.push(
+                "kernels last equally long on all machines; --compute roofline prices them for each"
+                    .to_owned(),
+            );
+        }
+        if self.comm != CommArg::Model {
+            notes.push(format!(
+                "communication lasts as {} on all machines; --comm model asks the network of each",
+                self.comm.policy()
+            ));
+        }
+        notes
+    }
+
+    fn options_json(&self, absent: Absent) -> Map<String, Value> {
+        let mut options = Map::new();
+        options.insert("compute".to_owned(), self.compute_name().into());
+        let comm = self.comm.policy().to_string();
+        options.insert("comm".to_owned(), comm.into());
+        let absent = match absent {
+            Absent::Refuse => "refuse",
+            Absent::Mirror => "mirror",
+        };
+        options.insert("absent".to_owned(), absent.into());
+        options.insert("stepwise".to_owned(), self.stepwise.into());
+        if let Some(map) = &self.map {
+            let npus: Vec<Value> = map.0.iter().map(|npu| npu.0.into()).collect();
+            options.insert("map".to_owned(), npus.into());
+        }
+        options
+    }
+
+    /// The table of single reports that is asked for.
+    fn table(&self) -> Option<Table> {
+        match self.table {
+            None | Some(TableArg::Compare) => None,
+            Some(TableArg::Npus) => Some(Table::Npus),
+            Some(TableArg::Collectives) => Some(Table::Collectives),
+            Some(TableArg::Operators) => Some(Table::Operators),
+        }
+    }
+}
+
+impl Destination<'_> {
+    /// What suits it.
+    pub fn style(&self) -> Style {
+        match self {
+            Self::Stdout(_) if io::stdout().is_terminal() => Style::coloured(),
+            _ => Style::default(),
+        }
+    }
+
+    /// Writes all of a report.
+    pub fn write(&mut self, text: &str) -> Result<(), Box<dyn Error>> {
+        match self {
+            Self::Stdout(out) => {
+                out.write_all(text.as_bytes())?;
+                out.flush()?;
+            }
+            Self::File(path) => {
+                let mut file = NewFile::create(path)?;
+                file.write_all(text.as_bytes())?;
+                file.commit()?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,11 +1,13 @@
-//! `chakram replay`: traces and a machine in, a report out.
+//! `chakram replay`: traces and a machine in, a report out; or several machines, and a comparison.
 
+use super::compare::{Failed, compare};
 use super::load::{self, JobArgs};
 use super::output::{Destination, RunArgs, load_machine};
 use crate::trace::file::RankFile;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,18 +19,28 @@ Examples:
   chakram replay run7/job --machine dgx-h100x4        files run7/job.0.et, run7/job.1.et, …
   chakram replay job.0.et --machine dgx-a100 --absent mirror
   chakram replay traces/data-parallel-8 --machine tpu-v4 --compute roofline
+  chakram replay traces/data-parallel-8 -m dgx-a100 -m dgx-h100 -m mi300x --compute roofline
+                                                      which machine, and why
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
   chakram replay run7/job -m dgx-h100x4 --comm captured           does the conversion keep the capture?
   chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms   who waits if rank 3 is late?
+
+Several machines: one comparison against the first of them. --format csv prints a row per machine,
+and other tables with the machine in front; --format json all reports and what moved between them.
+Where a replay is refused or stuck, the others are compared and the exit code is its own.
 
 Exit codes: 0 every node of every rank completed, 1 the replay is stuck, 2 bad input")]
 pub struct ReplayArgs {
     /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// A machine from `chakram machine list`, or a file; machine.toml beside the traces by default
+    /// A machine from `chakram machine list`, or a file; machine.toml beside the traces by default; given
+    /// more than once, the machines are compared
     #[arg(short, long, value_name = "MACHINE")]
-    machine: Option<String>,
+    machine: Vec<String>,
+    /// How many of several machines replay at once; as many as there are cores by default
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
@@ -47,31 +59,61 @@ const CASE_MACHINE: &str = "machine.toml";
 ///
 /// Bad input, a replay that is stuck, or output that cannot be written.
 pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    args.run.check()?;
+    let several = args.machine.len() > 1;
+    args.run.check(several || args.run.compares())?;
+    if let (Some(_), false) = (args.threads, several) {
+        return Err("--threads is for several machines".into());
+    }
     let files = load::find(&args.traces)?;
-    let machine = match &args.machine {
-        Some(machine) => machine.clone(),
-        None => case_machine(&args.traces)?,
+    let named = match args.machine.is_empty() {
+        false => args.machine.clone(),
+        true => vec![case_machine(&args.traces)?],
     };
+    if let Some((_, twice)) = (1..)
+        .zip(&named)
+        .find(|(i, name)| named[*i..].contains(name))
+    {
+        return Err(format!("--machine {twice} is given twice").into());
+    }
     let hash = args.run.wants_hashes();
-    let (machine, machine_input) = load_machine(&machine, hash)?;
-    let npus = machine.topology().npus();
+    let loaded = named.iter().map(|name| load_machine(name, hash));
+    let loaded: Vec<_> = loaded.collect::<Result<_, _>>()?;
+    let (machines, machine_inputs): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
+    let npus = machines.iter().map(|machine| machine.topology().npus());
+    let npus = args.job.npus(npus)?;
     let job = load::job(&files, &args.job, npus, hash)?;
     let mut inputs = job.inputs;
-    inputs.extend(machine_input);
+    inputs.extend(machine_inputs.into_iter().flatten());
     let absent = args.job.absent.policy();
     let mut to = match args.output == Path::new("-") {
         true => Destination::Stdout(out),
         false => Destination::File(&args.output),
     };
-    args.run.replay(
-        &job.workload,
-        &name_of(&args.traces, &files),
-        &machine,
-        absent,
-        &inputs,
-        &mut to,
-    )?;
+    let title = name_of(&args.traces, &files);
+    match &machines[..] {
+        [machine] if !args.run.compares() => {
+            let (run, workload) = (&args.run, &job.workload);
+            run.replay(workload, &title, machine, absent, &inputs, &mut to)?;
+        }
+        _ => {
+            let options = args.run.options(absent);
+            let comparison = compare(
+                &job.workload,
+                &title,
+                &named,
+                &machines,
+                &options,
+                args.threads,
+            );
+            let text = args
+                .run
+                .render_comparison(&comparison, absent, &inputs, to.style());
+            if comparison.reference().is_some() {
+                to.write(&text)?;
+            }
+            Failed::check(comparison)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

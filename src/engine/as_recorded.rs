@@ -114,6 +114,7 @@ impl<O: Observer> Engine<'_, O> {
             if !(all || follows || self.is_alone(instance, node)) {
                 continue;
             }
+            self.observer.began(now, instance, node);
             let end = self.last(now, instance, node);
             let transfer = self.instances[instance as usize].graph.recorded(node);
             let run = &mut self.runs[id as usize];

@@ -69,6 +69,14 @@ impl<O: Observer> Engine<'_, O> {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let all = run.arrived == group.present;
+        if all {
+            for (rank, &node) in group.members.iter().zip(&run.nodes) {
+                let instance = self.plan.instance_of[rank.index()];
+                if instance != NONE {
+                    self.observer.began(now, instance, NodeIndex(node));
+                }
+            }
+        }
         if all
             && run.first == now
             && !self.stepwise

@@ -18,23 +18,47 @@ pub enum Table {
 /// Renders one table of `report`; times are in whole picoseconds.
 pub fn render(report: &Report, table: Table) -> String {
     let mut out = String::new();
-    let written = match table {
-        Table::Npus => npus(&mut out, report),
-        Table::Collectives => collectives(&mut out, report),
-        Table::Operators => operators(&mut out, report),
-    };
-    written.expect("a string grows as needed");
+    write(&mut out, [(None, report)].into_iter(), table).expect("a string grows as needed");
     out
 }
 
-fn npus(out: &mut String, report: &Report) -> std::fmt::Result {
-    writeln!(
-        out,
-        "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,makespan_ps,\
-         communicating_ps,finish_ps,captured_ps,difference_percent"
-    )?;
+/// Writes one table of reports with one header, each with the name of its machine in front if it has
+/// one.
+pub(super) fn write<'a>(
+    out: &mut String,
+    reports: impl Iterator<Item = (Option<&'a str>, &'a Report)>,
+    table: Table,
+) -> std::fmt::Result {
+    let (header, rows): (_, fn(&mut String, &str, &Report) -> std::fmt::Result) = match table {
+        Table::Npus => (NPUS, npus),
+        Table::Collectives => (COLLECTIVES, collectives),
+        Table::Operators => (OPERATORS, operators),
+    };
+    let mut reports = reports.peekable();
+    let named = reports.peek().is_some_and(|(name, _)| name.is_some());
+    writeln!(out, "{}{header}", if named { "machine," } else { "" })?;
+    for (name, report) in reports {
+        let front = name.map_or_else(String::new, |name| format!("{},", quoted(name)));
+        rows(out, &front, report)?;
+    }
+    Ok(())
+}
+
+const NPUS: &str = "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,\
+                    makespan_ps,communicating_ps,finish_ps,captured_ps,difference_percent";
+const COLLECTIVES: &str = "group,members,kind,algorithm,calls,buffer_bytes_sum,transfer_ps,\
+                           waited_ps_sum,bus_bytes_per_s";
+const OPERATORS: &str = "name,kind,calls,total_ps";
+
+fn npus(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
     for row in &report.rows {
-        write!(out, "{},{},{}", row.rank, row.npu, quoted(&row.class))?;
+        write!(
+            out,
+            "{front}{},{},{}",
+            row.rank,
+            row.npu,
+            quoted(&row.class)
+        )?;
         for part in row.time.parts {
             write!(out, ",{}", part.0)?;
         }
@@ -49,17 +73,13 @@ fn npus(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-fn collectives(out: &mut String, report: &Report) -> std::fmt::Result {
-    writeln!(
-        out,
-        "group,members,kind,algorithm,calls,buffer_bytes_sum,transfer_ps,waited_ps_sum,bus_bytes_per_s"
-    )?;
+fn collectives(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
     for row in &report.collectives {
         let tally = &row.tally;
         let bus = tally.bus_bandwidth(row.kind, row.members);
         writeln!(
             out,
-            "{},{},{},{},{},{},{},{},{}",
+            "{front}{},{},{},{},{},{},{},{},{}",
             quoted(&row.group),
             row.members,
             row.kind,
@@ -74,12 +94,11 @@ fn collectives(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-fn operators(out: &mut String, report: &Report) -> std::fmt::Result {
-    writeln!(out, "name,kind,calls,total_ps")?;
+fn operators(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
     for operator in &report.operators {
         writeln!(
             out,
-            "{},{},{},{}",
+            "{front}{},{},{},{}",
             quoted(&operator.name),
             kind_label(operator.kind),
             operator.calls,
@@ -90,7 +109,7 @@ fn operators(out: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 /// A field, in quotes where it needs them (RFC 4180).
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

@@ -6,6 +6,9 @@ use super::breakdown::Part;
 use super::summary::{NpuRow, Report, kind_label};
 use serde_json::{Map, Value, json};
 
+/// The version of what a report says.
+pub(super) const SCHEMA: &str = "chakram.report.1";
+
 /// An input of the replay: what it was for, its name, and the hash of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
@@ -19,15 +22,27 @@ pub struct Input {
 
 /// Renders `report` with the options and inputs that led to it.
 pub fn render(report: &Report, options: Map<String, Value>, inputs: &[Input]) -> Value {
-    let outcome = &report.outcome;
+    let mut document = Map::new();
+    document.insert("schema".to_owned(), SCHEMA.into());
+    document.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    document.insert("options".to_owned(), options.into());
+    document.insert("inputs".to_owned(), self::inputs(inputs));
+    document.extend(body(report));
+    document.into()
+}
+
+/// Inputs as documents name them.
+pub(super) fn inputs(inputs: &[Input]) -> Value {
     let inputs = inputs
         .iter()
         .map(|input| json!({"role": input.role, "name": input.name, "blake3": input.blake3}));
-    json!({
-        "schema": "chakram.report.1",
-        "tool_version": env!("CARGO_PKG_VERSION"),
-        "options": options,
-        "inputs": inputs.collect::<Vec<_>>(),
+    inputs.collect()
+}
+
+/// What a report says of the replay itself.
+pub(super) fn body(report: &Report) -> Map<String, Value> {
+    let outcome = &report.outcome;
+    let body = json!({
         "machine": {"name": report.machine, "npus": report.npus},
         "ranks": report.ranks,
         "absent_ranks": report.absent.iter().map(|r| r.0).collect::<Vec<_>>(),
@@ -62,11 +77,15 @@ pub fn render(report: &Report, options: Map<String, Value>, inputs: &[Input]) ->
             "total_ps": operator.total.0,
         })).collect::<Vec<_>>(),
         "warnings": report.warnings(),
-    })
+    });
+    match body {
+        Value::Object(fields) => fields,
+        _ => unreachable!("it is written as an object"),
+    }
 }
 
 /// The keys of [`Part::ALL`].
-const PART_KEYS: [&str; 5] = ["compute", "communication", "memory", "host", "idle"];
+pub(super) const PART_KEYS: [&str; 5] = ["compute", "communication", "memory", "host", "idle"];
 
 fn parts(spans: &[crate::units::Span; 5]) -> Value {
     let named = Part::ALL.iter().zip(PART_KEYS);

@@ -1,7 +1,7 @@
 //! The report: everything that the observers found, ready to be rendered.
 
 use super::Observer;
-use super::breakdown::{Breakdown, NpuTime, Part};
+use super::breakdown::{Breakdown, Charged, NpuTime, Part};
 use super::collectives::{Collectives, Tally};
 use super::operators::{Operator, Operators};
 use crate::engine::{Basis, Comm, GroupView, Outcome, Prepared, ReplayError};
@@ -41,6 +41,8 @@ pub struct CollectiveRow {
     pub kind: CollectiveKind,
     /// Calls, bytes and times.
     pub tally: Tally,
+    /// The time of NPUs that they were charged with.
+    pub charged: Charged,
     /// The rank that the others waited for longest, and how long, over all calls and members.
     pub latest: Option<(Rank, Span)>,
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
@@ -56,6 +58,9 @@ pub struct ExposedRow {
     /// The sum over NPUs.
     pub exposed: Span,
 }
+
+/// What sends and receives are called together.
+pub(super) const MESSAGES: &str = "messages between ranks";
 
 /// What a replay found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +85,8 @@ pub struct Report {
     pub rows: Vec<NpuRow>,
     /// Collectives by group and kind.
     pub collectives: Vec<CollectiveRow>,
+    /// The time of NPUs that messages between ranks were charged with.
+    pub messages: Charged,
     /// Exposed communication by group, largest first, without those that have none.
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
@@ -98,7 +105,8 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
     );
     let (outcome, observers) = prepared.run(observers)?;
     let (breakdown, (collectives, (operators, extra))) = observers;
-    let (times, exposed) = breakdown.finish(outcome.makespan);
+    let (times, mut charged) = breakdown.finish(outcome.makespan);
+    let messages = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut repairs = Repairs::default();
     for instance in workload.instances() {
@@ -129,16 +137,17 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
             }
         });
     let rows = rows.collect();
-    let mut exposed: Vec<_> = exposed
-        .into_iter()
-        .enumerate()
-        .map(|(i, exposed)| ExposedRow {
-            what: groups.get(i).map_or_else(
-                || "messages between ranks".to_owned(),
-                |group| group_label(prepared, group),
-            ),
-            exposed,
-        })
+    let by_group = groups.iter().zip(charged.chunks(CollectiveKind::ALL.len()));
+    let by_group = by_group.map(|(group, kinds)| ExposedRow {
+        what: group_label(prepared, group),
+        exposed: kinds.iter().map(Charged::exposed).sum(),
+    });
+    let between_ranks = ExposedRow {
+        what: MESSAGES.to_owned(),
+        exposed: messages.exposed(),
+    };
+    let mut exposed: Vec<_> = by_group
+        .chain([between_ranks])
         .filter(|row| row.exposed > Span::ZERO)
         .collect();
     exposed.sort_by_key(|row| std::cmp::Reverse(row.exposed));
@@ -152,6 +161,7 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
             present: group.present,
             kind,
             tally,
+            charged: charged[index as usize * CollectiveKind::ALL.len() + kind as usize],
             latest: latest(index, kind),
             algorithm: algorithm_label(prepared, group),
         }
@@ -166,6 +176,7 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
         repairs,
         rows,
         collectives: collectives.collect(),
+        messages,
         exposed,
         operators: operators.finish(),
         outcome,
@@ -216,8 +227,7 @@ impl Report {
             .iter()
             .map(|row| u128::from(time(&row.time).0))
             .sum();
-        let n = self.rows.len().max(1) as u128;
-        Span(((sum + n / 2) / n) as u64)
+        rounded(sum, self.rows.len())
     }
 
     /// The rows with the least and the most time in `part`.
@@ -238,6 +248,24 @@ impl Report {
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
         let slowest = |(end, rank): &(Span, Rank)| (*end, std::cmp::Reverse(*rank));
         ends.into_iter().max_by_key(slowest)
+    }
+
+    /// By how much the replay took longer than the capture, in percent of that.
+    pub fn difference(&self) -> Option<f64> {
+        percent_more(self.outcome.makespan, self.captured()?.0)
+    }
+
+    /// The mean of exposed communication while another member of a collective had not arrived.
+    pub fn exposed_waiting(&self) -> Span {
+        let rows = self.collectives.iter();
+        let sum = rows.map(|row| row.charged.exposed_waiting).sum();
+        mean(sum, self.rows.len())
+    }
+
+    /// The mean of the rest of exposed communication: transfers, and all of messages.
+    pub fn exposed_transferring(&self) -> Span {
+        let all = self.mean(|time| time.parts[Part::Communication as usize]);
+        Span(all.0.saturating_sub(self.exposed_waiting().0))
     }
 
     /// What the user should know before trusting the numbers.
@@ -316,6 +344,16 @@ impl NpuRow {
 pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
     let (found, expected) = (found.0 as f64, expected.0 as f64);
     (expected > 0.0).then(|| 100.0 * (found - expected) / expected)
+}
+
+/// `sum` over `count`, to the nearest picosecond.
+pub(super) fn mean(sum: Span, count: usize) -> Span {
+    rounded(sum.0.into(), count)
+}
+
+fn rounded(sum: u128, count: usize) -> Span {
+    let count = count.max(1) as u128;
+    Span(((sum + count / 2) / count) as u64)
 }
 
 /// `1,234,567`.

@@ -13,7 +13,7 @@ const NPU_ROWS: usize = 16;
 const OPERATOR_ROWS: usize = 10;
 const GROUP_ROWS: usize = 24;
 /// The widest line.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 
 /// How headings and warnings stand out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -300,7 +300,7 @@ fn operators(out: &mut String, report: &Report, style: Style) -> std::fmt::Resul
 }
 
 /// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`.
-fn families(operators: &[Operator]) -> Vec<Operator> {
+pub(super) fn families(operators: &[Operator]) -> Vec<Operator> {
     let mut by_family: BTreeMap<(String, u8), Operator> = BTreeMap::new();
     for operator in operators {
         let name = family(&operator.name);
@@ -352,7 +352,8 @@ fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::R
     Ok(())
 }
 
-fn share(part: Span, whole: Span) -> String {
+/// `31.1 %`.
+pub(super) fn share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
     }
@@ -360,7 +361,7 @@ fn share(part: Span, whole: Span) -> String {
 }
 
 /// `text` in at most `width` columns; control characters are shown as spaces.
-fn clip(text: &str, width: usize) -> String {
+pub(super) fn clip(text: &str, width: usize) -> String {
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     if text.chars().count() <= width {
         return text.chars().map(clean).collect();
@@ -372,14 +373,25 @@ fn clip(text: &str, width: usize) -> String {
 
 /// A warning, indented and broken at spaces.
 fn wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
-    let mut line = String::from("  ! ");
-    let mut used = 4;
+    paragraph(out, text, "  ! ", 4, style)
+}
+
+/// `text` after `lead`, broken at spaces; further lines are indented.
+pub(super) fn paragraph(
+    out: &mut String,
+    text: &str,
+    lead: &str,
+    indent: usize,
+    style: anstyle::Style,
+) -> std::fmt::Result {
+    let mut line = String::from(lead);
+    let mut used = lead.chars().count();
     for word in text.split(' ') {
         let length = word.chars().count();
         if used + length > WIDTH {
             writeln!(out, "{style}{}{style:#}", line.trim_end())?;
-            line = String::from("    ");
-            used = 4;
+            line = " ".repeat(indent);
+            used = indent;
         }
         line.push_str(word);
         line.push(' ');

@@ -1,5 +1,6 @@
 //! The program as a shell sees it: exit codes, the order of files, and what goes where.
 
+use chakram::trace::file::Contents;
 use chakram::trace::write::{Sink, TraceWriter, Value as Field};
 use chakram::trace::{CollectiveKind, GroupName, Op, scan::NodeView};
 use chakram::units::Span;
@@ -7,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn chakram(args: &[&str]) -> Output {
+pub fn chakram(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(args)
@@ -15,7 +16,7 @@ fn chakram(args: &[&str]) -> Output {
         .expect("the program was built")
 }
 
-fn code(args: &[&str]) -> i32 {
+pub fn code(args: &[&str]) -> i32 {
     let output = chakram(args);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     let code = output.status.code().expect("it ends by itself");
@@ -66,6 +67,19 @@ fn exit_codes_tell_done_from_stuck_from_bad_input() {
             "w-2d",
         ],
         &["generate", "chain", "--ranks", "1", "--nodes", "1"],
+        &[
+            "generate", "capture", "--ranks", "3", "--tp", "2", "-o", "x",
+        ],
+        &[
+            "generate",
+            "capture",
+            "--ranks",
+            "2",
+            "--straggler",
+            "1",
+            "-o",
+            "x",
+        ],
         &["nonsense"],
     ] {
         assert_eq!(code(bad), 2, "{bad:?}");
@@ -150,7 +164,7 @@ fn generated_files_replay_as_without_files() {
 
 /// Two ranks whose captures ended at 100 and 160 us. Rank 0 computes for 50 us and rank 1, from 10 us
 /// on, for 90; then they all-reduce for 20 us, after rank 0 waited for 30.
-fn capture(folder: &Path, captured: bool) -> String {
+pub fn capture(folder: &Path, captured: bool) -> String {
     let us = Span::from_us;
     for (rank, end, delay, compute, wait) in [(0, 100, 0, 50, 30), (1, 160, 10, 90, 0)] {
         let captured_ns = [("captured_ns", Field::Uint(end * 1000))];
@@ -193,7 +207,7 @@ fn capture(folder: &Path, captured: bool) -> String {
 }
 
 /// Whether a line of `text` has these words.
-fn says(text: &str, line: &str) -> bool {
+pub fn says(text: &str, line: &str) -> bool {
     let words = |line: &str| {
         line.split_whitespace()
             .map(str::to_owned)
@@ -202,7 +216,7 @@ fn says(text: &str, line: &str) -> bool {
     text.lines().any(|found| words(found) == words(line))
 }
 
-fn answer(args: &[&str]) -> String {
+pub fn answer(args: &[&str]) -> String {
     let output = chakram(args);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).expect("reports are text")
@@ -283,4 +297,39 @@ fn a_replay_is_held_against_its_capture() {
         csv.lines().skip(1).all(|line| line.ends_with(",,")),
         "{csv}"
     );
+}
+
+#[test]
+fn captures_are_written_plain_and_packed() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let at = |name: &str| folder.path().join(name);
+    let read = |name: &str| std::fs::read(at(name)).expect("it was written");
+    for packed in [None, Some("gz"), Some("zst")] {
+        let to = at(packed.unwrap_or("plain"));
+        let to = to.to_str().expect("a plain name");
+        let options = [
+            "generate",
+            "capture",
+            "--ranks",
+            "2",
+            "--straggler",
+            "1=1.5",
+        ];
+        let packing = packed.map(|format| ["-z", format]);
+        let args = [&options[..], &["-o", to], packing.as_slice().as_flattened()].concat();
+        assert!(chakram(&args).status.success());
+    }
+    for rank in 0..2 {
+        for file in ["host", "kineto"] {
+            let plain = read(&format!("plain/{file}.{rank}.json"));
+            for ending in ["gz", "zst"] {
+                let packed = format!("{ending}/{file}.{rank}.json.{ending}");
+                let contents = Contents::open(&at(&packed)).expect("it is whole");
+                assert!(contents.as_slice() == plain, "{packed}");
+            }
+        }
+    }
+    let truth: Value = serde_json::from_slice(&read("zst/truth.json")).expect("it is JSON");
+    assert_eq!(truth["version"], 1);
+    assert_eq!(truth["ranks"][1]["straggle_permille"], 1500);
 }

@@ -1,0 +1,111 @@
+//! One job on several machines: the replays, on as many threads as there is use for.
+
+use crate::engine::{Options, Prepared, ReplayError};
+use crate::machine::Machine;
+use crate::report::{self, Column, Comparison, Report};
+use crate::workload::Workload;
+use std::error::Error;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Replays `workload` on each of `machines`, which were `named` so, `threads` at a time. The answer does
+/// not depend on how many these are: no replay knows of another.
+pub fn compare<'a>(
+    workload: &'a Workload,
+    title: &'a str,
+    named: &[String],
+    machines: &'a [Machine],
+    options: &Options,
+    threads: Option<NonZeroUsize>,
+) -> Comparison<'a> {
+    let threads = threads.or_else(|| thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get).min(machines.len());
+    let results: Vec<OnceLock<_>> = machines.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let (Some(machine), Some(result)) = (machines.get(index), results.get(index)) else {
+                return;
+            };
+            let set = result.set(replay(workload, machine, options));
+            set.expect("each index is taken once");
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let names = names(named, machines);
+    let columns = machines.iter().zip(names).zip(results);
+    Comparison {
+        workload,
+        title,
+        columns: columns
+            .map(|((machine, name), result)| Column {
+                name,
+                machine,
+                result: result.into_inner().expect("every index was taken"),
+            })
+            .collect(),
+    }
+}
+
+fn replay(
+    workload: &Workload,
+    machine: &Machine,
+    options: &Options,
+) -> Result<Report, ReplayError> {
+    let prepared = Prepared::new(workload, machine, options)?;
+    report::replay(&prepared, ()).map(|(report, ())| report)
+}
+
+/// What the machines call themselves, or what they were called where two say the same.
+fn names(named: &[String], machines: &[Machine]) -> Vec<String> {
+    let own = |machine: &Machine| machine.name().to_owned();
+    let mut sorted: Vec<_> = machines.iter().map(own).collect();
+    sorted.sort_unstable();
+    let unique = sorted.windows(2).all(|pair| pair[0] != pair[1]);
+    match unique {
+        true => machines.iter().map(own).collect(),
+        false => named.to_vec(),
+    }
+}
+
+/// Replays that a comparison goes without; at least one.
+#[derive(Debug)]
+pub struct Failed(Vec<(String, ReplayError)>);
+
+impl Failed {
+    /// The replays of `comparison` that failed, if any.
+    pub fn check(comparison: Comparison<'_>) -> Result<(), Self> {
+        let columns = comparison.columns.into_iter();
+        let failed = columns.filter_map(|column| Some((column.name, column.result.err()?)));
+        match failed.collect::<Vec<_>>() {
+            none if none.is_empty() => Ok(()),
+            some => Err(Self(some)),
+        }
+    }
+
+    /// The failure of the machine that was named first, which sets the exit code.
+    pub fn first(&self) -> Option<&ReplayError> {
+        self.0.first().map(|(_, error)| error)
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (name, error)) in self.0.iter().enumerate() {
+            let line = if i > 0 { "\n" } else { "" };
+            write!(f, "{line}on {name}: {error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for Failed {}

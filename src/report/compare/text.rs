@@ -1,0 +1,273 @@
+//! The comparison for people: at most 100 columns.
+
+use super::csv::status;
+use super::words::{explain, percent};
+use super::{Column, Comparison, Why};
+use crate::machine::Machine;
+use crate::report::breakdown::Part;
+use crate::report::summary::{Report, thousands};
+use crate::report::text::{Style, WIDTH, clip, paragraph, share};
+use crate::trace::Dtype;
+use crate::units::Span;
+use std::collections::BTreeMap;
+use std::fmt::{Result, Write as _};
+
+/// Columns of the table for the names of its rows, and for each machine; as many machines as fit.
+const NAMES: usize = 24;
+const CELL: usize = 19;
+const ABREAST: usize = (WIDTH - NAMES) / CELL;
+
+/// Renders `comparison`, of which `basis` says on what durations rest, and `notes` what else is to be
+/// known.
+pub fn render(comparison: &Comparison<'_>, basis: &str, notes: &[String], style: Style) -> String {
+    let mut out = String::new();
+    write_all(&mut out, comparison, basis, notes, style).expect("a string grows as needed");
+    out
+}
+
+fn write_all(
+    out: &mut String,
+    comparison: &Comparison<'_>,
+    basis: &str,
+    notes: &[String],
+    style: Style,
+) -> Result {
+    let workload = comparison.workload;
+    let instances = workload.instances();
+    let nodes = instances.iter().map(|i| workload.graph(i).len() as u64);
+    let head = format!(
+        "{}: {} of {} ranks, {} nodes, on {} machines",
+        comparison.title,
+        instances.len(),
+        workload.ranks(),
+        thousands(nodes.sum()),
+        comparison.columns.len()
+    );
+    writeln!(out, "{}", clip(&head, WIDTH))?;
+    writeln!(out, "{basis}")?;
+    if let Some((_, report)) = comparison.reference()
+        && let Some((captured, slowest)) = report.captured()
+    {
+        writeln!(out, "captured {captured} (slowest rank {slowest})")?;
+    }
+    for note in notes {
+        paragraph(out, note, "  ! ", 4, style.warning)?;
+    }
+    machines(out, comparison, style)?;
+    for columns in comparison.columns.chunks(ABREAST) {
+        table(out, comparison, columns, style)?;
+    }
+    failures(out, comparison, style)?;
+    reasons(out, comparison, style)?;
+    warnings(out, comparison, style)
+}
+
+/// What the machines are made of.
+fn machines(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+    let h = style.heading;
+    writeln!(out, "\n{h}MACHINES{h:#}")?;
+    let dtypes = comparison.dtypes();
+    let width = comparison.columns.iter().map(|c| c.name.chars().count());
+    let width = width.max().unwrap_or(0).min(CELL);
+    for column in &comparison.columns {
+        let name = format!("  {:<width$}  ", clip(&column.name, width));
+        let text = made_of(column.machine, &dtypes);
+        paragraph(out, &text, &name, width + 4, anstyle::Style::new())?;
+    }
+    Ok(())
+}
+
+/// `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
+fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
+    let topology = machine.topology();
+    let dimensions = topology.dimensions().iter().filter(|d| d.size > 1);
+    let network: Vec<_> = dimensions
+        .map(|dimension| {
+            let gb = dimension.bandwidth.bytes_per_second() / 1e9;
+            format!("{} {} @ {gb} GB/s", dimension.name, dimension.size)
+        })
+        .collect();
+    let mut text = format!("{} NPUs", thousands(topology.npus().into()));
+    if !network.is_empty() {
+        text += &format!(": {}", network.join(", "));
+    }
+    let classes = machine.classes();
+    for class in classes {
+        let name = match classes.len() {
+            1 => String::new(),
+            _ => format!("{}: ", class.name),
+        };
+        let memory = class.memory.bandwidth.bytes_per_second() / 1e12;
+        text += &format!("; {name}memory {memory} TB/s");
+        let peaks = dtypes.iter().map(|&dtype| {
+            let (_, name) = Dtype::ALL[dtype as usize];
+            match class.peaks.get(dtype) {
+                Some(rate) => format!("{name} {} TFLOP/s", rate.per_second() / 1e12),
+                None => format!("no {name}"),
+            }
+        });
+        for peak in peaks {
+            text += &format!(", {peak}");
+        }
+    }
+    text
+}
+
+fn table(
+    out: &mut String,
+    comparison: &Comparison<'_>,
+    columns: &[Column<'_>],
+    style: Style,
+) -> Result {
+    let h = style.heading;
+    let Some((first, _)) = comparison.reference() else {
+        return Ok(());
+    };
+    write!(out, "\n{h}{:NAMES$}", "MEAN OF NPUs")?;
+    for column in columns {
+        write!(out, "{:>CELL$}", clip(&column.name, CELL - 1))?;
+    }
+    writeln!(out, "{h:#}")?;
+    write!(out, "{:NAMES$}", "makespan")?;
+    for column in columns {
+        let cell = match &column.result {
+            Ok(report) => report.outcome.makespan.to_string(),
+            Err(_) => status(column).to_owned(),
+        };
+        write!(out, "{cell:>CELL$}")?;
+    }
+    writeln!(out)?;
+    let mut row = |name: &str, cell: &dyn Fn(&Report) -> Option<String>| -> Result {
+        let reports = columns.iter().map(|column| column.result.as_ref().ok());
+        let cells = reports.map(|report| cell(report?));
+        write!(out, "{:NAMES$}", clip(name, NAMES - 1))?;
+        for cell in cells {
+            write!(out, "{:>CELL$}", cell.as_deref().unwrap_or("-"))?;
+        }
+        writeln!(out)
+    };
+    let some = |report: &dyn Fn(&Report) -> Span| {
+        let mut reports = comparison.reports();
+        reports.any(|(_, r)| report(r) > Span::ZERO)
+    };
+    let change = |report: &Report| comparison.against(report);
+    row("  times as fast", &|report| {
+        let speed = change(report).speed()?;
+        Some(format!("{speed:.2}x"))
+    })?;
+    row(&format!("  against {}", first.name), &|report| {
+        percent(&change(report))
+    })?;
+    if comparison.reports().any(|(_, r)| r.captured().is_some()) {
+        row("  against the capture", &|report| {
+            Some(format!("{:+.2} %", report.difference()?))
+        })?;
+    }
+    let with_share = |report: &Report, time: Span| {
+        let share = share(time, report.outcome.makespan);
+        Some(format!("{time} {share:>7}"))
+    };
+    for (part, name) in &Part::ALL {
+        let time = |report: &Report| report.mean(|time| time.parts[*part as usize]);
+        if !some(&time) {
+            continue;
+        }
+        row(name, &|report| with_share(report, time(report)))?;
+        if *part == Part::Communication && some(&Report::exposed_waiting) {
+            row("  waiting for a rank", &|report| {
+                with_share(report, report.exposed_waiting())
+            })?;
+            let messages = some(&|report| report.messages.exposed());
+            let name = match messages {
+                true => "  transfer, messages",
+                false => "  transfer",
+            };
+            row(name, &|report| {
+                with_share(report, report.exposed_transferring())
+            })?;
+        }
+    }
+    let under_way = |report: &Report| report.mean(|time| time.communicating);
+    if some(&under_way) {
+        row("communication", &|report| {
+            Some(under_way(report).to_string())
+        })?;
+        row("  hidden by compute", &|report| {
+            let exposed = report.mean(|time| time.parts[Part::Communication as usize]);
+            let under_way = under_way(report);
+            Some(share(under_way - exposed, under_way))
+        })?;
+    }
+    Ok(())
+}
+
+fn failures(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+    let h = style.heading;
+    let failed = comparison.columns.iter();
+    let failed: Vec<_> = failed
+        .filter_map(|column| Some((column, column.result.as_ref().err()?)))
+        .collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{h}NOT COMPLETED{h:#}")?;
+    for (column, error) in failed {
+        let message = error.to_string();
+        let first = message.lines().next().unwrap_or_default();
+        let text = format!("{}: {}: {first}", column.name, status(column));
+        paragraph(out, &text, "  ! ", 4, style.warning)?;
+    }
+    Ok(())
+}
+
+fn reasons(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+    let h = style.heading;
+    let Some((first, reference)) = comparison.reference() else {
+        return Ok(());
+    };
+    let others: Vec<_> = comparison.reports().skip(1).collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{h}WHY{h:#}  means of NPUs: the changes of the parts sum to that of the makespan"
+    )?;
+    for (column, report) in others {
+        let why = Why::new(reference, report);
+        for (indent, line) in explain(&why, &first.name, &column.name) {
+            let style = if indent == 0 {
+                h
+            } else {
+                anstyle::Style::new()
+            };
+            let lead = "  ".repeat(indent);
+            paragraph(out, &line, &lead, 2 * indent + 4, style)?;
+        }
+    }
+    Ok(())
+}
+
+/// Warnings, each once, with the machines that they are about unless that is all.
+fn warnings(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+    let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (column, report) in comparison.reports() {
+        for warning in report.warnings() {
+            known.entry(warning).or_default().push(&column.name);
+        }
+    }
+    if known.is_empty() {
+        return Ok(());
+    }
+    let h = style.heading;
+    writeln!(out, "\n{h}WARNINGS{h:#}")?;
+    let all = comparison.reports().count();
+    for (warning, names) in known {
+        let text = match names.len() == all {
+            true => warning,
+            false => format!("{}: {warning}", names.join(", ")),
+        };
+        paragraph(out, &text, "  ! ", 4, style.warning)?;
+    }
+    Ok(())
+}

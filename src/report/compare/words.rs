@@ -1,0 +1,387 @@
+//! Why two machines differ, in words.
+
+use super::{Change, Moved, Side, Why};
+use crate::report::breakdown::{Charged, Part};
+use crate::report::text::share;
+use crate::units::Span;
+
+/// Communications and operators that are named; the others are told of together.
+const NAMED: usize = 3;
+/// What moves by less than this share of the longer makespan is told of in passing.
+const MATTERS: f64 = 0.002;
+/// What takes at least this share of the makespan and changes by less than `STAYS` percent stays.
+const LARGE: f64 = 0.05;
+const STAYS: f64 = 1.0;
+
+/// A line, and how far it is indented.
+pub(super) type Line = (usize, String);
+
+/// The whole explanation: one line that says how much, then the parts.
+pub(super) fn explain(why: &Why, first: &str, other: &str) -> Vec<Line> {
+    let mut lines = vec![(0, format!("{first} → {other}: {}", verdict(&why.makespan)))];
+    if why.parts.iter().all(|(_, change)| change.more() == 0) {
+        lines.push((1, "nothing moved: every part takes as long".to_owned()));
+        return lines;
+    }
+    let longer = why.makespan.before.max(why.makespan.after);
+    let matters = |change: &Change| change.size() as f64 >= MATTERS * longer.0 as f64;
+    let mut rest = Vec::new();
+    for (part, change) in &why.parts {
+        let (_, name) = Part::ALL[*part as usize];
+        if change.more() == 0 {
+            continue;
+        }
+        if !matters(change) {
+            rest.push(format!("{name} {} ({})", signed(change), from_to(change)));
+            continue;
+        }
+        lines.push((1, format!("{name} {}: {}", signed(change), from_to(change))));
+        let details = match part {
+            Part::Compute | Part::Memory => operators(why, *part),
+            Part::Communication => communication(why),
+            Part::Host => vec![host(why)],
+            Part::Idle => vec![idle(why)],
+        };
+        lines.extend(details.into_iter().map(|detail| (2, detail)));
+    }
+    if !rest.is_empty() {
+        lines.push((1, format!("hardly moved: {}", rest.join(", "))));
+    }
+    let stays = stays(why);
+    if !stays.is_empty() {
+        lines.push((1, format!("stays: {}", stays.join(", "))));
+    }
+    lines
+}
+
+/// `96.578 ms shorter (-73.63 %), 3.79x as fast`.
+pub(super) fn verdict(change: &Change) -> String {
+    let longer = match change.more() {
+        0 => return format!("the same makespan, {}", change.after),
+        1.. => "longer",
+        _ => "shorter",
+    };
+    let span = size(change);
+    let percent = percent(change).map_or_else(String::new, |percent| format!(" ({percent})"));
+    let speed = change.speed().map(|speed| format!(", {}", times(speed)));
+    format!("{span} {longer}{percent}{}", speed.unwrap_or_default())
+}
+
+/// `-73.63 %`.
+pub(super) fn percent(change: &Change) -> Option<String> {
+    change.percent().map(|percent| format!("{percent:+.2} %"))
+}
+
+fn times(speed: f64) -> String {
+    format!("{speed:.2}x as fast")
+}
+
+fn size(change: &Change) -> Span {
+    Span(u64::try_from(change.size()).unwrap_or(u64::MAX))
+}
+
+/// `+1.205 ms`; `0` for no change.
+pub(super) fn signed(change: &Change) -> String {
+    match change.more() {
+        0 => "0".to_owned(),
+        1.. => format!("+{}", size(change)),
+        _ => format!("-{}", size(change)),
+    }
+}
+
+/// `129.966 ms → 33.785 ms`.
+fn from_to(change: &Change) -> String {
+    format!("{} → {}", change.before, change.after)
+}
+
+fn operators(why: &Why, part: Part) -> Vec<String> {
+    let changes: Vec<_> = why.operators.iter().filter(|(p, ..)| *p == part).collect();
+    let what = match part {
+        Part::Compute => "kernels",
+        _ => "loads and stores",
+    };
+    if changes.is_empty() {
+        return vec![format!(
+            "its {what} last as long; they overlap differently with other work"
+        )];
+    }
+    let mut texts: Vec<_> = changes
+        .iter()
+        .take(NAMED)
+        .map(|(_, name, change)| {
+            let name = if name.is_empty() { "(no name)" } else { name };
+            let name: String = name.chars().take(40).collect();
+            let speed = change.speed().map(|speed| format!(" ({})", times(speed)));
+            format!("{name} {}{}", from_to(change), speed.unwrap_or_default())
+        })
+        .collect();
+    if changes.len() > NAMED {
+        let others = sum(changes.iter().skip(NAMED).map(|(.., change)| *change));
+        let count = changes.len() - NAMED;
+        texts.push(format!("{count} others {}", from_to(&others)));
+    }
+    vec![format!(
+        "{what} of a rank, all together: {}",
+        texts.join("; ")
+    )]
+}
+
+fn sum(changes: impl Iterator<Item = Change>) -> Change {
+    changes.fold(Change::default(), |sum, change| Change {
+        before: sum.before + change.before,
+        after: sum.after + change.after,
+    })
+}
+
+fn communication(why: &Why) -> Vec<String> {
+    let moved = why.communication.iter();
+    let moved: Vec<_> = moved.filter(|m| m.exposed().more() != 0).collect();
+    let mut texts: Vec<_> = moved.iter().take(NAMED).map(|m| of_group(m)).collect();
+    if moved.len() > NAMED {
+        let others = sum(moved.iter().skip(NAMED).map(|m| m.exposed()));
+        let count = moved.len() - NAMED;
+        texts.push(format!("{count} others {}", signed(&others)));
+    }
+    texts
+}
+
+/// `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0 ms (…), …`.
+pub(super) fn of_group(moved: &Moved) -> String {
+    let head = format!("{} {}", moved.what, signed(&moved.exposed()));
+    let (before, after) = match (&moved.before, &moved.after) {
+        (Some(before), Some(after)) => (before, after),
+        (None, _) => return format!("{head}: there is none on the first"),
+        (_, None) => return format!("{head}: there is none any more"),
+    };
+    let mut texts = Vec::new();
+    if moved.kind.is_some() {
+        let mut how = vec![instead(&after.algorithm, &before.algorithm, "")];
+        if let (Some(before), Some(after)) = (before.bus, after.bus) {
+            let [before, after] = [before, after].map(|bus| format!("{:.1}", bus / 1e9));
+            how.push(format!("bus {}", instead(&after, &before, " GB/s")));
+        }
+        let times = [after, before].map(|side| side.transfer.to_string());
+        let transfers = format!("transfers in {}", instead(&times[0], &times[1], ""));
+        texts.push(format!("{transfers} ({})", how.join(", ")));
+    } else {
+        let [under_way, instead_of] = [after, before].map(|side| side.mean.transferring);
+        let times = instead(&under_way.to_string(), &instead_of.to_string(), "");
+        texts.push(format!("under way for {times}"));
+    }
+    if let Some(text) = hides(before, after) {
+        texts.push(text);
+    }
+    let waiting = moved.of(|side| side.mean.exposed_waiting);
+    if waiting != Change::default() {
+        let latest = after.latest.map(|(rank, share)| {
+            let share = 100.0 * share;
+            format!(", {share:.1} % of all waiting for rank {rank}")
+        });
+        let times = instead(&waiting.after.to_string(), &waiting.before.to_string(), "");
+        let latest = latest.unwrap_or_default();
+        texts.push(format!("exposed waiting {times}{latest}"));
+    }
+    format!("{head}: {}", texts.join("; "))
+}
+
+fn hides(before: &Side, after: &Side) -> Option<String> {
+    let shares = [after, before].map(|side| Some(format!("{:.1} %", 100.0 * side.hidden()?)));
+    let [Some(after), Some(before)] = shares else {
+        return None;
+    };
+    Some(match (after == before, &*after) {
+        (true, "0.0 %") => "compute hides none of it".to_owned(),
+        (true, _) => format!("compute hides {after} of it, as before"),
+        (false, _) => format!("compute hides {after} of it instead of {before}"),
+    })
+}
+
+/// `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before`.
+fn instead(after: &str, before: &str, unit: &str) -> String {
+    match after == before {
+        true => format!("{after}{unit} as before"),
+        false => format!("{after} instead of {before}{unit}"),
+    }
+}
+
+fn host(why: &Why) -> String {
+    match (why.host.more(), why.part(Part::Host).more()) {
+        (0, 1..) => "its work lasts as long; less of it is behind compute and communication",
+        (0, _) => "its work lasts as long; more of it is behind compute and communication",
+        _ => return format!("its work on a rank: {}", from_to(&why.host)),
+    }
+    .to_owned()
+}
+
+fn idle(why: &Why) -> String {
+    let end = why.after_last;
+    let all = why.part(Part::Idle);
+    let within = Change {
+        before: Span(all.before.0.saturating_sub(end.before.0)),
+        after: Span(all.after.0.saturating_sub(end.after.0)),
+    };
+    format!(
+        "after a rank's last node {}; before it {}",
+        from_to(&end),
+        from_to(&within)
+    )
+}
+
+/// What takes long on both machines and does not change.
+fn stays(why: &Why) -> Vec<String> {
+    let exposed = |collective: bool, of: fn(&Charged) -> Span| {
+        let changes = why.communication.iter();
+        let changes = changes.filter(|moved| moved.kind.is_some() == collective);
+        sum(changes.map(|moved| moved.of(|side| of(&side.mean))))
+    };
+    let candidates = [
+        ("compute", why.part(Part::Compute)),
+        (
+            "exposed waiting",
+            exposed(true, |mean| mean.exposed_waiting),
+        ),
+        (
+            "exposed transfer",
+            exposed(true, |mean| mean.exposed_transferring),
+        ),
+        (
+            "exposed messages",
+            exposed(false, |mean| mean.exposed_transferring),
+        ),
+        ("memory", why.part(Part::Memory)),
+        ("host", why.part(Part::Host)),
+        ("idle", why.part(Part::Idle)),
+    ];
+    let makespan = why.makespan.after;
+    let large = |change: &Change| change.after.0 as f64 >= LARGE * makespan.0 as f64;
+    let still = |change: &Change| change.percent().is_some_and(|p| p.abs() < STAYS);
+    let stays = candidates.iter().filter(|(_, c)| large(c) && still(c));
+    let text = |(name, change): &(&str, Change)| {
+        let share = share(change.after, makespan);
+        format!("{name} {} ({share} of the makespan)", change.after)
+    };
+    stays.map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Rank;
+    use crate::trace::CollectiveKind;
+
+    const fn us(from: u64, to: u64) -> Change {
+        Change {
+            before: Span::from_us(from),
+            after: Span::from_us(to),
+        }
+    }
+
+    /// An all-reduce that lasts 3.0 ms, of which 0.24 ms is exposed, and then 9.9 ms with 3.861 ms
+    /// exposed; and 0.1 ms of waiting, then 0.2 ms.
+    fn all_reduce() -> Moved {
+        let side = |transfer, exposed, waiting, bus, algorithm: &str| Side {
+            mean: Charged {
+                waiting: Span::from_us(waiting),
+                exposed_waiting: Span::from_us(waiting),
+                transferring: Span::from_us(transfer),
+                exposed_transferring: Span::from_us(exposed),
+            },
+            transfer: Span::from_us(transfer),
+            bus: Some(bus),
+            algorithm: algorithm.to_owned(),
+            waited: Span::from_us(waiting),
+            latest: Some((Rank(5), 0.625)),
+        };
+        Moved {
+            what: "all-reduce, all 8 ranks".to_owned(),
+            kind: Some(CollectiveKind::AllReduce),
+            groups: 1,
+            before: Some(side(3000, 240, 100, 330e9, "ring 8 (nvlink)")),
+            after: Some(side(9900, 3861, 200, 98e9, "ring 8 (xgmi)")),
+        }
+    }
+
+    #[test]
+    fn a_communication_says_how_it_is_carried_out_and_what_hides_it() {
+        // Exposed: 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms more. Hidden: 1 - 3.861 / 9.9 = 61 %, and
+        // 1 - 0.24 / 3 = 92 %.
+        assert_eq!(
+            of_group(&all_reduce()),
+            "all-reduce, all 8 ranks +3.721 ms: transfers in 9.900 ms instead of 3.000 ms (ring 8 \
+             (xgmi) instead of ring 8 (nvlink), bus 98.0 instead of 330.0 GB/s); compute hides 61.0 % \
+             of it instead of 92.0 %; exposed waiting 200.000 us instead of 100.000 us, 62.5 % of all \
+             waiting for rank 5"
+        );
+        let same = Moved {
+            before: all_reduce().after,
+            ..all_reduce()
+        };
+        assert_eq!(
+            of_group(&same),
+            "all-reduce, all 8 ranks 0: transfers in 9.900 ms as before (ring 8 (xgmi) as before, bus \
+             98.0 GB/s as before); compute hides 61.0 % of it, as before; exposed waiting 200.000 us as \
+             before, 62.5 % of all waiting for rank 5"
+        );
+    }
+
+    #[test]
+    fn the_parts_that_moved_are_told_of_in_order() {
+        // 20 ms become 18.721: 1.279 / 20 = 6.4 % less, 20 / 18.721 = 1.068 times as fast. Of the parts,
+        // compute goes by 5, communication by 3.721; idle by 0.2 % of 20 ms = 40 us would matter, 10
+        // does not; host's 10 ms are 53 % of 18.721.
+        let why = Why {
+            makespan: us(20_000, 18_721),
+            parts: vec![
+                (Part::Compute, us(9_000, 4_000)),
+                (Part::Communication, us(340, 4_061)),
+                (Part::Idle, us(660, 670)),
+                (Part::Host, us(10_000, 10_000)),
+                (Part::Memory, us(0, 0)),
+            ],
+            communication: vec![all_reduce()],
+            operators: vec![
+                (Part::Compute, "mm".to_owned(), us(8_000, 2_000)),
+                (Part::Compute, "add".to_owned(), us(400, 1_200)),
+                (Part::Compute, "mul".to_owned(), us(300, 500)),
+                (Part::Compute, "sub".to_owned(), us(200, 300)),
+                (Part::Compute, "div".to_owned(), us(100, 0)),
+            ],
+            host: us(12_000, 12_000),
+            after_last: us(0, 0),
+        };
+        let lines = explain(&why, "a", "b");
+        let text = |(indent, text): &Line| (*indent, text.clone());
+        let found: Vec<_> = lines.iter().map(text).collect();
+        let expected = [
+            (0, "a → b: 1.279 ms shorter (-6.39 %), 1.07x as fast"),
+            (1, "compute -5.000 ms: 9.000 ms → 4.000 ms"),
+            (
+                2,
+                "kernels of a rank, all together: mm 8.000 ms → 2.000 ms (4.00x as fast); add 400.000 us → \
+                 1.200 ms (0.33x as fast); mul 300.000 us → 500.000 us (0.60x as fast); 2 others 300.000 \
+                 us → 300.000 us",
+            ),
+            (1, "exposed communication +3.721 ms: 340.000 us → 4.061 ms"),
+            (2, &*of_group(&all_reduce())),
+            (1, "hardly moved: idle +10.000 us (660.000 us → 670.000 us)"),
+            (1, "stays: host 10.000 ms (53.4 % of the makespan)"),
+        ];
+        assert_eq!(found, expected.map(|(n, text)| (n, text.to_owned())));
+    }
+
+    #[test]
+    fn where_nothing_moved_that_is_said() {
+        let why = Why {
+            makespan: us(5, 5),
+            parts: vec![(Part::Compute, us(5, 5))],
+            communication: Vec::new(),
+            operators: Vec::new(),
+            host: us(0, 0),
+            after_last: us(0, 0),
+        };
+        let lines = explain(&why, "a", "b");
+        assert_eq!(lines[0].1, "a → b: the same makespan, 5.000 us");
+        assert_eq!(lines[1].1, "nothing moved: every part takes as long");
+        assert_eq!(lines.len(), 2);
+    }
+}

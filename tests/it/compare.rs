@@ -1,0 +1,312 @@
+//! One job on several machines, as a shell sees it: the comparison against the reports of single
+//! machines, exit codes, and the shapes of CSV and JSON.
+
+use super::commands::{answer, capture, chakram, code, says};
+use serde_json::Value;
+
+const CASE: &str = "traces/data-parallel-8";
+const MACHINES: [&str; 3] = ["dgx-a100", "mi300x", "gb200-nvl72"];
+/// What the preset calls itself, beside its NPUs.
+const NPUS: [u64; 3] = [8, 8, 72];
+
+/// `chakram replay` on all of [`MACHINES`].
+fn compare<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["replay", CASE];
+    args.extend(MACHINES.iter().flat_map(|machine| ["-m", machine]));
+    args.extend(["--compute", "roofline"]);
+    args.extend(more);
+    args
+}
+
+fn single<'a>(machine: &'a str, more: &[&'a str]) -> String {
+    let args = ["replay", CASE, "-m", machine, "--compute", "roofline"];
+    answer(&[&args[..], more].concat())
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).expect("it is JSON")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+fn whole(value: &Value) -> i64 {
+    value.as_i64().expect("a whole number")
+}
+
+#[test]
+fn a_comparison_holds_the_single_reports() {
+    let comparison = parsed(&answer(&compare(&["--format", "json"])));
+    assert_eq!(comparison["schema"], "chakram.comparison.1");
+    assert_eq!(comparison["options"]["compute"], "roofline");
+    let mut inputs = Vec::new();
+    let (machines, rows) = (&comparison["machines"], &comparison["comparison"]);
+    assert_eq!((list(machines).len(), list(rows).len()), (3, 3));
+    let singles = MACHINES.map(|machine| parsed(&single(machine, &["--format", "json"])));
+    for (i, alone) in singles.iter().enumerate() {
+        let mut alone = alone.as_object().expect("an object").clone();
+        for input in list(&alone["inputs"]) {
+            if !inputs.contains(input) {
+                inputs.push(input.clone());
+            }
+        }
+        for once in ["tool_version", "options", "inputs"] {
+            alone.remove(once);
+        }
+        assert_eq!(machines[i], Value::Object(alone), "{}", MACHINES[i]);
+        assert_eq!(machines[i]["machine"]["npus"], NPUS[i]);
+    }
+    assert_eq!(comparison["inputs"], Value::Array(inputs), "each once");
+    for (row, alone) in list(rows).iter().zip(&singles) {
+        assert_eq!(row["against"], MACHINES[0]);
+        assert_eq!(row["machine"], alone["machine"]["name"]);
+        assert_eq!(row["makespan"]["before_ps"], singles[0]["makespan_ps"]);
+        assert_eq!(row["makespan"]["after_ps"], alone["makespan_ps"]);
+        let parts = row["mean"].as_object().expect("an object");
+        let mut sum = 0;
+        for (part, change) in parts {
+            assert_eq!(change["before_ps"], singles[0]["mean_ps"][part], "{part}");
+            assert_eq!(change["after_ps"], alone["mean_ps"][part], "{part}");
+            sum += whole(&change["change_ps"]);
+        }
+        // Each mean is rounded to a picosecond.
+        assert!((sum - whole(&row["makespan"]["change_ps"])).abs() <= 5);
+        assert_charged(row, alone);
+    }
+}
+
+/// What collectives were charged with is, together, communication under way and its exposed part; each
+/// mean is rounded to a picosecond.
+fn assert_charged(row: &Value, alone: &Value) {
+    let sum = |keys: [&str; 2]| -> i64 {
+        let groups = list(&row["communication"]).iter();
+        let sums = groups.map(|group| keys.map(|key| whole(&group["after"][key])));
+        sums.flatten().sum()
+    };
+    let close = |found: i64, expected: &Value| {
+        assert!((found - whole(expected)).abs() <= 4, "{found} {expected}");
+    };
+    let under_way = sum(["mean_waiting_ps", "mean_transferring_ps"]);
+    close(under_way, &alone["mean_communicating_ps"]);
+    let exposed = sum(["mean_exposed_waiting_ps", "mean_exposed_transferring_ps"]);
+    close(exposed, &alone["mean_ps"]["communication"]);
+}
+
+#[test]
+fn threads_change_nothing() {
+    for format in ["text", "json", "csv"] {
+        let run = |threads| answer(&compare(&["--format", format, "--threads", threads]));
+        let one = run("1");
+        assert!(["2", "3", "9"].iter().all(|n| run(n) == one), "{format}");
+        assert_eq!(answer(&compare(&["--format", format])), one);
+    }
+}
+
+#[test]
+fn text_has_a_column_per_machine_and_the_reasons() {
+    let text = answer(&compare(&[]));
+    let reports = MACHINES.map(|machine| single(machine, &[]));
+    let span = |report: &String, line: &str| -> String {
+        let line = report
+            .lines()
+            .find(|found| found.trim_start().starts_with(line));
+        let words: Vec<_> = line.expect("it is there").split_whitespace().collect();
+        let value = words
+            .iter()
+            .position(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+        let value = value.expect("it has a value");
+        words[value..value + 2].join(" ")
+    };
+    let makespans = reports.each_ref().map(|report| span(report, "MAKESPAN"));
+    assert!(
+        says(&text, &format!("makespan {}", makespans.join(" "))),
+        "{text}"
+    );
+    for ((machine, makespan), report) in MACHINES.iter().zip(&makespans).zip(&reports).skip(1) {
+        let [from, to] = [&makespans[0], makespan].map(|m| {
+            let number = m.split(' ').next().expect("a number");
+            number.parse::<f64>().expect("in ms")
+        });
+        let lead = format!("dgx-a100 → {machine}: ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&*lead));
+        let line = line.expect("it has a reason");
+        // All in ms, each rounded to a thousandth.
+        let shorter = line.split(' ').next().expect("a number");
+        let shorter: f64 = shorter.parse().expect("in ms");
+        assert!((shorter - (from - to)).abs() < 0.0021, "{line}");
+        let faster = format!(", {:.2}x as fast", from / to);
+        assert!(line.ends_with(&faster), "{line}");
+        let [from, to] = [&reports[0], report].map(|report| span(report, "compute"));
+        assert!(text.contains(&format!(": {from} → {to}\n")), "{text}");
+    }
+    // Machines by the five still fit: the widest line has 100 columns.
+    let five = answer(&[&compare(&["-m", "dgx-h100"])[..], &["-m", "tpu-v4"]].concat());
+    assert!(says(&five, "MEAN OF NPUs tpu-v4"), "{five}");
+    for text in [text, five] {
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+    }
+}
+
+/// Of dgx-a100's 8 NPUs none is numbered 8.
+#[test]
+fn a_machine_that_refuses_leaves_the_others() {
+    let args = |format| compare(&["--map", "8-15", "--format", format]);
+    assert_eq!(code(&args("text")), 2);
+    let text = chakram(&args("text"));
+    let error = String::from_utf8(text.stderr).expect("errors are text");
+    assert!(error.starts_with("error: on dgx-a100: "), "{error}");
+    assert!(error.contains("\non mi300x: "), "{error}");
+    let text = String::from_utf8(text.stdout).expect("reports are text");
+    assert!(
+        says(&text, "MEAN OF NPUs dgx-a100 mi300x gb200-nvl72"),
+        "{text}"
+    );
+    assert!(
+        says(&text, "makespan refused refused 19.111 ms") && text.contains("NOT COMPLETED"),
+        "{text}"
+    );
+    assert!(says(&text, "times as fast - - 1.00x"), "{text}");
+
+    let json = parsed(&String::from_utf8(chakram(&args("json")).stdout).expect("it is text"));
+    assert_eq!(json["machines"][0]["failed"]["how"], "refused");
+    assert_eq!(json["machines"][0]["machine"]["name"], "dgx-a100");
+    let alone = parsed(&answer(&[
+        "replay",
+        CASE,
+        "-m",
+        "gb200-nvl72",
+        "--compute",
+        "roofline",
+        "--map",
+        "8-15",
+        "--format",
+        "json",
+    ]));
+    assert_eq!(json["machines"][2]["makespan_ps"], alone["makespan_ps"]);
+    assert_eq!(list(&json["comparison"]).len(), 1);
+    assert_eq!(json["comparison"][0]["against"], "gb200-nvl72");
+
+    let csv = String::from_utf8(chakram(&args("csv")).stdout).expect("it is text");
+    let rows: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{csv}");
+    assert_eq!(rows[1][..4], ["dgx-a100", "8", "refused", ""]);
+    assert_eq!(rows[3][2], "completed");
+}
+
+#[test]
+fn exit_codes_are_those_of_the_replays() {
+    let two = ["-m", "dgx-a100", "-m", "dgx-h100"];
+    assert_eq!(code(&[&["replay", CASE][..], &two].concat()), 0);
+    let stuck = chakram(&[&["replay", "traces/deadlock-2"][..], &two].concat());
+    assert_eq!(stuck.status.code(), Some(1));
+    assert!(stuck.stdout.is_empty(), "there is nothing to compare");
+    for bad in [
+        &["-m", "dgx-a100"][..],
+        &["--timeline", "no.json"],
+        &["-m", "no-such-machine"],
+        &["--threads", "0"],
+        // A job as large as the machine would be another on each.
+        &["-m", "gb200-nvl72", "--absent", "mirror"],
+    ] {
+        assert_eq!(
+            code(&[&["replay", CASE][..], &two, bad].concat()),
+            2,
+            "{bad:?}"
+        );
+    }
+    let mirror = ["-m", "gb200-nvl72", "--absent", "mirror", "--ranks", "8"];
+    assert_eq!(code(&[&["replay", CASE][..], &two, &mirror].concat()), 0);
+    assert_eq!(code(&["replay", CASE, "--threads", "2"]), 2);
+    let generate = ["generate", "p2p", "ring", "--ranks", "4", "--size", "1MB"];
+    let table = ["-m", "dgx-a100", "--format", "csv", "--table", "compare"];
+    assert_eq!(code(&[&generate[..], &table].concat()), 2);
+}
+
+#[test]
+fn csv_has_a_row_per_machine_or_the_machine_in_front() {
+    let csv = answer(&compare(&["--format", "csv"]));
+    assert_eq!(
+        csv,
+        answer(&compare(&["--format", "csv", "--table", "compare"]))
+    );
+    let rows: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| {
+        rows[0]
+            .iter()
+            .position(|found| *found == name)
+            .expect("it is there")
+    };
+    assert_eq!(rows.len(), 4);
+    for ((row, machine), npus) in rows[1..].iter().zip(MACHINES).zip(NPUS) {
+        let alone = parsed(&single(machine, &["--format", "json"]));
+        assert_eq!(row[..3], [machine, &npus.to_string(), "completed"]);
+        assert_eq!(row[column("makespan_ps")], alone["makespan_ps"].to_string());
+        assert_eq!(row[column("against")], MACHINES[0]);
+        for part in ["compute", "communication", "memory", "host", "idle"] {
+            let found = row[column(&format!("{part}_ps"))];
+            assert_eq!(found, alone["mean_ps"][part].to_string(), "{part}");
+        }
+        let [first, own] = [&rows[1], row].map(|row| row[column("makespan_ps")]);
+        let [first, own] = [first, own].map(|ps| ps.parse::<f64>().expect("a number"));
+        assert_eq!(row[column("speed")], format!("{:.6}", first / own));
+    }
+    let one = single(MACHINES[1], &["--format", "csv", "--table", "compare"]);
+    assert_eq!(one.lines().count(), 2, "{one}");
+    for table in ["npus", "collectives", "operators"] {
+        let options = ["--format", "csv", "--table", table];
+        let all = answer(&compare(&options));
+        let mut expected = String::new();
+        for machine in MACHINES {
+            let alone = single(machine, &options);
+            let (header, rows) = alone.split_once('\n').expect("a header");
+            if expected.is_empty() {
+                expected += &format!("machine,{header}\n");
+            }
+            rows.lines()
+                .for_each(|row| expected += &format!("{machine},{row}\n"));
+        }
+        assert_eq!(all, expected);
+    }
+}
+
+/// Rank 0 arrives after 50 us and rank 1 after 100; then both all-reduce for 20. As recorded the means
+/// are 75 us of compute less the 10 that rank 1 starts later, 25 of exposed waiting and 20 of exposed
+/// transfer; on all machines.
+#[test]
+fn waiting_is_told_apart_from_transfer() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = capture(folder.path(), true);
+    let options = ["-m", "dgx-a100", "-m", "dgx-h100", "--comm", "recorded"];
+    let args = [&["replay", &prefix][..], &options].concat();
+    let text = answer(&args);
+    for line in [
+        "captured 160.000 us (slowest rank 1)",
+        "! kernels last equally long on all machines; --compute roofline prices them for each",
+        "makespan 120.000 us 120.000 us",
+        "against the capture -25.00 % -25.00 %",
+        "exposed communication 45.000 us 37.5 % 45.000 us 37.5 %",
+        "waiting for a rank 25.000 us 20.8 % 25.000 us 20.8 %",
+        "transfer 20.000 us 16.7 % 20.000 us 16.7 %",
+        "dgx-a100 → dgx-h100: the same makespan, 120.000 us",
+        "nothing moved: every part takes as long",
+    ] {
+        assert!(says(&text, line), "{line:?} in\n{text}");
+    }
+    // By the network the waiting is the same and the transfer is not.
+    let args = [&args[..4], &["-m", "dgx-h100", "--format", "json"]].concat();
+    let json = parsed(&answer(&args));
+    for side in ["before", "after"] {
+        let group = &json["comparison"][1]["communication"][0];
+        assert_eq!(group["what"], "all-reduce, all 2 ranks");
+        assert_eq!(group[side]["mean_exposed_waiting_ps"], 25_000_000);
+        // Rank 0 may send before rank 1 has arrived, and then ends before it.
+        let transfer = whole(&group[side]["transfer_ps"]);
+        let exposed = whole(&group[side]["mean_exposed_transferring_ps"]);
+        assert!(0 < exposed && exposed <= transfer, "{exposed} {transfer}");
+        assert_eq!(group[side]["hidden_share_of_transfer"], 0.0);
+    }
+}
