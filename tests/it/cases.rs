@@ -2,6 +2,7 @@
 //! golden, `expected.txt`. `BLESS=1 cargo test --test it cases` writes them anew; say in the commit
 //! why the new answer is right.
 
+use chakram::trace::file::Contents;
 use std::path::Path;
 use std::process::Command;
 
@@ -40,4 +41,44 @@ fn every_case_gives_its_expected_report() {
         let widest = found.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(100) || output.status.code() != Some(0));
     }
+}
+
+/// A case that has captures in a folder `capture` has the traces that they convert to.
+#[test]
+fn captured_cases_are_what_their_captures_convert_to() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+    let cases = std::fs::read_dir(root).unwrap();
+    let cases = cases.map(|entry| entry.unwrap().path());
+    let mut found = 0;
+    for case in cases.filter(|case| case.join("capture").is_dir()) {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = match std::env::var_os("BLESS") {
+            Some(_) => case.join("job"),
+            None => folder.path().join("job"),
+        };
+        let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .args(["convert", "pytorch"])
+            .arg(case.join("capture"))
+            .args(["-z", "zst", "-o"])
+            .arg(&prefix)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        for entry in std::fs::read_dir(&case).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap();
+            if !name.ends_with(".et.zst") {
+                continue;
+            }
+            // Another version of zstd may pack the same trace into other bytes.
+            let fresh = prefix.with_file_name(name);
+            let (old, new) = (
+                Contents::open(&path).unwrap(),
+                Contents::open(&fresh).unwrap(),
+            );
+            assert!(old.as_slice() == new.as_slice(), "{}", path.display());
+            found += 1;
+        }
+    }
+    assert!(found > 0, "there is such a case");
 }

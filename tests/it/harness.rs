@@ -1,6 +1,7 @@
 //! The bodies of the fuzz targets, which share these files, and the seeds that they start from.
 
 pub mod coerce;
+pub mod convert;
 pub mod et_reader;
 pub mod machine_file;
 pub mod oracle;
@@ -49,4 +50,18 @@ fn seeds_of_device_traces_hold() {
 #[test]
 fn seeds_of_replays_hold() {
     every_seed("replay", replay::run);
+}
+
+#[test]
+fn seeds_of_conversions_hold() {
+    every_seed("pytorch_convert", convert::run);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_converts_replays(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+        convert::run(&bytes);
+    }
 }

@@ -2,7 +2,10 @@
 //!
 //! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
+//! - `generated`: generated captures of PyTorch, against their truth and against real ones
 //! - `commands`: exit codes, the order of files, and what goes where
+//! - `compare`: one job on several machines, against the single reports
+//! - `convert`: conversions of captures, against the truth of generated jobs
 //! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
@@ -14,7 +17,10 @@
 mod captures;
 mod cases;
 mod commands;
+mod compare;
+mod convert;
 mod corpus;
+mod generated;
 mod harness;
 mod physics;
 mod readers;

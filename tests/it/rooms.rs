@@ -86,6 +86,7 @@ const TRACE: &[&str] = &["trace/"];
 const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
 const JSON: &[&str] = &[
     "trace/groups.rs",
+    "generate/capture/truth.rs",
     "cli.rs",
     "cli/",
     "report.rs",
@@ -99,7 +100,11 @@ const PROTO: &[&str] = &["trace/proto.rs", "trace/write.rs", "trace/rewrite.rs"]
 /// unit tests also may.
 const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("anstream", COMMAND_LINE, &[]),
-    ("anstyle", &["cli.rs", "cli/", "report/text.rs"], &[]),
+    (
+        "anstyle",
+        &["cli.rs", "cli/", "report/text.rs", "report/compare/text.rs"],
+        &[],
+    ),
     ("blake3", &["trace/", "cli/"], &[]),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),

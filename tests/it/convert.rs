@@ -1,0 +1,18 @@
+//! The converter of PyTorch's captures, held against the truth.
+//!
+//! - `rig`: captures of generated jobs, their conversion, and the traces as other readers see them
+//! - `schedule`: when the nodes of a job's traces start and end, by a few lines that share nothing
+//!   with the engine
+//! - `tiny`: captures written by hand, event by event
+//!
+//! The other modules are tests, one theme each.
+
+mod degenerate;
+mod faithful;
+mod refused;
+mod rig;
+mod same;
+mod schedule;
+mod tiny;
+mod truth;
+mod what_if;

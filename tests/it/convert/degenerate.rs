@@ -1,0 +1,256 @@
+//! Captures at the edge of what there can be.
+
+use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
+use super::tiny::{Event, Rank, all_reduce, alone, event, op};
+use chakram::engine::Comm;
+use chakram::workload::Absent;
+use std::time::Instant;
+
+/// Converts a job of one rank, and checks what holds for every conversion: causes have lower ids, and
+/// replays end when the capture did.
+fn hold(events: &[Event]) -> Job {
+    hold_all(&[alone(events)])
+}
+
+fn hold_all(ranks: &[Rank<'_>]) -> Job {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in ranks {
+        rank.write(folder.path());
+    }
+    let started = Instant::now();
+    let job = convert(folder.path());
+    println!("{:?}", started.elapsed());
+    for trace in &job.traces {
+        for node in &trace.nodes {
+            assert!(causes(node).all(|cause| cause < node.id));
+        }
+    }
+    for comm in [Comm::Captured, Comm::Recorded] {
+        let ends = replay(&job.traces, comm, |_| 0, Absent::Refuse).ends();
+        let captured = job.traces.iter().map(|t| t.captured_ns());
+        assert_eq!(ends, captured.collect::<Vec<_>>(), "{comm:?}");
+    }
+    job
+}
+
+#[test]
+fn one_operator() {
+    let job = hold(&[op("aten::mm", 1000, 500, 1)]);
+    let node = &job.traces[0].nodes[1];
+    assert_eq!(
+        (lasts(node), delay(node), &*node.name),
+        (500, 0, "aten::mm")
+    );
+    assert_eq!(job.traces[0].captured_ns(), 500);
+}
+
+#[test]
+fn operators_without_length() {
+    let job = hold(&[
+        op("a", 0, 0, 1),
+        op("b", 0, 0, 2),
+        op("c", 10, 0, 3),
+        op("d", 10, 0, 4),
+    ]);
+    assert_eq!(job.traces[0].nodes.len(), 5);
+    assert_eq!(job.traces[0].captured_ns(), 10);
+    // Nothing but one mark.
+    assert_eq!(hold(&[op("a", 7, 0, 1)]).traces[0].captured_ns(), 0);
+}
+
+#[test]
+fn intervals_that_overlap_and_that_start_together() {
+    hold(&[
+        op("a", 0, 100, 1),
+        op("b", 50, 100, 2),
+        op("c", 120, 100, 3),
+    ]);
+    hold(&[
+        op("a", 0, 100, 1),
+        op("b", 0, 100, 2),
+        op("c", 0, 50, 3),
+        op("d", 0, 100, 4),
+    ]);
+    // Ends before and after the one that encloses it.
+    hold(&[
+        op("a", 0, 100, 1),
+        op("b", 10, 300, 2),
+        op("c", 20, 10, 3),
+        op("d", 150, 20, 4),
+    ]);
+}
+
+#[test]
+fn times_before_the_base_and_days_apart() {
+    let job = hold(&[op("a", -5_000_500, 100, 1), op("b", -200, 300, 2)]);
+    assert_eq!(job.traces[0].captured_ns(), 5_000_600);
+    let day = 86_400_000_000_000;
+    hold(&[op("a", 0, 100, 1), op("b", 30 * day, 300, 2)]);
+}
+
+#[test]
+fn operators_that_only_one_file_has() {
+    let unseen = [
+        op("a", 0, 100, 1),
+        op("b", 200, 100, 2).unseen(),
+        op("c", 400, 100, 0),
+    ];
+    let job = hold(&unseen);
+    assert_eq!(job.traces[0].nodes.len(), 4);
+}
+
+/// In a group of one there is nobody to wait for.
+#[test]
+fn a_collective_of_one() {
+    for asynchronous in [true, false] {
+        let [asks, flight] = all_reduce(asynchronous, 2, 1000, 5000, 2);
+        let job = hold(&[op("a", 0, 500, 1), asks, flight, op("b", 8000, 500, 10)]);
+        assert_eq!(job.summary.ranks[0].calls, (1, 0, 0));
+        assert_eq!(job.summary.ranks[0].wait_ns, 0);
+    }
+}
+
+/// Two ranks in three groups, whose clocks are days apart; one group is a single rank's.
+#[test]
+fn groups_of_one_and_two_with_days_between_clocks() {
+    let groups: &[(&str, &[u32])] = &[("0", &[0, 1]), ("1", &[0]), ("2", &[1])];
+    let events = |rank: u64, start: i64| {
+        let [asks, flight] = all_reduce(true, 20, start, 500_000, 2);
+        let [own, own_flight] = all_reduce(true, 30, start + 600_000, 20_000, 5);
+        let late = i64::try_from(rank).unwrap() * 1000;
+        let mut flight = flight;
+        flight.start += late;
+        flight.ns -= late as u64;
+        vec![
+            asks,
+            flight,
+            own,
+            own_flight,
+            op("a", start + 700_000, 1000, 8),
+        ]
+    };
+    let day = 86_400_000_000_000;
+    let (zero, one) = (events(0, 5000), events(1, 5000 + 3 * day));
+    let of = |rank: u32, events| Rank {
+        rank,
+        world: 2,
+        groups: if rank == 0 {
+            &groups[..2]
+        } else {
+            const { &[("0", &[0, 1]), ("2", &[1])] }
+        },
+        events,
+    };
+    let job = hold_all(&[of(0, &zero), of(1, &one)]);
+    assert_eq!(job.summary.ranks[1].offset.applied, -3 * day);
+    assert_eq!(
+        job.summary
+            .groups
+            .iter()
+            .map(|g| g.collectives)
+            .collect::<Vec<_>>(),
+        [1, 1, 1]
+    );
+}
+
+#[test]
+fn many_threads() {
+    let mut events = Vec::new();
+    for thread in 0..300 {
+        for nth in 0..10 {
+            let start = nth * 1_000_000 + thread * 100;
+            let id = (thread * 10 + nth + 1) as u64;
+            events.push(op("a", start, 500_000, id).on(thread as u64 + 1));
+        }
+    }
+    let job = hold(&events);
+    assert_eq!(job.summary.ranks[0].lanes.0, 300);
+}
+
+/// Whether twice as much takes at most three times as long, but for what is over at once.
+fn linear(what: &str, make: &dyn Fn(u64) -> Vec<Event>, count: u64) {
+    let time = |count: u64| {
+        let events = make(count);
+        let folder = tempfile::tempdir().unwrap();
+        alone(&events).write(folder.path());
+        let started = Instant::now();
+        let job = convert(folder.path());
+        assert!(job.traces[0].nodes.len() as u64 > count / 2);
+        started.elapsed()
+    };
+    let (one, four) = (time(count), time(count * 4));
+    println!("{what}: {one:?} for {count}, {four:?} for four times that");
+    assert!(
+        four < one * 8 || four.as_millis() < 400,
+        "{what}: {one:?}, then {four:?}"
+    );
+}
+
+#[test]
+fn nothing_is_quadratic() {
+    let nested = |count: u64| {
+        let event = |i: u64| op("a", i as i64, 2 * count - 2 * i, i + 1);
+        (0..count).map(event).collect()
+    };
+    linear("operators within one another", &nested, 25_000);
+    let flat = |count: u64| {
+        (0..count)
+            .map(|i| op("aten::add", i as i64 * 100, 50, i + 1))
+            .collect()
+    };
+    linear("operators after one another", &flat, 25_000);
+    let together = |count: u64| (0..count).map(|i| op("aten::add", 0, 50, i + 1)).collect();
+    linear("operators at once", &together, 25_000);
+    let calls = |count: u64| {
+        let calls =
+            (0..count / 4).flat_map(|i| all_reduce(true, 2, i as i64 * 1000, 800, i * 3 + 1));
+        calls.collect()
+    };
+    linear("calls on one worker", &calls, 20_000);
+    let blocking = |count: u64| {
+        let calls =
+            (0..count / 4).flat_map(|i| all_reduce(false, 2, i as i64 * 1000, 800, i * 3 + 1));
+        calls.collect()
+    };
+    linear("calls that block", &blocking, 20_000);
+    let in_flight = |count: u64| {
+        let calls = (0..count / 4)
+            .flat_map(|i| all_reduce(true, 2 + i % 2, i as i64 * 1000, count * 1000, i * 3 + 1));
+        calls.collect()
+    };
+    linear("calls in flight at once", &in_flight, 5_000);
+    let threads = |count: u64| {
+        (0..count)
+            .map(|i| op("a", i as i64 * 200_000, 50, i + 1).on(i % (count / 8)))
+            .collect()
+    };
+    linear("threads", &threads, 2_000);
+    let launches = |count: u64| {
+        let pair = |i: u64| {
+            let start = i as i64 * 1000;
+            [
+                op("aten::add", start, 500, i + 1),
+                event(
+                    "cuda_runtime",
+                    "cudaStreamSynchronize",
+                    1,
+                    start + 100,
+                    100,
+                    0,
+                ),
+            ]
+        };
+        (0..count / 2).flat_map(pair).collect()
+    };
+    linear("calls of the driver", &launches, 20_000);
+}
+
+#[test]
+fn host_work_is_the_hosts() {
+    let job = hold(&[
+        op("a", 0, 100, 1),
+        event("user_annotation", "step", 1, 0, 400, 2),
+    ]);
+    let nodes = &job.traces[0].nodes;
+    assert!(nodes.iter().skip(1).all(on_host));
+}

@@ -1,0 +1,176 @@
+//! A replay as captured ends when the capture did, and one as recorded does too, since every wait comes
+//! out of it again.
+
+use super::rig::{capture, convert, json, replay, try_convert};
+use super::truth::jobs;
+use crate::corpus::corpus;
+use chakram::converters::pytorch::Options as Conversion;
+use chakram::engine::Comm;
+use chakram::workload::Absent;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Of the captured time, at most one part in so many.
+const CAPTURED: u64 = 1000;
+const RECORDED: u64 = 1000;
+
+/// Converts a job and holds its replays against its Kineto files.
+fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
+    let job = try_convert(paths, &Conversion::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let spans: Vec<_> = kineto.iter().map(|path| span(path)).collect();
+    let first = |i: usize| spans[i].0 + job.summary.ranks[i].offset.applied;
+    let origin = (0..spans.len()).map(first).min().unwrap();
+    for (i, trace) in job.traces.iter().enumerate() {
+        let expected = spans[i].1 + job.summary.ranks[i].offset.applied - origin;
+        assert_eq!(
+            trace.captured_ns() as i64,
+            expected,
+            "{what} rank {}",
+            trace.rank
+        );
+        assert_eq!(
+            job.summary.ranks[i].own_ns,
+            spans[i].1 - spans[i].0,
+            "{what}"
+        );
+    }
+    for (comm, part) in [(Comm::Captured, CAPTURED), (Comm::Recorded, RECORDED)] {
+        let ends = replay(&job.traces, comm, |_| 0, Absent::Refuse).ends();
+        for (end, trace) in ends.iter().zip(&job.traces) {
+            let captured = trace.captured_ns();
+            let off = end.abs_diff(captured);
+            assert!(
+                off * part <= captured,
+                "{what} rank {} {comm:?}: {end}, captured {captured}",
+                trace.rank
+            );
+        }
+    }
+    println!(
+        "{what}: {} ranks, {} nodes",
+        job.traces.len(),
+        job.traces.iter().map(|t| t.nodes.len()).sum::<usize>()
+    );
+}
+
+/// Start and end of all that a Kineto file says happened on threads and streams, ns since the epoch,
+/// by a plain parse.
+fn span(path: &Path) -> (i64, i64) {
+    let file = json(path).expect("it is JSON");
+    let base = file["baseTimeNanoseconds"].as_i64().unwrap_or(0);
+    let ns = |value: &Value| {
+        // Whole nanoseconds, from the text: doubles cannot hold them.
+        let text = value.to_string();
+        let (us, rest) = text.split_once('.').unwrap_or((&text, ""));
+        let rest: i64 = format!("{rest:0<3}")[..3].parse().unwrap();
+        let us: i64 = us.parse().unwrap();
+        us * 1000 + rest
+    };
+    let (mut first, mut last) = (i64::MAX, i64::MIN);
+    for event in file["traceEvents"].as_array().unwrap() {
+        let category = event["cat"].as_str().unwrap_or("");
+        let host = matches!(
+            category,
+            "cpu_op" | "user_annotation" | "cuda_runtime" | "cuda_driver"
+        );
+        let device = matches!(category, "kernel" | "gpu_memcpy" | "gpu_memset");
+        if event["ph"] != "X" || !(host || device) {
+            continue;
+        }
+        let start = base + ns(&event["ts"]);
+        last = last.max(start + ns(&event["dur"]));
+        if host {
+            first = first.min(start);
+        }
+    }
+    (first, last)
+}
+
+fn kineto(folder: &Path, ranks: u32, ending: &str) -> Vec<PathBuf> {
+    (0..ranks)
+        .map(|rank| folder.join(format!("kineto.{rank}.json{ending}")))
+        .collect()
+}
+
+#[test]
+fn replays_of_generated_captures_end_when_these_did() {
+    for (what, options) in jobs() {
+        let captured = capture(&options);
+        let folder = captured.folder.path();
+        hold(
+            &what,
+            &[folder.to_owned()],
+            &kineto(folder, options.ranks, ""),
+        );
+    }
+}
+
+/// Captures that have no record function ids, and what the refusal says.
+const UNLINKED: [&str; 3] = ["t231_ddp_gpt", "t231_edge_names", "t231_moe_a2a"];
+
+#[test]
+fn replays_of_real_captures_end_when_these_did() {
+    let Some(corpus) = corpus("captures") else {
+        return;
+    };
+    let mut folders = Vec::new();
+    for part in ["pytorch", "interventions"] {
+        for entry in std::fs::read_dir(corpus.join(part)).expect("the corpus is there") {
+            let path = entry.expect("it can be listed").path();
+            for folder in [path.clone(), path.join("A"), path.join("B")] {
+                if folder.join("host.0.json.zst").is_file() {
+                    folders.push(folder);
+                }
+            }
+        }
+    }
+    folders.sort();
+    assert!(folders.len() > 20, "{folders:?}");
+    for folder in folders {
+        let name = folder.strip_prefix(&corpus).unwrap().display().to_string();
+        let ranks = (0..)
+            .take_while(|r| folder.join(format!("host.{r}.json.zst")).is_file())
+            .count() as u32;
+        let devices = kineto(&folder, ranks, ".zst");
+        let hosts = (0..ranks).map(|rank| folder.join(format!("host.{rank}.json.zst")));
+        let paths: Vec<_> = hosts.chain(devices.clone()).collect();
+        if UNLINKED.iter().any(|unlinked| name.ends_with(unlinked)) {
+            let error = try_convert(&paths, &Conversion::default())
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(error.contains("Record function id"), "{name}: {error}");
+            continue;
+        }
+        hold(&name, &paths, &devices);
+    }
+}
+
+/// Three ranks of four: what is there is converted, and the missing member comes with the others.
+#[test]
+fn a_missing_rank_is_mirrored() {
+    for (what, options) in jobs() {
+        // Messages to a rank that is not there have no other end.
+        if options.style == chakram::generate::capture::Style::Pipeline {
+            continue;
+        }
+        let captured = capture(&options);
+        let folder = captured.folder.path();
+        for name in ["host.3.json", "kineto.3.json"] {
+            std::fs::remove_file(folder.join(name)).unwrap();
+        }
+        let job = convert(folder);
+        assert_eq!((job.summary.world, job.traces.len()), (4, 3), "{what}");
+        let ends = replay(&job.traces, Comm::Recorded, |_| 0, Absent::Mirror).ends();
+        for (end, trace) in ends.iter().zip(&job.traces) {
+            let captured = trace.captured_ns();
+            let off = end.abs_diff(captured);
+            // Whoever waited for the missing rank waits no more.
+            assert!(
+                off * 5 <= captured,
+                "{what} rank {}: {end}, captured {captured}",
+                trace.rank
+            );
+        }
+    }
+}

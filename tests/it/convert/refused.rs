@@ -1,0 +1,303 @@
+//! Bad input: an error that names the file, and where it makes sense the byte, what was found and what
+//! to try; nothing is written, and nothing panics.
+
+use super::rig::{Captured, capture, try_convert};
+use super::tiny::{alone, op};
+use crate::corpus::corpus;
+use chakram::converters::pytorch::Options as Conversion;
+use chakram::generate::capture::{Device, Options, Style};
+use chakram::trace::file::Packer;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn job(style: Style, seed: u64, ranks: u32) -> Captured {
+    capture(&Options {
+        seed,
+        layers: 2,
+        ..Options::new(Device::Cpu, style, ranks)
+    })
+}
+
+fn error(paths: &[PathBuf]) -> String {
+    error_of(paths, &Conversion::default())
+}
+
+fn error_of(paths: &[PathBuf], options: &Conversion) -> String {
+    match try_convert(paths, options) {
+        Ok(_) => panic!("{paths:?} converts"),
+        Err(error) => {
+            let text = error.to_string();
+            println!("{text}\n");
+            text
+        }
+    }
+}
+
+fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::copy(from, to).unwrap();
+}
+
+/// Files that end early, at every hundredth of their length and around their ends.
+#[test]
+fn files_that_end_early_are_refused() {
+    let job = job(Style::Ddp, 0, 2);
+    let folder = job.folder.path();
+    for name in ["host.1.json", "kineto.1.json"] {
+        let whole = std::fs::read(folder.join(name)).unwrap();
+        for ending in ["", "gz", "zst"] {
+            let packed = match ending {
+                "" => whole.clone(),
+                ending => {
+                    let mut packer = Packer::new(Vec::new(), ending).unwrap();
+                    packer.write_all(&whole).unwrap();
+                    packer.finish().unwrap()
+                }
+            };
+            let broken = tempfile::tempdir().unwrap();
+            for other in [
+                "host.0.json",
+                "kineto.0.json",
+                "host.1.json",
+                "kineto.1.json",
+            ] {
+                if other != name {
+                    copy(&folder.join(other), &broken.path().join(other));
+                }
+            }
+            let dot = if ending.is_empty() { "" } else { "." };
+            let path = broken.path().join(format!("{name}{dot}{ending}"));
+            let steps = if ending.is_empty() { 40 } else { 8 };
+            let lengths = (0..steps).map(|n| packed.len() * n / steps);
+            // After the last bracket there is only white space.
+            for length in lengths.chain([packed.len() - 2, packed.len() - 4]) {
+                std::fs::write(&path, &packed[..length]).unwrap();
+                match try_convert(&[broken.path().to_owned()], &Conversion::default()) {
+                    Ok(_) => assert!(
+                        length + 4 >= packed.len(),
+                        "{name} {ending} {length} of {}",
+                        packed.len()
+                    ),
+                    Err(error) => has(&error.to_string(), &[&name[..name.len() - 7]]),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn garbage_is_refused() {
+    let job = job(Style::Ddp, 0, 2);
+    let whole = std::fs::read(job.folder.path().join("kineto.1.json")).unwrap();
+    let path = job.folder.path().join("kineto.1.json");
+    for at in (5..whole.len()).step_by(whole.len() / 30) {
+        let mut broken = whole.clone();
+        for (i, byte) in broken[at..].iter_mut().take(40).enumerate() {
+            *byte = b"\"}{][,:\\\0\xff"[i % 10];
+        }
+        std::fs::write(&path, broken).unwrap();
+        if let Err(error) = try_convert(&[job.folder.path().to_owned()], &Conversion::default()) {
+            has(&error.to_string(), &["kineto.1.json"]);
+        }
+    }
+    for garbage in [
+        &b""[..],
+        b"{}",
+        b"[]",
+        b"null",
+        b"\0\0\0\0",
+        b"{\"traceEvents\": 5}",
+        b"{\"traceEvents\": []}",
+    ] {
+        std::fs::write(&path, garbage).unwrap();
+        error(std::slice::from_ref(&path));
+        error(&[job.folder.path().to_owned()]);
+    }
+}
+
+/// Files of another job, another run, another rank.
+#[test]
+fn files_that_do_not_belong_together_are_refused() {
+    let (one, other) = (job(Style::Ddp, 0, 2), job(Style::Pipeline, 0, 2));
+    let mixed = tempfile::tempdir().unwrap();
+    let file = |job: &Captured, name: &str| job.folder.path().join(name);
+    let both = |host: &Path, kineto: &Path| {
+        copy(host, &mixed.path().join("host.0.json"));
+        copy(kineto, &mixed.path().join("kineto.0.json"));
+        error(&[mixed.path().to_owned()])
+    };
+    let text = both(&file(&one, "host.0.json"), &file(&other, "kineto.0.json"));
+    has(
+        &text,
+        &["kineto.0.json", "another run", "byte", "try: pair"],
+    );
+
+    // Two of a kind.
+    let text = error(&[file(&one, "host.0.json"), file(&one, "host.1.json")]);
+    has(&text, &["host.0.json", "no Kineto trace"]);
+    let text = error(&[file(&one, "kineto.0.json")]);
+    has(
+        &text,
+        &[
+            "kineto.0.json",
+            "host trace",
+            "Kineto traces alone are not converted",
+        ],
+    );
+    let again = tempfile::tempdir().unwrap();
+    copy(
+        &file(&one, "host.0.json"),
+        &again.path().join("again.0.json"),
+    );
+    let text = error(&[
+        file(&one, "host.0.json"),
+        file(&one, "kineto.0.json"),
+        again.path().join("again.0.json"),
+    ]);
+    has(&text, &["again.0.json", "same kind of file"]);
+
+    // A rank twice under two names.
+    let twice = tempfile::tempdir().unwrap();
+    for (from, to) in [
+        ("host.0.json", "host.0.json"),
+        ("kineto.0.json", "kineto.0.json"),
+        ("host.0.json", "host.1.json"),
+        ("kineto.0.json", "kineto.1.json"),
+    ] {
+        copy(&file(&one, from), &twice.path().join(to));
+    }
+    let text = error(&[twice.path().to_owned()]);
+    has(&text, &["rank 0", "kineto.1.json", "kineto.0.json"]);
+
+    // One rank of another run: it calls other collectives.
+    let deeper = capture(&Options {
+        layers: 6,
+        bucket: 1 << 18,
+        ..Options::new(Device::Cpu, Style::Ddp, 2)
+    });
+    let strange = tempfile::tempdir().unwrap();
+    for (job, rank) in [(&one, 0), (&deeper, 1)] {
+        for what in ["host", "kineto"] {
+            let name = format!("{what}.{rank}.json");
+            copy(&file(job, &name), &strange.path().join(&name));
+        }
+    }
+    let text = error(&[strange.path().to_owned()]);
+    has(&text, &["rank 0", "rank 1", "collective"]);
+}
+
+#[test]
+fn folders_without_captures_are_refused() {
+    let empty = tempfile::tempdir().unwrap();
+    let text = error(&[empty.path().to_owned()]);
+    has(&text, &["no captures here", "try:"]);
+    let text = error(&[empty.path().join("missing")]);
+    has(&text, &["missing"]);
+    std::fs::write(empty.path().join("config.json"), "{\"a\": 1}").unwrap();
+    has(&error(&[empty.path().to_owned()]), &["no captures here"]);
+    // Beside captures other JSON does no harm.
+    let job = job(Style::Ddp, 0, 2);
+    std::fs::write(job.folder.path().join("config.json"), "{\"a\": 1}").unwrap();
+    std::fs::write(job.folder.path().join("notes.0.json"), "[1, 2]").unwrap();
+    assert!(try_convert(&[job.folder.path().to_owned()], &Conversion::default()).is_ok());
+    let text = error(&[job.folder.path().join("config.json")]);
+    has(&text, &["config.json", "neither a host trace"]);
+}
+
+#[test]
+fn kineto_alone_is_refused() {
+    let job = job(Style::Ddp, 0, 2);
+    for rank in 0..2 {
+        std::fs::remove_file(job.folder.path().join(format!("host.{rank}.json"))).unwrap();
+    }
+    // Named so that both look like one rank's.
+    std::fs::rename(
+        job.folder.path().join("kineto.1.json"),
+        job.folder.path().join("other_0.json"),
+    )
+    .unwrap();
+    let text = error(&[job.folder.path().to_owned()]);
+    has(&text, &["Kineto traces alone are not converted"]);
+    let Some(corpus) = corpus("captures/gpu") else {
+        return;
+    };
+    for folder in ["tracelens", "hta_misc_kineto", "tracelens/mi300"] {
+        let text = error(&[corpus.join(folder)]);
+        has(&text, &["Kineto traces alone are not converted"]);
+    }
+    for pair in [
+        "dlrm_8gpu",
+        "linear_pair",
+        "resnet_pair",
+        "hta_simple_add_pair",
+    ] {
+        has(
+            &error(&[corpus.join(pair)]),
+            &["Record function id", "PyTorch 2.5"],
+        );
+    }
+}
+
+#[test]
+fn a_step_that_is_not_there_is_refused() {
+    let job = job(Style::Ddp, 0, 2);
+    let options = Conversion {
+        step: Some(99),
+        ..Conversion::default()
+    };
+    let text = error_of(&[job.folder.path().to_owned()], &options);
+    has(&text, &["kineto.0.json", "no step 99", "[2]", "try:"]);
+    let folder = tempfile::tempdir().unwrap();
+    alone(&[op("aten::mm", 0, 10, 1)]).write(folder.path());
+    has(
+        &error_of(&[folder.path().to_owned()], &options),
+        &["no `ProfilerStep#N`"],
+    );
+}
+
+fn chakram(args: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_command_says_what_is_wrong_and_exits_with_2() {
+    let job = job(Style::Ddp, 0, 2);
+    let folder = job.folder.path().to_str().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    for prefix in [file.join("job"), PathBuf::from("/proc/nowhere/job")] {
+        let output = chakram(&["convert", "pytorch", folder, "-o", prefix.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("job.0.et"),
+            "{output:?}"
+        );
+    }
+    let prefix = out.path().join("sub/job");
+    let prefix = prefix.to_str().unwrap();
+    let output = chakram(&["convert", "pytorch", folder, "-o", prefix]);
+    assert!(output.status.success(), "folders are made: {output:?}");
+    for rank in 0..2 {
+        let path = job.folder.path().join(format!("host.{rank}.json"));
+        std::fs::write(path, "garbage").unwrap();
+    }
+    let output = chakram(&[
+        "convert",
+        "pytorch",
+        folder,
+        "-o",
+        out.path().join("other/job").to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!out.path().join("other/job.0.et").exists());
+}

@@ -1,0 +1,282 @@
+//! Captures of generated jobs, their conversion, and the traces as other readers see them.
+
+use chakram::collective::Algorithm;
+use chakram::compute::Peaks;
+use chakram::converters::pytorch::{self, Options as Conversion, files, summary::Summary};
+use chakram::engine::{Comm, Options as Replaying, Prepared};
+use chakram::generate::capture::{Options, Truth, generate};
+use chakram::graph::{Dependencies, Graph, Kind};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::{Machine, NpuClass};
+use chakram::memory::LocalMemory;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::topology::{Dimension, Shape, Topology};
+use chakram::trace::TraceError;
+use chakram::trace::file::Contents;
+use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
+use chakram::units::{Bandwidth, Bytes, Span, Time};
+use chakram::workload::{Absent, WorkloadBuilder};
+use prost::Message;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// The files of a generated job.
+pub struct Captured {
+    pub folder: TempDir,
+    pub truth: Truth,
+}
+
+pub fn capture(options: &Options) -> Captured {
+    let folder = tempfile::tempdir().unwrap();
+    let made = generate(options).unwrap();
+    for rank in 0..options.ranks {
+        let file = |what: &str| {
+            let name = format!("{what}.{rank}.json");
+            std::io::BufWriter::new(File::create(folder.path().join(name)).unwrap())
+        };
+        made.write_host(rank, file("host")).unwrap();
+        made.write_kineto(rank, file("kineto")).unwrap();
+    }
+    Captured {
+        truth: made.truth(),
+        folder,
+    }
+}
+
+/// One rank's trace, by the generated types.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    pub rank: u32,
+    pub metadata: GlobalMetadata,
+    pub nodes: Vec<Node>,
+}
+
+/// A conversion.
+pub struct Job {
+    pub summary: Summary,
+    pub traces: Vec<Trace>,
+}
+
+pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, TraceError> {
+    let out = tempfile::tempdir().unwrap();
+    let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
+    let pairs = files::pairs(paths)?;
+    let result = pytorch::convert(&pairs, options, &path, &|_, _| {});
+    if result.is_err() {
+        let left = std::fs::read_dir(out.path()).unwrap().count();
+        assert_eq!(left, 0, "nothing appears unless all ranks convert");
+    }
+    let summary = result?;
+    let traces = summary.ranks.iter();
+    let traces = traces.map(|of| read(of.rank, &std::fs::read(&of.path).unwrap()));
+    Ok(Job {
+        traces: traces.collect(),
+        summary,
+    })
+}
+
+pub fn convert(folder: &Path) -> Job {
+    try_convert(&[folder.to_owned()], &Conversion::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn read(rank: u32, mut bytes: &[u8]) -> Trace {
+    let metadata = GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
+    let mut nodes = Vec::new();
+    while !bytes.is_empty() {
+        nodes.push(Node::decode_length_delimited(&mut bytes).unwrap());
+    }
+    Trace {
+        rank,
+        metadata,
+        nodes,
+    }
+}
+
+/// What kind of node it is, by its number in the schema.
+pub const SEND: i32 = 5;
+pub const RECEIVE: i32 = 6;
+pub const COLLECTIVE: i32 = 7;
+
+/// The value of an attribute as a whole number.
+fn whole(list: &[AttributeProto], name: &str) -> Option<i64> {
+    let attribute = list.iter().find(|a| a.name == name)?;
+    Some(match attribute.value.as_ref()? {
+        Value::Uint64Val(v) => *v as i64,
+        Value::Int64Val(v) => *v,
+        Value::Uint32Val(v) => i64::from(*v),
+        Value::Int32Val(v) => i64::from(*v),
+        Value::BoolVal(v) => i64::from(*v),
+        other => panic!("{name} is {other:?}"),
+    })
+}
+
+pub fn attribute(node: &Node, name: &str) -> Option<i64> {
+    whole(&node.attr, name)
+}
+
+pub fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
+    let attribute = node.attr.iter().find(|a| a.name == name)?;
+    match attribute.value.as_ref()? {
+        Value::StringVal(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Sets a whole number that may not be there yet.
+pub fn set(node: &mut Node, name: &str, value: u64) {
+    node.attr.retain(|a| a.name != name);
+    node.attr.push(AttributeProto {
+        name: name.to_owned(),
+        value: Some(Value::Uint64Val(value)),
+        ..AttributeProto::default()
+    });
+}
+
+fn ns(node: &Node, name: &str) -> u64 {
+    attribute(node, name).unwrap_or(0).try_into().unwrap()
+}
+
+pub fn delay(node: &Node) -> u64 {
+    ns(node, "delay_ns")
+}
+
+pub fn wait(node: &Node) -> u64 {
+    ns(node, "wait_ns")
+}
+
+/// How long a node took, in ns.
+pub fn lasts(node: &Node) -> u64 {
+    attribute(node, "duration_ns").map_or(node.duration_micros * 1000, |ns| ns as u64)
+}
+
+pub fn set_lasts(node: &mut Node, ns: u64) {
+    node.duration_micros = ns / 1000;
+    set(node, "duration_ns", ns);
+}
+
+pub fn on_host(node: &Node) -> bool {
+    attribute(node, "is_cpu_op") == Some(1)
+}
+
+pub fn eager(node: &Node) -> bool {
+    attribute(node, "eager") == Some(1)
+}
+
+/// Where it ran: the thread of a host node, the stream of others.
+pub fn lane(node: &Node) -> i64 {
+    let stream = attribute(node, "stream").filter(|_| !on_host(node));
+    stream.or_else(|| attribute(node, "tid")).unwrap_or(-1)
+}
+
+/// All that a node waits for.
+pub fn causes(node: &Node) -> impl Iterator<Item = u64> + '_ {
+    node.data_deps.iter().chain(&node.ctrl_deps).copied()
+}
+
+impl Trace {
+    pub fn captured_ns(&self) -> u64 {
+        whole(&self.metadata.attr, "captured_ns").unwrap() as u64
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.metadata.encode_length_delimited(&mut bytes).unwrap();
+        for node in &self.nodes {
+            node.encode_length_delimited(&mut bytes).unwrap();
+        }
+        bytes
+    }
+}
+
+/// When each node of each rank started and ended in a replay, ps.
+#[derive(Debug, Default)]
+pub struct Log(pub Vec<Vec<(u64, u64)>>);
+
+impl Log {
+    fn slot(&mut self, instance: u32, node: NodeIndex) -> &mut (u64, u64) {
+        let (i, n) = (instance as usize, node.0 as usize);
+        self.0.resize(self.0.len().max(i + 1), Vec::new());
+        let list = &mut self.0[i];
+        list.resize(list.len().max(n + 1), (u64::MAX, u64::MAX));
+        &mut list[n]
+    }
+}
+
+impl Observer for Log {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+        self.slot(instance, node).0 = now.0;
+    }
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+        self.slot(instance, node).1 = now.0;
+    }
+    fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+impl Log {
+    /// When the last node of each rank ended, ns.
+    pub fn ends(&self) -> Vec<u64> {
+        let ends = self.0.iter().map(|l| l.iter().map(|n| n.1).max().unwrap());
+        ends.map(|ps| ps / 1000).collect()
+    }
+}
+
+/// A switch with lanes enough for anything.
+fn machine(ranks: u32) -> Machine {
+    let class = NpuClass {
+        name: "npu".to_owned(),
+        peaks: Peaks::default(),
+        memory: LocalMemory {
+            bandwidth: Bandwidth::new(1e12).unwrap(),
+            latency: Span::ZERO,
+            capacity: Bytes(1 << 40),
+        },
+        lanes: 1 << 12,
+        host_lanes: 1 << 12,
+    };
+    let dimension = Dimension {
+        name: "d".to_owned(),
+        shape: Shape::Switch,
+        size: ranks.max(2),
+        bandwidth: Bandwidth::new(50e9).unwrap(),
+        latency: Span::from_ns(500),
+    };
+    let topology = Topology::new(vec![dimension]).unwrap();
+    Machine::uniform(
+        "rig".to_owned(),
+        topology,
+        vec![Algorithm::Ring],
+        class,
+        None,
+    )
+    .unwrap()
+}
+
+/// Replays traces; rank r starts at `late(r)` ns.
+pub fn replay(traces: &[Trace], comm: Comm, late: impl Fn(u32) -> u64, absent: Absent) -> Log {
+    let mut builder = WorkloadBuilder::default();
+    for trace in traces {
+        let (graph, binding) = Graph::read(&trace.bytes(), trace.rank, Dependencies::Both).unwrap();
+        let graph = builder.graph(graph);
+        let at = Time(late(trace.rank) * 1000);
+        builder.rank(Rank(trace.rank), graph, binding, at).unwrap();
+    }
+    let ranks = builder.ranks_seen();
+    let workload = builder.finish(Some(ranks), absent).unwrap();
+    let options = Replaying {
+        comm,
+        absent,
+        ..Replaying::default()
+    };
+    let machine = machine(ranks);
+    let prepared = Prepared::new(&workload, &machine, &options).unwrap();
+    prepared
+        .run(Log::default())
+        .unwrap_or_else(|e| panic!("{e}"))
+        .1
+}
+
+/// The JSON in a file, packed or not.
+pub fn json(path: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(Contents::open(path).unwrap().as_slice()).ok()
+}

@@ -1,0 +1,128 @@
+//! The same capture gives the same traces, however it comes; and a step is a part of the whole.
+
+use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
+use super::truth::jobs;
+use chakram::converters::pytorch::Options as Conversion;
+use chakram::generate::capture::{Device, Options, Style};
+use chakram::trace::file::Packer;
+use chakram::trace::proto::Node;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+fn job(style: Style) -> Options {
+    Options {
+        steps: 3,
+        ..Options::new(Device::Cpu, style, 4)
+    }
+}
+
+fn pack(from: &Path, to: &Path, ending: &str) {
+    let bytes = std::fs::read(from).unwrap();
+    let mut packer = Packer::new(std::fs::File::create(to).unwrap(), ending).unwrap();
+    packer.write_all(&bytes).unwrap();
+    packer.finish().unwrap();
+}
+
+#[test]
+fn threads_order_and_compression_change_nothing() {
+    let captured = capture(&job(Style::Ddp));
+    let folder = captured.folder.path();
+    let first = convert(folder);
+    for threads in [1, 2, 7] {
+        let options = Conversion {
+            threads,
+            ..Conversion::default()
+        };
+        let again = try_convert(&[folder.to_owned()], &options).ok().unwrap();
+        assert_eq!(again.traces, first.traces, "{threads} threads");
+    }
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.ends_with("truth.json"))
+        .collect();
+    files.sort();
+    for by in [3, 6] {
+        files.rotate_left(by);
+        let again = try_convert(&files, &Conversion::default()).ok().unwrap();
+        assert_eq!(again.traces, first.traces);
+    }
+    for ending in ["gz", "zst"] {
+        let packed = tempfile::tempdir().unwrap();
+        for file in &files {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            pack(
+                file,
+                &packed.path().join(format!("{name}.{ending}")),
+                ending,
+            );
+        }
+        assert_eq!(convert(packed.path()).traces, first.traces, "{ending}");
+    }
+}
+
+fn step(folder: &Path, number: u64) -> Job {
+    let options = Conversion {
+        step: Some(number),
+        ..Conversion::default()
+    };
+    try_convert(&[folder.to_owned()], &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The second of three steps has the nodes of the whole that run in it, and lasts as long as its
+/// range.
+#[test]
+fn a_step_is_that_part_of_the_whole() {
+    for (what, options) in jobs().into_iter().filter(|(_, o)| o.steps == 3) {
+        let captured = capture(&options);
+        let whole = convert(captured.folder.path());
+        let part = step(captured.folder.path(), 3);
+        let bounds: Vec<[u64; 2]> = captured.truth.ranks.iter().map(|r| r.steps[1]).collect();
+        let first = bounds.iter().map(|[start, _]| *start).min().unwrap();
+        for (i, trace) in part.traces.iter().enumerate() {
+            let [start, end] = bounds[i];
+            let range = part.summary.ranks[i].own_ns;
+            println!(
+                "{what}: {} of {}, {range} ns",
+                trace.nodes.len(),
+                whole.traces[i].nodes.len()
+            );
+            assert!(range as u64 >= end - start, "{what}");
+            assert!(
+                range as u64 <= (end - start) + (end - start) / 10,
+                "{what}: work in flight ends soon"
+            );
+            if options.device == Device::Cpu {
+                assert_eq!(range as u64, end - start, "{what}");
+                assert_eq!(trace.captured_ns(), end - first, "{what}");
+            }
+            // Each node of the part is a node of the whole that lasts as long.
+            // Messages that nobody blocked for have the transfer of others, which differ in the part.
+            let others =
+                |n: &&Node| n.name != "end of the thread" && !matches!(n.r#type, SEND | RECEIVE);
+            for node in trace.nodes.iter().filter(others) {
+                let same = |n: &&Node| n.name == node.name && lasts(n) == lasts(node);
+                assert!(
+                    whole.traces[i].nodes.iter().any(|n| same(&n)),
+                    "{what}: `{}` of {}",
+                    node.name,
+                    lasts(node)
+                );
+            }
+            let third = whole.traces[i].nodes.len() as f64 / 3.0;
+            assert!(
+                (trace.nodes.len() as f64 - third).abs() < third * 0.05,
+                "{what}"
+            );
+        }
+        let log = super::rig::replay(
+            &part.traces,
+            chakram::engine::Comm::Recorded,
+            |_| 0,
+            chakram::workload::Absent::Refuse,
+        );
+        for (end, trace) in log.ends().iter().zip(&part.traces) {
+            assert_eq!(*end, trace.captured_ns(), "{what}");
+        }
+    }
+}

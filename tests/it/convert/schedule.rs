@@ -1,0 +1,130 @@
+//! When the nodes of a job's traces start and end, by a few lines that share nothing with the engine:
+//! every node after its causes and its delay, every part of a communication after those it needs.
+
+use super::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, causes, delay, eager, lasts};
+use std::collections::BTreeMap;
+
+/// Start and end of every node of every trace, ns: when it was ready, and when it was over.
+pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u64)>> {
+    let places: Vec<BTreeMap<u64, usize>> = traces
+        .iter()
+        .map(|t| t.nodes.iter().enumerate().map(|(i, n)| (n.id, i)).collect())
+        .collect();
+    let meetings = meetings(traces);
+    let mut meeting_of: Vec<Vec<Option<usize>>> =
+        traces.iter().map(|t| vec![None; t.nodes.len()]).collect();
+    for (m, parts) in meetings.iter().enumerate() {
+        for &(t, n) in parts {
+            meeting_of[t][n] = Some(m);
+        }
+    }
+    let mut times: Vec<Vec<(Option<u64>, Option<u64>)>> = traces
+        .iter()
+        .map(|t| vec![(None, None); t.nodes.len()])
+        .collect();
+    let mut arrived = vec![0; meetings.len()];
+    // Again and again from where each rank got stuck.
+    let mut open: Vec<Vec<usize>> = traces
+        .iter()
+        .map(|t| (0..t.nodes.len()).collect())
+        .collect();
+    loop {
+        let mut progress = false;
+        for t in 0..traces.len() {
+            let mut left = Vec::new();
+            for &n in &open[t] {
+                let node = &traces[t].nodes[n];
+                if times[t][n].0.is_none() {
+                    let ends: Option<Vec<u64>> =
+                        causes(node).map(|id| times[t][places[t][&id]].1).collect();
+                    if let Some(ends) = ends {
+                        let since = ends.into_iter().max().unwrap_or(late(traces[t].rank));
+                        times[t][n].0 = Some(since + delay(node));
+                        progress = true;
+                        if let Some(m) = meeting_of[t][n] {
+                            arrived[m] += 1;
+                        }
+                    }
+                }
+                let Some(start) = times[t][n].0 else {
+                    left.push(n);
+                    continue;
+                };
+                let parts = meeting_of[t][n].filter(|_| !eager(node));
+                let needed = match parts {
+                    Some(m) if arrived[m] == meetings[m].len() => {
+                        Some(needed(traces, &meetings[m], (t, n), &times))
+                    }
+                    Some(_) => None,
+                    None => Some(start),
+                };
+                match needed {
+                    Some(from) => {
+                        times[t][n].1 = Some(from + lasts(node));
+                        progress = true;
+                    }
+                    None => left.push(n),
+                }
+            }
+            open[t] = left;
+        }
+        if !progress {
+            break;
+        }
+    }
+    let done = |(start, end): &(Option<u64>, Option<u64>)| (start.unwrap(), end.unwrap());
+    times
+        .iter()
+        .map(|list| list.iter().map(done).collect())
+        .collect()
+}
+
+/// When the last of those that a part needs had started, itself included.
+fn needed(
+    traces: &[Trace],
+    parts: &[(usize, usize)],
+    own: (usize, usize),
+    times: &[Vec<(Option<u64>, Option<u64>)>],
+) -> u64 {
+    let start = |&(t, n): &(usize, usize)| times[t][n].0.unwrap();
+    let root = attribute(&traces[own.0].nodes[own.1], "comm_root");
+    let root = root.and_then(|root| {
+        let part = |&&(t, _): &&(usize, usize)| i64::from(traces[t].rank) == root;
+        parts.iter().find(part)
+    });
+    match root {
+        Some(root) if *root != own => start(&own).max(start(root)),
+        _ => parts.iter().map(start).max().unwrap(),
+    }
+}
+
+/// Whose nodes belong together: the k-th collective of a group, the k-th message from one rank to
+/// another with a tag.
+pub fn meetings(traces: &[Trace]) -> Vec<Vec<(usize, usize)>> {
+    let mut known: BTreeMap<(String, i64, u64), Vec<(usize, usize)>> = BTreeMap::new();
+    for (t, trace) in traces.iter().enumerate() {
+        let mut counts: BTreeMap<(String, i64), u64> = BTreeMap::new();
+        let own = i64::from(trace.rank);
+        for (n, node) in trace.nodes.iter().enumerate() {
+            let number = |name| attribute(node, name);
+            let (key, direction) = match node.r#type {
+                COLLECTIVE if !rig::on_host(node) => {
+                    (rig::text(node, "pg_name").unwrap_or("").to_owned(), 0)
+                }
+                SEND if !rig::on_host(node) => {
+                    (format!("{own} to {}", number("comm_dst").unwrap()), 1)
+                }
+                RECEIVE if !rig::on_host(node) => {
+                    (format!("{} to {own}", number("comm_src").unwrap()), 2)
+                }
+                _ => continue,
+            };
+            let key = format!("{key} {}", number("comm_tag").unwrap_or(0));
+            let count = counts.entry((key.clone(), direction)).or_default();
+            let of = i64::from(direction > 0);
+            known.entry((key, of, *count)).or_default().push((t, n));
+            *count += 1;
+        }
+    }
+    known.into_values().collect()
+}

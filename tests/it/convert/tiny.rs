@@ -1,0 +1,194 @@
+//! Captures written by hand, event by event: whatever a thread, a worker or a stream did, in
+//! nanoseconds.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// An interval, with or without a host node.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub category: &'static str,
+    pub name: String,
+    pub tid: u64,
+    pub start: i64,
+    pub ns: u64,
+    /// The number of its record function; 0 for none.
+    pub id: u64,
+    /// Whether the host's observer saw it.
+    pub on_host: bool,
+    /// `values` and `types` of its inputs.
+    pub inputs: (String, String),
+}
+
+pub fn event(category: &'static str, name: &str, tid: u64, start: i64, ns: u64, id: u64) -> Event {
+    Event {
+        category,
+        name: name.to_owned(),
+        tid,
+        start,
+        ns,
+        id,
+        on_host: id != 0,
+        inputs: ("[]".to_owned(), "[]".to_owned()),
+    }
+}
+
+pub fn op(name: &str, start: i64, ns: u64, id: u64) -> Event {
+    event("cpu_op", name, 1, start, ns, id)
+}
+
+impl Event {
+    pub fn on(self, tid: u64) -> Self {
+        Self { tid, ..self }
+    }
+
+    /// Kineto's alone.
+    pub fn unseen(self) -> Self {
+        Self {
+            on_host: false,
+            ..self
+        }
+    }
+}
+
+/// The operator and the annotation of an all-reduce of 256 floats, from `start` on.
+pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64) -> [Event; 2] {
+    let values = format!(
+        "[[[{id},{id},0,256,4,\"cpu\"]],\"<Object>\",\"<Object>\",\"<None>\",{asynchronous},-1]"
+    );
+    let types = r#"["GenericList[Tensor(float)]","Object","Object","None","Bool","Int"]"#;
+    let mut asks = op("c10d::allreduce_", start, 100, id);
+    asks.inputs = (values, types.to_owned());
+    let flight = event(
+        "user_annotation",
+        "gloo:all_reduce",
+        worker,
+        start + 50,
+        ns,
+        id + 1,
+    );
+    [asks, flight]
+}
+
+/// One rank of a job.
+pub struct Rank<'a> {
+    pub rank: u32,
+    pub world: u32,
+    /// Names and members.
+    pub groups: &'a [(&'a str, &'a [u32])],
+    pub events: &'a [Event],
+}
+
+/// A job of one rank that did `events`.
+pub fn alone(events: &[Event]) -> Rank<'_> {
+    Rank {
+        rank: 0,
+        world: 1,
+        groups: &[("0", &[0])],
+        events,
+    }
+}
+
+impl Rank<'_> {
+    pub fn host(&self) -> String {
+        let mut out =
+            String::from("{\"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": 1, \"nodes\": [\n");
+        let groups = self.groups.iter();
+        let groups: Vec<_> = groups
+            .map(|(name, ranks)| {
+                serde_json::json!({"pg_name": name, "pg_desc": "", "backend_config": "cpu:gloo",
+                    "ranks": ranks, "group_size": ranks.len(), "group_count": self.groups.len()})
+            })
+            .collect();
+        let groups = serde_json::Value::from(groups).to_string();
+        let groups = serde_json::Value::from(vec![groups]).to_string();
+        node(
+            &mut out,
+            2,
+            "[pytorch|profiler|execution_trace|thread]",
+            0,
+            ("[]", "[]"),
+        );
+        node(
+            &mut out,
+            3,
+            "## process_group:init ##",
+            0,
+            (&groups, "[\"String\"]"),
+        );
+        for event in self.events.iter().filter(|event| event.on_host) {
+            let inputs = (&*event.inputs.0, &*event.inputs.1);
+            node(&mut out, event.id + 10, &event.name, event.id, inputs);
+        }
+        let last = out.trim_end_matches(",\n").len();
+        out.truncate(last);
+        out.push_str("\n], \"finish_ts\": 2}\n");
+        out
+    }
+
+    pub fn kineto(&self) -> String {
+        let groups = self.groups.iter();
+        let groups: Vec<_> = groups
+            .map(|(name, ranks)| serde_json::json!({"pg_name": name, "pg_size": ranks.len(), "ranks": ranks}))
+            .collect();
+        let info = serde_json::json!({"backend": "gloo", "rank": self.rank,
+            "world_size": self.world, "pg_config": groups});
+        let mut out = format!(
+            "{{\"schemaVersion\": 1, \"distributedInfo\": {info}, \"baseTimeNanoseconds\": 1000000000, \
+             \"traceEvents\": [\n"
+        );
+        for event in self.events {
+            let (start, ns) = (event.start, event.ns);
+            let sign = if start < 0 { "-" } else { "" };
+            let start = start.unsigned_abs();
+            let id = match event.id {
+                0 => String::new(),
+                id => format!("\"Record function id\": {id}"),
+            };
+            writeln!(
+                out,
+                "{{\"ph\": \"X\", \"cat\": \"{}\", \"name\": {}, \"pid\": 1, \"tid\": {}, \
+                 \"ts\": {sign}{}.{:03}, \"dur\": {}.{:03}, \"args\": {{{id}}}}},",
+                event.category,
+                serde_json::Value::from(&*event.name),
+                event.tid,
+                start / 1000,
+                start % 1000,
+                ns / 1000,
+                ns % 1000
+            )
+            .unwrap();
+        }
+        let last = out.trim_end_matches(",\n").len();
+        out.truncate(last);
+        out.push_str("\n]}\n");
+        out
+    }
+
+    /// Writes both files into `folder`.
+    pub fn write(&self, folder: &Path) -> [PathBuf; 2] {
+        let paths =
+            ["host", "kineto"].map(|what| folder.join(format!("{what}.{}.json", self.rank)));
+        std::fs::write(&paths[0], self.host()).unwrap();
+        std::fs::write(&paths[1], self.kineto()).unwrap();
+        paths
+    }
+}
+
+fn node(out: &mut String, id: u64, name: &str, rf_id: u64, (values, types): (&str, &str)) {
+    let count = serde_json::from_str::<Vec<serde_json::Value>>(values)
+        .unwrap()
+        .len();
+    let shapes = serde_json::Value::from(vec![serde_json::json!([]); count]);
+    let name = serde_json::Value::from(name);
+    writeln!(
+        out,
+        "{{\"id\": {id}, \"name\": {name}, \"ctrl_deps\": 1, \"inputs\": {{\"values\": {values}, \
+         \"shapes\": {shapes}, \"types\": {types}}}, \"outputs\": {{\"values\": [], \"shapes\": [], \
+         \"types\": []}}, \"attrs\": [{{\"name\": \"rf_id\", \"type\": \"uint64\", \"value\": {rf_id}}},\
+         {{\"name\": \"seq_id\", \"type\": \"int64\", \"value\": -1}},\
+         {{\"name\": \"scope\", \"type\": \"uint64\", \"value\": 0}},\
+         {{\"name\": \"tid\", \"type\": \"uint64\", \"value\": 1}}]}},"
+    )
+    .unwrap();
+}

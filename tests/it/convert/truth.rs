@@ -1,0 +1,360 @@
+//! What the converter finds in captures of generated jobs, against what really happened.
+
+use super::rig::{
+    self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, capture, convert, delay, lane, lasts,
+    on_host, text, wait,
+};
+use super::schedule::schedule;
+use chakram::generate::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
+use chakram::trace::CollectiveKind;
+use std::collections::BTreeMap;
+
+/// From the end of what a thread waits for until it runs again, `WAKE` of the generator.
+const WAKE: u64 = 10_000;
+
+/// From the start of an operator of a straggler to the annotation of its message.
+const OPENING: u64 = 3_200;
+
+/// Waits below this may count as the host's time.
+const SHORT: u64 = 40_000;
+
+/// Jobs with a bit of everything.
+pub fn jobs() -> Vec<(String, Options)> {
+    let mut jobs = Vec::new();
+    for (device, style) in [
+        (Device::Cpu, Style::Ddp),
+        (Device::Cpu, Style::Functional),
+        (Device::Cpu, Style::Pipeline),
+        (Device::Cuda, Style::Ddp),
+        (Device::Cuda, Style::Functional),
+    ] {
+        for seed in 0..2 {
+            let plain = Options {
+                seed,
+                ..Options::new(device, style, 4)
+            };
+            let with = |what: &str, options: Options| {
+                (format!("{device:?} {style:?} {what} {seed}"), options)
+            };
+            let steps = Options {
+                steps: 3,
+                ..plain.clone()
+            };
+            jobs.push(with("steps", steps));
+            let straggler = Options {
+                stragglers: vec![(2, 1500)],
+                bound: Bound::Launch,
+                ..plain.clone()
+            };
+            jobs.push(with("straggler", straggler));
+            if style != Style::Pipeline {
+                let tensor_parallel = Options {
+                    tensor_parallel: 2,
+                    bucket: 1 << 18,
+                    ..plain
+                };
+                jobs.push(with("tp", tensor_parallel));
+            }
+        }
+    }
+    jobs
+}
+
+/// When the job began: what the replay calls 0.
+pub fn origin(truth: &Truth) -> u64 {
+    truth.ranks.iter().map(|rank| rank.first_ns).min().unwrap()
+}
+
+/// The nodes of rank `r`'s collectives in `group`, or of its messages in one direction, in order.
+fn calls<'t>(
+    trace: &'t Trace,
+    meeting: &MeetingTruth,
+) -> Vec<(usize, &'t chakram::trace::proto::Node)> {
+    let is = |node: &chakram::trace::proto::Node| {
+        if on_host(node) {
+            return false;
+        }
+        let other = |name| attribute(node, name) == Some(i64::from(meeting.ranks[1]));
+        match (meeting.kind.as_str(), node.r#type) {
+            ("message", SEND) => trace.rank == meeting.ranks[0] && other("comm_dst"),
+            ("message", RECEIVE) => {
+                trace.rank == meeting.ranks[1]
+                    && attribute(node, "comm_src") == Some(i64::from(meeting.ranks[0]))
+            }
+            ("message", _) => false,
+            (_, COLLECTIVE) => text(node, "pg_name").unwrap_or("0") == meeting.group,
+            _ => false,
+        }
+    };
+    trace
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| is(n))
+        .collect()
+}
+
+/// What `comm_size` is for the larger of a member's input and output.
+fn size(kind: &str, bytes: u64, members: u64) -> u64 {
+    match kind {
+        "all-gather" => bytes / members,
+        _ => bytes,
+    }
+}
+
+#[test]
+fn every_call_is_what_it_was_and_lasts_as_long() {
+    for (what, options) in jobs() {
+        let captured = capture(&options);
+        let job = convert(captured.folder.path());
+        let times = schedule(&job.traces, |_| 0);
+        let origin = origin(&captured.truth);
+        let mut found = 0;
+        for meeting in &captured.truth.collectives {
+            let last = meeting.members.iter().map(|m| m.start_ns).max().unwrap();
+            for member in &meeting.members {
+                let r = member.rank as usize;
+                let trace = &job.traces[r];
+                let calls = calls(trace, meeting);
+                let (n, node) = calls[meeting.sequence as usize];
+                let at = format!(
+                    "{what}: {} {} of rank {r}, `{}`",
+                    meeting.kind, meeting.sequence, node.name
+                );
+                found += 1;
+                // The root of a broadcast needs all, the others need the root.
+                let root = (meeting.kind == "broadcast").then(|| &meeting.members[0]);
+                let needed = match root {
+                    Some(root) if root.rank != member.rank => root.start_ns.max(member.start_ns),
+                    _ => last,
+                };
+                let start = times[r][n].0;
+                if meeting.kind == "message" {
+                    // A message starts with its operator, a little before its annotation; ends that
+                    // nobody blocked for have the transfer of others.
+                    let early = (member.start_ns - origin).checked_sub(start);
+                    assert!(
+                        early.is_some_and(|ns| ns <= OPENING),
+                        "{at}: early by {early:?}"
+                    );
+                    let off = wait(node).abs_diff(needed - member.start_ns);
+                    assert!(off <= OPENING, "{at}: wait off by {off}");
+                    let off = lasts(node).abs_diff(member.end_ns - needed);
+                    assert!(
+                        off <= OPENING + u64::from(options.jitter),
+                        "{at}: transfer off by {off}"
+                    );
+                    let bytes = attribute(node, "comm_size");
+                    assert_eq!(bytes, Some(meeting.bytes as i64), "{at}");
+                    continue;
+                }
+                assert_eq!(start, member.start_ns - origin, "{at}: start");
+                assert_eq!(wait(node), needed - member.start_ns, "{at}: wait");
+                assert_eq!(lasts(node), member.end_ns - needed, "{at}: transfer");
+                assert_eq!(times[r][n].1, member.end_ns - origin, "{at}: end");
+                let kind = attribute(node, "comm_type").unwrap() as usize;
+                let kind = CollectiveKind::ALL
+                    .iter()
+                    .find(|(_, _, code)| *code as usize == kind);
+                assert_eq!(kind.unwrap().1, meeting.kind, "{at}");
+                let members = meeting.ranks.len() as u64;
+                let bytes = size(&meeting.kind, meeting.bytes, members);
+                assert_eq!(
+                    attribute(node, "comm_size"),
+                    Some(bytes as i64),
+                    "{at}: bytes"
+                );
+                if let Some(root) = root {
+                    assert_eq!(
+                        attribute(node, "comm_root"),
+                        Some(i64::from(root.rank)),
+                        "{at}"
+                    );
+                }
+            }
+        }
+        let communicates = |n: &&chakram::trace::proto::Node| {
+            (SEND..=COLLECTIVE).contains(&n.r#type) && !on_host(n)
+        };
+        let all: usize = job
+            .traces
+            .iter()
+            .map(|t| t.nodes.iter().filter(communicates).count())
+            .sum();
+        assert_eq!(all, found, "{what}: nothing else communicates");
+        for group in &job.summary.groups {
+            let truth = captured
+                .truth
+                .collectives
+                .iter()
+                .find(|m| m.group == group.name && m.kind != "message");
+            if let Some(truth) = truth {
+                assert_eq!(group.ranks, truth.ranks, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_is_counted() {
+    for (what, options) in jobs() {
+        let captured = capture(&options);
+        let job = convert(captured.folder.path());
+        for (truth, found) in captured.truth.ranks.iter().zip(&job.summary.ranks) {
+            let (collectives, sends, receives) = found.calls;
+            let flights = match options.device {
+                Device::Cpu => collectives + sends + receives,
+                Device::Cuda => 0,
+            };
+            assert_eq!(
+                (collectives, sends, receives),
+                (truth.collectives, truth.sends, truth.receives),
+                "{what}"
+            );
+            assert_eq!(
+                found.operators + found.annotations + flights,
+                truth.host_ops,
+                "{what}"
+            );
+            assert_eq!(found.runtime, truth.runtime_calls, "{what}");
+            assert_eq!(found.device, truth.kernels + truth.copies, "{what}");
+            assert_eq!(found.never_ran, [""; 0], "{what}");
+            assert_eq!(
+                found.found.cut, 0,
+                "{what}: causes never contradict the times"
+            );
+        }
+        assert!(job.summary.alone.is_empty(), "{what}");
+        assert_eq!(job.summary.odd.early, 0, "{what}");
+        let captured_ns = captured
+            .truth
+            .ranks
+            .iter()
+            .map(|r| r.last_ns - origin(&captured.truth));
+        let found: Vec<u64> = job.traces.iter().map(Trace::captured_ns).collect();
+        assert_eq!(found, captured_ns.collect::<Vec<_>>(), "{what}");
+    }
+}
+
+/// The host's time of a thread is what remains of its time without that in which it was blocked.
+#[test]
+fn no_delay_of_the_host_contains_waiting() {
+    for (what, options) in jobs().into_iter().filter(|(_, o)| o.device == Device::Cpu) {
+        let captured = capture(&options);
+        let truth = &captured.truth;
+        let job = convert(captured.folder.path());
+        for (rank, trace) in truth.ranks.iter().zip(&job.traces) {
+            let own: u64 = trace
+                .nodes
+                .iter()
+                .filter(|n| lane(n) == 1)
+                .map(|n| lasts(n) + delay(n))
+                .sum();
+            let members = truth.collectives.iter().flat_map(|m| &m.members);
+            let waited: Vec<u64> = members
+                .filter(|m| m.rank == rank.rank)
+                .filter_map(|m| m.waited.map(|w| w.until_ns - WAKE - w.from_ns))
+                .collect();
+            let blocked: u64 = waited.iter().sum();
+            let expected = rank.steps.last().unwrap()[1] - origin(truth) - blocked;
+            let off = expected.abs_diff(own);
+            // What the thread did right before it blocked cannot be told from blocking, nor a short
+            // wait from Python.
+            println!(
+                "{what} rank {}: host {expected}, found {own}, {} waits of {blocked}, off {off}",
+                rank.rank,
+                waited.len()
+            );
+            assert!(
+                off <= SHORT * waited.len() as u64,
+                "{what} rank {}: {expected} of the host, {own} found",
+                rank.rank
+            );
+            let longest = trace.nodes.iter().filter(|n| on_host(n)).map(delay).max();
+            println!("  longest delay of the host {longest:?}");
+        }
+    }
+}
+
+/// On a device nothing is late by more than the launch, the gap of a stream or the host's own time.
+#[test]
+fn no_delay_of_a_device_contains_waiting() {
+    for (what, options) in jobs().into_iter().filter(|(_, o)| o.device == Device::Cuda) {
+        let captured = capture(&options);
+        let job = convert(captured.folder.path());
+        for trace in &job.traces {
+            let mut longest: BTreeMap<(bool, i64), (u64, &str)> = BTreeMap::new();
+            for node in trace.nodes.iter().skip(2) {
+                let slot = longest.entry((on_host(node), lane(node))).or_default();
+                *slot = (*slot).max((delay(node), &node.name));
+            }
+            println!("{what} rank {}: {longest:?}", trace.rank);
+            for ((host, lane), (ns, name)) in longest {
+                // Python and the ends of nested operators; on streams the launch and its way.
+                let most = if host { 60_000 } else { 12_000 };
+                assert!(
+                    ns <= most,
+                    "{what} rank {} lane {lane}: {ns} before `{name}`",
+                    trace.rank
+                );
+            }
+        }
+        let waits = captured.truth.collectives.iter().flat_map(|m| &m.members);
+        let streams = waits
+            .filter(|m| m.waited.is_some_and(|w| w.by == Waiter::Stream))
+            .count();
+        assert!(streams > 0, "{what}: streams wait in these jobs");
+    }
+}
+
+/// Clocks are off by up to so many ns; ends of collectives differ by the jitter.
+#[test]
+fn clocks_are_put_right() {
+    const NOISE: i64 = 500_000;
+    for (what, options) in jobs() {
+        for skew in [5_000_000, 86_400_000_000_000] {
+            let options = Options {
+                clock_skew: skew,
+                ..options.clone()
+            };
+            let captured = capture(&options);
+            let job = convert(captured.folder.path());
+            for (truth, found) in captured.truth.ranks.iter().zip(&job.summary.ranks) {
+                let offset = found.offset;
+                let off = offset.applied + truth.clock_offset_ns;
+                let jitter = 3 * i64::from(options.jitter);
+                let at = format!(
+                    "{what}: rank {} is {} off: {offset:?}",
+                    truth.rank, truth.clock_offset_ns
+                );
+                if options.style == Style::Pipeline {
+                    // Messages give bounds, which hold from one neighbour to the next.
+                    let width: i64 = job
+                        .summary
+                        .ranks
+                        .iter()
+                        .skip(1)
+                        .map(|r| r.offset.bounds.1 - r.offset.bounds.0)
+                        .sum();
+                    assert!(off.abs() <= width, "{at}");
+                    println!("{at}: {off} of {width}");
+                } else if truth.clock_offset_ns.abs() > NOISE {
+                    assert!(off.abs() <= jitter, "{at}: wrong by {off}");
+                }
+            }
+            let log = rig::replay(
+                &job.traces,
+                chakram::engine::Comm::Recorded,
+                |_| 0,
+                chakram::workload::Absent::Refuse,
+            );
+            for (end, trace) in log.ends().iter().zip(&job.traces) {
+                let captured = trace.captured_ns();
+                assert!(
+                    end.abs_diff(captured) * 20 <= captured,
+                    "{what}: {end} instead of {captured}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What a replay of a capture says would happen, against a generated job to which it did happen.
+
+use super::rig::{COLLECTIVE, RECEIVE, SEND};
+use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
+use super::schedule::schedule;
+use super::truth::origin;
+use chakram::engine::Comm;
+use chakram::generate::capture::{Bound, Device, Options, Style, Truth};
+use chakram::trace::proto::Node;
+use chakram::workload::Absent;
+
+fn jobs() -> Vec<(String, Options)> {
+    let mut jobs = Vec::new();
+    for (device, style) in [
+        (Device::Cpu, Style::Ddp),
+        (Device::Cpu, Style::Functional),
+        (Device::Cpu, Style::Pipeline),
+        (Device::Cuda, Style::Ddp),
+        (Device::Cuda, Style::Functional),
+    ] {
+        for tensor_parallel in [1, 2] {
+            if tensor_parallel == 2 && style == Style::Pipeline {
+                continue;
+            }
+            for bound in [Bound::Kernel, Bound::Launch] {
+                if bound == Bound::Launch && device == Device::Cpu {
+                    continue;
+                }
+                let options = Options {
+                    tensor_parallel,
+                    bound,
+                    steps: 2,
+                    ..Options::new(device, style, 4)
+                };
+                jobs.push((
+                    format!("{device:?} {style:?} tp {tensor_parallel} {bound:?}"),
+                    options,
+                ));
+            }
+        }
+    }
+    jobs
+}
+
+fn communicates(node: &Node) -> bool {
+    (SEND..=COLLECTIVE).contains(&node.r#type) && !on_host(node)
+}
+
+/// How far the ends that a replay of `traces` predicts are from those of `truth`, of the makespan, in
+/// thousandths; both count from `zero`.
+fn wrong_by(
+    what: &str,
+    traces: &[Trace],
+    late: &dyn Fn(u32) -> u64,
+    truth: &Truth,
+    zero: u64,
+    (most, queued): (u64, bool),
+) {
+    let log = replay(traces, Comm::Recorded, late, Absent::Refuse);
+    let ends = log.ends();
+    // Longer transfers queue for lanes, which the schedule does not know.
+    let own = if queued {
+        Vec::new()
+    } else {
+        schedule(traces, late)
+    };
+    for (r, (engine, own)) in log.0.iter().zip(&own).enumerate() {
+        for (n, (engine, own)) in engine.iter().zip(own).enumerate() {
+            assert_eq!(
+                engine.1,
+                own.1 * 1000,
+                "{what}: rank {r} node {n}: the engine disagrees"
+            );
+        }
+    }
+    let makespan = truth.ranks.iter().map(|r| r.last_ns).max().unwrap() - zero;
+    let mut bad = Vec::new();
+    for (predicted, rank) in ends.iter().zip(&truth.ranks) {
+        let real = rank.last_ns - zero;
+        let wrong = predicted.abs_diff(real) * 10_000 / makespan;
+        println!(
+            "{what} rank {}: predicted {predicted}, really {real}: {wrong} of 10,000",
+            rank.rank
+        );
+        if wrong > most {
+            bad.push((rank.rank, predicted, real));
+        }
+    }
+    assert!(bad.is_empty(), "{what}: {bad:?}");
+}
+
+#[test]
+fn a_rank_that_starts_late_delays_the_others_as_predicted() {
+    for (what, options) in jobs() {
+        let base = capture(&options);
+        let job = convert(base.folder.path());
+        for rank in [0, 2] {
+            for late in [1_000_000, 10_000_000] {
+                let changed = Options {
+                    late: vec![(rank, late)],
+                    ..options.clone()
+                };
+                let truth = chakram::generate::capture::generate(&changed)
+                    .unwrap()
+                    .truth();
+                let by = |r| if r == rank { late } else { 0 };
+                let what = format!("{what}, rank {rank} {late} ns late");
+                wrong_by(
+                    &what,
+                    &job.traces,
+                    &by,
+                    &truth,
+                    origin(&base.truth),
+                    (50, false),
+                );
+            }
+        }
+    }
+}
+
+/// Half the bandwidth: what is above the latency of 20 us takes twice as long.
+#[test]
+fn half_the_bandwidth_costs_as_much_as_predicted() {
+    for (what, options) in jobs() {
+        let base = capture(&options);
+        let mut job = convert(base.folder.path());
+        for node in job
+            .traces
+            .iter_mut()
+            .flat_map(|t| &mut t.nodes)
+            .filter(|n| communicates(n))
+        {
+            let ns = lasts(node);
+            set_lasts(node, ns * 2 - ns.min(20_000));
+        }
+        let changed = Options {
+            bandwidth: options.bandwidth / 2,
+            ..options.clone()
+        };
+        let truth = chakram::generate::capture::generate(&changed)
+            .unwrap()
+            .truth();
+        wrong_by(
+            &format!("{what}, half the bandwidth"),
+            &job.traces,
+            &|_| 0,
+            &truth,
+            origin(&base.truth),
+            (100, true),
+        );
+    }
+}
+
+/// A rank that takes half as long again; a few gaps of the generator do not stretch.
+#[test]
+fn a_straggler_costs_as_much_as_predicted() {
+    for (what, options) in jobs() {
+        let base = capture(&options);
+        let mut job = convert(base.folder.path());
+        let own = &mut job.traces[2].nodes;
+        for node in own.iter_mut() {
+            let ns = delay(node) * 3 / 2;
+            set(node, "delay_ns", ns);
+            if !communicates(node) {
+                let ns = lasts(node) * 3 / 2;
+                set_lasts(node, ns);
+            }
+        }
+        let changed = Options {
+            stragglers: vec![(2, 1500)],
+            ..options.clone()
+        };
+        let truth = chakram::generate::capture::generate(&changed)
+            .unwrap()
+            .truth();
+        wrong_by(
+            &format!("{what}, a straggler"),
+            &job.traces,
+            &|_| 0,
+            &truth,
+            origin(&base.truth),
+            (200, true),
+        );
+    }
+}
+
+/// Profilers record what streams wait for only when asked to; without that, the first kernel that uses
+/// a result says it.
+#[test]
+fn streams_wait_for_what_they_use() {
+    for style in [Style::Ddp, Style::Functional] {
+        let options = Options {
+            steps: 2,
+            ..Options::new(Device::Cuda, style, 4)
+        };
+        let base = capture(&options);
+        for rank in 0..4 {
+            let path = base.folder.path().join(format!("kineto.{rank}.json"));
+            let mut file = json(&path).unwrap();
+            let events = file["traceEvents"].as_array_mut().unwrap();
+            let all = events.len();
+            events.retain(|event| event["cat"] != "cuda_sync");
+            assert!(events.len() < all);
+            std::fs::write(&path, file.to_string()).unwrap();
+        }
+        let job = convert(base.folder.path());
+        let changed = Options {
+            late: vec![(2, 10_000_000)],
+            ..options
+        };
+        let truth = chakram::generate::capture::generate(&changed)
+            .unwrap()
+            .truth();
+        let late = |rank| if rank == 2 { 10_000_000 } else { 0 };
+        wrong_by(
+            &format!("{style:?} without synchronisation"),
+            &job.traces,
+            &late,
+            &truth,
+            origin(&base.truth),
+            (50, false),
+        );
+    }
+}
+
+/// What is not asked for: the types that carry messages are in use.
+#[test]
+fn a_pipeline_has_messages_both_ways() {
+    let base = capture(&Options::new(Device::Cpu, Style::Pipeline, 2));
+    let job = convert(base.folder.path());
+    for trace in &job.traces {
+        let count = |kind| trace.nodes.iter().filter(|n| n.r#type == kind).count();
+        // Four microbatches go forward and four gradients back.
+        assert_eq!((count(SEND), count(RECEIVE)), (4, 4));
+    }
+}

@@ -1,0 +1,207 @@
+//! Conversions of captures that are well formed and make any sense or none: whatever the bytes say becomes
+//! operators, intervals, kernels and collectives of two ranks. What converts must load and, on its own
+//! times, end when the capture ended.
+
+use chakram::converters::pytorch::{Options, convert_bytes};
+use chakram::engine::{Comm, Options as Replay, Prepared};
+use chakram::graph::{Dependencies, Graph};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::units::Time;
+use chakram::workload::{Absent, WorkloadBuilder};
+use std::fmt::Write;
+
+/// Hands out numbers until there are none left.
+struct Bytes<'a>(std::slice::Iter<'a, u8>);
+
+impl Bytes<'_> {
+    fn next(&mut self) -> u64 {
+        self.0.next().map_or(0, |&byte| u64::from(byte))
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+const NAMES: [&str; 16] = [
+    "aten::mm",
+    "aten::empty",
+    "aten::copy_",
+    "ProfilerStep#1",
+    "c10d::allreduce_",
+    "c10d::_reduce_scatter_base_",
+    "c10d::broadcast_",
+    "c10d::send",
+    "c10d::recv_",
+    "c10d::barrier",
+    "gloo:all_reduce",
+    "gloo:send",
+    "_c10d_functional::all_reduce",
+    "_c10d_functional::wait_tensor",
+    "record_param_comms",
+    "nccl:coalesced",
+];
+
+/// The arguments of an operator with their types, fitting or not.
+fn arguments(name: &str, bytes: &mut Bytes<'_>) -> (String, &'static str) {
+    let storage = 10 + bytes.below(4);
+    let tensor = format!("[{}, {storage}, 0, 8, 4, \"cpu\"]", 20 + bytes.below(4));
+    let (peer, wait) = (bytes.below(3), bytes.below(2) == 0);
+    let object = "\"<Object>\"";
+    match name {
+        "c10d::send" | "c10d::recv_" => (
+            format!("[[{tensor}], {object}, {peer}, 0]"),
+            r#"["GenericList[Tensor(float)]", "Object", "Int", "Int"]"#,
+        ),
+        "c10d::broadcast_" => (
+            format!("[[{tensor}], {object}, {peer}, 0, {wait}, -1]"),
+            r#"["GenericList[Tensor(float)]", "Object", "Int", "Int", "Bool", "Int"]"#,
+        ),
+        "c10d::barrier" => (
+            format!("[{tensor}, {object}, [], {wait}, -1]"),
+            r#"["Tensor(float)", "Object", "GenericList[]", "Bool", "Int"]"#,
+        ),
+        "c10d::_reduce_scatter_base_" => (
+            format!("[{tensor}, {tensor}, {object}, {object}, {wait}, -1]"),
+            r#"["Tensor(float)", "Tensor(float)", "Object", "Object", "Bool", "Int"]"#,
+        ),
+        "_c10d_functional::all_reduce" => (
+            format!("[{tensor}, \"sum\", \"{}\"]", peer / 2),
+            r#"["Tensor(float)", "String", "String"]"#,
+        ),
+        _ => (
+            format!("[[{tensor}], {object}, {object}, \"<None>\", {wait}, -1]"),
+            r#"["GenericList[Tensor(float)]", "Object", "Object", "None", "Bool", "Int"]"#,
+        ),
+    }
+}
+
+/// The two files of a rank.
+fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
+    let mut host = String::from("{\"schema\": \"1.1.1-chakra.0.0.4\", \"nodes\": [");
+    let mut kineto = format!(
+        "{{\"distributedInfo\": {{\"rank\": {rank}, \"world_size\": 2, \"pg_config\": [\
+         {{\"pg_name\": \"0\", \"ranks\": [0, 1]}}]}}, \"traceEvents\": ["
+    );
+    let count = 2 + bytes.below(24);
+    let mut at = 0;
+    for rf in 1..=count {
+        let comma = if rf == 1 { "" } else { "," };
+        let name = NAMES[bytes.below(16) as usize];
+        let (inputs, types) = arguments(name, bytes);
+        let _ = write!(
+            host,
+            "{comma}{{\"id\": {rf}, \"name\": \"{name}\", \"ctrl_deps\": 1, \"inputs\": {{\"values\": {inputs}, \
+             \"shapes\": [], \"types\": {types}}}, \"outputs\": {{\"values\": [], \
+             \"shapes\": [], \"types\": []}}, \"attrs\": [{{\"name\": \"rf_id\", \"type\": \"uint64\", \
+             \"value\": {rf}}}]}}"
+        );
+        // Mostly forward in time, in steps and lengths that nest, touch, overlap and leave gaps.
+        at += bytes.below(64);
+        let back = bytes.below(3) * bytes.below(40);
+        let thread = bytes.below(3);
+        let kind = match name.contains(':') && !name.starts_with("gloo") {
+            true => "cpu_op",
+            false => "user_annotation",
+        };
+        let mut event = |kind: &str, name: &str, tid: u64, from: u64, length: u64, args: &str| {
+            let _ = write!(
+                kineto,
+                "{comma}{{\"ph\": \"X\", \"cat\": \"{kind}\", \"name\": \"{name}\", \"pid\": 1, \
+                 \"tid\": {tid}, \"ts\": {from}.5, \"dur\": {length}.25, \"args\": {{{args}}}}}"
+            );
+        };
+        let from = at.saturating_sub(back);
+        let id = format!("\"Record function id\": {rf}");
+        event(kind, name, thread, from, bytes.below(200), &id);
+        if bytes.below(4) == 0 {
+            kineto.push(',');
+            let _ = write!(
+                kineto,
+                "{{\"ph\": \"X\", \"cat\": \"cuda_runtime\", \"name\": \"{}\", \"pid\": 1, \"tid\": {thread}, \
+                 \"ts\": {}, \"dur\": {}, \"args\": {{\"correlation\": {rf}}}}},\
+                 {{\"ph\": \"X\", \"cat\": \"{}\", \"name\": \"{}\", \"pid\": 0, \"tid\": 7, \"ts\": {}, \
+                 \"dur\": {}, \"args\": {{\"stream\": {}, \"correlation\": {}}}}}",
+                ["cudaLaunchKernel", "cudaStreamSynchronize"][bytes.below(2) as usize],
+                at + bytes.below(9),
+                bytes.below(20),
+                ["kernel", "gpu_memcpy"][bytes.below(2) as usize],
+                ["gemm", "ncclDevKernel_AllReduce"][bytes.below(2) as usize],
+                at + bytes.below(60),
+                bytes.below(60),
+                bytes.below(2),
+                rf - bytes.below(2),
+            );
+        }
+    }
+    host.push_str("]}");
+    kineto.push_str("]}");
+    (host, kineto)
+}
+
+struct Last(Vec<Time>);
+
+impl Observer for Last {
+    fn issued(&mut self, _: Time, _: u32, _: chakram::ids::NodeIndex, _: chakram::graph::Kind) {}
+    fn completed(
+        &mut self,
+        now: Time,
+        instance: u32,
+        _: chakram::ids::NodeIndex,
+        _: chakram::graph::Kind,
+    ) {
+        self.0[instance as usize] = self.0[instance as usize].max(now);
+    }
+    fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+/// Runs the body.
+pub fn run(data: &[u8]) {
+    let mut bytes = Bytes(data.iter());
+    let same = bytes.below(2) == 0;
+    let first = capture(0, &mut bytes);
+    let second = match same {
+        true => (
+            first.0.clone(),
+            first.1.replace("\"rank\": 0", "\"rank\": 1"),
+        ),
+        false => capture(1, &mut bytes),
+    };
+    let captures = [
+        (0, first.0.as_bytes(), first.1.as_bytes()),
+        (1, second.0.as_bytes(), second.1.as_bytes()),
+    ];
+    let Ok((traces, _)) = convert_bytes(&captures, &Options::default()) else {
+        return;
+    };
+    let mut builder = WorkloadBuilder::default();
+    let mut ends = Vec::new();
+    for (rank, trace) in &traces {
+        let (graph, binding) =
+            Graph::read(trace, *rank, Dependencies::Both).expect("what was written can be read");
+        ends.push(graph.captured().expect("it says when it ended"));
+        let graph = builder.graph(graph);
+        let placed = builder.rank(Rank(*rank), graph, binding, Time::ZERO);
+        placed.expect("each rank comes once");
+    }
+    let workload = builder
+        .finish(None, Absent::Refuse)
+        .expect("both ranks are there");
+    let machine = Machine::preset("dgx-h100").expect("it is a preset");
+    let options = Replay {
+        comm: Comm::Captured,
+        ..Replay::default()
+    };
+    // A job without communication, or whose messages lack an end, may be refused; it never sticks.
+    let Ok(prepared) = Prepared::new(&workload, &machine, &options) else {
+        return;
+    };
+    let last = Last(vec![Time::ZERO; ends.len()]);
+    let (_, last) = prepared.run(last).expect("nobody waits for anybody");
+    for (found, end) in last.0.iter().zip(&ends) {
+        let found = found.since(Time::ZERO);
+        assert!(found >= *end, "{found:?} is before the captured {end:?}");
+    }
+}
