@@ -1,10 +1,11 @@
-//! How fast traces load and replay, and what they take: `cargo bench --bench limits`.
+//! How fast traces load, replay and are converted, and what they take: `cargo bench --bench limits`.
 //!
 //! Each line is the best of five runs. Loading is shown beside a copy of the same bytes and beside a
 //! scan of their frames alone, so that lines of different machines can be compared as ratios. With
 //! the variable `CHAKRAM_CORPUS` set to a folder, `captures/gpu/chakra_json/chakra.0.et.zst` inside of
 //! it is loaded too.
 
+mod conversion;
 mod counting;
 
 use chakram::engine::{Options, Prepared};
@@ -205,6 +206,9 @@ fn main() {
     }
     if wanted("replay") {
         replays();
+    }
+    if wanted("convert") {
+        conversion::all();
     }
     if wanted("memory") {
         println!("\nbytes per node beside 4 per edge, 1 rank; names are part of what is held");

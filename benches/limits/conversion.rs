@@ -1,0 +1,76 @@
+//! How fast captures convert: generated ones of two ranks, read and written on one thread.
+
+use super::{best, held_since, rate, reset_peak};
+use chakram::converters::pytorch::{Options, convert, files};
+use chakram::generate::capture::{self, Device, Style, generate};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+/// Converts captures of every kind, of about the same size.
+pub fn all() {
+    println!(
+        "\nconvert, 2 ranks, 1 thread       MB of JSON      nodes      MB/s   peak/JSON   growth"
+    );
+    for (label, device, style, steps) in [
+        ("gloo, data parallel", Device::Cpu, Style::Ddp, 20),
+        ("gloo, functional", Device::Cpu, Style::Functional, 20),
+        ("gloo, pipeline", Device::Cpu, Style::Pipeline, 16),
+        ("NCCL, data parallel", Device::Cuda, Style::Ddp, 20),
+    ] {
+        let small = one(label, device, style, steps / 4, None);
+        one(label, device, style, steps, Some(small));
+    }
+}
+
+/// Converts one capture; returns its bytes and seconds.
+fn one(
+    label: &str,
+    device: Device,
+    style: Style,
+    steps: u32,
+    smaller: Option<(f64, f64)>,
+) -> (f64, f64) {
+    let folder = tempfile::tempdir().expect("there is room");
+    let mut options = capture::Options::new(device, style, 2);
+    options.layers = 32;
+    options.steps = steps;
+    let json = write(folder.path(), &options) as f64;
+    let pairs = files::pairs(&[folder.path().to_owned()]).expect("they were just written");
+    let path = |rank: u32| -> PathBuf { folder.path().join(format!("job.{rank}.et")) };
+    let one_thread = Options {
+        threads: 1,
+        ..Options::default()
+    };
+    let run = || convert(&pairs, &one_thread, &path, &|_, _| {}).expect("it is a capture");
+    let before = reset_peak();
+    let nodes: u64 = run().ranks.iter().map(|rank| rank.written.nodes).sum();
+    let (_, peak) = held_since(before);
+    let time = best(run);
+    let seconds = time.as_secs_f64();
+    let growth = smaller.map_or(String::new(), |(bytes, before)| {
+        format!("{:>9.2}", seconds / before / (json / bytes))
+    });
+    println!(
+        "{label:32}{:>11.1}{nodes:>11}{:>10.0}{:>12.2}{growth}",
+        json / 1e6,
+        rate(json, time, 1e6),
+        peak / json,
+    );
+    (json, seconds)
+}
+
+fn write(folder: &Path, options: &capture::Options) -> u64 {
+    let capture = generate(options).expect("the options make sense");
+    let file = |name: String| {
+        BufWriter::new(File::create(folder.join(name)).expect("there is room for it"))
+    };
+    for rank in 0..capture.ranks() {
+        let host = capture.write_host(rank, file(format!("host.{rank}.json")));
+        let kineto = capture.write_kineto(rank, file(format!("kineto.{rank}.json")));
+        host.and(kineto).expect("there is room for it");
+    }
+    let files = std::fs::read_dir(folder).expect("it was just made");
+    let sizes = files.map(|file| file.and_then(|file| file.metadata()).map_or(0, |m| m.len()));
+    sizes.sum()
+}
