@@ -1,6 +1,7 @@
 //! The summary of a conversion, for reading.
 
 use crate::converters::pytorch::summary::{RankSummary, Summary};
+use crate::report::summary::thousands;
 use std::io::{self, Write};
 
 /// How many ranks a table shows.
@@ -23,8 +24,8 @@ pub fn write(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         ranks.len(),
         summary.world,
         sum(|r| r.bytes) as f64 / 1e6,
-        count(sum(|r| r.written.nodes)),
-        count(sum(|r| r.written.causes)),
+        thousands(sum(|r| r.written.nodes)),
+        thousands(sum(|r| r.written.causes)),
         paths(ranks),
     )?;
     if summary.host_computes {
@@ -58,13 +59,13 @@ fn linked(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
             out,
             "  {:<8}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>8}",
             rank.rank,
-            count(rank.host_nodes),
-            count(rank.linked),
-            count(rank.operators),
-            count(rank.annotations),
-            count(rank.runtime),
-            count(rank.device),
-            count(rank.written.nodes),
+            thousands(rank.host_nodes),
+            thousands(rank.linked),
+            thousands(rank.operators),
+            thousands(rank.annotations),
+            thousands(rank.runtime),
+            thousands(rank.device),
+            thousands(rank.written.nodes),
         )?;
     }
     more(ranks, out)?;
@@ -83,7 +84,7 @@ fn linked(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
     }
     let reasons: Vec<String> = reasons
         .iter()
-        .map(|(reason, n)| format!("{} {reason}", count(*n)))
+        .map(|(reason, n)| format!("{} {reason}", thousands(*n)))
         .collect();
     wrapped(out, "  left out: ", &reasons)
 }
@@ -104,7 +105,7 @@ fn groups(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         let mut how = Vec::new();
         let mut say = |n: u64, what: &str| {
             if n > 0 {
-                how.push(format!("{} {what}", count(n)));
+                how.push(format!("{} {what}", thousands(n)));
             }
         };
         say(group.named, "calls name it");
@@ -129,10 +130,10 @@ fn groups(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let mut kinds: Vec<String> = summary
         .collectives
         .iter()
-        .map(|(kind, n)| format!("{kind} {}", count(*n)))
+        .map(|(kind, n)| format!("{kind} {}", thousands(*n)))
         .collect();
     if summary.messages > 0 {
-        kinds.push(format!("messages {}", count(summary.messages)));
+        kinds.push(format!("messages {}", thousands(summary.messages)));
     }
     wrapped(out, "  ", &kinds)
 }
@@ -175,7 +176,7 @@ fn waits(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
     let mut say = |of: fn(&RankSummary) -> u64, what: &str| {
         let n: u64 = ranks.iter().map(of).sum();
         if n > 0 {
-            said.push(format!("{} {what}", count(n)));
+            said.push(format!("{} {what}", thousands(n)));
         }
     };
     say(|r| r.found.blocking, "by callers that block");
@@ -196,7 +197,7 @@ fn notes(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     for (reason, n) in &summary.alone {
         notes.push(format!(
             "{} communication calls are {reason} and count as host work",
-            count(*n)
+            thousands(*n)
         ));
     }
     if summary.partial > 0 {
@@ -214,14 +215,14 @@ fn notes(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     if summary.odd.early > 0 {
         notes.push(format!(
             "{} members ended up to {} ms before the last had started; their transfer counts as zero",
-            count(summary.odd.early),
+            thousands(summary.odd.early),
             ms(summary.odd.most as i64)
         ));
     }
     if summary.odd.estimated > 0 {
         notes.push(format!(
             "{} ends of messages nobody blocked for have the transfer of others of their size",
-            count(summary.odd.estimated)
+            thousands(summary.odd.estimated)
         ));
     }
     for rank in &summary.ranks {
@@ -229,14 +230,14 @@ fn notes(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
             notes.push(format!(
                 "rank {}: {} communication operators were never seen to run, the first `{first}`",
                 rank.rank,
-                count(rank.never_ran.len() as u64)
+                thousands(rank.never_ran.len() as u64)
             ));
         }
         if rank.found.cut > 0 {
             notes.push(format!(
                 "rank {}: {} causes contradicted the times and were left out",
                 rank.rank,
-                count(rank.found.cut)
+                thousands(rank.found.cut)
             ));
         }
         notes.extend(
@@ -280,7 +281,7 @@ fn wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()>
 /// `1 collective`, `2 collectives`.
 fn some(n: u64, what: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
-    format!("{} {what}{plural}", count(n))
+    format!("{} {what}{plural}", thousands(n))
 }
 
 fn ms(ns: i64) -> String {
@@ -289,18 +290,6 @@ fn ms(ns: i64) -> String {
 
 fn signed(ns: i64) -> String {
     format!("{:+.3}", ns as f64 / 1e6)
-}
-
-fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// `0-3,8` for ranks 0, 1, 2, 3 and 8.
