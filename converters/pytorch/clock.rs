@@ -17,12 +17,16 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Offset {
     /// What is added to the rank's times, ns.
+    #[serde(rename = "applied_ns")]
     pub applied: i64,
     /// The median difference of ends, ns; zero without any.
+    #[serde(rename = "estimate_ns")]
     pub estimate: i64,
     /// The median of the distances from it, ns.
+    #[serde(rename = "spread_ns")]
     pub spread: i64,
     /// What causality allows, ns.
+    #[serde(rename = "bounds_ns")]
     pub bounds: (i64, i64),
     /// How many collectives and messages spoke for it; zero means that nothing is known.
     pub observed: u32,

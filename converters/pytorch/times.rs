@@ -42,6 +42,7 @@ pub struct Odd {
     /// Members of collectives without root that ended before the last had started.
     pub early: u64,
     /// The most by which they did, ns.
+    #[serde(rename = "most_ns")]
     pub most: u64,
     /// Messages whose transfer is that of others of the same size.
     pub estimated: u64,

@@ -102,9 +102,28 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     match args.format {
         FormatArg::Text => text::write(&summary, out)?,
         FormatArg::Json => {
-            serde_json::to_writer_pretty(&mut *out, &summary)?;
+            serde_json::to_writer_pretty(&mut *out, &Versioned::of(&summary))?;
             writeln!(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A summary for programs, with what says how to read it.
+#[derive(serde::Serialize)]
+struct Versioned<'a> {
+    schema: &'static str,
+    tool_version: &'static str,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+impl<'a> Versioned<'a> {
+    fn of(summary: &'a Summary) -> Self {
+        Self {
+            schema: "chakram.conversion.1",
+            tool_version: env!("CARGO_PKG_VERSION"),
+            summary,
+        }
+    }
 }
