@@ -24,9 +24,12 @@ pub struct Pair {
 pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
     let mut files = Vec::new();
     for path in paths {
-        match path.is_dir() {
-            true => files.extend(list(path)?),
-            false => files.push((path.clone(), true)),
+        if path.is_dir() {
+            files.extend(list(path)?);
+        } else if path.exists() {
+            files.push((path.clone(), true));
+        } else {
+            files.extend(matching(path)?.into_iter().map(|path| (path, true)));
         }
     }
     files.sort();
@@ -141,6 +144,31 @@ fn with_neighbour(found: String, path: &Path, kinds: &[(Kind, PathBuf, bool)]) -
     }
 }
 
+/// The files that a pattern such as `run?/host.*.json` means, where no shell has said so; the path
+/// itself if it is no pattern.
+fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let text = path.to_str().filter(|text| text.contains(['*', '?', '[']));
+    let Some(pattern) = text else {
+        return Ok(vec![path.to_owned()]);
+    };
+    let found = glob::glob(pattern).map_err(|e| {
+        let what = format!("it is neither a file nor a pattern: {e}");
+        refused(path, what, "write for example 'capture/host.*.json'")
+    })?;
+    let found: Vec<PathBuf> = found
+        .filter_map(Result::ok)
+        .filter(|p| p.is_file())
+        .collect();
+    match found.is_empty() {
+        true => Err(refused(
+            path,
+            "no file is called like that",
+            "give a folder with captures, or their files",
+        )),
+        false => Ok(found),
+    }
+}
+
 /// JSON files right in a folder.
 fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let io = |source| TraceError::io(folder.to_owned(), "list", source);
@@ -198,6 +226,26 @@ fn refused(path: &Path, found: impl Into<String>, hint: &str) -> TraceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patterns_mean_files() {
+        let folder = tempfile::tempdir().expect("there is room");
+        for name in ["host.0.json", "host.1.json", "kineto.0.json"] {
+            std::fs::write(folder.path().join(name), "{}").expect("there is room");
+        }
+        let found = matching(&folder.path().join("host.*.json")).expect("it is a pattern");
+        let names: Vec<_> = found.iter().filter_map(|path| path.file_name()).collect();
+        assert_eq!(names, ["host.0.json", "host.1.json"]);
+        let none = matching(&folder.path().join("x*")).expect_err("there is none");
+        assert!(
+            none.to_string().contains("no file is called like that"),
+            "{none}"
+        );
+        assert_eq!(
+            matching(Path::new("plain")).expect("it is a path"),
+            [Path::new("plain")]
+        );
+    }
 
     #[test]
     fn names_hold_ranks() {

@@ -32,7 +32,7 @@ Examples:
 The files of a rank are recognised by their contents, the rank by the number in the name. Both files
 must come from one run: they are joined by record function id, which PyTorch 2.5 and later write.")]
 pub struct PytorchArgs {
-    /// Folders with captures, or their files: .json, .json.gz, .json.zst
+    /// Folders with captures, their files, or patterns: .json, .json.gz, .json.zst
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Write the traces to PREFIX.0.et, PREFIX.1.et, …

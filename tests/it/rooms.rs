@@ -111,6 +111,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("clap_complete", COMMAND_LINE, &[]),
     ("flate2", TRACE, &[]),
     ("foldhash", INTERN, &[]),
+    ("glob", &["converters/pytorch/files.rs"], &[]),
     ("hashbrown", INTERN, &[]),
     ("memmap2", TRACE, &[]),
     ("petgraph", &["graph/"], &[]),
