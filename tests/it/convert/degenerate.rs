@@ -167,7 +167,8 @@ fn many_threads() {
     assert_eq!(job.summary.ranks[0].lanes.0, 300);
 }
 
-/// Whether twice as much takes at most three times as long, but for what is over at once.
+/// Holds that four times as much takes less than eight times as long, but for what is over at once;
+/// sixteen times would be quadratic. A machine that is busy with something else gets three tries.
 fn linear(what: &str, make: &dyn Fn(u64) -> Vec<Event>, count: u64) {
     let time = |count: u64| {
         let events = make(count);
@@ -178,12 +179,12 @@ fn linear(what: &str, make: &dyn Fn(u64) -> Vec<Event>, count: u64) {
         assert!(job.traces[0].nodes.len() as u64 > count / 2);
         started.elapsed()
     };
-    let (one, four) = (time(count), time(count * 4));
-    println!("{what}: {one:?} for {count}, {four:?} for four times that");
-    assert!(
-        four < one * 8 || four.as_millis() < 400,
-        "{what}: {one:?}, then {four:?}"
-    );
+    let fast = (0..3).any(|_| {
+        let (one, four) = (time(count), time(count * 4));
+        println!("{what}: {one:?} for {count}, {four:?} for four times that");
+        four < one * 8 || four.as_millis() < 400
+    });
+    assert!(fast, "{what}: four times as much takes eight times as long");
 }
 
 #[test]
