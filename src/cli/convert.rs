@@ -35,7 +35,7 @@ pub struct PytorchArgs {
     /// Folders with captures, their files, or patterns: .json, .json.gz, .json.zst
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, …
+    /// Write the traces to PREFIX.0.et, PREFIX.1.et, …; into a folder as job.0.et, job.1.et, …
     #[arg(short, long, value_name = "PREFIX")]
     output: PathBuf,
     /// Convert only the step of this number, ProfilerStep#N in the capture
@@ -87,7 +87,13 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         Some(CompressArg::Zst) => ".zst",
         Some(CompressArg::Gz) => ".gz",
     };
-    let path = |rank: u32| PathBuf::from(format!("{}.{rank}.et{ending}", args.output.display()));
+    // A name that ends with a separator is a folder, whether it is there or not.
+    let folder = args.output.is_dir() || args.output.to_string_lossy().ends_with('/');
+    let prefix = match folder {
+        true => args.output.join("job"),
+        false => args.output.clone(),
+    };
+    let path = |rank: u32| PathBuf::from(format!("{}.{rank}.et{ending}", prefix.display()));
     let show = io::stderr().is_terminal();
     let progress = |done: usize, of: usize| {
         if show {

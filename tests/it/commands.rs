@@ -333,3 +333,31 @@ fn captures_are_written_plain_and_packed() {
     assert_eq!(truth["version"], 1);
     assert_eq!(truth["ranks"][1]["straggle_permille"], 1500);
 }
+
+#[test]
+fn conversions_write_where_they_are_told() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let captures = "traces/ddp-resnet18/capture";
+    let pattern = format!("{captures}/*.json.zst");
+    // A prefix; a folder that is there; one that is not, by its separator; and packed.
+    let plain = at("run");
+    answer(&["convert", "pytorch", captures, "-o", &plain]);
+    let there = folder.path().display().to_string();
+    answer(&["convert", "pytorch", &pattern, "-o", &there]);
+    let new = at("new/");
+    let json = answer(&[
+        "convert", "pytorch", captures, "-o", &new, "-z", "gz", "--format", "json",
+    ]);
+    let read = |name: &str| Contents::open(&folder.path().join(name)).expect("it was written");
+    for rank in 0..2 {
+        let first = read(&format!("run.{rank}.et"));
+        for other in [format!("job.{rank}.et"), format!("new/job.{rank}.et.gz")] {
+            assert!(read(&other).as_slice() == first.as_slice(), "{other}");
+        }
+    }
+    let summary: Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(summary["schema"], "chakram.conversion.1");
+    assert_eq!(summary["collectives"]["all-reduce"], 3);
+    assert_eq!(summary["ranks"][1]["linked"], 2656);
+}
