@@ -80,6 +80,8 @@ pub struct Basis {
     pub as_recorded: u64,
     /// Those that would, but for which the trace has no duration; they take no time.
     pub unrecorded: u64,
+    /// Lanes of the traces beyond those that the machine has: they share.
+    pub sharing: u64,
 }
 
 impl Basis {
@@ -89,6 +91,7 @@ impl Basis {
         self.unknown += other.unknown;
         self.as_recorded += other.as_recorded;
         self.unrecorded += other.unrecorded;
+        self.sharing += other.sharing;
     }
 }
 
@@ -468,6 +471,11 @@ fn share(
         }
     });
     let lanes: Vec<u32> = lanes.collect();
+    let beyond = [(device, class.lanes), (host, class.host_lanes)];
+    basis.sharing = beyond
+        .map(|(named, there)| u64::from(named.saturating_sub(there)))
+        .iter()
+        .sum();
     let used = lanes.iter().filter(|&&lane| lane != NONE).max();
     Ok(Shared {
         prices,

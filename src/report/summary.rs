@@ -297,6 +297,11 @@ impl Report {
             "{} communication nodes take no time: the trace has no duration for them",
         );
         say(
+            self.basis.sharing,
+            "{} lanes of the traces share one with another, because the machine has fewer (`lanes`, \
+             `host_lanes`): nodes wait there that did not in the trace",
+        );
+        say(
             repairs.cyclic_control,
             "{} control dependencies are left out: together with the data dependencies they close a \
              cycle (converters before 2024 left stale ids in them)",

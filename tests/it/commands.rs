@@ -361,3 +361,31 @@ fn conversions_write_where_they_are_told() {
     assert_eq!(summary["collectives"]["all-reduce"], 3);
     assert_eq!(summary["ranks"][1]["linked"], 2656);
 }
+
+/// 40 streams on an NPU with 32 lanes: 8 of them share.
+#[test]
+fn lanes_that_are_shared_are_said() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let mut writer = TraceWriter::new(Vec::new()).expect("it is a vector");
+    for stream in 0..40 {
+        let work = Op::Compute {
+            flops: 0,
+            bytes: 0,
+            dtype: None,
+        };
+        let node = NodeView {
+            lane: Some(stream),
+            recorded: Span::from_us(1),
+            ..NodeView::new(stream as u64 + 1, "kernel", work)
+        };
+        writer.node(&node, &[]).expect("it is a vector");
+    }
+    let file = folder.path().join("job.0.et");
+    std::fs::write(&file, writer.into_inner()).expect("there is room");
+    let file = file.display().to_string();
+    let text = answer(&["replay", &file, "-m", "dgx-h100", "--ranks", "1"]);
+    assert!(text.contains("8 lanes of the traces share one"), "{text}");
+    let roomy = "traces/ddp-resnet18/machine.toml";
+    let text = answer(&["replay", &file, "-m", roomy, "--ranks", "1"]);
+    assert!(!text.contains("share one"), "{text}");
+}
