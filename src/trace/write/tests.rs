@@ -1,0 +1,206 @@
+use super::*;
+use crate::trace::scan::{self, Dependencies};
+use crate::trace::wire::Frames;
+use crate::trace::{CollectiveKind, Dtype};
+
+#[derive(Default)]
+struct Deps {
+    data: Vec<u64>,
+    control: Vec<u64>,
+}
+impl Dependencies for Deps {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.data.push(id);
+        Ok(())
+    }
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.control.push(id);
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let ops = [
+        Op::Nothing,
+        Op::Host,
+        Op::Compute {
+            flops: 7,
+            bytes: 9,
+            dtype: Some(Dtype::Fp8),
+        },
+        Op::Memory {
+            store: true,
+            place: MemoryPlace::Local,
+            bytes: 64,
+        },
+        Op::Message {
+            receive: true,
+            peer: 3,
+            tag: -2,
+            bytes: 11,
+            own: Some(1),
+            host: false,
+        },
+        Op::Collective {
+            kind: CollectiveKind::Broadcast,
+            bytes: 1 << 40,
+            group: GroupName::Text("tp_0"),
+            root: Some(2),
+            dimensions: Some(0b01),
+            host: true,
+        },
+    ];
+    for (i, op) in ops.into_iter().enumerate() {
+        // No time at all, whole microseconds, and what they cannot say.
+        for ns in [0, 5_000, 1_234] {
+            let node = NodeView {
+                lane: Some(7),
+                recorded: Span::from_ns(ns),
+                delay: Span::from_ns(ns / 2),
+                wait: Span::from_ns(ns * 3),
+                eager: ns > 0,
+                ..NodeView::new(i as u64, "node é", op)
+            };
+            let mut writer = TraceWriter::new(Vec::new()).unwrap();
+            writer.node(&node, &[5, 300, 1 << 40]).unwrap();
+            let file = writer.into_inner();
+            let mut deps = Deps::default();
+            assert_eq!(scan::node(second(&file), &mut deps).unwrap(), node);
+            assert_eq!((deps.data, deps.control), (vec![5, 300, 1 << 40], vec![]));
+        }
+    }
+}
+
+fn second(file: &[u8]) -> Record<'_> {
+    let mut frames = Frames::new(file);
+    frames.next_record().unwrap().unwrap();
+    frames.next_record().unwrap().unwrap()
+}
+
+const KERNEL: Op<'_> = Op::Compute {
+    flops: 0,
+    bytes: 0,
+    dtype: None,
+};
+
+#[test]
+fn what_replays_skip_is_in_the_file_all_the_same() {
+    let mut writer = TraceWriter::with_metadata(
+        Vec::new(),
+        &[
+            ("schema", Value::Text("1.1.1")),
+            ("captured_ns", Value::Uint(9)),
+        ],
+    )
+    .unwrap();
+    let extra = Extra {
+        control: &[3, 1 << 33],
+        inputs: Io {
+            values: "[1]",
+            shapes: "[[]]",
+            types: "['Int']",
+        },
+        outputs: Io::default(),
+        attributes: &[
+            ("rf_id", Value::Int(-1)),
+            ("ts", Value::Uint(u64::MAX)),
+            ("is_async", Value::Bool(true)),
+            ("op_schema", Value::Text("f(int a) -> int")),
+            ("splits", Value::Ints(&[4, -4])),
+        ],
+    };
+    let node = NodeView {
+        recorded: Span::from_ns(7),
+        ..NodeView::new(8, "f", KERNEL)
+    };
+    writer.write(&node, &[2], &extra).unwrap();
+    let file = writer.into_inner();
+    let mut deps = Deps::default();
+    assert_eq!(scan::node(second(&file), &mut deps).unwrap(), node);
+    assert_eq!((deps.data, deps.control), (vec![2], vec![3, 1 << 33]));
+    let first = Frames::new(&file).next_record().unwrap().unwrap();
+    let captured = scan::metadata(first).unwrap().captured;
+    assert_eq!(captured, Some(Span::from_ns(9)));
+    let metadata = proto::GlobalMetadata::decode(first.bytes).unwrap();
+    let schema = Some(Proto::StringVal("1.1.1".to_owned()));
+    assert_eq!(
+        (&*metadata.attr[0].name, &metadata.attr[0].value),
+        ("schema", &schema)
+    );
+
+    let written = proto::Node::decode(second(&file).bytes).unwrap();
+    let inputs = written.inputs.unwrap();
+    let texts = (&*inputs.values, &*inputs.shapes, &*inputs.types);
+    assert_eq!((texts, written.outputs), (("[1]", "[[]]", "['Int']"), None));
+    let list = proto::Int64List {
+        values: vec![4, -4],
+    };
+    let wanted = [
+        ("rf_id", Proto::Int64Val(-1)),
+        ("ts", Proto::Uint64Val(u64::MAX)),
+        ("is_async", Proto::BoolVal(true)),
+        ("op_schema", Proto::StringVal("f(int a) -> int".to_owned())),
+        ("splits", Proto::Int64List(list)),
+    ];
+    let found = &written.attr[written.attr.len() - wanted.len()..];
+    for (found, (name, value)) in found.iter().zip(wanted) {
+        assert_eq!((&*found.name, &found.value), (name, &Some(value)));
+    }
+}
+
+#[test]
+fn attributes_may_not_contradict_the_node() {
+    let write = |node: &NodeView<'_>, attribute: Attribute<'_>| {
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
+        let extra = Extra {
+            attributes: &[attribute],
+            ..Extra::default()
+        };
+        writer.write(node, &[], &extra).map_err(|e| e.to_string())
+    };
+    let kernel = NodeView {
+        lane: Some(7),
+        ..NodeView::new(5, "mm", KERNEL)
+    };
+    // The stream of a kernel goes before its thread, which may therefore stand beside it.
+    write(&kernel, ("tid", Value::Int(3))).unwrap();
+    write(&kernel, ("stream", Value::Int(7))).unwrap();
+    let error = write(&kernel, ("stream", Value::Int(8))).unwrap_err();
+    assert!(
+        error.contains("node 5") && error.contains("`stream`"),
+        "{error}"
+    );
+    assert!(write(&kernel, ("duration_ns", Value::Uint(5))).is_err());
+    assert!(write(&kernel, ("delay_ns", Value::Bool(true))).is_err());
+    let bare = NodeView::new(5, "mm", KERNEL);
+    assert!(write(&bare, ("tid", Value::Int(3))).is_err());
+}
+
+#[test]
+fn declared_groups_are_read_back() {
+    let text = r#"[{"pg_name": "1", "ranks": [0, 2]}]"#;
+    let declaring = NodeView::declaring(4, text);
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    writer.node(&declaring, &[]).unwrap();
+    let file = writer.into_inner();
+    let back = scan::node(second(&file), &mut Deps::default()).unwrap();
+    assert_eq!(back, declaring);
+    let written = proto::Node::decode(second(&file).bytes).unwrap();
+    assert_eq!(written.r#type, NodeType::MetadataNode as i32);
+    // Another node would lose them.
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    let kernel = NodeView {
+        groups: Some(text),
+        ..NodeView::new(4, "mm", KERNEL)
+    };
+    assert!(writer.node(&kernel, &[]).is_err());
+    let twice = Extra {
+        inputs: Io {
+            values: "[]",
+            ..Io::default()
+        },
+        ..Extra::default()
+    };
+    assert!(writer.write(&declaring, &[], &twice).is_err());
+}
