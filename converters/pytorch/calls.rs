@@ -11,7 +11,7 @@ mod args;
 mod device;
 mod host;
 
-pub use args::Asked;
+pub use args::{Asked, dtype};
 
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

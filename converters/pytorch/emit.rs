@@ -1,6 +1,6 @@
 //! Writing a rank's work as nodes of a trace.
 
-use super::calls::{Act, Calls};
+use super::calls::{Act, Calls, dtype};
 use super::effort::{Effort, Efforts};
 use super::kineto::Category;
 use super::members::Group;
@@ -128,39 +128,30 @@ pub fn write<W: Write>(
     let text = groups_json(rank, job.groups);
     writer.write(&NodeView::declaring(1, &text), &[], &Extra::default())?;
     written.nodes += 1;
-    let efforts = Efforts::new(rank);
+    let writing = Writing {
+        rank,
+        calls,
+        works,
+        job,
+        ids: &ids,
+        efforts: &Efforts::new(rank),
+    };
     let mut causes: Vec<u64> = Vec::new();
     for &work in &order {
         let piece = &works.list[work as usize];
         causes.clear();
-        let mut since = job.start;
         let from = works.causes.partition_point(|&(_, effect)| effect < work);
         let own = works.causes[from..]
             .iter()
             .take_while(|&&(_, effect)| effect == work);
-        let mut first = true;
+        let mut last = None;
         for &(cause, _) in own {
             causes.push(ids[cause as usize]);
-            let end = end_of(works, calls, job, cause);
-            since = if first { end } else { since.max(end) };
-            first = false;
+            last = last.max(Some(end_of(works, calls, job, cause)));
         }
         causes.sort_unstable();
-        let writing = Writing {
-            rank,
-            calls,
-            works,
-            job,
-            ids: &ids,
-            efforts: &efforts,
-        };
-        writing.node(
-            work,
-            piece,
-            ns(piece.begin.saturating_sub(since)),
-            &causes,
-            writer,
-        )?;
+        let delay = ns(piece.begin.saturating_sub(last.unwrap_or(job.start)));
+        writing.node(work, piece, delay, &causes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
     }
@@ -339,9 +330,7 @@ impl Writing<'_> {
     fn dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
-        let types = self.rank.host.texts.get(node.types_in);
-        let (_, rest) = types.split_once("Tensor(")?;
-        Dtype::from_name(rest.split_once(')')?.0)
+        dtype(self.rank.host.texts.get(node.types_in))
     }
 
     /// An operator on the host. Where the host computes, those that do the work are kernels; the

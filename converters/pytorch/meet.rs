@@ -53,7 +53,7 @@ pub struct Meetings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disagreement(pub String);
 
-/// Matches the calls of all ranks. The group of every call is set.
+/// Matches the calls of all ranks, which are in order. The group of every call is set.
 pub fn matching(
     ranks: &[Rank],
     calls: &[Calls],
@@ -62,7 +62,7 @@ pub fn matching(
     let mut meetings = Meetings::default();
     for (index, group) in groups.iter().enumerate() {
         let present: Vec<u32> = (group.ranks.iter())
-            .filter_map(|rank| ranks.iter().position(|r| r.rank == *rank))
+            .filter_map(|rank| ranks.binary_search_by_key(rank, |r| r.rank).ok())
             .map(|at| at as u32)
             .collect();
         collectives(ranks, calls, group, index as u32, &present, &mut meetings)?;

@@ -254,7 +254,7 @@ pub(super) fn functional_group(inputs: &str) -> Option<String> {
 }
 
 /// The first element type of `["GenericList[Tensor(float)]", …]`.
-pub(super) fn dtype(types: &str) -> Option<Dtype> {
+pub fn dtype(types: &str) -> Option<Dtype> {
     let (_, rest) = types.split_once("Tensor(")?;
     Dtype::from_name(rest.split_once(')')?.0)
 }

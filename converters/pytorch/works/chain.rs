@@ -5,10 +5,8 @@ use super::super::rank::{NONE, Rank, Segment};
 use super::waits::Wait;
 use super::{Doing, Found, Lane, Work, Works, is_work, workers};
 
-/// Between which times the piece of an item may lie.
+/// Until when the piece of an item may lie.
 pub(super) struct Bounds {
-    /// At the earliest, for items that wait inside.
-    pub earliest: Vec<i64>,
     /// By when it ended, for items that launch something: what they do afterwards follows.
     pub latest: Vec<i64>,
 }
@@ -16,7 +14,6 @@ pub(super) struct Bounds {
 impl Bounds {
     pub(super) fn new(rank: &Rank, calls: &Calls) -> Self {
         let mut this = Self {
-            earliest: vec![i64::MIN; rank.items.len()],
             latest: vec![i64::MAX; rank.items.len()],
         };
         for call in calls.list.iter().filter(|call| call.worker != NONE) {
@@ -49,13 +46,11 @@ pub(super) fn build(
     waits: &[Wait],
     works: &mut Works,
 ) -> Chains {
-    let mut bounds_of_waits: Vec<(u32, i64)> = Vec::new();
+    // From when the piece of an item that waits inside may lie.
+    let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
-        bounds_of_waits.push((wait.into, wait.to));
-    }
-    let mut earliest = bounds.earliest.clone();
-    for (item, to) in bounds_of_waits {
-        earliest[item as usize] = earliest[item as usize].max(to);
+        let earliest = &mut earliest[wait.into as usize];
+        *earliest = (*earliest).max(wait.to);
     }
     // The largest part of each item's own time that is not waiting.
     let mut place: Vec<(i64, i64)> = rank
