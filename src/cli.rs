@@ -4,10 +4,12 @@
 //! completed.
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::env;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+pub mod astra_sim;
 pub mod compare;
 pub mod convert;
 pub mod generate;
@@ -41,6 +43,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     Generate(generate::GenerateArgs),
     Machine(machine::MachineArgs),
+    AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell
     #[command(
         after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
@@ -53,13 +56,18 @@ enum Command {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let (arguments, ignored) = astra_sim::arguments(env::args_os());
+    let mut cli = Cli::parse_from(arguments);
+    if let Command::AstraSim(args) = &mut cli.command {
+        args.ignored = ignored;
+    }
     let mut out = io::BufWriter::new(io::stdout());
     let result = match &cli.command {
         Command::Convert(args) => convert::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
         Command::Generate(args) => generate::run(args, &mut out),
         Command::Machine(args) => machine::run(args, &mut out),
+        Command::AstraSim(args) => astra_sim::run(args, &mut out),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut out);
             Ok(ExitCode::SUCCESS)

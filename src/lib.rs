@@ -13,10 +13,12 @@
 //! - [`report`]: what came out;
 //! - [`generate`]: workloads without a capture;
 //! - [`converters`]: what other tools capture;
+//! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`cli`]: the command line.
 //!
 //! The library is silent: it returns data, and only `cli` and the binary print.
 
+pub mod astra_sim;
 pub mod cli;
 pub mod collective;
 pub mod compute;

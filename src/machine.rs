@@ -18,6 +18,7 @@ mod error;
 mod preset;
 
 pub use error::MachineError;
+pub(crate) use preset::nearest;
 pub use preset::{PRESETS, Preset, Source, source};
 
 /// NPUs that are alike.

@@ -129,9 +129,12 @@ fn read(path: &str) -> Result<String, Error> {
 
 /// The preset whose name is reached from `name` by the fewest edits, if they are few.
 fn closest(name: &str) -> Option<&'static str> {
-    let all = PRESETS
-        .iter()
-        .map(|preset| (edits(name, preset.name), preset.name));
+    nearest(name, PRESETS.iter().map(|preset| preset.name))
+}
+
+/// The name of `all` that is most like `name`, if one is.
+pub(crate) fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let all = all.into_iter().map(|other| (edits(name, other), other));
     let (edits, closest) = all.min_by_key(|(edits, _)| *edits)?;
     (edits <= 3.min(closest.len() / 2)).then_some(closest)
 }

@@ -4,8 +4,8 @@
 mod cases;
 
 use crate::harness::replay::Count;
-pub use cases::corpus;
-use cases::{Case, cases, machine, rank_of, sizes};
+use cases::{Case, machine, rank_of, sizes};
+pub use cases::{cases, corpus};
 use chakram::compute::ComputeModel;
 use chakram::engine::{Options, Outcome, Prepared};
 use chakram::graph::{Dependencies, Graph};

@@ -1,5 +1,6 @@
 //! The bodies of the fuzz targets, which share these files, and the seeds that they start from.
 
+pub mod astra_sim;
 pub mod coerce;
 pub mod convert;
 pub mod et_reader;
@@ -25,6 +26,11 @@ fn every_seed(target: &str, body: fn(&[u8])) {
         println!("{}", seed.display());
         body(&std::fs::read(seed).expect("a seed can be read"));
     }
+}
+
+#[test]
+fn seeds_of_the_files_of_astra_sim_hold() {
+    every_seed("astra_sim", astra_sim::run);
 }
 
 #[test]

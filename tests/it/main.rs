@@ -1,5 +1,6 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
+//! - `astra_sim`: the files and flags of ASTRA-sim, whole, broken, and from its own cases
 //! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
 //! - `generated`: generated captures of PyTorch, against their truth and against real ones
@@ -14,6 +15,7 @@
 //! - `rooms`: who may import whom, and which package has which door
 //! - `timeline`: the picture of a replay, parsed back
 
+mod astra_sim;
 mod captures;
 mod cases;
 mod commands;

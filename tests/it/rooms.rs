@@ -62,6 +62,20 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("generate", &["trace", "graph", "group", "workload"]),
     ("converters", &["trace", "graph", "group"]),
+    (
+        "astra_sim",
+        &[
+            "machine",
+            "workload",
+            "trace",
+            "collective",
+            "network",
+            "memory",
+            "topology",
+            "group",
+            "graph",
+        ],
+    ),
 ];
 
 const EVERYTHING: &[&str] = &[
@@ -79,6 +93,7 @@ const EVERYTHING: &[&str] = &[
     "report",
     "generate",
     "converters",
+    "astra_sim",
 ];
 
 const ANYWHERE: &[&str] = &[""];
@@ -92,6 +107,7 @@ const JSON: &[&str] = &[
     "report.rs",
     "report/",
     "converters/",
+    "astra_sim/",
 ];
 const INTERN: &[&str] = &["graph/intern.rs"];
 const PROTO: &[&str] = &["trace/proto.rs", "trace/write.rs", "trace/rewrite.rs"];
@@ -117,10 +133,19 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("petgraph", &["graph/"], &[]),
     ("prost", PROTO, TRACE),
     ("serde", JSON, &[]),
+    ("serde_saphyr", &["astra_sim/"], &[]),
     ("serde_json", JSON, &[]),
     ("tempfile", TRACE, ANYWHERE),
     ("thiserror", ANYWHERE, &[]),
-    ("toml", &["machine/config.rs", "machine/config/"], &[]),
+    (
+        "toml",
+        &[
+            "machine/config.rs",
+            "machine/config/",
+            "astra_sim/logging.rs",
+        ],
+        &[],
+    ),
     ("zstd", TRACE, &["converters/"]),
 ];
 

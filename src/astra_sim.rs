@@ -1,0 +1,35 @@
+//! The input files and flags of ASTRA-sim 2, analytical networks, as they are: values in their units,
+//! under their names, with a [`Note`] for everything that does not mean what one may think.
+//!
+//! One file per input: [`System`] (JSON), [`Network`] (YAML), [`Remote`] memory (JSON), [`Groups`]
+//! (JSON), [`PerNode`] (YAML), and the logging configuration (TOML), which is checked and ignored.
+//! Each parser takes the text, what errors call it, and whether unknown keys are notes. It returns the
+//! value with its notes, or an [`InputError`] that names file, line and key. Any text ends in one of
+//! the two, in time and memory proportional to its length.
+//!
+//! [`Inputs`] is all of it together, for one run of the original, checked one against another.
+//!
+//! Two units of bandwidth meet here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
+
+mod algorithm;
+mod document;
+mod error;
+mod groups_file;
+mod inputs;
+mod json;
+pub mod logging;
+mod memory_file;
+mod network_file;
+mod per_node;
+mod summary;
+mod system;
+mod yaml;
+
+pub use algorithm::{Algorithm, Implementation};
+pub use error::{InputError, Note};
+pub use groups_file::Groups;
+pub use inputs::{Flags, Inputs, NetworkModel};
+pub use memory_file::{Remote, Sharing};
+pub use network_file::{Dimension, Network};
+pub use per_node::PerNode;
+pub use system::{Implementations, LogGp, Optimization, PerKind, Scheduling, System};

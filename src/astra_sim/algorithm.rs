@@ -1,0 +1,130 @@
+//! The names by which a system file says how collectives are carried out.
+
+use std::fmt;
+
+/// How one part of a collective is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// `ring`: neighbour to neighbour.
+    Ring,
+    /// `direct` and `direct<W>`: every member to every other.
+    Direct {
+        /// Messages of one member under way at once, at least 1; all if none is said.
+        window: Option<u32>,
+    },
+    /// `halvingDoubling`: partners at distances of 1, 2, 4, …
+    HalvingDoubling,
+    /// `doubleBinaryTree`: up and down one of two mirrored trees. All-reduce only.
+    DoubleBinaryTree,
+}
+
+/// An entry of a list of implementations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Implementation {
+    /// How.
+    pub algorithm: Algorithm,
+    /// Over all NPUs as one dimension (`oneRing`, `oneDirect<W>`, `oneHalvingDoubling`), not over
+    /// those of one dimension.
+    pub one: bool,
+}
+
+/// The names, for messages. `<W>` is a whole number.
+pub(super) const NAMES: [&str; 9] = [
+    "ring",
+    "direct",
+    "direct<W>",
+    "halvingDoubling",
+    "doubleBinaryTree",
+    "oneRing",
+    "oneDirect",
+    "oneDirect<W>",
+    "oneHalvingDoubling",
+];
+
+impl Implementation {
+    /// Parses a name as system files have it; letters in the case that they have there.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (inner, one) = match name.strip_prefix("one") {
+            Some(inner) => (inner, true),
+            None => (name, false),
+        };
+        let window = |text: &str| match text {
+            "" => Some(Algorithm::Direct { window: None }),
+            _ => {
+                let digits = text.len() <= 5 && text.bytes().all(|b| b.is_ascii_digit());
+                let window = text.parse().ok().filter(|&window| digits && window > 0);
+                window.map(|window| Algorithm::Direct {
+                    window: Some(window),
+                })
+            }
+        };
+        let algorithm = match (inner, one) {
+            ("ring", false) | ("Ring", true) => Algorithm::Ring,
+            ("halvingDoubling", false) | ("HalvingDoubling", true) => Algorithm::HalvingDoubling,
+            ("doubleBinaryTree", false) => Algorithm::DoubleBinaryTree,
+            _ => window(inner.strip_prefix(if one { "Direct" } else { "direct" })?)?,
+        };
+        Some(Self { algorithm, one })
+    }
+}
+
+impl fmt::Display for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (plain, one) = match self.algorithm {
+            Algorithm::Ring => ("ring", "oneRing"),
+            Algorithm::Direct { .. } => ("direct", "oneDirect"),
+            Algorithm::HalvingDoubling => ("halvingDoubling", "oneHalvingDoubling"),
+            Algorithm::DoubleBinaryTree => ("doubleBinaryTree", "oneDoubleBinaryTree"),
+        };
+        f.write_str(if self.one { one } else { plain })?;
+        match self.algorithm {
+            Algorithm::Direct {
+                window: Some(window),
+            } => write!(f, "{window}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        for name in [
+            "ring",
+            "direct",
+            "direct1",
+            "direct99999",
+            "halvingDoubling",
+            "doubleBinaryTree",
+            "oneRing",
+            "oneDirect",
+            "oneDirect4",
+            "oneHalvingDoubling",
+        ] {
+            let parsed = Implementation::parse(name).unwrap();
+            assert_eq!(parsed.to_string(), name);
+            assert_eq!(parsed.one, name.starts_with("one"));
+        }
+    }
+
+    #[test]
+    fn other_names_are_none() {
+        for name in [
+            "",
+            "Ring",
+            "onering",
+            "oneDoubleBinaryTree",
+            "direct0",
+            "direct-1",
+            "direct+1",
+            "direct100000",
+            "directé",
+            "one",
+        ] {
+            assert_eq!(Implementation::parse(name), None, "{name}");
+        }
+    }
+}

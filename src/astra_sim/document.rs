@@ -1,0 +1,380 @@
+//! A file of keys and values, of JSON or YAML alike: every value is read as what it should be, or
+//! refused by key and line.
+
+use super::error::{InputError, Note, did_you_mean, quoted, shown};
+use super::{json, yaml};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+/// What a key has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Flag(bool),
+    /// Any number.
+    Number(f64),
+    /// A text.
+    Text(String),
+    /// A list.
+    List(Vec<Value>),
+    /// An object, or in JSON a list within a list: no file has one.
+    Nested,
+}
+
+/// A key with its value.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The key.
+    pub(super) key: String,
+    /// Its line, from 1.
+    pub(super) line: usize,
+    /// What it has.
+    pub(super) value: Value,
+}
+
+/// Keys that a file may have.
+pub(super) struct Keys {
+    /// Those with a meaning.
+    pub(super) read: &'static [&'static str],
+    /// Those without, and why.
+    pub(super) ignored: &'static [(&'static str, &'static str)],
+}
+
+/// A file whose keys are all known, each once.
+pub(super) struct Document<'f> {
+    file: &'f str,
+    entries: Vec<Entry>,
+    notes: Vec<Note>,
+}
+
+/// The most bytes of a file that a person writes.
+const MOST_BYTES: usize = 1 << 20;
+
+impl<'f> Document<'f> {
+    /// Reads JSON; of a key that is there twice the last counts, as in the original.
+    pub(super) fn json(
+        text: &str,
+        file: &'f str,
+        keys: &Keys,
+        lenient: bool,
+    ) -> Result<Self, InputError> {
+        check_size(text, file, "JSON")?;
+        Self::new(json::entries(text, file)?, file, keys, lenient)
+    }
+
+    /// Reads YAML; a key that is there twice is an error.
+    pub(super) fn yaml(
+        text: &str,
+        file: &'f str,
+        keys: &Keys,
+        lenient: bool,
+    ) -> Result<Self, InputError> {
+        check_size(text, file, "YAML")?;
+        Self::new(yaml::entries(text, file)?, file, keys, lenient)
+    }
+
+    fn new(
+        found: Vec<Entry>,
+        file: &'f str,
+        keys: &Keys,
+        lenient: bool,
+    ) -> Result<Self, InputError> {
+        let mut document = Self {
+            file,
+            entries: Vec::new(),
+            notes: Vec::new(),
+        };
+        let all = || {
+            let ignored = keys.ignored.iter().map(|(name, _)| *name);
+            keys.read.iter().copied().chain(ignored)
+        };
+        let places = found.iter().enumerate();
+        let last: BTreeMap<String, (usize, usize)> = places
+            .map(|(index, entry)| (entry.key.clone(), (index, entry.line)))
+            .collect();
+        for (index, entry) in found.into_iter().enumerate() {
+            let (last_index, last_line) = last[&entry.key];
+            let Entry { key, line, .. } = &entry;
+            let known = all().any(|name| name == key);
+            let ignored = keys.ignored.iter().find(|(name, _)| name == key);
+            if !known {
+                let hint = did_you_mean(key, all());
+                if !lenient {
+                    let expected = match &hint[..] {
+                        "" => format!(", expected one of {}", all().collect::<Vec<_>>().join(", ")),
+                        hint => hint.to_owned(),
+                    };
+                    let why = format!(
+                        "found an unknown key{expected}\n  try: correct or delete it, or pass \
+                         --lenient to have unknown keys ignored"
+                    );
+                    return Err(document.error(key, *line, why));
+                }
+                document.note_at(key, *line, format!("ignored, because it is unknown{hint}"));
+            } else if index != last_index {
+                let why = format!("ignored, because line {last_line} has the key again");
+                document.note_at(key, *line, why);
+            } else if let Some((_, why)) = ignored {
+                document.note_at(key, *line, format!("has no effect: {why}"));
+            } else {
+                document.entries.push(entry);
+            }
+        }
+        Ok(document)
+    }
+
+    /// What was noted.
+    pub(super) fn into_notes(self) -> Vec<Note> {
+        self.notes
+    }
+
+    fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.key == key)
+    }
+
+    /// The value of `key`, if it is there.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// Notes `why` about `key`, with its line if it is there.
+    pub(super) fn note(&mut self, key: &str, why: impl Into<String>) {
+        let line = self.entry(key).map(|entry| entry.line);
+        self.notes.push(Note {
+            file: self.file.to_owned(),
+            line,
+            key: shown(key),
+            why: why.into(),
+        });
+    }
+
+    fn note_at(&mut self, key: &str, line: usize, why: String) {
+        self.notes.push(Note {
+            file: self.file.to_owned(),
+            line: Some(line),
+            key: shown(key),
+            why,
+        });
+    }
+
+    fn error(&self, key: &str, line: usize, why: String) -> InputError {
+        InputError::Key {
+            file: self.file.to_owned(),
+            line,
+            key: shown(key),
+            why,
+        }
+    }
+
+    /// An error: `key` has `found` where `expected` should be; `hint` says what to try, if anything.
+    pub(super) fn refuse(
+        &self,
+        key: &str,
+        found: impl Display,
+        expected: impl Display,
+        hint: &str,
+    ) -> InputError {
+        let line = self.entry(key).map_or(1, |entry| entry.line);
+        let hint = match hint {
+            "" => String::new(),
+            _ => format!("\n  try: {hint}"),
+        };
+        self.error(
+            key,
+            line,
+            format!("found {found}, expected {expected}{hint}"),
+        )
+    }
+
+    /// A number of at least `least`, or nothing.
+    pub(super) fn number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let fits = |number: &f64| number.is_finite() && *number >= least;
+        let number = value.number().filter(fits);
+        let expected = format_args!("a number of at least {least}");
+        let wrong = || self.refuse(key, value.found(), expected, "");
+        number.map(Some).ok_or_else(wrong)
+    }
+
+    /// A whole number from `least` to `most`, or nothing. The original cuts off what follows the
+    /// point, so that is done here, and noted.
+    pub(super) fn whole(
+        &mut self,
+        key: &str,
+        least: u64,
+        most: u64,
+    ) -> Result<Option<u64>, InputError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let number = value.number().filter(|n| n.is_finite() && *n >= 0.0);
+        let whole = number.map(|number| number as u64);
+        let Some(whole) = whole.filter(|whole| (least..=most).contains(whole)) else {
+            let expected = format_args!("a whole number from {least} to {most}");
+            return Err(self.refuse(key, value.found(), expected, ""));
+        };
+        if let Some(number) = number.filter(|number| number.fract() != 0.0) {
+            let why = format!("{number} counts as {whole}: the original cuts it to a whole number");
+            self.note(key, why);
+        }
+        Ok(Some(whole))
+    }
+
+    /// 0 or 1, as a flag; false if it is not there.
+    pub(super) fn switch(&self, key: &str) -> Result<bool, InputError> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Value::Number(number)) if *number == 0.0 => Ok(false),
+            Some(Value::Number(number)) if *number == 1.0 => Ok(true),
+            Some(value) => Err(self.refuse(key, value.found(), "0 or 1", "")),
+        }
+    }
+
+    /// One of the names in `all`, or nothing.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        key: &str,
+        all: &[(T, &str)],
+    ) -> Result<Option<T>, InputError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let text = value.text();
+        let chosen = all.iter().find(|(_, name)| Some(*name) == text);
+        let names = || all.iter().map(|(_, name)| *name);
+        let wrong = || {
+            let hint = text.map_or(String::new(), |text| did_you_mean(text, names()));
+            let names = names().collect::<Vec<_>>().join(", ");
+            self.refuse(key, value.found(), format_args!("one of {names}{hint}"), "")
+        };
+        chosen.map(|(choice, _)| Some(*choice)).ok_or_else(wrong)
+    }
+
+    /// A text of one line that is not empty, or nothing.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, InputError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let fits = |text: &&str| !text.is_empty() && !text.chars().any(char::is_control);
+        let text = value.text().filter(fits);
+        let wrong = || self.refuse(key, value.found(), "a text of one line", "");
+        text.map(Some).ok_or_else(wrong)
+    }
+
+    /// A list, or nothing.
+    pub(super) fn list(&self, key: &str) -> Result<Option<&[Value]>, InputError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::List(items)) => Ok(Some(items)),
+            Some(value) => Err(self.refuse(key, value.found(), "a list", "")),
+        }
+    }
+}
+
+impl Value {
+    /// The number that it is.
+    pub(super) fn number(&self) -> Option<f64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The text that it is.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// For messages.
+    pub(super) fn found(&self) -> String {
+        match self {
+            Self::Null => "nothing".to_owned(),
+            Self::Flag(flag) => flag.to_string(),
+            Self::Number(number) => format!("the number {number:?}"),
+            Self::Text(text) => quoted(text),
+            Self::List(_) => "a list".to_owned(),
+            Self::Nested => "an object or a list of lists".to_owned(),
+        }
+    }
+}
+
+fn check_size(text: &str, file: &str, format: &'static str) -> Result<(), InputError> {
+    match text.len() {
+        0..=MOST_BYTES => Ok(()),
+        bytes => Err(InputError::Syntax {
+            file: file.to_owned(),
+            line: 1,
+            format,
+            why: format!("found {bytes} bytes, expected at most {MOST_BYTES}"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: Keys = Keys {
+        read: &["delay", "size"],
+        ignored: &[("boost", "nothing reads it")],
+    };
+
+    fn notes(document: Document<'_>) -> Vec<String> {
+        let notes = document.into_notes();
+        notes.iter().map(Note::to_string).collect()
+    }
+
+    #[test]
+    fn unknown_keys_are_errors_or_notes() {
+        let text = "{\"size\": 1,\n\"dealy\": 2}";
+        let error = Document::json(text, "f", &KEYS, false)
+            .map(|_| ())
+            .unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.starts_with("f:2: key `dealy`: found an unknown key"),
+            "{error}"
+        );
+        assert!(error.contains("did you mean `delay`?"), "{error}");
+        let document = Document::json(text, "f", &KEYS, true).unwrap();
+        let noted = "f:2: `dealy`: ignored, because it is unknown; did you mean `delay`?";
+        assert_eq!(notes(document), [noted]);
+    }
+
+    #[test]
+    fn of_a_key_twice_the_last_counts() {
+        let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
+        let mut document = Document::json(text, "f", &KEYS, false).unwrap();
+        assert_eq!(document.whole("size", 0, 9).unwrap(), Some(3));
+        assert_eq!(
+            notes(document),
+            [
+                "f:1: `size`: ignored, because line 3 has the key again",
+                "f:2: `boost`: has no effect: nothing reads it",
+                "f:3: `size`: ignored, because line 3 has the key again",
+                "f:3: `size`: 3.5 counts as 3: the original cuts it to a whole number",
+            ]
+        );
+        assert!(Document::yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
+    }
+
+    #[test]
+    fn values_are_what_they_should_be() {
+        for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
+            let text = format!("{{\"size\": {value}}}");
+            let mut document = Document::json(&text, "f", &KEYS, false).unwrap();
+            let error = document.whole("size", 1, 9).unwrap_err().to_string();
+            let expected = "expected a whole number from 1 to 9";
+            assert!(error.contains(expected), "{error}");
+            assert!(document.switch("size").is_err(), "{text}");
+            assert!(document.choice("size", &[((), "one")]).is_err(), "{text}");
+        }
+    }
+}

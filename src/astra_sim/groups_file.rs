@@ -1,0 +1,186 @@
+//! The file of communicator groups: members by number, in the order of the file.
+
+use super::error::{InputError, Note, shown};
+use super::json::{RawEntry, raw_entries, syntax};
+use crate::ids::MAX_NPUS;
+use crate::trace::groups::Declared;
+use std::collections::BTreeMap;
+
+/// What a file of groups says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups(BTreeMap<u32, Vec<u32>>);
+
+impl Groups {
+    /// Whether a file name says that there are no groups: if `empty` is in it.
+    pub fn none(name: &str) -> bool {
+        name.contains("empty")
+    }
+
+    /// Reads a file of groups; `file` is what errors call it. Of a group that is there twice the last
+    /// counts, as in the original.
+    ///
+    /// There are no unknown keys here, so `lenient` changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When `text` is not a JSON object from whole numbers above 0 to lists of ranks, or a list is
+    /// empty or has a rank twice.
+    pub fn parse(text: &str, file: &str, _lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
+        let entries = raw_entries(text, file)?;
+        let mut groups = BTreeMap::new();
+        let mut lines: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut notes = Vec::new();
+        for entry in &entries {
+            let id = number(entry, file)?;
+            if let Some(line) = lines.insert(id, entry.line) {
+                notes.push(Note {
+                    file: file.to_owned(),
+                    line: Some(line),
+                    key: shown(&entry.key),
+                    why: format!("ignored, because line {} has the group again", entry.line),
+                });
+            }
+            groups.insert(id, members(entry, file)?);
+        }
+        Ok((Self(groups), notes))
+    }
+
+    /// Whether there are no groups.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The members of group `id`, in the order of the file; at least one, each once.
+    pub fn get(&self, id: u32) -> Option<&[u32]> {
+        self.0.get(&id).map(Vec::as_slice)
+    }
+
+    /// All groups by number with their members.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &[u32])> {
+        self.0.iter().map(|(id, members)| (*id, &members[..]))
+    }
+
+    /// The groups as a workload takes them.
+    pub fn declared(&self) -> Declared {
+        let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
+        self.iter().map(named).collect()
+    }
+}
+
+fn number(entry: &RawEntry<'_>, file: &str) -> Result<u32, InputError> {
+    let key = &entry.key;
+    let digits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_digit());
+    let id = key
+        .parse()
+        .ok()
+        .filter(|&id| digits && id <= i32::MAX as u32);
+    match id {
+        Some(0) => Err(refuse(
+            entry,
+            file,
+            "found group 0, which stands for all ranks and cannot be declared (the original \
+             aborts)\n  try: delete it, or give it another number here and in the traces",
+        )),
+        Some(id) => Ok(id),
+        None => Err(refuse(
+            entry,
+            file,
+            &format!("found no number, expected a group from 1 to {}", i32::MAX),
+        )),
+    }
+}
+
+fn members(entry: &RawEntry<'_>, file: &str) -> Result<Vec<u32>, InputError> {
+    let members: Vec<u32> = match serde_json::from_str(entry.value) {
+        Ok(members) => members,
+        Err(error) if error.is_data() => {
+            let syntax = syntax(file, entry.value_line, &error);
+            let InputError::Syntax { line, why, .. } = syntax else {
+                return Err(syntax);
+            };
+            return Err(InputError::Key {
+                file: file.to_owned(),
+                line,
+                key: shown(&entry.key),
+                why: format!("{why}; expected a list of ranks such as [0, 1]"),
+            });
+        }
+        Err(error) => return Err(syntax(file, entry.value_line, &error)),
+    };
+    let mut sorted = members.clone();
+    sorted.sort_unstable();
+    let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
+    let why = match (&sorted[..], twice) {
+        ([], _) => "found an empty list, expected at least one rank".to_owned(),
+        (_, Some(pair)) => format!("found rank {} twice, expected each member once", pair[0]),
+        ([.., last], _) if *last >= MAX_NPUS => {
+            format!("found rank {last}, expected ranks below {MAX_NPUS}")
+        }
+        _ => return Ok(members),
+    };
+    Err(refuse(entry, file, &why))
+}
+
+fn refuse(entry: &RawEntry<'_>, file: &str, why: &str) -> InputError {
+    InputError::Key {
+        file: file.to_owned(),
+        line: entry.line,
+        key: shown(&entry.key),
+        why: why.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_keep_the_order_of_the_file() {
+        let text = "{\"10\": [3, 1, 2],\n \"2\": [0], \"10\":\n [2,\n 0]}";
+        let (groups, notes) = Groups::parse(text, "g", false).unwrap();
+        let all: Vec<_> = groups.iter().collect();
+        assert_eq!(all, [(2, &[0][..]), (10, &[2, 0][..])]);
+        assert_eq!(groups.get(10), Some(&[2, 0][..]));
+        assert_eq!(groups.get(1), None);
+        assert_eq!(groups.declared()["10"], [2, 0]);
+        assert_eq!(notes.len(), 1);
+        let note = notes[0].to_string();
+        assert_eq!(
+            note,
+            "g:1: `10`: ignored, because line 2 has the group again"
+        );
+        assert!(Groups::parse("{}", "g", false).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_group_is_refused_by_line() {
+        for (text, start) in [
+            ("[]", "g:1: not JSON: "),
+            ("{\"1\": [0],\n\"0\": [1]}", "g:2: key `0`: found group 0"),
+            ("{\"tp\": [0]}", "g:1: key `tp`: found no number"),
+            ("{\"-1\": [0]}", "g:1: key `-1`: found no number"),
+            (
+                "{\"99999999999\": [0]}",
+                "g:1: key `99999999999`: found no number",
+            ),
+            ("{\"1\": []}", "g:1: key `1`: found an empty list"),
+            ("{\"1\": [2, 0,\n2]}", "g:1: key `1`: found rank 2 twice"),
+            ("{\"1\": [4194304]}", "g:1: key `1`: found rank 4194304"),
+            (
+                "{\"1\":\n[2,\n\"3\"]}",
+                "g:3: key `1`: invalid type: string",
+            ),
+            ("{\"1\": [-1]}", "g:1: key `1`: "),
+            ("{\"1\": 5}", "g:1: key `1`: "),
+        ] {
+            let error = Groups::parse(text, "g", true).unwrap_err().to_string();
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_empty_in_it_is_none() {
+        assert!(Groups::none("empty") && Groups::none("a/empty.json"));
+        assert!(!Groups::none("groups.json"));
+    }
+}

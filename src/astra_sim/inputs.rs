@@ -1,0 +1,275 @@
+//! All inputs of a run together, checked one against another.
+
+use super::{Groups, InputError, Network, Note, PerNode, Remote, Sharing, System, logging};
+use std::fmt;
+use std::io;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+/// Which of the two analytical networks carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkModel {
+    /// No link is ever busy.
+    Unaware,
+    /// A link carries one message at a time. One dimension only.
+    Aware,
+}
+
+impl NetworkModel {
+    /// Both with their names.
+    pub const ALL: [(Self, &'static str); 2] = [(Self::Unaware, "unaware"), (Self::Aware, "aware")];
+}
+
+impl fmt::Display for NetworkModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+/// What the command line says. Scales are finite and at least 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flags {
+    /// Which network.
+    pub model: NetworkModel,
+    /// Prefix of the traces `PREFIX.RANK.et`.
+    pub workload: PathBuf,
+    /// File of groups; none if `empty` is in its name.
+    pub groups: PathBuf,
+    /// System file.
+    pub system: PathBuf,
+    /// File of the remote memory.
+    pub memory: PathBuf,
+    /// Network file.
+    pub network: PathBuf,
+    /// Logging file; none if it is called `empty`.
+    pub logging: PathBuf,
+    /// Folder of logs, if one is named.
+    pub logging_folder: Option<PathBuf>,
+    /// Queues of a dimension.
+    pub queues: NonZeroU32,
+    /// Has no effect.
+    pub compute_scale: f64,
+    /// Has no effect.
+    pub comm_scale: f64,
+    /// Multiplies an endpoint delay that the system file says.
+    pub injection_scale: f64,
+    /// A handshake precedes every message.
+    pub rendezvous: bool,
+    /// Unknown keys are notes.
+    pub lenient: bool,
+}
+
+/// All inputs of a run but its traces.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inputs {
+    /// Which network.
+    pub model: NetworkModel,
+    /// Prefix of the traces `PREFIX.RANK.et`.
+    pub workload: PathBuf,
+    /// The system.
+    pub system: System,
+    /// The network.
+    pub network: Network,
+    /// The remote memory, if there is any.
+    pub memory: Option<Remote>,
+    /// The groups; their members are NPUs of the network.
+    pub groups: Groups,
+    /// How collectives of single nodes are carried out.
+    pub per_node: PerNode,
+    /// Queues of a dimension.
+    pub queues: NonZeroU32,
+    /// ns before each message and after each reception, scaled.
+    pub endpoint_delay: u64,
+    /// A handshake precedes every message.
+    pub rendezvous: bool,
+    /// What does not mean what one may think.
+    pub notes: Vec<Note>,
+}
+
+/// Hands over the text of a file, given what it is for and its path.
+pub type Read<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
+
+impl Inputs {
+    /// Reads everything that `flags` name, through `read`.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read, is refused by its parser, or does not go with another.
+    pub fn read(flags: &Flags, read: &mut Read<'_>) -> Result<Self, InputError> {
+        let mut notes = of_flags(flags);
+        let mut text = |role: &'static str, path: &Path| {
+            let file = path.display().to_string();
+            let error = |source| InputError::Read {
+                role,
+                file: path.display().to_string(),
+                source,
+            };
+            Ok::<_, InputError>((read(role, path).map_err(error)?, file))
+        };
+        let lenient = flags.lenient;
+        let (system, found) = {
+            let (text, file) = text("system", &flags.system)?;
+            System::parse(&text, &file, lenient)?
+        };
+        notes.extend(found);
+        if flags.injection_scale != 1.0 && system.endpoint_delay.is_none() {
+            let why = "has no effect: the system file does not say an endpoint delay";
+            notes.push(Note::flag("--injection-scale", why));
+        }
+        let (network, found) = {
+            let (text, file) = text("network", &flags.network)?;
+            Network::parse(&text, &file, lenient)?
+        };
+        notes.extend(found);
+        let (memory, found) = {
+            let (text, file) = text("memory", &flags.memory)?;
+            Remote::parse(&text, &file, lenient)?
+        };
+        notes.extend(found);
+        let (groups, found) = match Groups::none(&flags.groups.to_string_lossy()) {
+            true => Default::default(),
+            false => {
+                let (text, file) = text("groups", &flags.groups)?;
+                Groups::parse(&text, &file, lenient)?
+            }
+        };
+        notes.extend(found);
+        let (per_node, found) = match &system.per_node_custom {
+            None => Default::default(),
+            Some(path) => {
+                let (text, file) = text("per-node", path)?;
+                PerNode::parse(&text, &file, lenient)?
+            }
+        };
+        notes.extend(found);
+        if flags.logging != Path::new("empty") {
+            let (text, file) = text("logging", &flags.logging)?;
+            notes.push(logging::check(&text, &file)?);
+        }
+        let inputs = Self {
+            model: flags.model,
+            workload: flags.workload.clone(),
+            endpoint_delay: system.endpoint_delay(flags.injection_scale),
+            system,
+            network,
+            memory,
+            groups,
+            per_node,
+            queues: flags.queues,
+            rendezvous: flags.rendezvous,
+            notes,
+        };
+        inputs.check(flags)
+    }
+
+    /// Holds the inputs one against another.
+    fn check(mut self, flags: &Flags) -> Result<Self, InputError> {
+        let refuse = |file: &Path, key: &str, why: String| {
+            Err(InputError::Disagreement {
+                file: file.display().to_string(),
+                key: key.to_owned(),
+                why,
+            })
+        };
+        let dimensions = self.network.dimensions.len();
+        if self.model == NetworkModel::Aware && dimensions > 1 {
+            let why = format!(
+                "found {dimensions} dimensions, expected one: the congestion-aware network has no \
+                 more\n  try: --network-model unaware"
+            );
+            return refuse(&flags.network, "topology", why);
+        }
+        let kinds = &self.system.implementations;
+        let kinds = [
+            ("all-reduce-implementation", &kinds.all_reduce),
+            ("all-gather-implementation", &kinds.all_gather),
+            ("reduce-scatter-implementation", &kinds.reduce_scatter),
+            ("all-to-all-implementation", &kinds.all_to_all),
+        ];
+        for (key, list) in kinds {
+            let one = list.first().is_some_and(|first| first.one);
+            if list.len() > dimensions {
+                let why = format!(
+                    "found {} names, expected one for each of the {dimensions} dimensions of {}",
+                    list.len(),
+                    flags.network.display()
+                );
+                return refuse(&flags.system, key, why);
+            }
+            if !list.is_empty() && !one && list.len() < dimensions {
+                self.notes.push(Note {
+                    file: flags.system.display().to_string(),
+                    line: None,
+                    key: key.to_owned(),
+                    why: format!(
+                        "has {} of {dimensions} dimensions: such a collective leaves out the others",
+                        list.len()
+                    ),
+                });
+            }
+        }
+        let npus = self.network.npus();
+        for (id, members) in self.groups.iter() {
+            if let Some(rank) = members.iter().find(|rank| **rank >= npus) {
+                let why = format!(
+                    "found rank {rank}, expected ranks below {npus}, the NPUs of {}",
+                    flags.network.display()
+                );
+                return refuse(&flags.groups, &id.to_string(), why);
+            }
+        }
+        if let Some(Sharing::PerNode {
+            nodes,
+            npus_per_node,
+        }) = self.memory.map(|memory| memory.sharing)
+            && u64::from(nodes) * u64::from(npus_per_node) < u64::from(npus)
+        {
+            let why = format!(
+                "found {nodes} nodes of {npus_per_node} NPUs, expected room for the {npus} of {}",
+                flags.network.display()
+            );
+            return refuse(&flags.memory, "num-nodes", why);
+        }
+        // What the original keeps as an `int`.
+        if self.endpoint_delay > i32::MAX as u64 {
+            let why = format!(
+                "found {}, which makes the endpoint delay longer than {} ns",
+                flags.injection_scale,
+                i32::MAX
+            );
+            return refuse(Path::new(Note::COMMAND_LINE), "--injection-scale", why);
+        }
+        let blind = self.system.peak == 0.0 || self.system.local_memory_bandwidth.is_none();
+        if self.system.roofline && blind {
+            self.notes.push(Note {
+                file: flags.system.display().to_string(),
+                line: None,
+                key: "roofline-enabled".to_owned(),
+                why: "needs peak-perf and local-mem-bw above 0: compute nodes cannot be priced"
+                    .to_owned(),
+            });
+        }
+        Ok(self)
+    }
+}
+
+fn of_flags(flags: &Flags) -> Vec<Note> {
+    let unused = "has no effect: the original reads it and does not use it";
+    let mut notes = Vec::new();
+    for (flag, scale) in [
+        ("--compute-scale", flags.compute_scale),
+        ("--comm-scale", flags.comm_scale),
+    ] {
+        if scale != 1.0 {
+            notes.push(Note::flag(flag, unused));
+        }
+    }
+    if flags.logging_folder.is_some() {
+        let why = "has no effect: no log is written";
+        notes.push(Note::flag("--logging-folder", why));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! JSON as keys with their lines: the door of `serde_json` to the files of ASTRA-sim.
+//!
+//! A value is kept as its piece of the text, whose place tells the line, so keys of one name in
+//! different places cannot be mixed up. Nothing recurses, however deep a text nests.
+
+use super::document::{Entry, Value};
+use super::error::{InputError, one_line};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::fmt;
+
+/// A key of the outermost object with its value as text.
+pub(super) struct RawEntry<'t> {
+    /// The key.
+    pub(super) key: String,
+    /// Line of the key, from 1.
+    pub(super) line: usize,
+    /// The value's piece of the text.
+    pub(super) value: &'t str,
+    /// Line at which the value begins, from 1.
+    pub(super) value_line: usize,
+}
+
+/// The keys of the object that `text` is, as often and in the order in which they stand.
+pub(super) fn raw_entries<'t>(text: &'t str, file: &str) -> Result<Vec<RawEntry<'t>>, InputError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let object: Object<'t> = serde_json::from_str(text).map_err(|error| syntax(file, 1, &error))?;
+    let lines = Lines::new(text);
+    let entry = |(key, value): (&'t RawValue, &'t RawValue)| {
+        let line = lines.of(key.get());
+        Ok(RawEntry {
+            key: serde_json::from_str(key.get()).map_err(|error| syntax(file, line, &error))?,
+            line,
+            value: value.get(),
+            value_line: lines.of(value.get()),
+        })
+    };
+    object.0.into_iter().map(entry).collect()
+}
+
+/// The keys of the object that `text` is, with their values.
+pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> {
+    let raw = raw_entries(text, file)?.into_iter();
+    let entry = |raw: RawEntry<'_>| {
+        Ok(Entry {
+            value: value(raw.value, file, raw.value_line)?,
+            key: raw.key,
+            line: raw.line,
+        })
+    };
+    raw.map(entry).collect()
+}
+
+/// An error of a piece of text that begins on line `first`.
+pub(super) fn syntax(file: &str, first: usize, error: &serde_json::Error) -> InputError {
+    let why = error.to_string();
+    let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);
+    InputError::Syntax {
+        file: file.to_owned(),
+        line: first + error.line().saturating_sub(1),
+        format: "JSON",
+        why: one_line(why),
+    }
+}
+
+/// The value that `raw` is, which begins on line `first`.
+fn value(raw: &str, file: &str, first: usize) -> Result<Value, InputError> {
+    let error = |piece: &str, error| {
+        let before = &raw[..place(raw, piece)];
+        let line = first + before.bytes().filter(|&b| b == b'\n').count();
+        syntax(file, line, &error)
+    };
+    match raw.as_bytes().first() {
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(raw).map_err(|e| error(raw, e))?;
+            let item = |item: &RawValue| match item.get().as_bytes().first() {
+                Some(b'[' | b'{') => Ok(Value::Nested),
+                _ => scalar(item.get()).map_err(|e| error(item.get(), e)),
+            };
+            let items = items.into_iter().map(item).collect::<Result<_, _>>()?;
+            Ok(Value::List(items))
+        }
+        Some(b'{') => Ok(Value::Nested),
+        _ => scalar(raw).map_err(|e| error(raw, e)),
+    }
+}
+
+fn scalar(raw: &str) -> Result<Value, serde_json::Error> {
+    Ok(match raw.as_bytes().first() {
+        Some(b'"') => Value::Text(serde_json::from_str(raw)?),
+        Some(b'n') => Value::Null,
+        Some(b't' | b'f') => Value::Flag(serde_json::from_str(raw)?),
+        _ => Value::Number(serde_json::from_str(raw)?),
+    })
+}
+
+/// An object whose keys and values are pieces of the text.
+struct Object<'t>(Vec<(&'t RawValue, &'t RawValue)>);
+
+impl<'t> Deserialize<'t> for Object<'t> {
+    fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor).map(Self)
+    }
+}
+
+struct ObjectVisitor;
+
+impl<'t> Visitor<'t> for ObjectVisitor {
+    type Value = Vec<(&'t RawValue, &'t RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object from key to value")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+}
+
+/// Where in `text` its part `piece` begins.
+fn place(text: &str, piece: &str) -> usize {
+    piece.as_ptr().addr() - text.as_ptr().addr()
+}
+
+/// Where the lines of a text end.
+struct Lines<'t> {
+    text: &'t str,
+    ends: Vec<usize>,
+}
+
+impl<'t> Lines<'t> {
+    fn new(text: &'t str) -> Self {
+        let ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        Self { text, ends }
+    }
+
+    /// The line, from 1, on which `piece` of the text begins.
+    fn of(&self, piece: &str) -> usize {
+        let at = place(self.text, piece);
+        1 + self.ends.partition_point(|&end| end < at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_the_keys() {
+        let text = "{\n  \"a\": {\"b\": 1,\n    \"b\": 2},\n  \"b\"\n  :\n  [1,\n  \"x\", [[]], {}],\n\"\\u0061\": null}";
+        let entries = entries(text, "f").unwrap();
+        let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
+        assert_eq!(found, [("a", 2), ("b", 4), ("a", 8)]);
+        assert_eq!(entries[0].value, Value::Nested);
+        let list = [
+            Value::Number(1.0),
+            Value::Text("x".to_owned()),
+            Value::Nested,
+            Value::Nested,
+        ];
+        assert_eq!(entries[1].value, Value::List(list.to_vec()));
+        assert_eq!(raw_entries(text, "f").unwrap()[1].value_line, 6);
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_refused_with_its_line() {
+        for (text, line) in [
+            ("", 1),
+            ("[1]", 1),
+            ("{\"a\": 1,}", 1),
+            ("{\"a\":\n 1} x", 2),
+            ("{\"a\": 1,\n\n \"b\": 1e999}", 3),
+            ("{\"a\":\n [1,\n 1e999]}", 3),
+            ("{\n\"\\ud800\": 1}", 2),
+        ] {
+            let error = raw_entries(text, "f").and_then(|_| entries(text, "f"));
+            let error = error.map(|_| ()).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("f:{line}: not JSON: ")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn nesting_is_no_recursion() {
+        let deep = format!("{{\"a\": {}{}}}", "[".repeat(200_000), "]".repeat(200_000));
+        assert_eq!(
+            entries(&deep, "f").unwrap()[0].value,
+            Value::List(vec![Value::Nested])
+        );
+    }
+}

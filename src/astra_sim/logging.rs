@@ -1,0 +1,45 @@
+//! The file that configures logging: it must be what it should be, and has no effect.
+
+use super::error::{InputError, Note, one_line};
+
+/// Reads a logging file, which is TOML; `file` is what errors call it. No log is written, so all that
+/// comes of it is a note.
+///
+/// # Errors
+///
+/// When `text` is not TOML.
+pub fn check(text: &str, file: &str) -> Result<Note, InputError> {
+    match toml::de::DeTable::parse(text) {
+        Ok(_) => Ok(Note::flag(
+            "--logging-configuration",
+            "has no effect: no log is written",
+        )),
+        Err(error) => {
+            let at = error.span().map_or(0, |span| span.start);
+            let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+            Err(InputError::Syntax {
+                file: file.to_owned(),
+                line: 1 + before.iter().filter(|&&byte| byte == b'\n').count(),
+                format: "TOML",
+                why: one_line(error.message()),
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toml_is_noted_and_anything_else_refused() {
+        let text = "[[sink]]\nname = \"file\"\ntype = \"rotating_file_sink_mt\"\n";
+        let note = check(text, "l").unwrap().to_string();
+        assert_eq!(
+            note,
+            "command line: `--logging-configuration`: has no effect: no log is written"
+        );
+        let error = check("a = 1\n{", "l").unwrap_err().to_string();
+        assert!(error.starts_with("l:2: not TOML: "), "{error}");
+    }
+}

@@ -1,0 +1,193 @@
+//! The file of the remote memory.
+
+use super::document::{Document, Keys};
+use super::error::{InputError, Note};
+
+/// Who shares a server of remote memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody: each NPU has as many as it needs.
+    PerNpu,
+    /// The NPUs of a node, which are neighbours by number.
+    PerNode {
+        /// Nodes, at least 1.
+        nodes: u32,
+        /// NPUs of each, at least 1.
+        npus_per_node: u32,
+    },
+    /// All NPUs.
+    Pool,
+}
+
+/// Memory beyond the NPUs' own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Who shares a server.
+    pub sharing: Sharing,
+    /// Before a transfer, in ns.
+    pub latency: u64,
+    /// Of a server, in GB/s of 10^9 bytes; at least 1.
+    pub bandwidth: u64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Type {
+    None,
+    PerNpu,
+    PerNode,
+    Pool,
+}
+
+const LATENCY: &str = "remote-mem-latency";
+const BANDWIDTH: &str = "remote-mem-bw";
+const NODES: &str = "num-nodes";
+const NPUS_PER_NODE: &str = "num-npus-per-node";
+
+const KEYS: Keys = Keys {
+    read: &["memory-type", LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
+    ignored: &[],
+};
+
+/// Whole numbers that `f64` keeps.
+const MOST: u64 = 1 << 53;
+
+impl Remote {
+    /// Reads a file of the remote memory, which may say that there is none; `file` is what errors
+    /// call it. With `lenient`, unknown keys are notes.
+    ///
+    /// # Errors
+    ///
+    /// When `text` is not a JSON object, says no type, or lacks what its type needs.
+    pub fn parse(
+        text: &str,
+        file: &str,
+        lenient: bool,
+    ) -> Result<(Option<Self>, Vec<Note>), InputError> {
+        let mut document = Document::json(text, file, &KEYS, lenient)?;
+        let types = [
+            (Type::None, "NO_MEMORY_EXPANSION"),
+            (Type::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
+            (Type::PerNode, "PER_NODE_MEMORY_EXPANSION"),
+            (Type::Pool, "MEMORY_POOL"),
+        ];
+        let Some(chosen) = document.choice("memory-type", &types)? else {
+            let names = types.map(|(_, name)| name).join(", ");
+            let hint = "\"memory-type\": \"NO_MEMORY_EXPANSION\"";
+            let expected = format_args!("one of {names}");
+            return Err(document.refuse("memory-type", "nothing", expected, hint));
+        };
+        let name = types.iter().find(|(one, _)| *one == chosen);
+        let name = name.map_or("", |(_, name)| name);
+        let needed: &[&str] = match chosen {
+            Type::None => &[],
+            Type::PerNpu | Type::Pool => &[LATENCY, BANDWIDTH],
+            Type::PerNode => &[LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
+        };
+        for key in [LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE] {
+            match (needed.contains(&key), document.get(key).is_some()) {
+                (false, true) => document.note(key, format!("has no effect with {name}")),
+                (true, false) => {
+                    let expected = format_args!("a whole number, which {name} needs");
+                    return Err(document.refuse(key, "nothing", expected, ""));
+                }
+                _ => {}
+            }
+        }
+        let remote = match chosen {
+            Type::None => None,
+            _ => Some(Self {
+                sharing: match chosen {
+                    Type::PerNode => Sharing::PerNode {
+                        nodes: count(&mut document, NODES)?,
+                        npus_per_node: count(&mut document, NPUS_PER_NODE)?,
+                    },
+                    Type::Pool => Sharing::Pool,
+                    Type::PerNpu | Type::None => Sharing::PerNpu,
+                },
+                latency: document.whole(LATENCY, 0, MOST)?.unwrap_or(0),
+                bandwidth: document.whole(BANDWIDTH, 1, MOST)?.unwrap_or(1),
+            }),
+        };
+        Ok((remote, document.into_notes()))
+    }
+}
+
+fn count(document: &mut Document<'_>, key: &str) -> Result<u32, InputError> {
+    let most = i32::MAX as u64;
+    let count = document.whole(key, 1, most)?.unwrap_or(1);
+    Ok(u32::try_from(count).expect("it is at most 2^31"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> (Option<Remote>, Vec<String>) {
+        let (remote, notes) = Remote::parse(text, "m", false).unwrap();
+        (remote, notes.iter().map(Note::to_string).collect())
+    }
+
+    #[test]
+    fn types_are_read_with_what_they_need() {
+        let (remote, notes) = parse("{\"memory-type\": \"NO_MEMORY_EXPANSION\"}");
+        assert_eq!((remote, notes.len()), (None, 0));
+        let (remote, notes) = parse(
+            "{\"memory-type\": \"PER_NODE_MEMORY_EXPANSION\", \"remote-mem-latency\": 0,
+            \"remote-mem-bw\": 128, \"num-nodes\": 8, \"num-npus-per-node\": 4}",
+        );
+        let sharing = Sharing::PerNode {
+            nodes: 8,
+            npus_per_node: 4,
+        };
+        let expected = Remote {
+            sharing,
+            latency: 0,
+            bandwidth: 128,
+        };
+        assert_eq!((remote, notes.len()), (Some(expected), 0));
+        let (remote, notes) = parse(
+            "{\"memory-type\": \"MEMORY_POOL\",\n\"remote-mem-latency\": 500,\n\
+             \"remote-mem-bw\": 25.9,\n\"num-nodes\": 2}",
+        );
+        let expected = Remote {
+            sharing: Sharing::Pool,
+            latency: 500,
+            bandwidth: 25,
+        };
+        assert_eq!(remote, Some(expected));
+        assert_eq!(
+            notes,
+            [
+                "m:4: `num-nodes`: has no effect with MEMORY_POOL",
+                "m:3: `remote-mem-bw`: 25.9 counts as 25: the original cuts it to a whole number",
+            ]
+        );
+        let (remote, notes) =
+            parse("{\"memory-type\": \"NO_MEMORY_EXPANSION\", \"remote-mem-bw\": 0.5}");
+        assert_eq!((remote, notes.len()), (None, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (text, start) in [
+            ("{}", "m:1: key `memory-type`: found nothing"),
+            (
+                "{\"memory-type\": \"POOL\"}",
+                "m:1: key `memory-type`: found \"POOL\"",
+            ),
+            (
+                "{\"memory-type\": \"MEMORY_POOL\"}",
+                "m:1: key `remote-mem-latency`: found nothing",
+            ),
+            // 0.9 GB/s is cut to 0.
+            (
+                "{\"memory-type\": \"PER_NPU_MEMORY_EXPANSION\", \"remote-mem-latency\": 1,\n\
+                 \"remote-mem-bw\": 0.9}",
+                "m:2: key `remote-mem-bw`: found the number 0.9",
+            ),
+        ] {
+            let error = Remote::parse(text, "m", true).unwrap_err().to_string();
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+}

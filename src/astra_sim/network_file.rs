@@ -1,0 +1,234 @@
+//! The network file of the analytical networks: dimensions, innermost first.
+
+use super::document::{Document, Keys, Value};
+use super::error::{InputError, Note, did_you_mean};
+use crate::ids::MAX_NPUS;
+use crate::topology::Shape;
+
+/// One level of the network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dimension {
+    /// How it is wired.
+    pub shape: Shape,
+    /// NPUs along it, at least 2.
+    pub npus: u32,
+    /// Of one message's path, in GB/s of 2^30 bytes; above 0.
+    pub bandwidth: f64,
+    /// Of one hop, in ns; at least 0.
+    pub latency: f64,
+}
+
+/// What a network file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// At least one, innermost first.
+    pub dimensions: Vec<Dimension>,
+}
+
+const SHAPES: [(Shape, &str); 3] = [
+    (Shape::Ring, "Ring"),
+    (Shape::FullyConnected, "FullyConnected"),
+    (Shape::Switch, "Switch"),
+];
+
+const KEYS: Keys = Keys {
+    read: &["topology", "npus_count", "bandwidth", "latency"],
+    ignored: &[],
+};
+
+impl Network {
+    /// All NPUs, at most [`MAX_NPUS`].
+    pub fn npus(&self) -> u32 {
+        self.dimensions
+            .iter()
+            .map(|dimension| dimension.npus)
+            .product()
+    }
+
+    /// Reads a network file; `file` is what errors call it. With `lenient`, unknown keys are notes. A
+    /// single value counts as a list of one.
+    ///
+    /// # Errors
+    ///
+    /// When `text` is not a YAML mapping of the four lists, all equally long, or describes what no
+    /// network can be.
+    pub fn parse(text: &str, file: &str, lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
+        let document = Document::yaml(text, file, &KEYS, lenient)?;
+        let shapes = column(&document, "topology", None, shape)?;
+        let length = Some(shapes.len());
+        let npus = column(&document, "npus_count", length, |value| {
+            let whole = number(value).filter(|n| n.fract() == 0.0 && *n >= 2.0);
+            let fits = whole.filter(|&n| n <= f64::from(MAX_NPUS));
+            let expected = || format!("whole numbers from 2 to {MAX_NPUS}");
+            fits.map(|n| n as u32).ok_or_else(expected)
+        })?;
+        let bandwidths = column(&document, "bandwidth", length, |value| {
+            let fits = number(value).filter(|&n| n.is_finite() && n > 0.0);
+            fits.ok_or_else(|| "numbers above 0, in GB/s".to_owned())
+        })?;
+        let latencies = column(&document, "latency", length, |value| {
+            let fits = number(value).filter(|&n| n.is_finite() && n >= 0.0);
+            fits.ok_or_else(|| "numbers of at least 0, in ns".to_owned())
+        })?;
+        let all = npus.iter().try_fold(1_u32, |all, &npus| {
+            all.checked_mul(npus).filter(|&all| all <= MAX_NPUS)
+        });
+        if all.is_none() {
+            let expected = format_args!("at most {MAX_NPUS} NPUs in all");
+            return Err(document.refuse("npus_count", "a larger product", expected, ""));
+        }
+        let rows = shapes.into_iter().zip(npus).zip(bandwidths).zip(latencies);
+        let dimension = |(((shape, npus), bandwidth), latency)| Dimension {
+            shape,
+            npus,
+            bandwidth,
+            latency,
+        };
+        let dimensions = rows.map(dimension).collect();
+        Ok((Self { dimensions }, document.into_notes()))
+    }
+}
+
+/// The values of `key`, as many as there are dimensions. `read` says what it expects of one.
+fn column<T>(
+    document: &Document<'_>,
+    key: &str,
+    length: Option<usize>,
+    read: impl Fn(&Value) -> Result<T, String>,
+) -> Result<Vec<T>, InputError> {
+    const HINT: &str = "topology, npus_count, bandwidth and latency, one value each per dimension";
+    let list = match document.get(key) {
+        Some(Value::List(list)) => list,
+        Some(single) => std::slice::from_ref(single),
+        None => return Err(document.refuse(key, "nothing", "a list", HINT)),
+    };
+    if list.is_empty() {
+        return Err(document.refuse(key, "an empty list", "a value per dimension", HINT));
+    }
+    if let Some(length) = length.filter(|&length| length != list.len()) {
+        let found = format_args!("{} values", list.len());
+        let expected = format_args!("{length}, as many as `topology` has");
+        return Err(document.refuse(key, found, expected, HINT));
+    }
+    let item = |value| read(value).map_err(|e| document.refuse(key, Value::found(value), e, ""));
+    list.iter().map(item).collect()
+}
+
+fn shape(value: &Value) -> Result<Shape, String> {
+    let text = value.text().unwrap_or_default();
+    let found = SHAPES.iter().find(|(_, name)| *name == text);
+    let names = SHAPES.map(|(_, name)| name);
+    let expected = || format!("{}{}", names.join(", "), did_you_mean(text, names));
+    found.map(|(shape, _)| *shape).ok_or_else(expected)
+}
+
+/// Quotes around a number do not matter to the original.
+fn number(value: &Value) -> Option<f64> {
+    let quoted = || value.text()?.trim().parse().ok();
+    value.number().or_else(quoted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Network::parse(text, "n", true).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn dimensions_are_read_innermost_first() {
+        let text = "# three\ntopology: [ Ring, FullyConnected, Switch ]\nnpus_count: [ 2, 8, 4 ]\n\
+            bandwidth: [ 200.0, 100, \"33.3\" ]  # GB/s\nlatency:\n  - 123.45\n  - 0\n  - 5e2\n";
+        let (network, notes) = Network::parse(text, "n", false).unwrap();
+        assert_eq!(notes, []);
+        let dimension = |shape, npus, bandwidth, latency| Dimension {
+            shape,
+            npus,
+            bandwidth,
+            latency,
+        };
+        assert_eq!(
+            network.dimensions,
+            [
+                dimension(Shape::Ring, 2, 200.0, 123.45),
+                dimension(Shape::FullyConnected, 8, 100.0, 0.0),
+                dimension(Shape::Switch, 4, 33.3, 500.0),
+            ]
+        );
+        // 2 x 8 x 4.
+        assert_eq!(network.npus(), 64);
+        let single = "topology: Switch\nnpus_count: 2\nbandwidth: 1\nlatency: 0";
+        let (network, _) = Network::parse(single, "n", false).unwrap();
+        assert_eq!(network.dimensions, [dimension(Shape::Switch, 2, 1.0, 0.0)]);
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused_by_line() {
+        let with = |topology: &str, npus: &str, bandwidth: &str, latency: &str| {
+            let rest = format!("bandwidth: {bandwidth}\nlatency: {latency}");
+            error(&format!("topology: {topology}\nnpus_count: {npus}\n{rest}"))
+        };
+        for (text, start) in [
+            (
+                with("[ring]", "[8]", "[1]", "[1]"),
+                "n:1: key `topology`: found \"ring\"",
+            ),
+            (
+                with("[]", "[]", "[]", "[]"),
+                "n:1: key `topology`: found an empty list",
+            ),
+            (with("{a: b}", "[8]", "[1]", "[1]"), "n:1: key `topology`"),
+            (
+                with("[Ring]", "[8, 2]", "[1]", "[1]"),
+                "n:2: key `npus_count`: found 2 values",
+            ),
+            (
+                with("[Ring]", "[1]", "[1]", "[1]"),
+                "n:2: key `npus_count`: found the number 1.0",
+            ),
+            (
+                with("[Ring]", "[2.5]", "[1]", "[1]"),
+                "n:2: key `npus_count`",
+            ),
+            (
+                with("[Ring]", "[-2]", "[1]", "[1]"),
+                "n:2: key `npus_count`",
+            ),
+            (with("[Ring]", "[8]", "[0]", "[1]"), "n:3: key `bandwidth`"),
+            (
+                with("[Ring]", "[8]", "[\".inf\"]", "[1]"),
+                "n:3: key `bandwidth`",
+            ),
+            (with("[Ring]", "[8]", "[1]", "[-1]"), "n:4: key `latency`"),
+            (
+                with("[Ring]", "[8]", "[1]", "~"),
+                "n:4: key `latency`: found nothing",
+            ),
+            (
+                error("topology: Ring"),
+                "n:1: key `npus_count`: found nothing",
+            ),
+            // 2048 x 2048 x 2 = 2^23 > 2^22.
+            (
+                with(
+                    "[Ring, Ring, Ring]",
+                    "[2048, 2048, 2]",
+                    "[1, 1, 1]",
+                    "[1, 1, 1]",
+                ),
+                "n:2: key `npus_count`: found a larger product",
+            ),
+        ] {
+            assert!(text.starts_with(start), "{text}");
+        }
+        let text = with("[Swicth]", "[8]", "[1]", "[1]");
+        assert!(text.contains("did you mean `Switch`?"), "{text}");
+        let unknown = "topology: Ring\nlatency_ns: 1";
+        let text = Network::parse(unknown, "n", false).unwrap_err().to_string();
+        assert!(
+            text.starts_with("n:2: key `latency_ns`: found an unknown key"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! The file of prefixes of traces that say how the collectives of single nodes are carried out.
+
+use super::document::Value;
+use super::error::{InputError, Note, shown};
+use super::yaml;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a file of `per-node-custom-implementation` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PerNode(BTreeMap<u64, PathBuf>);
+
+impl PerNode {
+    /// Reads such a file, a YAML mapping from the id of a node to the prefix of files
+    /// `PREFIX.POSITION.et`; `file` is what errors call it.
+    ///
+    /// There are no unknown keys here, so `lenient` changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When `text` is not such a mapping.
+    pub fn parse(text: &str, file: &str, _lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
+        let mut prefixes = BTreeMap::new();
+        for entry in yaml::entries(text, file)? {
+            let error = |why: String| InputError::Key {
+                file: file.to_owned(),
+                line: entry.line,
+                key: shown(&entry.key),
+                why,
+            };
+            let digits = entry.key.bytes().all(|b| b.is_ascii_digit());
+            let id = entry.key.parse().ok().filter(|_: &u64| digits);
+            let id = id.ok_or_else(|| error("found no number, expected a node's id".to_owned()))?;
+            let prefix = match &entry.value {
+                Value::Text(prefix) if !prefix.is_empty() => PathBuf::from(prefix),
+                other => {
+                    let found = other.found();
+                    let why =
+                        format!("found {found}, expected a prefix of files PREFIX.POSITION.et");
+                    return Err(error(why));
+                }
+            };
+            if prefixes.insert(id, prefix).is_some() {
+                return Err(error(format!(
+                    "found node {id} twice, expected each node once"
+                )));
+            }
+        }
+        Ok((Self(prefixes), Vec::new()))
+    }
+
+    /// The prefix for node `id`.
+    pub fn get(&self, id: u64) -> Option<&Path> {
+        self.0.get(&id).map(PathBuf::as_path)
+    }
+
+    /// All nodes by id with their prefixes.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Path)> {
+        self.0.iter().map(|(id, prefix)| (*id, prefix.as_path()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_read_by_node() {
+        let (nodes, notes) = PerNode::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false).unwrap();
+        let all: Vec<_> = nodes.iter().collect();
+        assert_eq!(all, [(7, Path::new("a/ring")), (12, Path::new("b c"))]);
+        assert_eq!(nodes.get(7), Some(Path::new("a/ring")));
+        assert_eq!((nodes.get(8), notes.len()), (None, 0));
+    }
+
+    #[test]
+    fn other_mappings_are_refused_by_line() {
+        for (text, start) in [
+            ("a", "p:1: not YAML: "),
+            ("1: a\n1: b", "p:2: not YAML: "),
+            ("1: a\n01: b", "p:2: key `01`: found node 1 twice"),
+            ("1: a\nx: b", "p:2: key `x`: found no number"),
+            ("-1: a", "p:1: key `-1`: found no number"),
+            ("1: [a]", "p:1: key `1`: found a list"),
+            ("1:", "p:1: key `1`: found nothing"),
+        ] {
+            let error = PerNode::parse(text, "p", true).unwrap_err().to_string();
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The system file: how an NPU computes, and how collectives are cut up and carried out.
+
+use super::algorithm::{Algorithm, Implementation, NAMES};
+use super::document::{Document, Keys, Value};
+use super::error::{InputError, Note, did_you_mean};
+use std::path::PathBuf;
+
+/// Which collective's chunks go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheduling {
+    /// Those of the latest.
+    Lifo,
+    /// Those of the earliest.
+    Fifo,
+    /// Those of the one whose node says the highest `comm_priority`.
+    Explicit,
+}
+
+/// How an all-reduce goes through several dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optimization {
+    /// All of it in each dimension in turn.
+    Baseline,
+    /// Scattered on the way out and gathered on the way back, so that outer dimensions carry less.
+    LocalBwAware,
+}
+
+/// One thing for each kind of collective that has implementations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PerKind<T> {
+    /// For all-reduce.
+    pub all_reduce: T,
+    /// For all-gather.
+    pub all_gather: T,
+    /// For reduce-scatter.
+    pub reduce_scatter: T,
+    /// For all-to-all.
+    pub all_to_all: T,
+}
+
+/// For each kind of collective one implementation per dimension, innermost first. Empty if the file
+/// does not say; such a collective cannot be carried out.
+pub type Implementations = PerKind<Vec<Implementation>>;
+
+/// A LogGP bus between an NPU and its memory agent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogGp {
+    /// `L`, in ns.
+    pub latency: u64,
+    /// `o`, in ns.
+    pub overhead: u64,
+    /// `g`, in ns.
+    pub gap: u64,
+    /// `G`, in ns per byte.
+    pub gap_per_byte: f64,
+}
+
+/// What a system file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct System {
+    /// Which collective's chunks go first; last in first out if the file does not say.
+    pub scheduling: Scheduling,
+    /// How an all-reduce goes through dimensions; the baseline if the file does not say.
+    pub optimization: Optimization,
+    /// `endpoint-delay`, ns before each message and after each reception; none if the file does not
+    /// say, see [`System::endpoint_delay`].
+    pub endpoint_delay: Option<u64>,
+    /// `active-chunks-per-dimension`: chunks under way at once in a dimension, at least 1.
+    pub active_chunks: u32,
+    /// `preferred-dataset-splits`: chunks of a collective, at least 1.
+    pub splits: u32,
+    /// How collectives are carried out.
+    pub implementations: Implementations,
+    /// The prefix of traces that say how all collectives of a kind are carried out.
+    pub custom: PerKind<Option<PathBuf>>,
+    /// The file of prefixes for single nodes; see [`super::PerNode`].
+    pub per_node_custom: Option<PathBuf>,
+    /// `local-mem-bw`, in GB/s of 10^9 bytes; above 0.
+    pub local_memory_bandwidth: Option<f64>,
+    /// `peak-perf`, in TFLOPS; 0 if the file does not say.
+    pub peak: f64,
+    /// Compute nodes last as the roofline has it, not as recorded.
+    pub roofline: bool,
+    /// A line in the log for each node.
+    pub trace: bool,
+    /// Every node lasts as recorded.
+    pub replay_only: bool,
+    /// The memory of tensors is tracked.
+    pub track_memory: bool,
+    /// What files of tracked memory are called: this, a point, the rank, and `.json`.
+    pub memory_trace: String,
+    /// `local-reduction-delay`, in ns; of the shared bus alone.
+    pub reduction_delay: u64,
+    /// The bus in place of the endpoint delay, if it is modelled.
+    pub shared_bus: Option<LogGp>,
+}
+
+impl System {
+    /// ns before each message and after each reception if the file does not say.
+    pub const ENDPOINT_DELAY: u64 = 10;
+
+    /// ns before each message and after each reception. `scale` multiplies what the file says, not
+    /// what it leaves out; what follows the point is cut off. 0 is no delay at all (the original
+    /// aborts).
+    pub fn endpoint_delay(&self, scale: f64) -> u64 {
+        match self.endpoint_delay {
+            Some(delay) => (delay as f64 * scale) as u64,
+            None => Self::ENDPOINT_DELAY,
+        }
+    }
+
+    /// Reads a system file; `file` is what errors call it. With `lenient`, unknown keys are notes.
+    ///
+    /// # Errors
+    ///
+    /// When `text` is not a JSON object, has an unknown key, or one with a value that it cannot have.
+    pub fn parse(text: &str, file: &str, lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
+        let mut document = Document::json(text, file, &KEYS, lenient)?;
+        let system = read(&mut document)?;
+        Ok((system, document.into_notes()))
+    }
+}
+
+/// The original keeps these numbers as `int`.
+const MOST: u64 = i32::MAX as u64;
+
+const KINDS: [(&str, &str); 4] = [
+    (
+        "all-reduce-implementation",
+        "all-reduce-implementation-custom",
+    ),
+    (
+        "all-gather-implementation",
+        "all-gather-implementation-custom",
+    ),
+    (
+        "reduce-scatter-implementation",
+        "reduce-scatter-implementation-custom",
+    ),
+    (
+        "all-to-all-implementation",
+        "all-to-all-implementation-custom",
+    ),
+];
+
+const BUS: [&str; 4] = ["L", "o", "g", "G"];
+
+const KEYS: Keys = Keys {
+    read: &[
+        "scheduling-policy",
+        "collective-optimization",
+        "endpoint-delay",
+        "active-chunks-per-dimension",
+        "preferred-dataset-splits",
+        KINDS[0].0,
+        KINDS[1].0,
+        KINDS[2].0,
+        KINDS[3].0,
+        KINDS[0].1,
+        KINDS[1].1,
+        KINDS[2].1,
+        KINDS[3].1,
+        "per-node-custom-implementation",
+        "local-mem-bw",
+        "peak-perf",
+        "roofline-enabled",
+        "trace-enabled",
+        "replay-only",
+        "track-local-mem",
+        "local-mem-trace-filename",
+        "local-reduction-delay",
+        "model-shared-bus",
+        BUS[0],
+        BUS[1],
+        BUS[2],
+        BUS[3],
+    ],
+    ignored: &[
+        ("boost-mode", "ASTRA-sim 2 does not read it"),
+        (
+            "intra-dimension-scheduling",
+            "ASTRA-sim does not read it since January 2023",
+        ),
+        (
+            "inter-dimension-scheduling",
+            "ASTRA-sim does not read it since January 2023",
+        ),
+    ],
+};
+
+fn read(document: &mut Document<'_>) -> Result<System, InputError> {
+    let scheduling = document.choice(
+        "scheduling-policy",
+        &[
+            (Scheduling::Lifo, "LIFO"),
+            (Scheduling::Fifo, "FIFO"),
+            (Scheduling::Explicit, "EXPLICIT"),
+        ],
+    )?;
+    if scheduling.is_none() {
+        let why = "is absent and counts as LIFO; the original leaves it to chance";
+        document.note("scheduling-policy", why);
+    }
+    let optimization = document.choice(
+        "collective-optimization",
+        &[
+            (Optimization::Baseline, "baseline"),
+            (Optimization::LocalBwAware, "localBWAware"),
+        ],
+    )?;
+    if optimization.is_none() {
+        let why = "is absent and counts as baseline; the original leaves it to chance";
+        document.note("collective-optimization", why);
+    }
+    let local_memory_bandwidth = document.number("local-mem-bw", 0.0)?.filter(|&bw| bw > 0.0);
+    if local_memory_bandwidth.is_none() {
+        let why = "is absent or 0: reductions take no time";
+        document.note("local-mem-bw", why);
+    }
+    let trace = document.switch("trace-enabled")?;
+    if trace {
+        let why = "has no effect: no log of nodes is written";
+        document.note("trace-enabled", why);
+    }
+    let memory_trace = document.text("local-mem-trace-filename")?;
+    let memory_trace = memory_trace.unwrap_or("local_mem_trace").to_owned();
+    let per_node_custom = document.text("per-node-custom-implementation")?;
+    let per_node_custom = per_node_custom.map(PathBuf::from);
+    Ok(System {
+        scheduling: scheduling.unwrap_or(Scheduling::Lifo),
+        optimization: optimization.unwrap_or(Optimization::Baseline),
+        endpoint_delay: document.whole("endpoint-delay", 0, MOST)?,
+        active_chunks: count(document, "active-chunks-per-dimension")?.unwrap_or(1),
+        splits: splits(document)?,
+        implementations: Implementations {
+            all_reduce: implementations(document, KINDS[0].0)?,
+            all_gather: implementations(document, KINDS[1].0)?,
+            reduce_scatter: implementations(document, KINDS[2].0)?,
+            all_to_all: implementations(document, KINDS[3].0)?,
+        },
+        custom: PerKind {
+            all_reduce: prefix(document, KINDS[0])?,
+            all_gather: prefix(document, KINDS[1])?,
+            reduce_scatter: prefix(document, KINDS[2])?,
+            all_to_all: prefix(document, KINDS[3])?,
+        },
+        per_node_custom,
+        local_memory_bandwidth,
+        peak: document.number("peak-perf", 0.0)?.unwrap_or(0.0),
+        roofline: document.switch("roofline-enabled")?,
+        trace,
+        replay_only: document.switch("replay-only")?,
+        track_memory: document.switch("track-local-mem")?,
+        memory_trace,
+        reduction_delay: document
+            .whole("local-reduction-delay", 0, MOST)?
+            .unwrap_or(1),
+        shared_bus: shared_bus(document)?,
+    })
+}
+
+fn count(document: &mut Document<'_>, key: &str) -> Result<Option<u32>, InputError> {
+    let count = document.whole(key, 1, MOST)?;
+    Ok(count.map(|count| u32::try_from(count).expect("it is at most 2^31")))
+}
+
+fn splits(document: &mut Document<'_>) -> Result<u32, InputError> {
+    const KEY: &str = "preferred-dataset-splits";
+    let found = match document.get(KEY) {
+        None => "nothing",
+        Some(Value::Number(number)) if *number == 0.0 => "0",
+        Some(_) => return Ok(count(document, KEY)?.unwrap_or(1)),
+    };
+    let expected = "the number of chunks of a collective, at least 1";
+    let hint = "\"preferred-dataset-splits\": 1 (the original divides by zero)";
+    Err(document.refuse(KEY, found, expected, hint))
+}
+
+fn implementations(
+    document: &mut Document<'_>,
+    key: &str,
+) -> Result<Vec<Implementation>, InputError> {
+    let Some(list) = document.list(key)? else {
+        return Ok(Vec::new());
+    };
+    let mut all = Vec::new();
+    for item in list {
+        let Some(implementation) = item.text().and_then(Implementation::parse) else {
+            let hint = item.text().map(|text| did_you_mean(text, NAMES));
+            let expected = format!(
+                "a list of names, one per dimension, of {}{}",
+                NAMES.join(", "),
+                hint.unwrap_or_default()
+            );
+            return Err(document.refuse(key, item.found(), expected, ""));
+        };
+        if implementation.one && !all.is_empty() {
+            let found = format_args!("`{implementation}` after other names");
+            let expected = "it first, because it stands for all dimensions";
+            return Err(document.refuse(key, found, expected, ""));
+        }
+        all.push(implementation);
+    }
+    if let [first, _, ..] = &all[..]
+        && first.one
+    {
+        let why = format!("what follows `{first}` has no effect: it stands for all dimensions");
+        document.note(key, why);
+    }
+    let tree = |i: &Implementation| i.algorithm == Algorithm::DoubleBinaryTree;
+    if key != KINDS[0].0 && all.iter().any(tree) {
+        let why = "doubleBinaryTree is for all-reduce alone: such a collective will be refused";
+        document.note(key, why);
+    }
+    Ok(all)
+}
+
+fn prefix(document: &Document<'_>, (_, key): (&str, &str)) -> Result<Option<PathBuf>, InputError> {
+    match document.list(key)? {
+        None => Ok(None),
+        Some([Value::Text(prefix)]) if !prefix.is_empty() => Ok(Some(PathBuf::from(prefix))),
+        Some(list) => {
+            let found = match list {
+                [one] => one.found(),
+                _ => format!("a list of {}", list.len()),
+            };
+            let expected = "a list of exactly one prefix of files PREFIX.POSITION.et";
+            Err(document.refuse(key, found, expected, ""))
+        }
+    }
+}
+
+fn shared_bus(document: &mut Document<'_>) -> Result<Option<LogGp>, InputError> {
+    let bus = LogGp {
+        latency: document.whole(BUS[0], 0, MOST)?.unwrap_or(0),
+        overhead: document.whole(BUS[1], 0, MOST)?.unwrap_or(0),
+        gap: document.whole(BUS[2], 0, MOST)?.unwrap_or(0),
+        gap_per_byte: document.number(BUS[3], 0.0)?.unwrap_or(0.0),
+    };
+    if document.switch("model-shared-bus")? {
+        return Ok(Some(bus));
+    }
+    for key in BUS.iter().chain(&["local-reduction-delay"]) {
+        if document.get(key).is_some() {
+            document.note(key, "has no effect without \"model-shared-bus\": 1");
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

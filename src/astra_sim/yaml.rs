@@ -1,0 +1,173 @@
+//! YAML as keys with their lines: the door of `serde_saphyr`.
+//!
+//! Aliases and merged keys are refused, so what is read is never longer than its text.
+
+use super::document::{Entry, Value};
+use super::error::{InputError, one_line};
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
+use serde_saphyr::{Budget, Options, Spanned};
+use std::fmt;
+
+/// The keys of the mapping that `text` is, in the order in which they stand, each once.
+pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> {
+    let mapping: Mapping =
+        serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
+            let line = error.location().map_or(1, |at| line(&at));
+            let why = error.without_snippet().to_string();
+            InputError::Syntax {
+                file: file.to_owned(),
+                line,
+                format: "YAML",
+                why: one_line(&why),
+            }
+        })?;
+    Ok(mapping.0)
+}
+
+/// What is enough for any file of ASTRA-sim, and for nothing that grows beyond its text.
+fn options() -> Options {
+    let mut budget = Budget::default();
+    budget.max_aliases = 0;
+    budget.max_anchors = 0;
+    budget.max_depth = 16;
+    budget.flow_nesting_limit = 16;
+    budget.max_documents = 1;
+    budget.max_nodes = 2_000_000;
+    budget.max_events = 4_000_000;
+    budget.max_buffered_comment_events = 10_000;
+    let mut options = Options::default();
+    options.budget = Some(budget);
+    options.duplicate_keys = DuplicateKeyPolicy::Error;
+    options.merge_keys = MergeKeyPolicy::Error;
+    options.emit_comments = false;
+    options.with_snippet = false;
+    options
+}
+
+fn line(at: &serde_saphyr::Location) -> usize {
+    usize::try_from(at.line()).unwrap_or(usize::MAX).max(1)
+}
+
+struct Mapping(Vec<Entry>);
+
+impl<'de> Deserialize<'de> for Mapping {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MappingVisitor).map(Self)
+    }
+}
+
+struct MappingVisitor;
+
+impl<'de> Visitor<'de> for MappingVisitor {
+    type Value = Vec<Entry>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping from key to value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, value)) = map.next_entry::<Spanned<String>, Value>()? {
+            entries.push(Entry {
+                line: line(&key.referenced),
+                key: key.value,
+                value,
+            });
+        }
+        Ok(entries)
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a scalar or a list")
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+        Ok(Value::Flag(flag))
+    }
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::Number(number as f64))
+    }
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::Number(number as f64))
+    }
+    fn visit_i128<E>(self, number: i128) -> Result<Value, E> {
+        Ok(Value::Number(number as f64))
+    }
+    fn visit_u128<E>(self, number: u128) -> Result<Value, E> {
+        Ok(Value::Number(number as f64))
+    }
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::Number(number))
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Value::List(items))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Value::Nested)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_the_keys() {
+        let text = "# a comment\ntopology: [ Ring, 'x' ]  # more\n\nn:\n  - 2\n  - 2.5\n1: {a: b}\n'y': ~\n";
+        let entries = entries(text, "f").unwrap();
+        let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
+        assert_eq!(found, [("topology", 2), ("n", 4), ("1", 7), ("y", 8)]);
+        let text = |text: &str| Value::Text(text.to_owned());
+        assert_eq!(entries[0].value, Value::List(vec![text("Ring"), text("x")]));
+        let numbers = vec![Value::Number(2.0), Value::Number(2.5)];
+        assert_eq!(entries[1].value, Value::List(numbers));
+        assert_eq!(entries[2].value, Value::Nested);
+        assert_eq!(entries[3].value, Value::Null);
+    }
+
+    #[test]
+    fn what_grows_or_contradicts_itself_is_refused_with_its_line() {
+        for (text, line) in [
+            ("- 1", 1),
+            ("a: 1\na: 2", 2),
+            ("a: &x 1\nb: *x", 1),
+            ("a: 1\n<<: {b: 2}", 2),
+            ("a: 1\nb: [1", 2),
+        ] {
+            let error = entries(text, "f").map(|_| ()).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("f:{line}: not YAML: ")),
+                "{text:?}: {error}"
+            );
+            assert!(!error.contains('\n'), "{error}");
+        }
+        assert!(entries("", "f").unwrap().is_empty());
+        let deep = format!("a: {}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(entries(&deep, "f").is_err());
+    }
+}

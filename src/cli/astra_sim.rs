@@ -1,0 +1,192 @@
+//! `chakram astra-sim`: the files and flags of ASTRA-sim in, its answer out.
+
+use super::output::{Destination, Format};
+use crate::astra_sim::{Flags, Inputs, NetworkModel, Note};
+use clap::{ArgAction, Args, ValueEnum};
+use serde_json::{Map, Value};
+use std::error::Error;
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod arguments;
+
+pub use arguments::arguments;
+
+/// Run ASTRA-sim's inputs: its files and its flags
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  chakram astra-sim --workload-configuration=wl/all_reduce --system-configuration=system.json \\
+      --remote-memory-configuration=no_memory_expansion.json --network-configuration=network.yml
+  chakram astra-sim … --network-model aware      the congestion-aware network
+  chakram astra-sim … --lenient                  unknown flags and keys are ignored, and said
+
+Called through a link named AstraSim_Analytical_Congestion_Unaware or
+AstraSim_Analytical_Congestion_Aware, the program is this command with that network model:
+  ln -s $(command -v chakram) AstraSim_Analytical_Congestion_Aware
+
+Exit codes: 0 done, 1 the replay is stuck, 2 bad input"
+)]
+pub struct AstraSimArgs {
+    /// Prefix of the traces: rank R reads PREFIX.R.et
+    #[arg(long, value_name = "PREFIX")]
+    workload_configuration: PathBuf,
+    /// Groups of ranks, JSON; none if the name has `empty` in it
+    #[arg(long, value_name = "FILE", default_value = "empty")]
+    comm_group_configuration: PathBuf,
+    /// The system, JSON
+    #[arg(long, value_name = "FILE")]
+    system_configuration: PathBuf,
+    /// The remote memory, JSON
+    #[arg(long, value_name = "FILE")]
+    remote_memory_configuration: PathBuf,
+    /// The network, YAML
+    #[arg(long, value_name = "FILE")]
+    network_configuration: PathBuf,
+    /// Logging, TOML; checked and ignored, because no log is written
+    #[arg(long, value_name = "FILE", default_value = "empty")]
+    logging_configuration: PathBuf,
+    /// Ignored, because no log is written
+    #[arg(long, value_name = "FOLDER")]
+    logging_folder: Option<PathBuf>,
+    /// Queues of a dimension, among which its active chunks are divided
+    #[arg(long, value_name = "N", default_value = "1")]
+    num_queues_per_dim: NonZeroU32,
+    /// Ignored, as in the original
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
+    compute_scale: f64,
+    /// Ignored, as in the original
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
+    comm_scale: f64,
+    /// Multiplies the endpoint delay that the system file says
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
+    injection_scale: f64,
+    /// A handshake of receiver and sender precedes every message
+    #[arg(
+        long, value_name = "BOOL", action = ArgAction::Set, value_parser = parse_bool,
+        num_args = 0..=1, require_equals = true, default_value = "false",
+        default_missing_value = "true"
+    )]
+    rendezvous_protocol: bool,
+    /// Whether links are ever busy
+    #[arg(long, value_enum, value_name = "MODEL", default_value_t = ModelArg::Unaware)]
+    network_model: ModelArg,
+    /// Ignore unknown flags and unknown keys of files, and say so
+    #[arg(long)]
+    lenient: bool,
+    /// How to print the report
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    format: Format,
+    /// Write the report to a file; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+    /// Arguments that were left out because they are unknown.
+    #[arg(skip)]
+    pub ignored: Vec<String>,
+}
+
+/// The network models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModelArg {
+    /// No link is ever busy
+    Unaware,
+    /// A link carries one message at a time; one dimension only
+    Aware,
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse().ok();
+    let scale = scale.filter(|scale: &f64| scale.is_finite() && *scale >= 0.0);
+    scale.ok_or_else(|| "expected a number of at least 0".to_owned())
+}
+
+/// The spellings that the original takes.
+fn parse_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "True" | "t" | "T" | "1" => Ok(true),
+        "false" | "False" | "f" | "F" | "0" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
+/// Does what `args` ask for and prints the report to `out`.
+///
+/// # Errors
+///
+/// Bad input, or output that cannot be written.
+pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let inputs = args.inputs()?;
+    let mut to = match args.output == Path::new("-") {
+        true => Destination::Stdout(out),
+        false => Destination::File(&args.output),
+    };
+    to.write(&summary(&inputs, args.format))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl AstraSimArgs {
+    /// Everything that the arguments name, read and checked.
+    fn inputs(&self) -> Result<Inputs, Box<dyn Error>> {
+        let mut inputs = Inputs::read(&self.flags(), &mut |_, path| std::fs::read_to_string(path))?;
+        let ignored = self.ignored.iter();
+        let note = |argument: &String| Note::flag(argument, "ignored, because it is unknown");
+        inputs.notes.splice(0..0, ignored.map(note));
+        Ok(inputs)
+    }
+
+    fn flags(&self) -> Flags {
+        Flags {
+            model: match self.network_model {
+                ModelArg::Unaware => NetworkModel::Unaware,
+                ModelArg::Aware => NetworkModel::Aware,
+            },
+            workload: self.workload_configuration.clone(),
+            groups: self.comm_group_configuration.clone(),
+            system: self.system_configuration.clone(),
+            memory: self.remote_memory_configuration.clone(),
+            network: self.network_configuration.clone(),
+            logging: self.logging_configuration.clone(),
+            logging_folder: self.logging_folder.clone(),
+            queues: self.num_queues_per_dim,
+            compute_scale: self.compute_scale,
+            comm_scale: self.comm_scale,
+            injection_scale: self.injection_scale,
+            rendezvous: self.rendezvous_protocol,
+            lenient: self.lenient,
+        }
+    }
+}
+
+/// The inputs as they were understood.
+fn summary(inputs: &Inputs, format: Format) -> String {
+    let notes = inputs.notes.iter().map(Note::to_string);
+    match format {
+        Format::Text => {
+            let sections = inputs.summary().into_iter();
+            let lines = sections.chain(notes.map(|note| ("note", note)));
+            lines
+                .map(|(name, line)| format!("{name:<12}{line}\n"))
+                .collect()
+        }
+        Format::Json => {
+            let sections = inputs.summary().into_iter();
+            let mut object: Map<String, Value> = sections
+                .map(|(name, line)| (name.to_owned(), line.into()))
+                .collect();
+            object.insert("notes".to_owned(), notes.collect());
+            format!("{:#}\n", Value::Object(object))
+        }
+        Format::Csv => {
+            let sections = inputs.summary().into_iter();
+            let lines = sections.chain(notes.map(|note| ("note", note)));
+            let row = |(name, line): (&str, String)| {
+                format!("{name},\"{}\"\n", line.replace('"', "\"\""))
+            };
+            "section,understood\n".to_owned() + &lines.map(row).collect::<String>()
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Any bytes as each of ASTRA-sim's files: read, or refused with a reason of a few lines that names
+//! the file and a line.
+
+use chakram::astra_sim::{Groups, InputError, Network, PerNode, Remote, System, logging};
+
+pub fn run(data: &[u8]) {
+    parse_all(&String::from_utf8_lossy(data));
+}
+
+/// Every parser on `text`.
+pub fn parse_all(text: &str) {
+    let check = |error: InputError| {
+        let error = error.to_string();
+        assert!(error.starts_with("f:"), "{error:.300}");
+        assert!(error.len() < 2000, "{} bytes: {error:.300}", error.len());
+    };
+    for lenient in [false, true] {
+        let _ = System::parse(text, "f", lenient).map_err(check);
+        if let Ok((network, _)) = Network::parse(text, "f", lenient).map_err(check) {
+            assert!(network.npus() >= 2 && network.npus() <= chakram::ids::MAX_NPUS);
+        }
+        let _ = Remote::parse(text, "f", lenient).map_err(check);
+        let _ = Groups::parse(text, "f", lenient).map_err(check);
+        let _ = PerNode::parse(text, "f", lenient).map_err(check);
+    }
+    let _ = logging::check(text, "f").map_err(check);
+}
