@@ -4,6 +4,7 @@ use crate::ids::Npu;
 use crate::units::{Amount, Bandwidth, Bytes, Span, Time};
 
 mod local;
+mod per_node;
 mod per_npu;
 mod pool;
 
@@ -25,10 +26,12 @@ pub enum Attachment {
     PerNpu,
     /// One channel for all, first come, first served.
     Pool,
+    /// One channel for each so many NPUs that are neighbours by number; at least 1.
+    PerNode(u32),
 }
 
 impl Attachment {
-    /// Every attachment with the name it has in machine files.
+    /// The attachments that machine files can name.
     pub const ALL: [(Self, &'static str); 2] = [(Self::PerNpu, "per_npu"), (Self::Pool, "pool")];
 }
 
@@ -43,6 +46,8 @@ pub struct RemoteMemory {
     pub latency: Span,
     /// What it holds; a node that moves more at once is refused.
     pub capacity: Bytes,
+    /// Whether bytes / bandwidth is cut off to whole nanoseconds, as ASTRA-sim has it.
+    pub whole_ns: bool,
 }
 
 /// The remote memory of a running machine: its channels, as busy-until calendars.
@@ -56,6 +61,7 @@ pub struct RemoteAccess {
 enum Channels {
     PerNpu(per_npu::Channels),
     Pool(pool::Channel),
+    PerNode(per_node::Channels),
 }
 
 impl RemoteAccess {
@@ -64,6 +70,7 @@ impl RemoteAccess {
         let channels = match memory.attachment {
             Attachment::PerNpu => Channels::PerNpu(per_npu::Channels::new(npus)),
             Attachment::Pool => Channels::Pool(pool::Channel::default()),
+            Attachment::PerNode(size) => Channels::PerNode(per_node::Channels::new(npus, size)),
         };
         Self { memory, channels }
     }
@@ -71,10 +78,16 @@ impl RemoteAccess {
     /// When a load or store of `bytes` that `npu` issues `now` ends. Accesses are served in the
     /// order of these calls; one keeps its channel for latency + bytes / bandwidth.
     pub fn access(&mut self, now: Time, npu: Npu, bytes: u64) -> Time {
-        let span = self.memory.latency + self.memory.bandwidth.serialization(Amount::whole(bytes));
+        let bandwidth = self.memory.bandwidth;
+        let transfer = match self.memory.whole_ns {
+            true => Span::from_ns((bytes as f64 / (bandwidth.bytes_per_second() / 1e9)) as u64),
+            false => bandwidth.serialization(Amount::whole(bytes)),
+        };
+        let span = self.memory.latency + transfer;
         match &mut self.channels {
             Channels::PerNpu(channels) => channels.access(now, npu, span),
             Channels::Pool(channel) => channel.access(now, span),
+            Channels::PerNode(channels) => channels.access(now, npu, span),
         }
     }
 }
@@ -89,6 +102,7 @@ mod tests {
             bandwidth: Bandwidth::new(25e9).unwrap(),
             latency: Span::from_ns(100),
             capacity: Bytes(1 << 40),
+            whole_ns: false,
         };
         let mut remote = RemoteAccess::new(memory, 4);
         (0..4)
@@ -103,5 +117,8 @@ mod tests {
         assert_eq!(ends(Attachment::PerNpu), vec![Time(one); 4]);
         let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
         assert_eq!(ends(Attachment::Pool), expected);
+        // NPUs 0 and 1 share a channel, and 2 and 3 do.
+        let two = [one, 2 * one, one, 2 * one].map(Time);
+        assert_eq!(ends(Attachment::PerNode(2)), two);
     }
 }

@@ -202,6 +202,12 @@ impl Amount {
         Self { bytes, parts: 1 }
     }
 
+    /// Whole bytes of this share; what is left over is cut off.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        self.bytes / self.parts
+    }
+
     /// One of `n` equal parts of this share.
     #[inline]
     pub const fn part(self, n: u32) -> Self {

@@ -3,7 +3,7 @@
 use super::builder::{Binding, Dependencies, GraphBuilder};
 use super::{Graph, Lane};
 use crate::trace::TraceError;
-use crate::trace::scan;
+use crate::trace::scan::{self, NodeView};
 use crate::trace::wire::Frames;
 
 impl Graph {
@@ -15,6 +15,16 @@ impl Graph {
         contents: &[u8],
         rank: u32,
         policy: Dependencies,
+    ) -> Result<(Self, Binding), TraceError> {
+        Self::read_edited(contents, rank, policy, |_| Ok(()))
+    }
+
+    /// As [`Self::read`], with `edit` making of each node what it is to be.
+    pub fn read_edited(
+        contents: &[u8],
+        rank: u32,
+        policy: Dependencies,
+        mut edit: impl FnMut(&mut NodeView<'_>) -> Result<(), TraceError>,
     ) -> Result<(Self, Binding), TraceError> {
         let mut frames = Frames::new(contents);
         let Some(first) = frames.next_record()? else {
@@ -34,9 +44,9 @@ impl Graph {
             builder.name_lane(lane, name);
         }
         while let Some(record) = frames.next_record()? {
-            let node = scan::node(record, &mut builder)?;
-            builder
-                .finish_node(&node)
+            let mut node = scan::node(record, &mut builder)?;
+            edit(&mut node)
+                .and_then(|()| builder.finish_node(&node))
                 .map_err(|e| e.in_record(record.number, record.offset))?;
         }
         builder.finish()

@@ -104,6 +104,7 @@ fn remote(field: &Field<'_>) -> Result<RemoteMemory, MachineError> {
         bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
         latency: table.quantity("latency", LATENCY)?,
         capacity: capacity(&table, "capacity")?,
+        whole_ns: false,
     })
 }
 

@@ -198,6 +198,34 @@ impl<'a> Attr<'a> {
         }
     }
 
+    /// The value as a list of texts, if it is one.
+    pub fn as_texts(&self) -> Result<Option<Vec<&'a str>>, TraceError> {
+        const TEXTS: u32 = 30;
+        let Some((TEXTS, _)) = self.value else {
+            return Ok(None);
+        };
+        let mut texts = Vec::new();
+        let mut parts = Cursor::new(self.message, self.offset);
+        while !parts.is_empty() {
+            let (number, raw) = parts.field()?;
+            match raw {
+                Raw::Bytes(list, at) if number == TEXTS => {
+                    let mut list = Cursor::new(list, at);
+                    while !list.is_empty() {
+                        if let (1, Raw::Bytes(text, _)) = list.field()? {
+                            let text = std::str::from_utf8(text);
+                            texts.push(text.map_err(|_| self.unreadable("text: it is not UTF-8"))?);
+                        }
+                    }
+                }
+                // Another value in between replaces the parts before it.
+                _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
+                _ => {}
+            }
+        }
+        Ok(Some(texts))
+    }
+
     /// The value as a mask: bit `i` is entry `i` of a list of booleans or whole numbers. `None` when
     /// every entry is set: such a list says "all", whatever the number of dimensions it was written
     /// for.
@@ -280,6 +308,35 @@ mod tests {
         }
         .encode_to_vec();
         read(Attr::scan(&message, 0).unwrap())
+    }
+
+    #[test]
+    fn lists_of_texts_are_read_whole() {
+        use super::super::proto::StringList;
+        let values = vec!["w".to_owned(), String::new(), "é".to_owned()];
+        let list = Value::StringList(StringList { values });
+        let texts = with(list, |a| {
+            let texts = a.as_texts().unwrap().unwrap();
+            texts.into_iter().map(str::to_owned).collect::<Vec<_>>()
+        });
+        assert_eq!(texts, ["w", "", "é"]);
+        assert!(with(Value::StringVal("w".into()), |a| a
+            .as_texts()
+            .unwrap()
+            .is_none()));
+        // A list that comes in two parts is one.
+        let part = |value: &str| {
+            let values = vec![value.to_owned()];
+            AttributeProto {
+                name: "x".into(),
+                value: Some(Value::StringList(StringList { values })),
+                ..AttributeProto::default()
+            }
+            .encode_to_vec()
+        };
+        let message = [part("a"), part("b")].concat();
+        let texts = Attr::scan(&message, 0).unwrap().as_texts().unwrap();
+        assert_eq!(texts, Some(vec!["a", "b"]));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct NodeView<'a> {
     /// How long it took where it was recorded; zero when the trace does not say. Of a communication
     /// node with a [`wait`](Self::wait), the transfer alone.
     pub recorded: Span,
+    /// The same in whole microseconds, where the schema has it; `recorded` may be finer.
+    pub micros: u64,
     /// Time of the host from the completion of its last dependency, or from the release of the rank
     /// if it has none, until it is ready.
     pub delay: Span,
@@ -50,6 +52,7 @@ impl<'a> NodeView<'a> {
             op,
             lane: None,
             recorded: Span::ZERO,
+            micros: 0,
             delay: Span::ZERO,
             wait: Span::ZERO,
             eager: false,
@@ -168,6 +171,7 @@ fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView
         op,
         lane: facts.lane(),
         recorded: facts.recorded(micros),
+        micros,
         delay: Span::from_ns(facts.delay_ns),
         wait: Span::from_ns(facts.wait_ns),
         eager: facts.eager,

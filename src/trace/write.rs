@@ -41,6 +41,8 @@ pub enum Value<'a> {
     Text(&'a str),
     /// Whole numbers, as a list of `int64`.
     Ints(&'a [i64]),
+    /// Texts, as a list of `string`.
+    Texts(&'a [&'a str]),
 }
 
 /// An attribute: its name and its value.
@@ -202,6 +204,9 @@ fn attribute((name, value): &Attribute<'_>) -> AttributeProto {
             Value::Text(text) => Proto::StringVal(text.to_owned()),
             Value::Ints(values) => Proto::Int64List(proto::Int64List {
                 values: values.to_vec(),
+            }),
+            Value::Texts(values) => Proto::StringList(proto::StringList {
+                values: values.iter().map(|text| (*text).to_owned()).collect(),
             }),
         },
     )

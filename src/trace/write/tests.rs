@@ -57,6 +57,7 @@ fn what_is_written_is_read_back() {
             let node = NodeView {
                 lane: Some(7),
                 recorded: Span::from_ns(ns),
+                micros: ns / 1000,
                 delay: Span::from_ns(ns / 2),
                 wait: Span::from_ns(ns * 3),
                 eager: ns > 0,

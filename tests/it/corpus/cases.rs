@@ -110,6 +110,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
         bandwidth,
         latency,
         capacity,
+        whole_ns: false,
     };
     let algorithms = vec![Algorithm::Ring; sizes.len()];
     Machine::uniform(

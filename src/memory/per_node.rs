@@ -1,0 +1,30 @@
+//! A channel for each so many NPUs: those of one node queue, those of different nodes do not meet.
+
+use super::pool::Channel;
+use crate::ids::Npu;
+use crate::units::{Span, Time};
+
+/// The channels of the nodes.
+#[derive(Debug)]
+pub(super) struct Channels {
+    size: u32,
+    of: Vec<Channel>,
+}
+
+impl Channels {
+    /// Channels for `npus` NPUs, `size` of which share one.
+    pub fn new(npus: u32, size: u32) -> Self {
+        let nodes = npus.div_ceil(size) as usize;
+        Self {
+            size,
+            of: std::iter::repeat_with(Channel::default)
+                .take(nodes)
+                .collect(),
+        }
+    }
+
+    /// The end of an access that keeps the channel of `npu`'s node for `span`.
+    pub fn access(&mut self, now: Time, npu: Npu, span: Span) -> Time {
+        self.of[(npu.0 / self.size) as usize].access(now, span)
+    }
+}
