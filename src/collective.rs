@@ -17,9 +17,16 @@ use std::fmt;
 
 mod closed;
 mod direct;
+mod manner;
+mod native;
 mod ring;
 
 pub use closed::closed_form;
+pub use manner::{
+    Act, Clock, Cost, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Request,
+    Source, Ticket,
+};
+pub use native::{Carried, Native};
 
 /// How the members of one dimension carry out their part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +88,7 @@ pub struct Stage {
     pub buffer: Amount,
 }
 
-/// The stages of `kind` over the phases of `extent`, in order, with a buffer of `bytes`
+/// Hands `take` the stages of `kind` over the phases of `extent`, in order, with a buffer of `bytes`
 /// ([`CollectiveKind::buffer`]).
 ///
 /// Inner dimensions shrink what outer ones carry. With sizes n_0, n_1, … from the inside:
@@ -89,8 +96,7 @@ pub struct Stage {
 /// same buffers; all-reduce is the one after the other; all-to-all crosses every dimension with all
 /// of S; reduce and gather go outward, broadcast and scatter inward, along the lines that hold data.
 /// A barrier is an all-gather of nothing.
-pub fn stages(kind: CollectiveKind, extent: &Extent, bytes: u64, out: &mut Vec<Stage>) {
-    out.clear();
+pub fn stages(kind: CollectiveKind, extent: &Extent, bytes: u64, take: impl FnMut(Stage)) {
     let whole = Amount::whole(bytes);
     let stage = |phase: usize, primitive, buffer| Stage {
         phase,
@@ -108,29 +114,44 @@ pub fn stages(kind: CollectiveKind, extent: &Extent, bytes: u64, out: &mut Vec<S
     let inward = outward.clone().rev();
     match kind {
         CollectiveKind::AllReduce => {
-            out.extend(outward.map(|d| stage(d, Primitive::ReduceScatter, shrunk(d))));
-            out.extend(inward.map(|d| stage(d, Primitive::AllGather, shrunk(d))));
+            let out = outward.map(|d| stage(d, Primitive::ReduceScatter, shrunk(d)));
+            let back = inward.map(|d| stage(d, Primitive::AllGather, shrunk(d)));
+            out.chain(back).for_each(take);
         }
         CollectiveKind::ReduceScatter => {
-            out.extend(outward.map(|d| stage(d, Primitive::ReduceScatter, shrunk(d))));
+            outward
+                .map(|d| stage(d, Primitive::ReduceScatter, shrunk(d)))
+                .for_each(take);
         }
         CollectiveKind::AllGather | CollectiveKind::Barrier => {
-            out.extend(inward.map(|d| stage(d, Primitive::AllGather, shrunk(d))));
+            inward
+                .map(|d| stage(d, Primitive::AllGather, shrunk(d)))
+                .for_each(take);
         }
         CollectiveKind::AllToAll => {
-            out.extend(outward.map(|d| stage(d, Primitive::AllToAll, whole)));
+            outward
+                .map(|d| stage(d, Primitive::AllToAll, whole))
+                .for_each(take);
         }
         CollectiveKind::Broadcast => {
-            out.extend(inward.map(|d| stage(d, Primitive::Broadcast, whole)));
+            inward
+                .map(|d| stage(d, Primitive::Broadcast, whole))
+                .for_each(take);
         }
         CollectiveKind::Reduce => {
-            out.extend(outward.map(|d| stage(d, Primitive::Reduce, whole)));
+            outward
+                .map(|d| stage(d, Primitive::Reduce, whole))
+                .for_each(take);
         }
         CollectiveKind::Gather => {
-            out.extend(outward.map(|d| stage(d, Primitive::Gather, outside(d))));
+            outward
+                .map(|d| stage(d, Primitive::Gather, outside(d)))
+                .for_each(take);
         }
         CollectiveKind::Scatter => {
-            out.extend(inward.map(|d| stage(d, Primitive::Scatter, outside(d))));
+            inward
+                .map(|d| stage(d, Primitive::Scatter, outside(d)))
+                .for_each(take);
         }
     }
 }
@@ -171,8 +192,13 @@ pub struct Step {
     pub to: u32,
     /// What is sent.
     pub amount: Amount,
-    /// How many messages of this stage must have been received before.
+    /// How many credits it needs: messages of this stage that were received and dealt with, and those
+    /// that the member began with.
     pub after: u32,
+    /// How many messages of this stage must have arrived besides.
+    pub arrived: u32,
+    /// How many steps the receiver must have taken to listen to it.
+    pub heard: u32,
 }
 
 impl Algorithm {

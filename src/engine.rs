@@ -26,35 +26,48 @@
 //! settled like arrivals above, and lanes and turns are the same; but whoever waits for nobody needs
 //! no turn.
 
+use crate::collective::{Cue, Manner};
 use crate::graph::{Graph, Kind};
 use crate::ids::NodeIndex;
-use crate::memory::RemoteAccess;
-use crate::network::{ContentionFree, NetworkEvent, Notice, Schedule};
+use crate::memory::{Attachment, RemoteAccess};
+use crate::network::{Message, Network, NetworkEvent, Notice, Schedule};
 use crate::report::Observer;
-use crate::topology::Topology;
+use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 use crate::workload::Workload;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 mod agenda;
 mod as_recorded;
+mod asking;
+mod chunks;
 mod collective_run;
 mod collectives;
+mod endpoints;
 mod error;
+mod event;
+mod in_order;
 mod matching;
 mod messages;
 mod plan;
 mod prepared;
+mod queues;
 mod rendezvous;
+mod scripts;
 mod stuck;
 
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
 pub use plan::{Basis, Comm, Options};
 pub use prepared::{GroupView, Prepared};
 
-use agenda::{Agenda, Class, Event};
+use agenda::Agenda;
 use collective_run::{Ops, Run};
+use event::{Class, Event};
+use in_order::{Disagreement, wake};
+use messages::Channel;
 use plan::{NONE, Plan, Shared};
+use queues::Queues;
 use rendezvous::Turns;
 
 /// In place of a count of dependencies: the node is complete.
@@ -85,7 +98,10 @@ pub struct Outcome {
 struct LaneState {
     /// The node that holds the lane, plus one; zero when the lane is free.
     holder: u32,
+    /// Nodes that wait for it, first ready, first served.
     queue: VecDeque<u32>,
+    /// Where everything happens in order, nodes that wait for it, lowest first.
+    by_id: BinaryHeap<Reverse<u32>>,
 }
 
 /// One instance while it runs. References replace look-ups in the loop.
@@ -112,15 +128,17 @@ struct Pair {
 }
 
 /// A prepared replay.
-pub struct Engine<'a, O> {
+pub struct Engine<'a, O, N, M: Manner> {
     workload: &'a Workload,
-    topology: &'a Topology,
     plan: &'a Plan,
     stepwise: bool,
     comm: Comm,
     observer: O,
     agenda: Agenda,
-    network: ContentionFree,
+    network: N,
+    manner: &'a mut M,
+    /// The size of a message that asks for another one, where messages must be asked for.
+    asking: Option<u64>,
     remote: Option<RemoteAccess>,
     instances: Vec<Running<'a>>,
     /// For each node of each instance: dependencies left, perhaps [`DELAYED`], or [`COMPLETE`].
@@ -128,13 +146,26 @@ pub struct Engine<'a, O> {
     lanes: Vec<LaneState>,
     turns: Vec<Turns>,
     pairs: Vec<Pair>,
+    channels: Vec<Channel>,
+    queues: Queues,
     ops: Ops,
-    runs: Vec<Run>,
+    /// Messages that must be asked for before they leave, by op.
+    held: BTreeMap<u32, Message>,
+    /// The ops of those that are steps of collectives: by run, cell, stage and step.
+    expected: BTreeMap<(u32, u32, u16, u32), u32>,
+    /// The first collective that a member issued as another one than the member before it.
+    disagreement: Option<Disagreement>,
+    /// How long collectives take whose members start together, by group, kind, bytes and root.
+    closed_forms: BTreeMap<(u32, CollectiveKind, u64, u32), Option<Span>>,
+    runs: Vec<Run<M::Stage>>,
     free_runs: Vec<u32>,
     /// Runs with members that arrived at this instant.
     arrivals: Vec<u32>,
     /// Nodes that became ready in this round, as (instance, node) in one word.
     ready: Vec<u64>,
+    /// Where everything happens in order, nodes that were set free by one that ended at once: they are
+    /// ready when another node of their instance ends.
+    dormant: Vec<u64>,
     /// Lanes freed in this round, as (instance, lane).
     freed: Vec<(u32, u32)>,
     notices: Vec<Notice>,
@@ -151,13 +182,15 @@ impl Schedule for Agenda {
             NetworkEvent::Injected(op) => Event::new(Class::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::new(Class::FirstByte, order, op),
             NetworkEvent::Delivered(op) => Event::new(Class::Delivered, 0, op),
+            NetworkEvent::Hop(op) => Event::new(Class::Hop, 0, op),
+            NetworkEvent::LinkFree(link) => Event::new(Class::LinkFree, 0, link),
         };
         self.push(at, event);
     }
 }
 
-impl<'a, O: Observer> Engine<'a, O> {
-    fn new(prepared: &'a Prepared<'a>, observer: O) -> Self {
+impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
+    fn new(prepared: &'a Prepared<'a>, observer: O, network: N, manner: &'a mut M) -> Self {
         let (workload, plan) = (prepared.workload, &prepared.plan);
         let mut waiting = Vec::with_capacity(workload.nodes() as usize);
         let mut instances = Vec::with_capacity(plan.instances.len());
@@ -186,13 +219,14 @@ impl<'a, O: Observer> Engine<'a, O> {
         let remote = machine.remote();
         Self {
             workload,
-            topology: machine.topology(),
             plan,
-            stepwise: prepared.stepwise,
+            stepwise: prepared.stepwise || (M::IN_ORDER && shares_memory(prepared)),
             comm: prepared.comm,
             observer,
             agenda: Agenda::default(),
-            network: ContentionFree::default(),
+            network,
+            asking: manner.asking(),
+            manner,
             remote: remote.map(|m| RemoteAccess::new(*m, machine.topology().npus())),
             instances,
             waiting,
@@ -200,12 +234,24 @@ impl<'a, O: Observer> Engine<'a, O> {
                 .take(lane_count as usize)
                 .collect(),
             turns: plan.groups.iter().map(Turns::new).collect(),
-            pairs: vec![Pair::default(); plan.pairs as usize],
+            pairs: match M::IN_ORDER {
+                true => Vec::new(),
+                false => vec![Pair::default(); plan.pairs as usize],
+            },
+            channels: std::iter::repeat_with(Channel::default)
+                .take(if M::IN_ORDER { plan.pairs as usize } else { 0 })
+                .collect(),
+            queues: Queues::default(),
             ops: Ops::default(),
+            held: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            disagreement: None,
+            closed_forms: BTreeMap::new(),
             runs: Vec::new(),
             free_runs: Vec::new(),
             arrivals: Vec::new(),
             ready: Vec::new(),
+            dormant: Vec::new(),
             freed: Vec::new(),
             notices: Vec::new(),
             completed: 0,
@@ -232,16 +278,28 @@ impl<'a, O: Observer> Engine<'a, O> {
                 return Err(ReplayError::TooLong);
             }
             self.agenda.take(&mut round);
+            if M::IN_ORDER {
+                for &event in &round {
+                    self.happen(now, event);
+                }
+                if self.disagreement.is_some() {
+                    break;
+                }
+                continue;
+            }
             if round.len() > 1 {
                 round.sort_unstable();
             }
             for &event in &round {
-                self.handle(now, event);
+                self.handle(now, event, 0);
             }
             self.hand_out(now);
             if !self.arrivals.is_empty() && !self.agenda.has(now) {
                 self.settle(now);
             }
+        }
+        if let Some(refusal) = self.disagreement() {
+            return Err(refusal.into());
         }
         if self.completed < self.waiting.len() as u64 {
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
@@ -252,8 +310,24 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     #[inline]
-    fn handle(&mut self, now: Time, event: Event) {
+    fn handle(&mut self, now: Time, event: Event, detail: u32) {
         match event.class() {
+            Class::Alarm => unreachable!("it is taken apart before"),
+            Class::Opened => self.opened(now, event.rank(), event.payload(), detail),
+            Class::Attended => self.attended(now, event.rank(), event.payload(), detail),
+            Class::Reduced => self.credit(now, event.rank(), event.payload(), 1),
+            Class::Found => self.hear(now, event.rank(), event.payload()),
+            Class::Asked => self.release(now, event.payload()),
+            Class::Cue => {
+                let cue = Cue::Over { part: detail };
+                self.play(now, event.rank(), event.payload(), cue);
+            }
+            Class::Taken => self.taken(now, event.payload()),
+            Class::Settle => self.settle_in_order(now, event.payload()),
+            Class::Vacant => self.end_member(now, event.rank(), event.payload()),
+            Class::Bus => self.bus_event(now, event.rank(), event.payload()),
+            Class::Hop => self.network_event(now, NetworkEvent::Hop(event.payload())),
+            Class::LinkFree => self.network_event(now, NetworkEvent::LinkFree(event.payload())),
             Class::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
             Class::Run => self.end_run(now, event.payload()),
             Class::Injected => {
@@ -301,11 +375,15 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.waiting[first + node.index()] = COMPLETE;
         self.completed += 1;
         self.outcome.makespan = now.since(Time::ZERO);
+        if M::IN_ORDER && !self.dormant.is_empty() {
+            wake(&mut self.dormant, instance, &mut self.ready);
+        }
         let lane = running.shared.lanes[graph.lane(node) as usize];
         if lane != NONE {
             let lane = running.first_lane + lane;
-            self.lanes[lane as usize].holder = 0;
-            if !self.lanes[lane as usize].queue.is_empty() {
+            let state = &mut self.lanes[lane as usize];
+            state.holder = 0;
+            if M::IN_ORDER || !state.queue.is_empty() {
                 self.freed.push((instance, lane));
             }
         }
@@ -339,6 +417,18 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
         ready.clear();
         self.ready = ready;
+    }
+
+    /// Schedules the completion of a node that holds its lane until `end`.
+    #[inline]
+    fn until(&mut self, end: Time, instance: u32, node: NodeIndex) {
+        let event = Event::new(Class::Node, instance, node.0);
+        if M::IN_ORDER {
+            let npu = self.plan.instances[instance as usize].npu;
+            self.agenda.delay(npu.0, end, event, 0);
+        } else {
+            self.agenda.push(end, event);
+        }
     }
 
     /// Gives freed lanes to the nodes that queue for them, by rank and lane.
@@ -421,8 +511,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         match kind {
             Kind::Compute | Kind::Host | Kind::LocalMemory => {
                 let end = now + running.shared.prices[node.index()];
-                self.agenda
-                    .push(end, Event::new(Class::Node, instance, node.0));
+                self.until(end, instance, node);
             }
             Kind::RemoteMemory => {
                 let bytes = running.graph.bytes(node);
@@ -432,8 +521,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                     .as_mut()
                     .expect("the plan refused machines without");
                 let end = remote.access(now, npu, bytes);
-                self.agenda
-                    .push(end, Event::new(Class::Node, instance, node.0));
+                self.until(end, instance, node);
             }
             Kind::Send => {
                 let index = running.graph.message_index(node);
@@ -459,4 +547,14 @@ impl<'a, O: Observer> Engine<'a, O> {
 #[inline]
 fn key(instance: u32, node: NodeIndex) -> u64 {
     u64::from(instance) << 32 | u64::from(node.0)
+}
+
+/// Whether who ends a collective first may matter to others: where NPUs share a channel to memory.
+fn shares_memory(prepared: &Prepared<'_>) -> bool {
+    let remote = prepared.machine.remote();
+    remote.is_some_and(|remote| remote.attachment != Attachment::PerNpu)
+        && prepared.workload.graphs().iter().any(|graph| {
+            let mut kinds = graph.nodes().map(|node| graph.kind(node));
+            kinds.any(|kind| kind == Kind::RemoteMemory)
+        })
 }

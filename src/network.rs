@@ -5,8 +5,9 @@
 //! event is due and answers with [`Notice`]s. Messages of one operation leave and enter through
 //! [`Port`]s that the operation opened.
 
+use crate::ids::Npu;
 use crate::topology::Path;
-use crate::units::{Amount, Time};
+use crate::units::{Amount, Span, Time};
 
 mod contention_free;
 
@@ -24,6 +25,17 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// `count` ports from `first` on.
+    pub fn new(first: u32, count: u32) -> Self {
+        Self { first, count }
+    }
+
+    /// Stands for a port where the model has none.
+    #[inline]
+    pub fn any(self) -> Port {
+        Port(self.first)
+    }
+
     /// The `i`-th port.
     #[inline]
     pub fn port(self, i: u32) -> Port {
@@ -37,12 +49,14 @@ impl Ports {
 pub struct Message {
     /// The caller's name for it, which notices carry back.
     pub op: u32,
+    /// The NPUs that send and receive it.
+    pub ends: (Npu, Npu),
     /// Where it leaves.
     pub from: Port,
     /// Where it enters.
     pub to: Port,
-    /// What lies between.
-    pub path: Path,
+    /// What lies between, where the caller knows; the topology does.
+    pub path: Option<Path>,
     /// How large it is.
     pub amount: Amount,
     /// Whether the caller wants to know when its last byte has left.
@@ -50,7 +64,7 @@ pub struct Message {
     /// Whether all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
     /// Of messages whose first bytes come to a port at once, the one with the lowest enters first.
-    /// It says what the message is, as `op` does not: those are used again. Below 2^29.
+    /// It says what the message is, as `op` does not: those are used again. Below 2^27.
     pub order: u32,
 }
 
@@ -84,6 +98,10 @@ pub enum NetworkEvent {
     },
     /// The last byte of the op's message has arrived.
     Delivered(u32),
+    /// The op's message is at the next device of its route.
+    Hop(u32),
+    /// The link has sent what it was given.
+    LinkFree(u32),
 }
 
 /// A model of the network.
@@ -96,6 +114,12 @@ pub trait Network {
 
     /// Accepts a message that its sender hands over `now`.
     fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule);
+
+    /// How long a message takes that meets no other, where it is never held up by what an operation of
+    /// its own does besides; `None` where it may be.
+    fn uncontended(&self, _ends: (Npu, Npu), _amount: Amount) -> Option<Span> {
+        None
+    }
 
     /// An event that the model scheduled is due.
     fn handle(

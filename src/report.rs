@@ -4,21 +4,25 @@
 //! observer asks for it.
 
 pub mod breakdown;
+pub mod busy;
 pub mod collectives;
 pub mod compare;
 pub mod csv;
 pub mod json;
 pub mod operators;
+pub mod spans;
 mod started;
 pub mod summary;
 pub mod text;
 pub mod timeline;
 
 pub use breakdown::{Breakdown, Charged, Part};
+pub use busy::{Busy, BusyTime};
 pub use collectives::Collectives;
 pub use compare::{Column, Comparison};
 pub use operators::Operators;
-pub use summary::{Report, replay};
+pub use spans::{NodeSpan, Spans};
+pub use summary::{Report, replay, replay_in};
 pub use timeline::Timeline;
 
 use crate::graph::Kind;
@@ -75,6 +79,34 @@ impl Observer for () {
     fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
     fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+/// One that its owner keeps, whatever becomes of the replay.
+impl<O: Observer> Observer for &mut O {
+    #[inline]
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        (**self).issued(now, instance, node, kind);
+    }
+    #[inline]
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        (**self).completed(now, instance, node, kind);
+    }
+    #[inline]
+    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        (**self).began(now, instance, node);
+    }
+    #[inline]
+    fn collective(&mut self, record: &CollectiveRecord) {
+        (**self).collective(record);
+    }
+    #[inline]
+    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        (**self).delayed(now, instance, node);
+    }
+    #[inline]
+    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        (**self).ready(now, instance, node);
+    }
 }
 
 /// An observer that is there only if it was asked for.

@@ -158,45 +158,20 @@ pub fn job(
         }
         builder.declare(groups::parse_file(&text).map_err(|e| e.in_file(path))?);
     }
-    let mut progress = Progress::new(files.len());
-    let mut linked = LinkedFiles::default();
-    for file in files {
-        let release = args.delay.iter().filter(|(rank, _)| *rank == file.rank);
-        let release = release.fold(Time::ZERO, |at, (_, span)| at + *span);
-        let read = |contents: &Contents| {
-            Graph::read(contents.as_slice(), file.rank, args.deps.policy())
-                .map_err(|e| e.in_file(&file.path))
-        };
-        let key = link_key(&file.path);
-        let (graph, binding) = match key.and_then(|key| linked.0.get(&key)) {
-            // One file under several names says the same of every rank, unless it names its rank.
-            Some((graph, binding, inputs_index)) if binding.peers.is_empty() => {
-                if let Some(known) = inputs_index.and_then(|i| inputs.get(i)) {
-                    let known: &Input = known;
-                    inputs.push(Input {
-                        name: file.path.display().to_string(),
-                        ..known.clone()
-                    });
-                }
-                (*graph, binding.clone())
-            }
-            _ => {
-                let contents = Contents::open(&file.path)?;
-                let (graph, binding) = read(&contents)?;
-                let index = hash.then(|| {
-                    inputs.push(input("trace", &file.path, contents.as_slice()));
-                    inputs.len() - 1
-                });
-                let graph = builder.graph(graph);
-                if let Some(key) = key {
-                    linked.0.insert(key, (graph, binding.clone(), index));
-                }
-                (graph, binding)
-            }
-        };
-        builder.rank(Rank(file.rank), graph, binding, release)?;
-        progress.step();
-    }
+    let read = |contents: &[u8], file: &RankFile| {
+        Graph::read(contents, file.rank, args.deps.policy()).map_err(|e| e.in_file(&file.path))
+    };
+    let release = |rank: u32| {
+        let release = args.delay.iter().filter(|(delayed, _)| *delayed == rank);
+        release.fold(Time::ZERO, |at, (_, span)| at + *span)
+    };
+    traces(
+        files,
+        &mut builder,
+        release,
+        hash.then_some(&mut inputs),
+        read,
+    )?;
     if let Some((rank, _)) = args
         .delay
         .iter()
@@ -212,6 +187,52 @@ pub fn job(
         workload: builder.finish(ranks, args.absent.policy())?,
         inputs,
     })
+}
+
+/// Reads `files` into `builder`, one file at a time, with `read`; a file under several names is read once,
+/// unless it names its rank. The files join `inputs`, if their hashes are wanted.
+pub fn traces(
+    files: &[RankFile],
+    builder: &mut WorkloadBuilder,
+    release: impl Fn(u32) -> Time,
+    mut inputs: Option<&mut Vec<Input>>,
+    mut read: impl FnMut(&[u8], &RankFile) -> Result<(Graph, Binding), TraceError>,
+) -> Result<(), Box<dyn Error>> {
+    let mut progress = Progress::new(files.len());
+    let mut linked = LinkedFiles::default();
+    for file in files {
+        let key = link_key(&file.path);
+        let (graph, binding) = match key.and_then(|key| linked.0.get(&key)) {
+            // One file under several names says the same of every rank, unless it names its rank.
+            Some((graph, binding, index)) if binding.peers.is_empty() => {
+                if let (Some(inputs), Some(index)) = (&mut inputs, index) {
+                    let known: &Input = &inputs[*index];
+                    let again = Input {
+                        name: file.path.display().to_string(),
+                        ..known.clone()
+                    };
+                    inputs.push(again);
+                }
+                (*graph, binding.clone())
+            }
+            _ => {
+                let contents = Contents::open(&file.path)?;
+                let (graph, binding) = read(contents.as_slice(), file)?;
+                let index = inputs.as_mut().map(|inputs| {
+                    inputs.push(input("trace", &file.path, contents.as_slice()));
+                    inputs.len() - 1
+                });
+                let graph = builder.graph(graph);
+                if let Some(key) = key {
+                    linked.0.insert(key, (graph, binding.clone(), index));
+                }
+                (graph, binding)
+            }
+        };
+        builder.rank(Rank(file.rank), graph, binding, release(file.rank))?;
+        progress.step();
+    }
+    Ok(())
 }
 
 /// Files that are one file under several names, by device and inode.

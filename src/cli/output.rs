@@ -7,7 +7,7 @@ use crate::ids::Npu;
 use crate::machine::{Machine, source};
 use crate::report::csv::Table;
 use crate::report::json::Input;
-use crate::report::{self, Comparison, Report, text::Style};
+use crate::report::{self, Comparison, Report, Timeline, text::Style};
 use crate::trace::TraceError;
 use crate::trace::file::Compressor;
 use crate::trace::write::NewFile;
@@ -217,14 +217,9 @@ impl RunArgs {
     ) -> Result<(), Box<dyn Error>> {
         let prepared =
             Prepared::new(workload, machine, &self.options(absent)).map_err(ReplayError::from)?;
-        let picture = self.timeline.as_deref().map(Picture::create).transpose()?;
-        let timeline = picture.map(|picture| report::Timeline::new(&prepared, picture));
+        let timeline = Drawing::start(self.timeline.as_deref(), &prepared)?;
         let (report, timeline) = report::replay(&prepared, timeline)?;
-        if let (Some(timeline), Some(path)) = (timeline, &self.timeline) {
-            let written = timeline.finish().and_then(Picture::finish);
-            let file = written.map_err(|source| TraceError::io(path.clone(), "write", source))?;
-            file.commit()?;
-        }
+        Drawing::finish(timeline, self.timeline.as_deref())?;
         to.write(&self.render(&report, name, absent, inputs, to.style()))
     }
 
@@ -236,6 +231,7 @@ impl RunArgs {
             absent,
             map: self.map.clone().map(|map| map.0),
             stepwise: self.stepwise,
+            lonely_messages: false,
         }
     }
 
@@ -379,8 +375,37 @@ pub fn load_machine(name: &str, hash: bool) -> Result<(Machine, Option<Input>), 
     Ok((machine, input))
 }
 
+/// Timelines that go into files.
+pub struct Drawing;
+
+impl Drawing {
+    /// Starts the timeline of `prepared` that will be the file `path`, if one is wanted.
+    pub fn start<'a>(
+        path: Option<&Path>,
+        prepared: &'a Prepared<'a>,
+    ) -> Result<Option<Timeline<'a, Picture>>, TraceError> {
+        let picture = path.map(Picture::create).transpose()?;
+        Ok(picture.map(|picture| Timeline::new(prepared, picture)))
+    }
+
+    /// Ends a timeline; the file appears.
+    pub fn finish(
+        timeline: Option<Timeline<'_, Picture>>,
+        path: Option<&Path>,
+    ) -> Result<(), TraceError> {
+        let (Some(timeline), Some(path)) = (timeline, path) else {
+            return Ok(());
+        };
+        let written = timeline.finish().and_then(Picture::finish);
+        let file = written.map_err(|source| TraceError::io(path.to_owned(), "write", source))?;
+        file.commit()
+    }
+}
+
 /// A timeline's file, compressed if its name says so.
-enum Picture {
+pub struct Picture(Form);
+
+enum Form {
     Plain(io::BufWriter<NewFile>),
     Compressed(Compressor<io::BufWriter<NewFile>>),
 }
@@ -388,19 +413,18 @@ enum Picture {
 impl Picture {
     fn create(path: &Path) -> Result<Self, TraceError> {
         let file = io::BufWriter::new(NewFile::create(path)?);
-        Ok(
-            match path.extension().is_some_and(|ending| ending == "gz") {
-                true => Self::Compressed(Compressor::new(file)),
-                false => Self::Plain(file),
-            },
-        )
+        let compressed = path.extension().is_some_and(|ending| ending == "gz");
+        Ok(Self(match compressed {
+            true => Form::Compressed(Compressor::new(file)),
+            false => Form::Plain(file),
+        }))
     }
 
     /// Everything written, not yet under its name.
     fn finish(self) -> io::Result<NewFile> {
-        let file = match self {
-            Self::Plain(file) => file,
-            Self::Compressed(compressor) => compressor.finish()?,
+        let file = match self.0 {
+            Form::Plain(file) => file,
+            Form::Compressed(compressor) => compressor.finish()?,
         };
         file.into_inner().map_err(io::IntoInnerError::into_error)
     }
@@ -408,15 +432,15 @@ impl Picture {
 
 impl Write for Picture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(file) => file.write(bytes),
-            Self::Compressed(compressor) => compressor.write(bytes),
+        match &mut self.0 {
+            Form::Plain(file) => file.write(bytes),
+            Form::Compressed(compressor) => compressor.write(bytes),
         }
     }
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(file) => file.flush(),
-            Self::Compressed(compressor) => compressor.flush(),
+        match &mut self.0 {
+            Form::Plain(file) => file.flush(),
+            Form::Compressed(compressor) => compressor.flush(),
         }
     }
 }

@@ -34,6 +34,8 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
         to,
         amount,
         after: 0,
+        arrived: 0,
+        heard: 0,
     })
 }
 

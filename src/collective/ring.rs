@@ -71,6 +71,8 @@ fn send(stage: &Stage, seat: Seat, i: u32, count: u32, first_after: Option<u32>)
         to: (seat.index + 1) % seat.size,
         amount: stage.buffer.part(seat.size),
         after: first_after.map_or(0, |first| first + i),
+        arrived: 0,
+        heard: 0,
     })
 }
 

@@ -3,77 +3,16 @@
 //! Time never runs backward, so an event lies in the bucket of the highest bit in which its instant
 //! differs from the last one taken; each event moves down at most 64 buckets, in practice two or
 //! three, whatever is pending. Events of one instant keep the order in which they were scheduled.
+//!
+//! An NPU's own delays may be gathered: those that end at one instant then come together, in their
+//! order, where the first of them was scheduled ([`Agenda::delay`]). That is how ASTRA-sim orders them.
 
+use super::event::{Class, Event};
 use crate::units::Time;
+use std::collections::VecDeque;
 
-/// Bits of an event that say which of its class it is.
-const PAYLOAD_BITS: u32 = 32;
-/// Bits of an event that say whose it is.
-const RANK_BITS: u32 = 29;
-
-/// What is due: a class, a rank and a payload in one word, so that numerical order is the order in
-/// which events of one instant are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Event(u64);
-
-/// Classes of events, in the order in which an instant handles them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Class {
-    /// A node of the rank is complete; the payload is the node.
-    Node,
-    /// A collective answered by closed form is complete; the payload is its run.
-    Run,
-    /// The network has injected the message of an op.
-    Injected,
-    /// The first byte of an op's message is at the receiver's port.
-    FirstByte,
-    /// The network has delivered the message of an op.
-    Delivered,
-    /// The delay of a node of the rank is over; the payload is the node.
-    Ready,
-    /// The rank's instance is released.
-    Release,
-}
-
-impl Class {
-    const ALL: [Self; 7] = [
-        Self::Node,
-        Self::Run,
-        Self::Injected,
-        Self::FirstByte,
-        Self::Delivered,
-        Self::Ready,
-        Self::Release,
-    ];
-}
-
-impl Event {
-    #[inline]
-    pub fn new(class: Class, rank: u32, payload: u32) -> Self {
-        debug_assert!(
-            rank < 1 << RANK_BITS,
-            "ranks are bounded by the machine's size"
-        );
-        let class = (class as u64) << (PAYLOAD_BITS + RANK_BITS);
-        Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
-    }
-
-    #[inline]
-    pub fn class(self) -> Class {
-        Class::ALL[(self.0 >> (PAYLOAD_BITS + RANK_BITS)) as usize]
-    }
-
-    #[inline]
-    pub fn rank(self) -> u32 {
-        (self.0 >> PAYLOAD_BITS) as u32 & ((1 << RANK_BITS) - 1)
-    }
-
-    #[inline]
-    pub fn payload(self) -> u32 {
-        self.0 as u32
-    }
-}
+/// In place of a number of a gathered delay: there is none.
+const NONE: u32 = u32::MAX;
 
 /// Pending events.
 #[derive(Debug)]
@@ -86,6 +25,28 @@ pub(super) struct Agenda {
     last: Time,
     /// Kept for its allocation.
     spill: Vec<(Time, Event)>,
+    /// The gatherings of each NPU that are pending, by instant.
+    pending: Vec<VecDeque<(Time, u32)>>,
+    gatherings: Vec<Gathering>,
+    free_gatherings: Vec<u32>,
+    delays: Vec<Delay>,
+    free_delays: Vec<u32>,
+}
+
+/// Delays of one NPU that end at one instant.
+#[derive(Clone, Copy, Debug)]
+struct Gathering {
+    first: u32,
+    last: u32,
+}
+
+/// A delay that ends with others.
+#[derive(Clone, Copy, Debug)]
+struct Delay {
+    event: Event,
+    /// What the event needs to know besides.
+    detail: u32,
+    next: u32,
 }
 
 impl Default for Agenda {
@@ -95,6 +56,11 @@ impl Default for Agenda {
             filled: 0,
             last: Time::ZERO,
             spill: Vec::new(),
+            pending: Vec::new(),
+            gatherings: Vec::new(),
+            free_gatherings: Vec::new(),
+            delays: Vec::new(),
+            free_delays: Vec::new(),
         }
     }
 }
@@ -109,6 +75,90 @@ impl Agenda {
         if bucket > 0 {
             self.filled |= 1 << (bucket - 1);
         }
+    }
+
+    /// Adds an event that ends a delay of `npu` at `at`: together with the others that do, if any is
+    /// pending or being taken, and otherwise as a [`Class::Alarm`].
+    #[inline]
+    pub fn delay(&mut self, npu: u32, at: Time, event: Event, detail: u32) {
+        let delay = Delay {
+            event,
+            detail,
+            next: NONE,
+        };
+        let number = match self.free_delays.pop() {
+            Some(number) => {
+                self.delays[number as usize] = delay;
+                number
+            }
+            None => {
+                self.delays.push(delay);
+                self.delays.len() as u32 - 1
+            }
+        };
+        if npu as usize >= self.pending.len() {
+            self.pending.resize_with(npu as usize + 1, VecDeque::new);
+        }
+        // New delays mostly end last, or with the last.
+        let pending = &mut self.pending[npu as usize];
+        let place = match pending.back() {
+            Some(&(last, _)) if last > at => pending.partition_point(|&(end, _)| end <= at),
+            _ => pending.len(),
+        };
+        if let Some(&(_, gathering)) = place
+            .checked_sub(1)
+            .map(|i| &pending[i])
+            .filter(|g| g.0 == at)
+        {
+            let gathering = &mut self.gatherings[gathering as usize];
+            match gathering.first {
+                NONE => gathering.first = number,
+                _ => self.delays[gathering.last as usize].next = number,
+            }
+            gathering.last = number;
+            return;
+        }
+        let new = Gathering {
+            first: number,
+            last: number,
+        };
+        let gathering = match self.free_gatherings.pop() {
+            Some(gathering) => {
+                self.gatherings[gathering as usize] = new;
+                gathering
+            }
+            None => {
+                self.gatherings.push(new);
+                self.gatherings.len() as u32 - 1
+            }
+        };
+        pending.insert(place, (at, gathering));
+        self.push(at, Event::new(Class::Alarm, npu, gathering));
+    }
+
+    /// The next delay of a gathering that is due, with its detail. After the last the gathering is
+    /// closed: a delay that ends at this instant after all begins another.
+    #[inline]
+    pub fn next_delay(&mut self, npu: u32, gathering: u32) -> Option<(Event, u32)> {
+        let number = self.gatherings[gathering as usize].first;
+        if number == NONE {
+            let first = self.pending[npu as usize].pop_front();
+            debug_assert_eq!(
+                first.map(|(_, g)| g),
+                Some(gathering),
+                "the earliest is due"
+            );
+            self.free_gatherings.push(gathering);
+            return None;
+        }
+        let Delay {
+            event,
+            detail,
+            next,
+        } = self.delays[number as usize];
+        self.gatherings[gathering as usize].first = next;
+        self.free_delays.push(number);
+        Some((event, detail))
     }
 
     /// The instant of the next events, `None` when nothing is pending.
@@ -165,15 +215,45 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn words_hold_class_rank_and_payload() {
-        for class in Class::ALL {
-            let event = Event::new(class, (1 << RANK_BITS) - 1, u32::MAX);
-            assert_eq!(event.class(), class);
-            assert_eq!(event.rank(), (1 << RANK_BITS) - 1);
-            assert_eq!(event.payload(), u32::MAX);
+    fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
+        let mut agenda = Agenda::default();
+        let event = |payload| Event::new(Class::Node, 0, payload);
+        // At 5: NPU 1's gathering, then a message, then NPU 0's; what NPU 1 adds later joins its own.
+        agenda.delay(1, Time(5), event(10), 7);
+        agenda.push(Time(5), event(20));
+        agenda.delay(0, Time(5), event(30), 0);
+        agenda.delay(1, Time(9), event(40), 0);
+        agenda.delay(1, Time(3), event(50), 0);
+        agenda.delay(1, Time(5), event(11), 8);
+        let mut order = Vec::new();
+        let mut batch = Vec::new();
+        while agenda.next_time().is_some() {
+            agenda.take(&mut batch);
+            for event in batch.clone() {
+                if event.class() != Class::Alarm {
+                    order.push((event.payload(), 0));
+                    continue;
+                }
+                while let Some((delayed, detail)) = agenda.next_delay(event.rank(), event.payload())
+                {
+                    order.push((delayed.payload(), detail));
+                    // A delay of no length, made while the gathering is taken, joins it.
+                    if delayed.payload() == 10 {
+                        agenda.delay(1, Time(5), Event::new(Class::Node, 0, 12), 0);
+                    }
+                }
+            }
         }
-        let earlier = Event::new(Class::Node, 9, 9);
-        assert!(earlier < Event::new(Class::Run, 0, 0));
+        let expected = [
+            (50, 0),
+            (10, 7),
+            (11, 8),
+            (12, 0),
+            (20, 0),
+            (30, 0),
+            (40, 0),
+        ];
+        assert_eq!(order, expected);
     }
 
     proptest! {

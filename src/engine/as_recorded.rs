@@ -3,18 +3,20 @@
 //! No network takes part. The part of a member *begins* when all that it waits for have started, and
 //! ends its own duration later. See [`Comm`](super::Comm) for whom that is.
 
-use super::agenda::{Class, Event};
 use super::collective_run::Run;
+use super::event::{Class, Event};
 use super::plan::{GroupPlan, NONE};
 use super::{Comm, Engine};
+use crate::collective::Manner;
 use crate::ids::{NodeIndex, Rank};
+use crate::network::Network;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
 /// How a collective's waiting is told: the sum over members, and who caused most of it and how much.
 pub(super) type Waiting = (Span, Option<(Rank, Span)>);
 
-impl<O: Observer> Engine<'_, O> {
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Whether a collective node waits for no other member, nor for its turn among them: it never
     /// holds its lane for anybody, so no circle of waits can go through it.
     #[inline(never)]
@@ -133,7 +135,7 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     /// How long the members of a run that lasted as recorded waited, and for whom most.
-    pub(super) fn waiting_as_recorded(&self, run: &Run, group: &GroupPlan) -> Waiting {
+    pub(super) fn waiting_as_recorded(&self, run: &Run<M::Stage>, group: &GroupPlan) -> Waiting {
         let root = root_of(group, run.sequence).filter(|&root| run.nodes[root as usize] != NONE);
         let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
         for (member, &node) in run.nodes.iter().enumerate() {

@@ -1,23 +1,27 @@
-//! A collective in flight, message by message: every member's program and how far it is.
+//! A collective in flight, message by message: its chunks, and how far each is at each member.
 
 use super::as_recorded::Waiting;
 use super::plan::{GroupPlan, NONE};
-use crate::collective::{Seat, Stage, stages};
-use crate::ids::{NodeIndex, Npu, Rank};
-use crate::network::{Message, Network, Ports, Schedule};
-use crate::topology::Topology;
+use crate::collective::{Manner, Request, Seat};
+use crate::ids::{NodeIndex, Rank};
+use crate::network::Ports;
 use crate::units::{Span, Time};
+use std::collections::BTreeMap;
 
-/// Bits of a message's order for its sender; there are at most twice 22 stages.
-const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
+/// A chunk has not begun any stage at a member.
+pub(super) const OUTSIDE: u16 = u16::MAX;
 
 /// One collective of one group, from its first arrival to its last completion.
-#[derive(Debug, Default)]
-pub(super) struct Run {
+#[derive(Debug)]
+pub(super) struct Run<S> {
     /// Index among the plan's groups.
     pub group: u32,
     /// The how-manieth collective of the group.
     pub sequence: u32,
+    /// What is carried out.
+    pub request: Option<Request>,
+    /// The root's position.
+    pub root: u32,
     /// The node of each member, [`NONE`] before it arrives and for absent members.
     pub nodes: Vec<u32>,
     /// When each member arrived.
@@ -30,7 +34,9 @@ pub(super) struct Run {
     pub last: Time,
     /// Members that arrived at this instant.
     pub fresh: Vec<u32>,
-    pub stages: Vec<Stage>,
+    /// The stages of every chunk.
+    pub stages: Vec<S>,
+    pub chunks: u32,
     /// Where it lasts as recorded: when each member's part began, [`Time::END`] before.
     pub begins: Vec<Time>,
     /// When the last of them ends.
@@ -41,33 +47,71 @@ pub(super) struct Run {
     pub progress: Option<Progress>,
 }
 
-/// How far each position is.
-#[derive(Debug)]
-pub(super) struct Progress {
-    ports: Ports,
-    /// The stage that each position is in; the number of stages when it is done, [`NONE`] before it
-    /// arrives.
-    stage: Vec<u32>,
-    /// The next step of each position in its stage.
-    step: Vec<u32>,
+/// How far a chunk is at a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    /// The stage that it is in; the number of stages when it is done, [`OUTSIDE`] before the first.
+    pub stage: u16,
+    /// Whether it has been admitted to its stage.
+    pub begun: bool,
     /// Whether a message whose leaving matters, the last of the stage or any paced one, has yet to
     /// leave.
-    leaving: Vec<bool>,
-    /// Messages received, by position and stage.
-    received: Vec<u32>,
-    /// Positions that are done.
-    pub done: u32,
+    pub leaving: bool,
+    /// Steps taken in its stage.
+    pub taken: u32,
+    /// Messages that have arrived and been listened to.
+    pub arrived: u32,
+    /// Credits, those that steps have used included.
+    pub credits: u32,
+}
+
+/// How far each chunk is at each position.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub ports: Ports,
+    /// By chunk and then position.
+    pub cells: Vec<Cell>,
+    /// What tells a passage through a stage from others ([`Manner::turn`]), by cell and stage.
+    pub turns: Vec<u16>,
+    /// Messages that were there before their receiver was in their stage, by cell and stage.
+    pub waiting: Vec<u32>,
+    /// Messages, and askings for one, that their cell was in the stage for but not yet ready: by cell,
+    /// stage, the number of steps it must have taken, and whether it is an asking.
+    pub early: BTreeMap<(u32, u16, u32, bool), u32>,
+    /// Chunks that are done, by position.
+    pub done: Vec<u32>,
+    /// Positions of which all chunks are done.
+    pub ended: u32,
 }
 
 /// What the op of a message in flight needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
-    /// A step of a collective.
+    /// A step of a collective, between two cells.
     Step {
         run: u32,
         from: u32,
         to: u32,
-        stage: u32,
+        stage: u16,
+        /// Steps that the receiver must have taken to listen.
+        heard: u32,
+    },
+    /// A member asks another for the message that is step `step` of its stage.
+    Asking {
+        run: u32,
+        from: u32,
+        to: u32,
+        stage: u16,
+        step: u32,
+    },
+    /// A message that is a part of the script of its sender's cell.
+    Scripted {
+        run: u32,
+        from: u32,
+        to: u32,
+        part: u32,
+        /// By which the receiver knows it.
+        label: u32,
     },
     /// A message between two ranks. `sender` is [`NONE`] when it has no trace.
     Send {
@@ -76,6 +120,8 @@ pub(super) enum Op {
         node: u32,
         ports: Ports,
     },
+    /// The receiver of a message between two ranks asks for it: its instance and node.
+    AskingRank { pair: u32, receiver: u32, node: u32 },
 }
 
 /// Ops of messages in flight, in slots that are used again.
@@ -90,6 +136,12 @@ impl Ops {
     #[inline]
     pub fn insert(&mut self, op: Op) -> u32 {
         self.inserted += 1;
+        self.reserve(op)
+    }
+
+    /// As [`Self::insert`], for what is no message.
+    #[inline]
+    pub fn reserve(&mut self, op: Op) -> u32 {
         match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = op;
@@ -119,12 +171,43 @@ impl Ops {
     }
 }
 
-impl Run {
+impl<S> Default for Run<S> {
+    fn default() -> Self {
+        Self {
+            group: 0,
+            sequence: 0,
+            request: None,
+            root: 0,
+            nodes: Vec::new(),
+            starts: Vec::new(),
+            arrived: 0,
+            first: Time::ZERO,
+            last: Time::ZERO,
+            fresh: Vec::new(),
+            stages: Vec::new(),
+            chunks: 0,
+            begins: Vec::new(),
+            over: Time::ZERO,
+            transfer: Span::ZERO,
+            progress: None,
+        }
+    }
+}
+
+impl<S: Copy> Run<S> {
     /// Makes a used run ready for another collective.
-    pub fn reset(&mut self, group: u32, sequence: u32, plan: &GroupPlan) {
+    pub fn reset<M: Manner<Stage = S>>(
+        &mut self,
+        group: u32,
+        sequence: u32,
+        request: Request,
+        root: u32,
+        plan: &GroupPlan,
+        manner: &M,
+    ) {
         let members = plan.members.len();
-        self.group = group;
-        self.sequence = sequence;
+        (self.group, self.sequence) = (group, sequence);
+        (self.request, self.root) = (Some(request), root);
         self.nodes.clear();
         self.nodes.resize(members, NONE);
         self.starts.clear();
@@ -134,8 +217,7 @@ impl Run {
         self.progress = None;
         self.begins.clear();
         (self.over, self.transfer) = (Time::ZERO, Span::ZERO);
-        let call = &plan.calls[sequence as usize];
-        stages(call.kind, &plan.extent, call.buffer, &mut self.stages);
+        self.chunks = manner.stages(&request, &plan.extent, &mut self.stages);
     }
 
     /// Member `member` arrives with its node.
@@ -147,7 +229,6 @@ impl Run {
         self.arrived += 1;
         self.nodes[member as usize] = node.0;
         self.starts[member as usize] = now;
-        self.fresh.push(member);
     }
 
     /// The rank with a trace that started last; of several the lowest.
@@ -167,120 +248,71 @@ impl Run {
         (waited, late)
     }
 
-    /// Begins to go message by message. Every member has a port in each of the group's `phases`.
-    pub fn begin(&mut self, phases: u32, network: &mut impl Network) {
+    /// Begins to go message by message through `ports`.
+    pub fn begin(&mut self, ports: Ports) {
         let members = self.nodes.len();
+        let cells = members * self.chunks as usize;
+        let outside = Cell {
+            stage: OUTSIDE,
+            begun: false,
+            leaving: false,
+            taken: 0,
+            arrived: 0,
+            credits: 0,
+        };
         self.progress = Some(Progress {
-            ports: network.open(members as u32 * phases),
-            stage: vec![NONE; members],
-            step: vec![0; members],
-            leaving: vec![false; members],
-            received: vec![0; members * self.stages.len()],
-            done: 0,
+            ports,
+            cells: vec![outside; cells],
+            turns: vec![0; cells * self.stages.len()],
+            waiting: vec![0; cells * self.stages.len()],
+            early: BTreeMap::new(),
+            done: vec![0; members],
+            ended: 0,
         });
     }
 
-    /// The ports, once nobody needs them any more.
-    pub fn take_ports(&mut self) -> Option<Ports> {
-        self.progress.take().map(|progress| progress.ports)
+    /// The position of a cell.
+    #[inline]
+    pub fn position(&self, cell: u32) -> u32 {
+        match self.chunks {
+            1 => cell,
+            _ => cell % self.nodes.len() as u32,
+        }
+    }
+
+    /// The stage in which a cell is, its turn in it and the seat there; no seat where its member has no
+    /// part, nothing when it is done or outside.
+    #[inline]
+    pub fn place<M: Manner<Stage = S>>(
+        &self,
+        cell: u32,
+        plan: &GroupPlan,
+        manner: &M,
+    ) -> Option<(S, u16, Option<Seat>)> {
+        let progress = self.progress.as_ref()?;
+        let number = progress.cells[cell as usize].stage;
+        let stage = *self.stages.get(number as usize)?;
+        let turn = progress.turns[cell as usize * self.stages.len() + number as usize];
+        let seat = manner.seat(&plan.extent, &stage, self.position(cell), self.root);
+        Some((stage, turn, seat))
     }
 }
 
 impl Progress {
-    /// The member at `position` starts its program.
-    pub fn start(&mut self, position: u32) {
-        debug_assert_eq!(self.stage[position as usize], NONE, "a member starts once");
-        self.stage[position as usize] = 0;
+    /// Remembers a message or an asking that `cell` is not ready for.
+    pub fn keep(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) {
+        *self.early.entry((cell, stage, taken, asking)).or_insert(0) += 1;
     }
 
-    /// A message of `stage` has reached `position`. Returns whether the member waits in that stage.
-    pub fn receive(&mut self, position: u32, stage: u32, stages: usize) -> bool {
-        self.received[position as usize * stages + stage as usize] += 1;
-        self.stage[position as usize] == stage
-    }
-
-    /// The message that was waited for has left `position`.
-    pub fn left(&mut self, position: u32) {
-        self.leaving[position as usize] = false;
-    }
-}
-
-/// Where a run's messages go.
-pub(super) struct Wires<'a, N, A> {
-    pub network: &'a mut N,
-    pub agenda: &'a mut A,
-    pub ops: &'a mut Ops,
-    pub topology: &'a Topology,
-}
-
-impl Run {
-    /// Has the member at `position` do all that it can do `now`. Returns whether that ended its part.
-    pub fn advance<N: Network, A: Schedule>(
-        &mut self,
-        id: u32,
-        now: Time,
-        position: u32,
-        plan: &GroupPlan,
-        wires: &mut Wires<'_, N, A>,
-    ) -> bool {
-        let Some(progress) = &mut self.progress else {
-            return false;
-        };
-        let p = position as usize;
-        let root = plan.calls[self.sequence as usize].root;
-        while let Some(stage) = self.stages.get(progress.stage[p] as usize) {
-            let number = progress.stage[p];
-            if let Some(seat) = Seat::new(&plan.extent, stage, position, root) {
-                let phase = &plan.extent.phases[stage.phase];
-                let (algorithm, common) = plan.phases[stage.phase];
-                let first_port = stage.phase as u32 * plan.extent.size();
-                let received = progress.received[p * self.stages.len() + number as usize];
-                let mut next = algorithm.step(stage, seat, progress.step[p]);
-                // Where a member may send to all others at once, the next message waits until the
-                // port is free, so that a group of n holds n messages and not n².
-                let paced = !algorithm.has_sole_senders();
-                while let Some(step) = next.filter(|step| step.after <= received) {
-                    if paced && progress.leaving[p] {
-                        break;
-                    }
-                    progress.step[p] += 1;
-                    next = algorithm.step(stage, seat, progress.step[p]);
-                    let to = phase.position(position, step.to);
-                    let (a, b): (Npu, Npu) = (plan.extent.npus[p], plan.extent.npus[to as usize]);
-                    let path = common.or_else(|| wires.topology.path(a, b));
-                    let op = wires.ops.insert(Op::Step {
-                        run: id,
-                        from: position,
-                        to,
-                        stage: number,
-                    });
-                    progress.leaving[p] = paced || next.is_none();
-                    wires.network.submit(
-                        now,
-                        &Message {
-                            op,
-                            from: progress.ports.port(first_port + position),
-                            to: progress.ports.port(first_port + to),
-                            path: path.expect("members of a line sit on different NPUs"),
-                            amount: step.amount,
-                            tell_injected: progress.leaving[p],
-                            sole_sender: algorithm.has_sole_senders(),
-                            order: number << POSITION_BITS | position,
-                        },
-                        wires.agenda,
-                    );
-                }
-                let waits = next.is_some()
-                    || progress.leaving[p]
-                    || received < algorithm.receives(stage, seat);
-                if waits {
-                    return false;
-                }
-            }
-            progress.stage[p] += 1;
-            progress.step[p] = 0;
+    /// How many messages or askings were kept for `cell` until it had taken `taken` steps.
+    #[inline]
+    pub fn kept(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) -> u32 {
+        match self.early.is_empty() {
+            true => 0,
+            false => self
+                .early
+                .remove(&(cell, stage, taken, asking))
+                .unwrap_or(0),
         }
-        progress.done += 1;
-        true
     }
 }

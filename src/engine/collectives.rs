@@ -1,16 +1,17 @@
 //! Collectives in the loop: from the arrival of their members to the completion of the last.
 
-use super::agenda::{Class, Event};
-use super::collective_run::{Run, Wires};
-use super::plan::{GroupPlan, NONE, Slot};
+use super::collective_run::Run;
+use super::event::{Class, Event};
+use super::in_order::Disagreement;
+use super::plan::{NONE, Slot};
 use super::{Comm, Engine};
-use crate::collective;
+use crate::collective::{Manner, Request};
 use crate::ids::NodeIndex;
 use crate::network::Network;
 use crate::report::{CollectiveRecord, Observer};
 use crate::units::{Span, Time};
 
-impl<O: Observer> Engine<'_, O> {
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// The group slot behind a collective node, and its sequence in the group.
     #[inline]
     pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (Slot, u32) {
@@ -26,25 +27,165 @@ impl<O: Observer> Engine<'_, O> {
 
     /// A member has its lane and joins its collective.
     pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let (slot, sequence) = self.call_of(instance, node);
-        let run = self.turns[slot.group as usize].run_of[sequence as usize];
+        let (slot, mut sequence) = self.call_of(instance, node);
+        let turns = &mut self.turns[slot.group as usize];
+        if M::IN_ORDER {
+            sequence = turns.issued(slot.member);
+        }
+        let run = turns.run_of[sequence as usize];
         let run = if run == NONE {
             let run = self.free_runs.pop().unwrap_or_else(|| {
                 self.runs.push(Run::default());
                 self.runs.len() as u32 - 1
             });
+            let (request, root) = self.request(instance, node, slot, sequence);
             let group = &self.plan.groups[slot.group as usize];
-            self.runs[run as usize].reset(slot.group, sequence, group);
+            let (of, manner) = (&mut self.runs[run as usize], &*self.manner);
+            of.reset(slot.group, sequence, request, root, group, manner);
             self.turns[slot.group as usize].run_of[sequence as usize] = run;
             run
         } else {
+            if M::IN_ORDER {
+                self.check_alike(instance, node, slot, run);
+            }
             run
         };
-        let state = &mut self.runs[run as usize];
-        if state.fresh.is_empty() {
-            self.arrivals.push(run);
+        self.runs[run as usize].arrive(now, slot.member, node);
+        if M::IN_ORDER && !self.may_be_closed(run) {
+            self.enroll(now, run, slot.member);
+            return;
         }
-        state.arrive(now, slot.member, node);
+        let state = &mut self.runs[run as usize];
+        match (state.fresh.is_empty(), M::IN_ORDER) {
+            (true, true) => self.agenda.push(now, Event::new(Class::Settle, 0, run)),
+            (true, false) => self.arrivals.push(run),
+            (false, _) => {}
+        }
+        state.fresh.push(slot.member);
+    }
+
+    /// What a collective node asks for, and its root's position.
+    fn request(&self, instance: u32, node: NodeIndex, slot: Slot, sequence: u32) -> (Request, u32) {
+        let graph = self.instances[instance as usize].graph;
+        let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
+        let group = &self.plan.groups[slot.group as usize];
+        let request = |buffer| Request {
+            node: graph.id(node),
+            kind,
+            bytes,
+            buffer,
+        };
+        match group.calls.get(sequence as usize) {
+            Some(call) => (request(call.buffer), call.root),
+            // Matched in the order of issue, a call is what its first member says it is.
+            None => {
+                let buffer = kind.buffer(bytes, group.members.len() as u32);
+                (request(buffer.unwrap_or(u64::MAX)), 0)
+            }
+        }
+    }
+
+    /// Remembers the first member whose collective is another than that of the member before it.
+    fn check_alike(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
+        let graph = self.instances[instance as usize].graph;
+        let of = &self.runs[run as usize];
+        let same = of.request.is_some_and(|request| {
+            request.kind == graph.call(node).kind && request.bytes == graph.bytes(node)
+        });
+        if same || self.disagreement.is_some() {
+            return;
+        }
+        let group = &self.plan.groups[slot.group as usize];
+        let other = of.nodes.iter().position(|&other| other != NONE);
+        let other = other.expect("a run has a member");
+        let other = (group.members[other], NodeIndex(of.nodes[other]));
+        self.disagreement = Some(Disagreement {
+            group: slot.group,
+            sequence: of.sequence,
+            own: (instance, node),
+            other,
+        });
+    }
+
+    /// Where everything happens in order: whether a run may yet be answered by closed form. One that may not
+    /// goes on at once, because who comes first at an instant may matter.
+    fn may_be_closed(&mut self, id: u32) -> bool {
+        !self.stepwise
+            && self.runs[id as usize].progress.is_none()
+            && self.closed_form(id).is_some()
+    }
+
+    /// Where everything happens in order: members arrived at this instant. If all did, they may be answered
+    /// together; otherwise each goes on by itself, in the order in which they arrived.
+    pub(super) fn settle_in_order(&mut self, now: Time, id: u32) {
+        let run = &mut self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        let fresh = std::mem::take(&mut run.fresh);
+        let all = run.arrived == group.present && run.first == now;
+        if all && let Some(span) = self.closed_form(id) {
+            self.begin_all(now, id);
+            self.outcome.closed += 1;
+            let event = Event::new(Class::Run, 0, id);
+            self.agenda.push(now + span, event);
+        } else {
+            for &member in &fresh {
+                self.enroll(now, id, member);
+            }
+        }
+    }
+
+    /// Tells the observer that all members of a collective are there.
+    fn begin_all(&mut self, now: Time, id: u32) {
+        let run = &self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        for (rank, &node) in group.members.iter().zip(&run.nodes) {
+            let instance = self.plan.instance_of[rank.index()];
+            if instance != NONE {
+                self.observer.began(now, instance, NodeIndex(node));
+            }
+        }
+    }
+
+    /// How long a run takes whose members all start together, where it is proved. Found once for all that
+    /// are alike.
+    fn closed_form(&mut self, id: u32) -> Option<Span> {
+        let run = &self.runs[id as usize];
+        let request = run.request?;
+        if run
+            .stages
+            .iter()
+            .any(|stage| self.manner.is_scripted(stage))
+        {
+            return None;
+        }
+        let key = (run.group, request.kind, request.bytes, run.root);
+        if let Some(known) = self.closed_forms.get(&key) {
+            return *known;
+        }
+        let group = &self.plan.groups[run.group as usize];
+        let network = &self.network;
+        let cost = |ends, amount| network.uncontended(ends, amount);
+        let (stages, paths) = (&run.stages, &group.paths);
+        let span = self
+            .manner
+            .closed_form(stages, run.chunks, &group.extent, paths, &cost);
+        self.closed_forms.insert(key, span);
+        span
+    }
+
+    /// A member's chunks wait for their first stage, or begin it.
+    fn enroll(&mut self, now: Time, id: u32, member: u32) {
+        let run = &mut self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        let position = group.extent.position_of[member as usize];
+        if run.progress.is_none() {
+            run.begin(self.network.open(0));
+            self.outcome.stepwise += 1;
+        }
+        if run.arrived == group.present && run.fresh.is_empty() {
+            self.begin_all(now, id);
+        }
+        self.enroll_at(now, id, position);
     }
 
     /// No event is left at `now`: collectives with new arrivals go on.
@@ -70,26 +211,25 @@ impl<O: Observer> Engine<'_, O> {
         let group = &self.plan.groups[run.group as usize];
         let all = run.arrived == group.present;
         if all {
-            for (rank, &node) in group.members.iter().zip(&run.nodes) {
-                let instance = self.plan.instance_of[rank.index()];
-                if instance != NONE {
-                    self.observer.began(now, instance, NodeIndex(node));
-                }
-            }
+            self.begin_all(now, id);
         }
+        let run = &self.runs[id as usize];
         if all
             && run.first == now
             && !self.stepwise
-            && let Some(span) = closed_form(run, group)
+            && let Some(span) = self.closed_form(id)
         {
-            run.fresh.clear();
+            self.runs[id as usize].fresh.clear();
             self.outcome.closed += 1;
             let event = Event::new(Class::Run, 0, id);
             self.agenda.push(now + span, event);
             return;
         }
+        let run = &mut self.runs[id as usize];
         if run.progress.is_none() {
-            run.begin(group.extent.phases.len() as u32, &mut self.network);
+            // Every member has a port in each phase.
+            let ports = group.extent.size() * group.extent.phases.len() as u32;
+            run.begin(self.network.open(ports));
             self.outcome.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.fresh);
@@ -104,46 +244,13 @@ impl<O: Observer> Engine<'_, O> {
         }
         fresh.sort_unstable();
         for &position in &fresh {
-            if let Some(progress) = &mut self.runs[id as usize].progress {
-                progress.start(position);
-            }
+            self.enroll_at(now, id, position);
         }
         for &position in &fresh {
             self.advance(now, id, position);
         }
         fresh.clear();
         self.runs[id as usize].fresh = fresh;
-    }
-
-    /// Lets the member at `position` go on, and ends its part or the run when that was the last.
-    pub(super) fn advance(&mut self, now: Time, id: u32, position: u32) {
-        let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        let mut wires = Wires {
-            network: &mut self.network,
-            agenda: &mut self.agenda,
-            ops: &mut self.ops,
-            topology: self.topology,
-        };
-        let ended = run.advance(id, now, position, group, &mut wires);
-        if !ended {
-            return;
-        }
-        let member = group.extent.member_at[position as usize];
-        let rank = group.members[member as usize];
-        let instance = self.plan.instance_of[rank.index()];
-        if instance != NONE {
-            let node = run.nodes[member as usize];
-            self.agenda
-                .push(now, Event::new(Class::Node, instance, node));
-        }
-        let done = run.progress.as_ref().map_or(0, |progress| progress.done);
-        if done == group.extent.size() {
-            if let Some(ports) = run.take_ports() {
-                self.network.close(ports);
-            }
-            self.record(now, id, true);
-        }
     }
 
     /// A collective answered by closed form is over, for all members alike; or one that lasted as
@@ -153,13 +260,12 @@ impl<O: Observer> Engine<'_, O> {
             self.record(now, id, false);
             return;
         }
-        let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = &self.plan.groups[self.runs[id as usize].group as usize];
         for (member, rank) in group.members.iter().enumerate() {
             let instance = self.plan.instance_of[rank.index()];
             if instance != NONE {
-                let event = Event::new(Class::Node, instance, run.nodes[member]);
-                self.agenda.push(now, event);
+                let node = self.runs[id as usize].nodes[member];
+                self.end_node(now, instance, NodeIndex(node));
             }
         }
         self.record(now, id, false);
@@ -169,15 +275,15 @@ impl<O: Observer> Engine<'_, O> {
     pub(super) fn record(&mut self, now: Time, id: u32, stepwise: bool) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let call = &group.calls[run.sequence as usize];
+        let request = run.request.expect("a run carries something out");
         let (waited, waited_for) = match self.comm {
             Comm::Model => run.waiting(group),
             _ => self.waiting_as_recorded(run, group),
         };
         self.observer.collective(&CollectiveRecord {
             group: run.group,
-            kind: call.kind,
-            buffer: call.buffer,
+            kind: request.kind,
+            buffer: request.buffer,
             last_start: run.last,
             end: now,
             transfer: match self.comm {
@@ -191,14 +297,4 @@ impl<O: Observer> Engine<'_, O> {
         self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;
         self.free_runs.push(id);
     }
-}
-
-/// The time of a run whose members all start together, where it is proved.
-fn closed_form(run: &Run, group: &GroupPlan) -> Option<Span> {
-    run.stages.iter().try_fold(Span::ZERO, |sum, stage| {
-        let (algorithm, path) = group.phases[stage.phase];
-        let n = group.extent.phases[stage.phase].size;
-        let span = collective::closed_form(algorithm, stage, n, &path?)?;
-        Some(sum + span)
-    })
 }

@@ -253,8 +253,46 @@ impl Half {
     }
 }
 
-/// Matches the k-th send from one rank to another with a tag and the k-th such receive.
-pub(super) fn messages(plan: &mut Plan, workload: &Workload) -> Result<(), Refusal> {
+/// Numbers the channels of messages that nothing tells apart: the ends, the tag and the size. Refuses a
+/// channel with more halves of one kind than of the other, unless `lonely`.
+pub(super) fn channels(plan: &mut Plan, workload: &Workload, lonely: bool) -> Result<(), Refusal> {
+    let mut halves = halves(plan, workload);
+    let bytes = |half: &Half| {
+        let (graph, node) = node_of(workload, half);
+        graph.bytes(node)
+    };
+    halves.sort_by_cached_key(|half| (half.key(), bytes(half), half.receive));
+    let mut rest = &halves[..];
+    let mut before = None;
+    while let Some(head) = rest.first() {
+        let key = (head.key(), bytes(head));
+        let askings = match (before == Some(head.key()), plan.askings.last()) {
+            (true, Some(&first)) => first,
+            _ => plan.pairs,
+        };
+        plan.askings.push(askings);
+        before = Some(head.key());
+        let count = rest
+            .iter()
+            .take_while(|half| (half.key(), bytes(half)) == key);
+        let (same, others) = rest.split_at(count.count());
+        rest = others;
+        let sends = same.iter().take_while(|half| !half.receive).count();
+        let (sends, receives) = same.split_at(sends);
+        if sends.len() != receives.len() && !lonely {
+            let k = sends.len().min(receives.len());
+            return Err(unmatched(workload, sends, receives, k));
+        }
+        for half in same {
+            plan.instances[half.instance as usize].pairs[half.message as usize] = plan.pairs;
+        }
+        plan.pairs += 1;
+    }
+    Ok(())
+}
+
+/// All halves whose other end has a trace.
+fn halves(plan: &mut Plan, workload: &Workload) -> Vec<Half> {
     let mut halves = Vec::new();
     for (i, instance) in workload.instances().iter().enumerate() {
         let messages = workload.graph(instance).messages();
@@ -279,6 +317,12 @@ pub(super) fn messages(plan: &mut Plan, workload: &Workload) -> Result<(), Refus
             });
         }
     }
+    halves
+}
+
+/// Matches the k-th send from one rank to another with a tag and the k-th such receive.
+pub(super) fn messages(plan: &mut Plan, workload: &Workload) -> Result<(), Refusal> {
+    let mut halves = halves(plan, workload);
     // Stable, so halves of one kind stay in program order.
     halves.sort_by_key(|half| (half.key(), half.receive));
     let mut rest = &halves[..];

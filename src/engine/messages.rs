@@ -1,17 +1,33 @@
 //! Messages in the loop: sends, receives, and what the network says of them and of the steps of
 //! collectives.
 
-use super::agenda::{Class, Event};
 use super::collective_run::Op;
+use super::event::{Class, Event};
 use super::plan::NONE;
 use super::{Comm, Engine, Pair};
+use crate::collective::Manner;
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::{Message, Network, NetworkEvent, Notice};
 use crate::report::Observer;
 use crate::units::{Amount, Time};
+use std::collections::VecDeque;
 
-impl<O: Observer> Engine<'_, O> {
+/// Messages between two ranks that nothing tells apart, matched in the order in which their halves are
+/// issued.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    /// Messages that have arrived and that nobody has taken.
+    arrived: u32,
+    /// Receives that wait, as instance and node.
+    pub listening: VecDeque<(u32, u32)>,
+    /// Askings that have arrived before their send; for all sizes at the first of them.
+    pub asked: u32,
+    /// Ops of sends that have not been asked for; likewise.
+    pub expected: VecDeque<u32>,
+}
+
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Hands a message between two ranks to the network.
     pub(super) fn transfer(
         &mut self,
@@ -22,8 +38,7 @@ impl<O: Observer> Engine<'_, O> {
         pair: u32,
         sender: Option<(u32, NodeIndex)>,
     ) {
-        let (a, b) = (self.plan.npu_of[from.index()], self.plan.npu_of[to.index()]);
-        let path = self.topology.path(a, b);
+        let ends = (self.plan.npu_of[from.index()], self.plan.npu_of[to.index()]);
         let ports = self.network.open(2);
         let (sender, node) = sender.map_or((NONE, 0), |(i, n)| (i, n.0));
         let op = self.ops.insert(Op::Send {
@@ -32,20 +47,21 @@ impl<O: Observer> Engine<'_, O> {
             node,
             ports,
         });
-        self.network.submit(
-            now,
-            &Message {
-                op,
-                from: ports.port(0),
-                to: ports.port(1),
-                path: path.expect("ranks sit on different NPUs and send to others"),
-                amount: Amount::whole(bytes),
-                tell_injected: sender != NONE,
-                sole_sender: true,
-                order: 0,
-            },
-            &mut self.agenda,
-        );
+        let message = Message {
+            op,
+            ends,
+            from: ports.port(0),
+            to: ports.port(1),
+            path: None,
+            amount: Amount::whole(bytes),
+            tell_injected: sender != NONE && !M::IN_ORDER,
+            sole_sender: true,
+            order: 0,
+        };
+        match self.asking {
+            Some(_) => self.hold(now, pair, message),
+            None => self.network.submit(now, &message, &mut self.agenda),
+        }
     }
 
     pub(super) fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
@@ -53,6 +69,10 @@ impl<O: Observer> Engine<'_, O> {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let pair = self.plan.instances[instance as usize].pairs[index];
+        if M::IN_ORDER {
+            self.listen_to_rank(now, pair, instance, node);
+            return;
+        }
         if self.comm != Comm::Model {
             self.start_receive(now, instance, node, pair);
             return;
@@ -79,6 +99,49 @@ impl<O: Observer> Engine<'_, O> {
         self.transfer(now, peer, of.rank, graph.bytes(node), pair, None);
     }
 
+    /// A receive asks for the next message of its channel, if messages must be asked for, and listens.
+    fn listen_to_rank(&mut self, now: Time, pair: u32, instance: u32, node: NodeIndex) {
+        match self.asking {
+            Some(_) => self.ask_rank(now, pair, instance, node),
+            None => self.take_or_listen(now, pair, instance, node.0),
+        }
+    }
+
+    /// A receive takes the next message of its channel, or waits for it.
+    pub(super) fn take_or_listen(&mut self, now: Time, pair: u32, instance: u32, node: u32) {
+        let channel = &mut self.channels[pair as usize];
+        if channel.arrived > 0 {
+            channel.arrived -= 1;
+            let event = Event::new(Class::Node, instance, node);
+            self.agenda.push(now, event);
+        } else {
+            channel.listening.push_back((instance, node));
+        }
+    }
+
+    /// A message between two ranks has arrived.
+    fn message_arrived(&mut self, now: Time, pair: u32, sender: u32, node: u32) {
+        if pair == NONE {
+            return;
+        }
+        if M::IN_ORDER {
+            self.end_node(now, sender, NodeIndex(node));
+            let channel = &mut self.channels[pair as usize];
+            match channel.listening.pop_front() {
+                Some((instance, node)) => self.end_node(now, instance, NodeIndex(node)),
+                None => channel.arrived += 1,
+            }
+            return;
+        }
+        let state = &mut self.pairs[pair as usize];
+        state.delivered = true;
+        if let Some(node) = state.posted.checked_sub(1) {
+            let event = Event::new(Class::Node, state.waiter, node);
+            self.agenda.push(now, event);
+        }
+    }
+
+    #[inline]
     pub(super) fn network_event(&mut self, now: Time, event: NetworkEvent) {
         let (agenda, notices) = (&mut self.agenda, &mut self.notices);
         self.network.handle(now, event, agenda, notices);
@@ -90,31 +153,48 @@ impl<O: Observer> Engine<'_, O> {
                     }
                     Op::Step { run, from, .. } => {
                         if let Some(progress) = &mut self.runs[run as usize].progress {
-                            progress.left(from);
+                            progress.cells[from as usize].leaving = false;
                         }
                         self.advance(now, run, from);
                     }
+                    Op::Asking { .. } | Op::AskingRank { .. } | Op::Scripted { .. } => {}
                 },
                 Notice::Delivered(op) => match self.ops.remove(op) {
-                    Op::Send { pair, ports, .. } => {
+                    Op::Send {
+                        pair,
+                        ports,
+                        sender,
+                        node,
+                    } => {
                         self.network.close(ports);
-                        if pair != NONE {
-                            let state = &mut self.pairs[pair as usize];
-                            state.delivered = true;
-                            if let Some(node) = state.posted.checked_sub(1) {
-                                let event = Event::new(Class::Node, state.waiter, node);
-                                self.agenda.push(now, event);
-                            }
-                        }
+                        self.message_arrived(now, pair, sender, node);
                     }
-                    Op::Step { run, to, stage, .. } => {
-                        let of = &mut self.runs[run as usize];
-                        let stages = of.stages.len();
-                        let progress = of.progress.as_mut().expect("its messages are in flight");
-                        if progress.receive(to, stage, stages) {
-                            self.advance(now, run, to);
-                        }
-                    }
+                    Op::Step {
+                        run,
+                        to,
+                        stage,
+                        heard,
+                        ..
+                    } => self.reach(now, run, to, stage, heard),
+                    Op::Scripted {
+                        run,
+                        from,
+                        to,
+                        part,
+                        label,
+                    } => self.scripted(now, run, (from, to), (part, label)),
+                    Op::Asking {
+                        run,
+                        to,
+                        stage,
+                        step,
+                        ..
+                    } => self.asked(now, run, to, stage, step),
+                    Op::AskingRank {
+                        pair,
+                        receiver,
+                        node,
+                    } => self.asked_rank(now, pair, receiver, node),
                 },
             }
         }

@@ -2,7 +2,7 @@
 
 use super::error::Refusal;
 use super::matching;
-use crate::collective::Algorithm;
+use crate::collective::{Manner, Party};
 use crate::compute::{ComputeModel, Kernel, Price};
 use crate::graph::{Graph, Kind, Lane};
 use crate::group::Extent;
@@ -29,6 +29,10 @@ pub struct Options {
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect
     /// unless [`Comm::Model`] carries out collectives at all.
     pub stepwise: bool,
+    /// Let sends and receives run that no other half matches: such a send completes when its message has
+    /// arrived, and such a receive never does. Only where everything happens in order
+    /// ([`Manner::IN_ORDER`]).
+    pub lonely_messages: bool,
 }
 
 /// How durations of collectives and messages are found.
@@ -115,8 +119,8 @@ pub(super) struct GroupPlan {
     /// Members that have a trace.
     pub present: u32,
     pub extent: Extent,
-    /// For each phase: its algorithm, and the path that all its messages take, if it is one.
-    pub phases: Vec<(Algorithm, Option<Path>)>,
+    /// For each phase: the path that all its messages take, if it is one.
+    pub paths: Vec<Option<Path>>,
     pub calls: Vec<CallPlan>,
     /// Whether some member's lane for these collectives serves anything else too.
     pub gathers: bool,
@@ -173,11 +177,19 @@ pub(super) struct Plan {
     pub shared: Vec<Shared>,
     pub groups: Vec<GroupPlan>,
     pub pairs: u32,
+    /// Where messages are matched in the order in which they are issued: for each channel, the first of
+    /// those that differ from it in the size of their messages alone.
+    pub askings: Vec<u32>,
     pub basis: Basis,
 }
 
 impl Plan {
-    pub fn new(workload: &Workload, machine: &Machine, options: &Options) -> Result<Self, Refusal> {
+    pub fn new<M: Manner>(
+        workload: &Workload,
+        machine: &Machine,
+        options: &Options,
+        manner: &M,
+    ) -> Result<Self, Refusal> {
         let npu_of = place(workload, machine, options)?;
         let mut instance_of = vec![NONE; workload.ranks() as usize];
         for (i, instance) in workload.instances().iter().enumerate() {
@@ -228,16 +240,21 @@ impl Plan {
             shared,
             groups: Vec::new(),
             pairs: 0,
+            askings: Vec::new(),
             basis,
         };
-        plan.bind_groups(workload, machine);
-        matching::collectives(&mut plan, workload)?;
-        matching::messages(&mut plan, workload)?;
+        plan.bind_groups(workload, machine, manner);
+        if M::IN_ORDER {
+            matching::channels(&mut plan, workload, options.lonely_messages)?;
+        } else {
+            matching::collectives(&mut plan, workload)?;
+            matching::messages(&mut plan, workload)?;
+        }
         Ok(plan)
     }
 
     /// Finds the group on the machine behind each slot of each instance.
-    fn bind_groups(&mut self, workload: &Workload, machine: &Machine) {
+    fn bind_groups<M: Manner>(&mut self, workload: &Workload, machine: &Machine, manner: &M) {
         let mut known: BTreeMap<(GroupId, Coordinates), u32> = BTreeMap::new();
         // The members of each group, parted by the dimensions that a mask leaves out.
         let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<Coordinates, Vec<Rank>>> =
@@ -281,7 +298,8 @@ impl Plan {
                         return whole[&id];
                     }
                     let dimensions = slot.dimensions.filter(|_| !everyone);
-                    let plan = self.group(id, dimensions, members, machine);
+                    let named = slot.name.is_some();
+                    let plan = self.group(id, dimensions, members, machine, (manner, named));
                     self.groups.push(plan);
                     new
                 });
@@ -301,20 +319,19 @@ impl Plan {
         }
     }
 
-    fn group(
+    fn group<M: Manner>(
         &self,
         id: GroupId,
         dimensions: Option<u32>,
         members: Vec<Rank>,
         machine: &Machine,
+        (manner, named): (&M, bool),
     ) -> GroupPlan {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
-        let extent = Extent::new(&npus, machine.topology());
-        let phases = extent.phases.iter().map(|phase| {
-            let algorithm = machine.algorithms()[phase.dimension];
-            let path = algorithm.common_path(&extent, phase, machine.topology());
-            (algorithm, path)
-        });
+        let party = Party { npus: &npus, named };
+        let extent = manner.extent(party, machine.topology());
+        let paths = extent.phases.iter();
+        let paths = paths.map(|phase| manner.common_path(&extent, phase, machine.topology()));
         GroupPlan {
             id,
             dimensions,
@@ -322,7 +339,7 @@ impl Plan {
                 .iter()
                 .filter(|m| self.instance_of[m.index()] != NONE)
                 .count() as u32,
-            phases: phases.collect(),
+            paths: paths.collect(),
             extent,
             members,
             calls: Vec::new(),

@@ -2,10 +2,13 @@
 
 use super::plan::{Basis, Comm, NONE, Options, Plan};
 use super::{Engine, Outcome, Refusal, ReplayError};
+use crate::collective::{Describer, Manner, Native};
 use crate::group::Extent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
+use crate::network::{ContentionFree, Network};
 use crate::report::Observer;
+use crate::trace::CollectiveKind;
 use crate::workload::Workload;
 
 /// A group as the replay used it.
@@ -30,6 +33,9 @@ pub struct Prepared<'a> {
     pub(super) plan: Plan,
     pub(super) stepwise: bool,
     pub(super) comm: Comm,
+    /// [`Manner::IN_ORDER`] of the manner that it was prepared for.
+    in_order: bool,
+    describer: Describer,
 }
 
 impl<'a> Prepared<'a> {
@@ -43,12 +49,25 @@ impl<'a> Prepared<'a> {
         machine: &'a Machine,
         options: &Options,
     ) -> Result<Self, Refusal> {
+        let algorithms = machine.algorithms();
+        Self::in_manner(workload, machine, options, &Native { algorithms })
+    }
+
+    /// As [`Self::new`], for collectives that are carried out in another manner; to be run with it.
+    pub fn in_manner<M: Manner>(
+        workload: &'a Workload,
+        machine: &'a Machine,
+        options: &Options,
+        manner: &M,
+    ) -> Result<Self, Refusal> {
         Ok(Self {
             workload,
             machine,
-            plan: Plan::new(workload, machine, options)?,
+            plan: Plan::new(workload, machine, options, manner)?,
             stepwise: options.stepwise,
             comm: options.comm,
+            in_order: M::IN_ORDER,
+            describer: manner.describer(),
         })
     }
 
@@ -71,6 +90,12 @@ impl<'a> Prepared<'a> {
             present: group.present,
             extent: &group.extent,
         })
+    }
+
+    /// What people call the algorithms of a collective of a group.
+    pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>) -> String {
+        let topology = self.machine.topology();
+        self.describer.say(kind, group.extent, topology)
     }
 
     /// The NPU on which `rank` sits.
@@ -105,6 +130,23 @@ impl<'a> Prepared<'a> {
 
     /// Runs to the end, watched by `observer`.
     pub fn run<O: Observer>(&self, observer: O) -> Result<(Outcome, O), ReplayError> {
-        Engine::new(self, observer).run()
+        let network = ContentionFree::new(self.machine.topology());
+        let algorithms = self.machine.algorithms();
+        self.run_in(observer, network, &mut Native { algorithms })
+    }
+
+    /// Runs to the end over `network`, with collectives in the manner that this was prepared for.
+    pub fn run_in<O: Observer, N: Network, M: Manner>(
+        &self,
+        observer: O,
+        network: N,
+        manner: &mut M,
+    ) -> Result<(Outcome, O), ReplayError> {
+        assert_eq!(
+            self.in_order,
+            M::IN_ORDER,
+            "another manner than it was prepared for"
+        );
+        Engine::new(self, observer, network, manner).run()
     }
 }

@@ -61,6 +61,19 @@ impl Turns {
         }
     }
 
+    /// Where collectives are matched in the order in which they are issued: the number of the next one
+    /// that `member` issues.
+    #[inline]
+    pub fn issued(&mut self, member: u32) -> u32 {
+        let next = &mut self.next[member as usize];
+        let sequence = *next;
+        *next += 1;
+        if sequence as usize >= self.run_of.len() {
+            self.run_of.push(NONE);
+        }
+        sequence
+    }
+
     /// Member `member` is ready for collective `sequence` with `node`. Returns whether it is its
     /// turn; if not, the node waits here until [`Self::next_parked`] gives it back.
     #[inline]

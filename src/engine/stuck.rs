@@ -2,12 +2,16 @@
 
 use super::error::{NodeRef, Stuck, Waiting};
 use super::plan::NONE;
-use super::{COMPLETE, Comm, DELAYED, Engine};
+use super::{COMPLETE, Comm, DELAYED, Engine, key};
+use crate::collective::Manner;
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
+use crate::network::Network;
 use crate::report::Observer;
 use crate::trace::shown;
 use std::collections::{BTreeMap, BTreeSet};
+
+mod in_order;
 
 /// How many waiting nodes are named, of one rank and in all.
 const NAMED_PER_RANK: usize = 3;
@@ -16,7 +20,7 @@ const NAMED: usize = 24;
 /// An incomplete node of an instance.
 type Vertex = (u32, NodeIndex);
 
-impl<O: Observer> Engine<'_, O> {
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Describes the state in which the replay is stuck.
     pub(super) fn diagnose(&self) -> Stuck {
         let mut waiting = Vec::new();
@@ -68,7 +72,23 @@ impl<O: Observer> Engine<'_, O> {
     /// What a posted node waits for, in words, and one node it waits for.
     fn wait_of(&self, vertex: Vertex) -> (String, Option<Vertex>) {
         let (instance, node) = vertex;
-        match self.instances[instance as usize].graph.kind(node) {
+        let kind = self.instances[instance as usize].graph.kind(node);
+        if self.dormant.contains(&key(instance, node)) {
+            let text = "another node of its rank to end: what set it free ended at once, and only ends that \
+                        come later make a rank look for ready nodes";
+            return (text.to_owned(), None);
+        }
+        if M::IN_ORDER {
+            return match kind {
+                Kind::Receive => self.wait_in_channel(vertex),
+                kind => self.wait_for_lane(vertex).unwrap_or_else(|| match kind {
+                    Kind::Send => self.wait_in_channel(vertex),
+                    Kind::Collective => self.wait_in_run(vertex),
+                    _ => ("an event that never came".to_owned(), None),
+                }),
+            };
+        }
+        match kind {
             Kind::Receive => self.wait_for_other_half(vertex),
             // Where messages last as recorded, a send waits for its receive.
             Kind::Send if self.comm == Comm::Recorded => self
@@ -243,7 +263,11 @@ impl<O: Observer> Engine<'_, O> {
 struct Blockers(BTreeMap<u32, Vec<u32>>);
 
 impl Blockers {
-    fn of<O: Observer>(&mut self, engine: &Engine<'_, O>, (i, node): Vertex) -> Option<Vertex> {
+    fn of<O: Observer, N: Network, M: Manner>(
+        &mut self,
+        engine: &Engine<'_, O, N, M>,
+        (i, node): Vertex,
+    ) -> Option<Vertex> {
         let blockers = self.0.entry(i).or_insert_with(|| {
             let graph = engine.instances[i as usize].graph;
             let mut blockers = vec![NONE; graph.len()];

@@ -13,6 +13,7 @@
 //! otherwise the ingress is asked when the first byte is there.
 
 use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
+use crate::topology::Topology;
 use crate::units::{Span, Time};
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,8 +30,9 @@ struct Arriving {
 }
 
 /// The model's state: the calendars of the open ports.
-#[derive(Debug, Default)]
-pub struct ContentionFree {
+#[derive(Debug)]
+pub struct ContentionFree<'a> {
+    topology: &'a Topology,
     /// By op; only messages that share their receiver's port are here.
     arriving: Vec<Arriving>,
     calendars: Vec<Calendar>,
@@ -38,7 +40,19 @@ pub struct ContentionFree {
     closed: Vec<(u32, Vec<u32>)>,
 }
 
-impl Network for ContentionFree {
+impl<'a> ContentionFree<'a> {
+    /// No port is open.
+    pub fn new(topology: &'a Topology) -> Self {
+        Self {
+            topology,
+            arriving: Vec::new(),
+            calendars: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+}
+
+impl Network for ContentionFree<'_> {
     fn open(&mut self, count: u32) -> Ports {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
@@ -65,7 +79,10 @@ impl Network for ContentionFree {
 
     #[inline]
     fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
-        let serialization = message.path.bandwidth.serialization(message.amount);
+        let (a, b) = message.ends;
+        let path = message.path.or_else(|| self.topology.path(a, b));
+        let path = path.expect("a message goes from one NPU to another");
+        let serialization = path.bandwidth.serialization(message.amount);
         let egress = &mut self.calendars[message.from.0 as usize].egress;
         let begin = now.max(*egress);
         let injected = begin + serialization;
@@ -73,7 +90,7 @@ impl Network for ContentionFree {
         if message.tell_injected {
             agenda.schedule(injected, NetworkEvent::Injected(message.op));
         }
-        let first_byte = begin + message.path.latency;
+        let first_byte = begin + path.latency;
         if message.sole_sender {
             let delivered = self.enter(first_byte, message.to.0, serialization);
             agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
@@ -112,11 +129,14 @@ impl Network for ContentionFree {
                     agenda.schedule(delivered, NetworkEvent::Delivered(op));
                 }
             }
+            NetworkEvent::Hop(_) | NetworkEvent::LinkFree(_) => {
+                unreachable!("messages pass no devices here")
+            }
         }
     }
 }
 
-impl ContentionFree {
+impl ContentionFree<'_> {
     /// When a message whose first byte is at port `to` at `first_byte` has arrived.
     #[inline]
     fn enter(&mut self, first_byte: Time, to: u32, serialization: Span) -> Time {
@@ -129,6 +149,7 @@ impl ContentionFree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Npu;
     use crate::topology::Path;
     use crate::units::{Amount, Bandwidth, Span};
 
@@ -140,8 +161,20 @@ mod tests {
         }
     }
 
+    /// One switch; messages name their paths.
+    fn topology() -> Topology {
+        Topology::new(vec![crate::topology::Dimension {
+            name: String::new(),
+            shape: crate::topology::Shape::Switch,
+            size: 4,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::from_ns(1),
+        }])
+        .unwrap()
+    }
+
     /// Runs what is scheduled to its end and returns it in order of time.
-    fn drain(network: &mut ContentionFree, mut log: Log) -> Vec<(u64, NetworkEvent)> {
+    fn drain(network: &mut ContentionFree<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();
         while !log.0.is_empty() {
@@ -160,15 +193,17 @@ mod tests {
             latency: Span::from_ns(300),
             bandwidth: Bandwidth::new(1e9).unwrap(),
         };
-        let mut network = ContentionFree::default();
+        let topology = topology();
+        let mut network = ContentionFree::new(&topology);
         let ports = network.open(3);
         let mut log = Log::default();
         let mut send = |op, from, to, sole_sender| {
             let message = Message {
                 op,
+                ends: (Npu(from), Npu(to)),
                 from: ports.port(from),
                 to: ports.port(to),
-                path,
+                path: Some(path),
                 amount: Amount::whole(1000),
                 tell_injected: true,
                 sole_sender,
@@ -210,15 +245,17 @@ mod tests {
             ([0, 1], [1_300_000, 4_300_000]),
             ([1, 0], [4_300_000, 3_300_000]),
         ] {
-            let mut network = ContentionFree::default();
+            let topology = topology();
+            let mut network = ContentionFree::new(&topology);
             let ports = network.open(3);
             let mut log = Log::default();
             for op in 0..2 {
                 let message = Message {
                     op,
+                    ends: (Npu(op), Npu(2)),
                     from: ports.port(op),
                     to: ports.port(2),
-                    path,
+                    path: Some(path),
                     amount: Amount::whole(1000 + 2000 * u64::from(op)),
                     tell_injected: false,
                     sole_sender: false,
@@ -238,7 +275,8 @@ mod tests {
 
     #[test]
     fn ports_are_used_again_and_begin_empty() {
-        let mut network = ContentionFree::default();
+        let topology = topology();
+        let mut network = ContentionFree::new(&topology);
         let a = network.open(4);
         network.calendars[1].egress = Time(5);
         network.close(a);

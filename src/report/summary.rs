@@ -4,9 +4,11 @@ use super::Observer;
 use super::breakdown::{Breakdown, Charged, NpuTime, Part};
 use super::collectives::{Collectives, Tally};
 use super::operators::{Operator, Operators};
+use crate::collective::{Manner, Native};
 use crate::engine::{Basis, Comm, GroupView, Outcome, Prepared, ReplayError};
 use crate::graph::{Kind, Repairs};
 use crate::ids::{Npu, Rank};
+use crate::network::{ContentionFree, Network};
 use crate::trace::CollectiveKind;
 use crate::units::Span;
 use crate::workload::shortened;
@@ -95,6 +97,18 @@ pub struct Report {
 
 /// Replays `prepared`, watched by `extra` too, and reports.
 pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report, O), ReplayError> {
+    let algorithms = prepared.machine().algorithms();
+    let network = ContentionFree::new(prepared.machine().topology());
+    replay_in(prepared, extra, network, &mut Native { algorithms })
+}
+
+/// As [`replay`], over another network and with collectives in another manner.
+pub fn replay_in<O: Observer, N: Network, M: Manner>(
+    prepared: &Prepared<'_>,
+    extra: O,
+    network: N,
+    manner: &mut M,
+) -> Result<(Report, O), ReplayError> {
     let groups: Vec<GroupView<'_>> = prepared.groups().collect();
     let observers = (
         Breakdown::new(prepared),
@@ -103,7 +117,7 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
             (Operators::new(prepared), extra),
         ),
     );
-    let (outcome, observers) = prepared.run(observers)?;
+    let (outcome, observers) = prepared.run_in(observers, network, manner)?;
     let (breakdown, (collectives, (operators, extra))) = observers;
     let (times, mut charged) = breakdown.finish(outcome.makespan);
     let messages = charged.pop().unwrap_or_default();
@@ -163,7 +177,7 @@ pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report,
             tally,
             charged: charged[index as usize * CollectiveKind::ALL.len() + kind as usize],
             latest: latest(index, kind),
-            algorithm: algorithm_label(prepared, group),
+            algorithm: algorithm_label(prepared, kind, group),
         }
     });
     let report = Report {
@@ -198,24 +212,14 @@ pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> Str
 
 /// The algorithm in each dimension that the group spans, or on what the durations of its collectives
 /// rest instead.
-pub(super) fn algorithm_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
-    if prepared.comm() != Comm::Model {
-        return format!("as {}", prepared.comm());
-    }
-    let machine = prepared.machine();
-    let phases = group.extent.phases.iter().map(|phase| {
-        let dimension = &machine.topology().dimensions()[phase.dimension];
-        let algorithm = machine.algorithms()[phase.dimension];
-        if group.extent.regular {
-            format!("{algorithm} {} ({})", phase.size, dimension.name)
-        } else {
-            format!("{algorithm} {} (no sub-grid)", phase.size)
-        }
-    });
-    let phases: Vec<_> = phases.collect();
-    match phases.len() {
-        0 => "nothing to do".to_owned(),
-        _ => phases.join(", "),
+pub(super) fn algorithm_label(
+    prepared: &Prepared<'_>,
+    kind: CollectiveKind,
+    group: &GroupView<'_>,
+) -> String {
+    match prepared.comm() {
+        Comm::Model => prepared.algorithms(kind, group),
+        other => format!("as {other}"),
     }
 }
 

@@ -11,6 +11,7 @@ use super::{CollectiveRecord, Observer};
 use crate::engine::{Comm, GroupView, Prepared};
 use crate::graph::{Kind, Lane};
 use crate::ids::NodeIndex;
+use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Time};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -27,7 +28,7 @@ pub struct Timeline<'a, W> {
     prepared: &'a Prepared<'a>,
     started: Started,
     /// What collectives of each group are called: the group and its algorithm.
-    groups: Vec<(String, String)>,
+    groups: Vec<(String, Vec<String>)>,
     /// The receives that are posted, by instance and track.
     receives: Vec<Vec<Track>>,
     out: W,
@@ -40,11 +41,10 @@ impl<'a, W: Write> Timeline<'a, W> {
     /// Starts a timeline of `prepared`.
     pub fn new(prepared: &'a Prepared<'a>, out: W) -> Self {
         let groups: Vec<GroupView<'_>> = prepared.groups().collect();
+        let kinds = || CollectiveKind::ALL.iter().map(|(kind, ..)| *kind);
         let labels = groups.iter().map(|group| {
-            (
-                group_label(prepared, group),
-                algorithm_label(prepared, group),
-            )
+            let algorithms = kinds().map(|kind| algorithm_label(prepared, kind, group));
+            (group_label(prepared, group), algorithms.collect::<Vec<_>>())
         });
         let mut this = Self {
             groups: labels.collect(),
@@ -166,9 +166,10 @@ impl<'a, W: Write> Timeline<'a, W> {
         let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
         match kind {
             Kind::Collective => {
-                let (group, algorithm) =
+                let (group, algorithms) =
                     &self.groups[self.prepared.group_of(instance, node) as usize];
                 let call = graph.call(node).kind;
+                let algorithm = &algorithms[call as usize];
                 (
                     format!("{call} of {}, {group}, {algorithm}", Bytes(bytes)),
                     json!({"node": id, "name": name, "bytes": bytes, "group": group,

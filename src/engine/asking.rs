@@ -1,0 +1,128 @@
+//! Messages that must be asked for: a rendezvous.
+//!
+//! A receiver that listens sends the sender a small message; the data leaves when that has arrived and
+//! the sender is there. So data comes before it is listened to only where two ranks exchange several
+//! sizes under one tag, because askings do not say which they ask for.
+
+use super::collective_run::Op;
+use super::event::{Class, Event};
+use super::plan::NONE;
+use super::{Channel, Engine};
+use crate::collective::Manner;
+use crate::ids::{NodeIndex, Npu};
+use crate::network::{Message, Network};
+use crate::report::Observer;
+use crate::units::{Amount, Time};
+
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+    /// A member asks all sources to which it listens from now on.
+    pub(super) fn ask(&mut self, now: Time, id: u32, cell: u32) {
+        for k in 0.. {
+            let run = &self.runs[id as usize];
+            let group = &self.plan.groups[run.group as usize];
+            let Some((stage, turn, Some(seat))) = run.place(cell, group, &*self.manner) else {
+                return;
+            };
+            let progress = run.progress.as_ref().expect("it has begun");
+            let state = progress.cells[cell as usize];
+            let source = self.manner.source(&stage, turn, seat, state.taken, k);
+            let Some(source) = source else {
+                return;
+            };
+            let position = run.position(cell);
+            let phase = &group.extent.phases[self.manner.phase(&stage)];
+            let from = phase.position(position, source.from);
+            let op = Op::Asking {
+                run: id,
+                from: cell,
+                to: cell - position + from,
+                stage: state.stage,
+                step: source.step,
+            };
+            let npus = &group.extent.npus;
+            self.send_asking(now, op, (npus[position as usize], npus[from as usize]));
+        }
+    }
+
+    /// A rank asks for a message that it is ready to receive.
+    pub(super) fn ask_rank(&mut self, now: Time, pair: u32, instance: u32, node: NodeIndex) {
+        let graph = self.instances[instance as usize].graph;
+        let of = &self.workload.instances()[instance as usize];
+        let peer = of.peers[graph.messages()[graph.message_index(node)].peer as usize];
+        let npus = &self.plan.npu_of;
+        let ends = (npus[of.rank.index()], npus[peer.index()]);
+        let (receiver, node) = (instance, node.0);
+        self.send_asking(
+            now,
+            Op::AskingRank {
+                pair,
+                receiver,
+                node,
+            },
+            ends,
+        );
+    }
+
+    fn send_asking(&mut self, now: Time, op: Op, ends: (Npu, Npu)) {
+        let ports = self.network.open(0);
+        let op = self.ops.insert(op);
+        let message = Message {
+            op,
+            ends,
+            from: ports.any(),
+            to: ports.any(),
+            path: None,
+            amount: Amount::whole(self.asking.unwrap_or(0)),
+            tell_injected: false,
+            sole_sender: true,
+            order: 0,
+        };
+        self.network.submit(now, &message, &mut self.agenda);
+    }
+
+    /// A member's asking has arrived at the sender: the message leaves if it is there.
+    pub(super) fn asked(&mut self, now: Time, id: u32, to: u32, stage: u16, step: u32) {
+        if let Some(op) = self.expected.remove(&(id, to, stage, step)) {
+            self.release(now, op);
+            return;
+        }
+        let progress = self.runs[id as usize].progress.as_mut();
+        let progress = progress.expect("a member waits for it");
+        progress.keep(to, stage, step + 1, true);
+    }
+
+    /// A rank's asking has arrived: the receiver listens, and the message that was sent first leaves if
+    /// one is there. Askings do not say which size they ask for.
+    pub(super) fn asked_rank(&mut self, now: Time, pair: u32, receiver: u32, node: u32) {
+        self.take_or_listen(now, pair, receiver, node);
+        let channel = &mut self.channels[self.plan.askings[pair as usize] as usize];
+        match channel.expected.pop_front() {
+            Some(op) => self.release(now, op),
+            None => channel.asked += 1,
+        }
+    }
+
+    /// A send is issued that must be asked for.
+    pub(super) fn hold(&mut self, now: Time, pair: u32, message: Message) {
+        let op = message.op;
+        self.held.insert(op, message);
+        let Channel {
+            asked, expected, ..
+        } = &mut self.channels[self.plan.askings[pair as usize] as usize];
+        match asked {
+            0 => expected.push_back(op),
+            _ => {
+                *asked -= 1;
+                self.agenda.push(now, Event::new(Class::Asked, 0, op));
+            }
+        }
+    }
+
+    /// A message that was held back leaves.
+    pub(super) fn release(&mut self, now: Time, op: u32) {
+        debug_assert_ne!(op, NONE, "ops are slots");
+        if let Some(message) = self.held.remove(&op) {
+            self.network.submit(now, &message, &mut self.agenda);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What the agenda holds: events of a word each.
+
+/// Bits of an event that say which of its class it is.
+const PAYLOAD_BITS: u32 = 32;
+/// Bits of an event that say whose it is.
+const RANK_BITS: u32 = 27;
+/// What is due: a class, a rank and a payload in one word, so that numerical order is the order in
+/// which events of one instant are handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Event(u64);
+
+/// Classes of events, in the order in which an instant handles them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Class {
+    /// A node of the rank is complete; the payload is the node.
+    Node,
+    /// A collective answered by closed form is complete; the payload is its run.
+    Run,
+    /// The network has injected the message of an op.
+    Injected,
+    /// The first byte of an op's message is at the receiver's port.
+    FirstByte,
+    /// The network has delivered the message of an op.
+    Delivered,
+    /// The delay of a node of the rank is over; the payload is the node.
+    Ready,
+    /// The rank's instance is released.
+    Release,
+    /// Delays of the NPU end; the payload is their gathering.
+    Alarm,
+    /// A member's endpoint is ready to send in a phase; the rank is the run, the payload the cell.
+    Opened,
+    /// A member's endpoint has taken in a message; likewise.
+    Attended,
+    /// What a message brought is reduced; likewise.
+    Reduced,
+    /// A member looks for a message that was there before it; likewise.
+    Found,
+    /// A message that was asked for before it was there leaves; the payload is its op.
+    Asked,
+    /// A wait of a script is over; the rank is the run, the payload the cell.
+    Cue,
+    /// A script takes a message that was there; the payload is an op.
+    Taken,
+    /// Members of a run arrived at this instant; the payload is the run.
+    Settle,
+    /// A member has nothing to do in its collective; the rank is the run, the payload its position.
+    Vacant,
+    /// Something happens on the NPU's bus; the payload is the bus's own.
+    Bus,
+    /// The network's: a message is at the next device of its route.
+    Hop,
+    /// The network's: a link has sent what it was given.
+    LinkFree,
+}
+
+impl Class {
+    const ALL: [Self; 20] = [
+        Self::Node,
+        Self::Run,
+        Self::Injected,
+        Self::FirstByte,
+        Self::Delivered,
+        Self::Ready,
+        Self::Release,
+        Self::Alarm,
+        Self::Opened,
+        Self::Attended,
+        Self::Reduced,
+        Self::Found,
+        Self::Asked,
+        Self::Cue,
+        Self::Taken,
+        Self::Settle,
+        Self::Vacant,
+        Self::Bus,
+        Self::Hop,
+        Self::LinkFree,
+    ];
+}
+
+impl Event {
+    #[inline]
+    pub fn new(class: Class, rank: u32, payload: u32) -> Self {
+        debug_assert!(
+            rank < 1 << RANK_BITS,
+            "ranks are bounded by the machine's size"
+        );
+        let class = (class as u64) << (PAYLOAD_BITS + RANK_BITS);
+        Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
+    }
+
+    /// The whole word.
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The event of a word.
+    pub fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    #[inline]
+    pub fn class(self) -> Class {
+        Class::ALL[(self.0 >> (PAYLOAD_BITS + RANK_BITS)) as usize]
+    }
+
+    #[inline]
+    pub fn rank(self) -> u32 {
+        (self.0 >> PAYLOAD_BITS) as u32 & ((1 << RANK_BITS) - 1)
+    }
+
+    #[inline]
+    pub fn payload(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_hold_class_rank_and_payload() {
+        for class in Class::ALL {
+            let event = Event::new(class, (1 << RANK_BITS) - 1, u32::MAX);
+            assert_eq!(event.class(), class);
+            assert_eq!(event.rank(), (1 << RANK_BITS) - 1);
+            assert_eq!(event.payload(), u32::MAX);
+        }
+        let earlier = Event::new(Class::Node, 9, 9);
+        assert!(earlier < Event::new(Class::Run, 0, 0));
+    }
+}

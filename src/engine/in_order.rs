@@ -1,0 +1,167 @@
+//! Where everything happens in the order in which it was scheduled: event by event, and node by node.
+
+use super::event::{Class, Event};
+use super::plan::NONE;
+use super::{Engine, key};
+use crate::collective::Manner;
+use crate::graph::Kind;
+use crate::ids::{NodeIndex, Rank};
+use crate::network::Network;
+use crate::report::Observer;
+use crate::units::{Span, Time};
+use std::cmp::Reverse;
+
+/// Two members that issued different collectives under one number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Disagreement {
+    pub group: u32,
+    pub sequence: u32,
+    /// The instance and node of the later one.
+    pub own: (u32, NodeIndex),
+    /// The rank and node of the earlier one.
+    pub other: (Rank, NodeIndex),
+}
+
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+    /// Where everything happens in order: one event and what follows from it.
+    #[inline]
+    pub(super) fn happen(&mut self, now: Time, event: Event) {
+        if event.class() != Class::Alarm {
+            self.handle(now, event, 0);
+            self.hand_out_by_id(now);
+            return;
+        }
+        let (npu, gathering) = (event.rank(), event.payload());
+        while let Some((event, detail)) = self.agenda.next_delay(npu, gathering) {
+            self.handle(now, event, detail);
+            self.hand_out_by_id(now);
+        }
+    }
+
+    /// A node is complete: at once where everything happens in order, and as an event otherwise.
+    #[inline]
+    pub(super) fn end_node(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if M::IN_ORDER {
+            self.complete(now, instance, node);
+            self.hand_out_by_id(now);
+        } else {
+            let event = Event::new(Class::Node, instance, node.0);
+            self.agenda.push(now, event);
+        }
+    }
+
+    /// Where everything happens in order: issues what became ready or can have a lane that became free,
+    /// by rank and id. What a node sets free that ends at once is not looked at before another ends, unless
+    /// none would.
+    #[inline]
+    pub(super) fn hand_out_by_id(&mut self, now: Time) {
+        while !self.ready.is_empty() || !self.freed.is_empty() {
+            self.issue_by_id(now);
+            if !self.dormant.is_empty() {
+                self.wake_the_idle();
+            }
+        }
+    }
+
+    fn issue_by_id(&mut self, now: Time) {
+        let mut issuable = std::mem::take(&mut self.ready);
+        let mut freed = std::mem::take(&mut self.freed);
+        issuable.retain(|&word| {
+            let (instance, node) = ((word >> 32) as u32, NodeIndex(word as u32));
+            let running = &self.instances[instance as usize];
+            let lane = running.shared.lanes[running.graph.lane(node) as usize];
+            if lane == NONE {
+                return true;
+            }
+            let lane = running.first_lane + lane;
+            self.lanes[lane as usize].by_id.push(Reverse(node.0));
+            freed.push((instance, lane));
+            false
+        });
+        for (instance, lane) in freed.drain(..) {
+            issuable.extend(self.take_lane(instance, lane));
+        }
+        self.freed = freed;
+        if issuable.len() > 1 {
+            issuable.sort_unstable();
+        }
+        let mut i = 0;
+        while let Some(&word) = issuable.get(i) {
+            i += 1;
+            let (instance, node) = ((word >> 32) as u32, NodeIndex(word as u32));
+            let running = &self.instances[instance as usize];
+            match running.graph.kind(node) {
+                Kind::Receive => self.post_receive(now, instance, node),
+                Kind::Compute
+                    if running.shared.prices[node.index()] == Span::ZERO
+                        && running.graph.bytes(node) == 0 =>
+                {
+                    if let Some(next) = self.skip(now, instance, node) {
+                        let place = i + issuable[i..].partition_point(|&word| word < next);
+                        issuable.insert(place, next);
+                    }
+                }
+                _ => self.issue(now, instance, node),
+            }
+        }
+        // Nothing is issued by the completion of others meanwhile, so the list is still its own.
+        issuable.clear();
+        if self.ready.is_empty() {
+            self.ready = issuable;
+        }
+    }
+
+    /// The lowest node that waits for a lane takes it, if the lane is free.
+    #[inline]
+    fn take_lane(&mut self, instance: u32, lane: u32) -> Option<u64> {
+        let state = &mut self.lanes[lane as usize];
+        if state.holder != 0 {
+            return None;
+        }
+        let Reverse(node) = state.by_id.pop()?;
+        state.holder = node + 1;
+        Some(key(instance, NodeIndex(node)))
+    }
+
+    /// A node without work takes its lane and ends at once. Returns the node that has the lane next.
+    fn skip(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<u64> {
+        self.observer.issued(now, instance, node, Kind::Compute);
+        let dormant = std::mem::take(&mut self.dormant);
+        self.complete(now, instance, node);
+        self.dormant = dormant;
+        self.dormant.append(&mut self.ready);
+        let (_, lane) = self.freed.pop()?;
+        self.take_lane(instance, lane)
+    }
+
+    /// Instances of which nothing is under way would sleep for ever, as they do in the original: what sleeps
+    /// there is ready.
+    fn wake_the_idle(&mut self) {
+        let sleeping = self.dormant.iter().map(|word| (word >> 32) as u32);
+        let mut sleeping: Vec<u32> = sleeping.collect();
+        sleeping.dedup();
+        for instance in sleeping {
+            if !self.is_under_way(instance) {
+                wake(&mut self.dormant, instance, &mut self.ready);
+            }
+        }
+    }
+
+    /// Whether a node of an instance holds a lane or is a receive that waits: its end will come.
+    fn is_under_way(&self, instance: u32) -> bool {
+        let running = &self.instances[instance as usize];
+        let lanes = running.first_lane as usize..;
+        let lanes = &self.lanes[lanes][..running.shared.lane_count as usize];
+        let listens = |pair: &u32| {
+            let mut listening = self.channels[*pair as usize].listening.iter();
+            listening.any(|(receiver, _)| *receiver == instance)
+        };
+        let pairs = &self.plan.instances[instance as usize].pairs;
+        lanes.iter().any(|lane| lane.holder != 0) || pairs.iter().any(listens)
+    }
+}
+
+/// A node of an instance has ended: what slept there is ready.
+pub(super) fn wake(dormant: &mut Vec<u64>, instance: u32, ready: &mut Vec<u64>) {
+    ready.extend(dormant.extract_if(.., |word| (*word >> 32) as u32 == instance));
+}

@@ -1,0 +1,53 @@
+//! Chunks that wait at an NPU for their stage.
+
+use crate::collective::Queue;
+use crate::ids::Npu;
+use std::collections::VecDeque;
+
+/// One queue of one NPU.
+#[derive(Debug, Default)]
+struct State {
+    /// The run and the cell of each chunk that waits, first come, first served.
+    waiting: VecDeque<(u32, u32)>,
+    /// How many chunks are in their stage.
+    running: u32,
+}
+
+/// The queues of all NPUs.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    of: Vec<Vec<State>>,
+}
+
+impl Queues {
+    /// A chunk comes to wait.
+    #[inline]
+    pub fn put(&mut self, npu: Npu, number: u32, chunk: (u32, u32)) {
+        if npu.index() >= self.of.len() {
+            self.of.resize_with(npu.index() + 1, Vec::new);
+        }
+        let of = &mut self.of[npu.index()];
+        if number as usize >= of.len() {
+            of.resize_with(number as usize + 1, State::default);
+        }
+        of[number as usize].waiting.push_back(chunk);
+    }
+
+    /// The next chunk to begin its stage, while there is room.
+    #[inline]
+    pub fn admit(&mut self, npu: Npu, queue: Queue) -> Option<(u32, u32)> {
+        let state = &mut self.of[npu.index()][queue.number as usize];
+        if state.running >= queue.capacity {
+            return None;
+        }
+        let chunk = state.waiting.pop_front()?;
+        state.running += 1;
+        Some(chunk)
+    }
+
+    /// A chunk has done its stage.
+    #[inline]
+    pub fn leave(&mut self, npu: Npu, number: u32) {
+        self.of[npu.index()][number as usize].running -= 1;
+    }
+}

@@ -1,0 +1,146 @@
+//! The same where everything happens in order, and matches come from the order of issue.
+
+use super::Vertex;
+use crate::collective::Manner;
+use crate::engine::collective_run::{OUTSIDE, Progress};
+use crate::engine::plan::{NONE, members_text};
+use crate::engine::{Engine, Refusal, matching};
+use crate::graph::Graph;
+use crate::ids::NodeIndex;
+use crate::network::Network;
+use crate::report::Observer;
+
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+    /// A message that waits for its other half.
+    pub(super) fn wait_in_channel(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+        let graph = self.instances[instance as usize].graph;
+        let index = graph.message_index(node);
+        let message = &graph.messages()[index];
+        let peer = self.workload.instances()[instance as usize].peers[message.peer as usize];
+        let channel = self.plan.instances[instance as usize].pairs[index];
+        let other = self.plan.instance_of[peer.index()];
+        let half = self.plan.instances.get(other as usize).and_then(|plan| {
+            let messages = self.instances[other as usize].graph.messages();
+            let halves = messages.iter().zip(&plan.pairs);
+            let mut halves =
+                halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
+            let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
+            Some((other, half.0.node))
+        });
+        let what = match half {
+            Some(half) => format!(", {}", self.state(half)),
+            None => ", which has none left".to_owned(),
+        };
+        let (bytes, tag) = (graph.bytes(node), message.tag);
+        let text = match message.receive {
+            true => format!("{bytes} bytes from rank {peer} with tag {tag}{what}"),
+            false => format!("rank {peer} to take {bytes} bytes with tag {tag}{what}"),
+        };
+        (text, half)
+    }
+
+    /// A collective that was issued: the members that are not there, or its chunks.
+    pub(super) fn wait_in_run(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+        let call = self.instances[instance as usize].graph.call(node);
+        let slot = self.plan.instances[instance as usize].slots[call.group as usize];
+        let group = &self.plan.groups[slot.group as usize];
+        let mut runs = self.runs.iter().filter(|run| {
+            run.group == slot.group
+                && run.progress.is_some()
+                && run.nodes.get(slot.member as usize) == Some(&node.0)
+        });
+        let Some(run) = runs.next() else {
+            return ("an event that never came".to_owned(), None);
+        };
+        let missing = group.members.iter().zip(&run.nodes);
+        let missing: Vec<_> = missing.filter(|(_, node)| **node == NONE).collect();
+        if let Some((rank, _)) = missing.first() {
+            let other = self.plan.instance_of[rank.index()];
+            // The first collective of the group that the member has not completed is in the way.
+            let calls = self.instances[other as usize].graph.calls().iter();
+            let slots = &self.plan.instances[other as usize].slots;
+            let mut calls = calls.filter(|call| slots[call.group as usize].group == slot.group);
+            let next = calls.find(|call| !self.is_complete((other, call.node)));
+            let vertex = next.map(|call| (other, call.node));
+            let state = match vertex {
+                Some(vertex) => self.state(vertex),
+                None => format!("rank {rank} has no further collective of this group"),
+            };
+            let text = format!(
+                "{} of {} members of its group (collective {} in the order of issue); {state}",
+                missing.len(),
+                group.members.len(),
+                run.sequence
+            );
+            return (text, vertex);
+        }
+        let scripted = run
+            .stages
+            .iter()
+            .any(|stage| self.manner.is_scripted(stage));
+        if scripted {
+            let text =
+                "its algorithm, which waits for a message of its own at this rank".to_owned();
+            return (text, None);
+        }
+        let position = group.extent.position_of[slot.member as usize];
+        let done = run
+            .progress
+            .as_ref()
+            .map_or(0, |p| p.done[position as usize]);
+        let behind = self.behind_in_queue(run.progress.as_ref(), position, group.members.len());
+        let text = format!(
+            "its chunks, of which {done} of {} are done here{behind}; all members are there, but their \
+             NPUs have taken chunks from their queues in different orders",
+            run.chunks
+        );
+        (text, None)
+    }
+
+    /// How many chunks of a member wait in queues, in words.
+    fn behind_in_queue(
+        &self,
+        progress: Option<&Progress>,
+        position: u32,
+        members: usize,
+    ) -> String {
+        let cells = progress.map_or(&[][..], |progress| &progress.cells);
+        let own = cells.iter().skip(position as usize).step_by(members.max(1));
+        let own = own.filter(|cell| cell.stage != OUTSIDE);
+        let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| match cell.begun {
+            true => (begun + 1, waiting),
+            false => (begun, waiting + 1),
+        });
+        format!(", {begun} are in a stage or done and {waiting} wait in a queue")
+    }
+
+    /// Members whose collectives with one number are not the same.
+    pub(in crate::engine) fn disagreement(&self) -> Option<Refusal> {
+        let disagreement = self.disagreement?;
+        let (group, sequence) = (disagreement.group, disagreement.sequence);
+        let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
+        let own = &self.workload.instances()[instance as usize];
+        let graph = self.workload.graph(own);
+        let theirs = self.plan.instance_of[rank.index()];
+        let their_graph = self.instances[theirs as usize].graph;
+        let say = |rank, graph: &Graph, node: NodeIndex| {
+            format!(
+                "{} is {} of {} bytes",
+                matching::describe(rank, graph, node),
+                graph.call(node).kind,
+                graph.bytes(node)
+            )
+        };
+        let members = members_text(&self.plan.groups[group as usize]);
+        Some(Refusal::new(
+            format!(
+                "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \
+                 group of ranks {members}: {}, but {}",
+                say(rank, their_graph, other),
+                say(own.rank, graph, node)
+            ),
+            "members of a group must issue the same collectives in the same order, or nobody's messages \
+             match; look for a trace of another job or step, or add dependencies that fix the order",
+        ))
+    }
+}

@@ -1,0 +1,205 @@
+//! How long each rank was at work of each sort: the union of the intervals from issue to completion.
+//!
+//! Sorts are counted, not listed: a rank keeps how many nodes of a sort are under way and since when
+//! there are any, so a node costs a few additions and no memory.
+
+use super::{CollectiveRecord, Observer};
+use crate::graph::Kind;
+use crate::ids::NodeIndex;
+use crate::units::{Span, Time};
+use crate::workload::Workload;
+
+const HOST: usize = 0;
+const KERNELS: usize = 1;
+const COMMUNICATION: usize = 2;
+const MEMORY: usize = 3;
+const NOTHING: usize = 4;
+
+/// What was found about one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BusyTime {
+    /// When its last node completed, if all did.
+    pub finish: Option<Time>,
+    /// With work of the host under way.
+    pub host: Span,
+    /// With a kernel under way.
+    pub kernels: Span,
+    /// With a collective, a send or a receive under way.
+    pub communication: Span,
+    /// With a load or store under way.
+    pub memory: Span,
+    /// Nodes that do nothing, where they last as recorded.
+    pub nothing: Span,
+    /// With a kernel and communication under way at once.
+    pub overlap: Span,
+}
+
+/// One rank's bookkeeping.
+#[derive(Clone, Debug, Default)]
+struct Rank {
+    /// Nodes that have not completed.
+    left: usize,
+    last: Time,
+    /// Nodes under way, by sort; since when there are any; and for how long there were before.
+    active: [u32; 5],
+    since: [Time; 5],
+    total: [Span; 5],
+    /// As above, of kernels and communication at once.
+    both_since: Time,
+    overlap: Span,
+}
+
+/// Adds up the time of every rank, where `F` says as what a kernel counts.
+#[derive(Debug)]
+pub struct Busy<F> {
+    ranks: Vec<Rank>,
+    counts_as: F,
+}
+
+impl<F: Fn(u32, NodeIndex) -> Kind> Busy<F> {
+    /// Watches all instances of `workload`. `counts_as` is asked for the kind as which a node of
+    /// [`Kind::Compute`] of an instance counts.
+    pub fn new(workload: &Workload, counts_as: F) -> Self {
+        let ranks = workload.instances().iter().map(|instance| Rank {
+            left: workload.graph(instance).len(),
+            ..Rank::default()
+        });
+        Self {
+            ranks: ranks.collect(),
+            counts_as,
+        }
+    }
+
+    /// What was found, by instance. The times of ranks that did not finish lack what was under way.
+    pub fn times(&self) -> impl ExactSizeIterator<Item = BusyTime> {
+        self.ranks.iter().map(|rank| BusyTime {
+            finish: (rank.left == 0).then_some(rank.last),
+            host: rank.total[HOST],
+            kernels: rank.total[KERNELS],
+            communication: rank.total[COMMUNICATION],
+            memory: rank.total[MEMORY],
+            nothing: rank.total[NOTHING],
+            overlap: rank.overlap,
+        })
+    }
+
+    #[inline]
+    fn sort(&self, instance: u32, node: NodeIndex, kind: Kind) -> usize {
+        let kind = match kind {
+            Kind::Compute => (self.counts_as)(instance, node),
+            other => other,
+        };
+        match kind {
+            Kind::Nothing => NOTHING,
+            Kind::Host => HOST,
+            Kind::Compute => KERNELS,
+            Kind::Send | Kind::Receive | Kind::Collective => COMMUNICATION,
+            Kind::LocalMemory | Kind::RemoteMemory => MEMORY,
+        }
+    }
+}
+
+impl Rank {
+    /// Kernels and communication are both under way.
+    #[inline]
+    fn both(&self) -> bool {
+        self.active[KERNELS] > 0 && self.active[COMMUNICATION] > 0
+    }
+}
+
+impl<F: Fn(u32, NodeIndex) -> Kind> Observer for Busy<F> {
+    #[inline]
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        let sort = self.sort(instance, node, kind);
+        let rank = &mut self.ranks[instance as usize];
+        rank.active[sort] += 1;
+        if rank.active[sort] == 1 {
+            rank.since[sort] = now;
+            if (sort == KERNELS || sort == COMMUNICATION) && rank.both() {
+                rank.both_since = now;
+            }
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        let sort = self.sort(instance, node, kind);
+        let rank = &mut self.ranks[instance as usize];
+        rank.left -= 1;
+        rank.last = now;
+        if rank.active[sort] == 1 {
+            rank.total[sort] += now.since(rank.since[sort]);
+            if (sort == KERNELS || sort == COMMUNICATION) && rank.both() {
+                rank.overlap += now.since(rank.both_since);
+            }
+        }
+        rank.active[sort] -= 1;
+    }
+
+    #[inline]
+    fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_that_overlap_or_touch_are_counted_once() {
+        // A kernel in [0, 10]; receives in [4, 12] and [6, 20]; one more kernel in [15, 18]; the host in
+        // [20, 25] and, touching it, [25, 30]. Communication: [4, 20] = 16. Both: [4, 10] and [15, 18].
+        let mut busy = Busy {
+            ranks: vec![Rank {
+                left: 6,
+                ..Rank::default()
+            }],
+            counts_as: |_, _| Kind::Compute,
+        };
+        let events = [
+            (0, 0, true, Kind::Compute),
+            (4, 1, true, Kind::Receive),
+            (6, 2, true, Kind::Receive),
+            (10, 0, false, Kind::Compute),
+            (12, 1, false, Kind::Receive),
+            (15, 3, true, Kind::Compute),
+            (18, 3, false, Kind::Compute),
+            (20, 2, false, Kind::Receive),
+            (20, 4, true, Kind::Host),
+            (25, 4, false, Kind::Host),
+            (25, 5, true, Kind::Host),
+        ];
+        for (at, node, start, kind) in events {
+            match start {
+                true => busy.issued(Time(at), 0, NodeIndex(node), kind),
+                false => busy.completed(Time(at), 0, NodeIndex(node), kind),
+            }
+        }
+        assert_eq!(busy.times().next().unwrap().finish, None);
+        busy.completed(Time(30), 0, NodeIndex(5), Kind::Host);
+        let expected = BusyTime {
+            finish: Some(Time(30)),
+            host: Span(10),
+            kernels: Span(13),
+            communication: Span(16),
+            memory: Span::ZERO,
+            nothing: Span::ZERO,
+            overlap: Span(9),
+        };
+        assert_eq!(busy.times().next(), Some(expected));
+    }
+
+    #[test]
+    fn a_kernel_counts_as_what_it_stands_for() {
+        let mut busy = Busy {
+            ranks: vec![Rank {
+                left: 1,
+                ..Rank::default()
+            }],
+            counts_as: |_, _| Kind::RemoteMemory,
+        };
+        busy.issued(Time(2), 0, NodeIndex(0), Kind::Compute);
+        busy.completed(Time(9), 0, NodeIndex(0), Kind::Compute);
+        let found = busy.times().next().unwrap();
+        assert_eq!((found.kernels, found.memory), (Span::ZERO, Span(7)));
+    }
+}
