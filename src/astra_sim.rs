@@ -12,24 +12,51 @@
 //! Two units of bandwidth meet here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
 
 mod algorithm;
+mod aware;
+mod check;
+mod collectives;
+pub mod custom;
 mod document;
 mod error;
+mod flow_shop;
 mod groups_file;
 mod inputs;
 mod json;
+mod lenient;
 pub mod logging;
+mod machine;
+mod memory;
 mod memory_file;
 mod network_file;
 mod per_node;
+mod program;
+mod shared_bus;
+mod statistics;
 mod summary;
+mod symmetry;
 mod system;
+mod tensors;
+mod trace;
+mod unaware;
 mod yaml;
 
 pub use algorithm::{Algorithm, Implementation};
+pub use aware::Aware;
+pub use collectives::Collectives;
 pub use error::{InputError, Note};
 pub use groups_file::Groups;
 pub use inputs::{Flags, Inputs, NetworkModel};
+pub use machine::machine;
+pub use memory::{Memory, Ran};
 pub use memory_file::{Remote, Sharing};
 pub use network_file::{Dimension, Network};
 pub use per_node::PerNode;
+pub use program::Phase;
+pub use statistics::{Roofline, Work};
 pub use system::{Implementations, LogGp, Optimization, PerKind, Scheduling, System};
+pub use tensors::Tensors;
+pub use trace::{Read, Reader, counts_as};
+pub use unaware::Unaware;
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,10 @@
 //! All inputs of a run together, checked one against another.
 
-use super::{Groups, InputError, Network, Note, PerNode, Remote, Sharing, System, logging};
+use super::{
+    Collectives, Groups, InputError, Network, Note, PerKind, PerNode, Remote, Sharing, System,
+    logging,
+};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
@@ -162,6 +166,21 @@ impl Inputs {
         inputs.check(flags)
     }
 
+    /// The beginnings of the files of custom algorithms, each once.
+    pub fn custom_prefixes(&self) -> BTreeSet<&Path> {
+        let PerKind {
+            all_reduce,
+            all_gather,
+            reduce_scatter,
+            all_to_all,
+        } = &self.system.custom;
+        let kinds = [all_reduce, all_gather, reduce_scatter, all_to_all];
+        let kinds = kinds.into_iter().flatten().map(PathBuf::as_path);
+        kinds
+            .chain(self.per_node.iter().map(|(_, path)| path))
+            .collect()
+    }
+
     /// Holds the inputs one against another.
     fn check(mut self, flags: &Flags) -> Result<Self, InputError> {
         let refuse = |file: &Path, key: &str, why: String| {
@@ -229,6 +248,15 @@ impl Inputs {
                 flags.network.display()
             );
             return refuse(&flags.memory, "num-nodes", why);
+        }
+        if flags.queues.get() > Collectives::MOST_QUEUES {
+            let why = format!(
+                "found {}, expected at most {}",
+                flags.queues,
+                Collectives::MOST_QUEUES
+            );
+            let file = Path::new(Note::COMMAND_LINE);
+            return refuse(file, "--num-queues-per-dim", why);
         }
         // What the original keeps as an `int`.
         if self.endpoint_delay > i32::MAX as u64 {

@@ -54,6 +54,11 @@ impl PerNode {
         self.0.get(&id).map(PathBuf::as_path)
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All nodes by id with their prefixes.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Path)> {
         self.0.iter().map(|(id, prefix)| (*id, prefix.as_path()))

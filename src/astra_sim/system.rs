@@ -219,7 +219,7 @@ fn read(document: &mut Document<'_>) -> Result<System, InputError> {
     }
     let trace = document.switch("trace-enabled")?;
     if trace {
-        let why = "has no effect: no log of nodes is written";
+        let why = "has no effect: no log of nodes is written; --timeline FILE draws them";
         document.note("trace-enabled", why);
     }
     let memory_trace = document.text("local-mem-trace-filename")?;

@@ -1,9 +1,10 @@
 //! `chakram astra-sim`: the files and flags of ASTRA-sim in, its answer out.
 
 use super::output::{Destination, Format};
-use crate::astra_sim::{Flags, Inputs, NetworkModel, Note};
+use crate::astra_sim::{Flags, NetworkModel};
 use clap::{ArgAction, Args, ValueEnum};
-use serde_json::{Map, Value};
+use job::Job;
+use serde_json::{Map, Value, json};
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -11,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod arguments;
+mod job;
+mod render;
+mod replay;
 
 pub use arguments::arguments;
 
@@ -24,6 +28,8 @@ Examples:
       --remote-memory-configuration=no_memory_expansion.json --network-configuration=network.yml
   chakram astra-sim … --network-model aware      the congestion-aware network
   chakram astra-sim … --lenient                  unknown flags and keys are ignored, and said
+  chakram astra-sim … --format json -o out.json  everything that was found, for programs
+  chakram astra-sim … --timeline out.json.gz     every node as a picture
 
 Called through a link named AstraSim_Analytical_Congestion_Unaware or
 AstraSim_Analytical_Congestion_Aware, the program is this command with that network model:
@@ -78,6 +84,12 @@ pub struct AstraSimArgs {
     /// Ignore unknown flags and unknown keys of files, and say so
     #[arg(long)]
     lenient: bool,
+    /// Carry out every collective message by message, even where its time is known in closed form
+    #[arg(long)]
+    stepwise: bool,
+    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
+    #[arg(long, value_name = "FILE.json.gz")]
+    timeline: Option<PathBuf>,
     /// How to print the report
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     format: Format,
@@ -117,27 +129,34 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// # Errors
 ///
-/// Bad input, or output that cannot be written.
+/// Bad input, a replay that is stuck, or output that cannot be written.
 pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let inputs = args.inputs()?;
+    let job = Job::load(args)?;
     let mut to = match args.output == Path::new("-") {
         true => Destination::Stdout(out),
         false => Destination::File(&args.output),
     };
-    to.write(&summary(&inputs, args.format))?;
+    replay::run(args, job, &mut to)?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl AstraSimArgs {
-    /// Everything that the arguments name, read and checked.
-    fn inputs(&self) -> Result<Inputs, Box<dyn Error>> {
-        let mut inputs = Inputs::read(&self.flags(), &mut |_, path| std::fs::read_to_string(path))?;
-        let ignored = self.ignored.iter();
-        let note = |argument: &String| Note::flag(argument, "ignored, because it is unknown");
-        inputs.notes.splice(0..0, ignored.map(note));
-        Ok(inputs)
+    /// What of them a report repeats.
+    fn options(&self) -> Map<String, Value> {
+        let options = json!({
+            "network_model": self.flags().model.to_string(),
+            "num_queues_per_dim": self.num_queues_per_dim,
+            "injection_scale": self.injection_scale,
+            "rendezvous_protocol": self.rendezvous_protocol,
+            "lenient": self.lenient,
+        });
+        match options {
+            Value::Object(options) => options,
+            _ => unreachable!("it is written as an object"),
+        }
     }
 
+    /// What the library is told of them.
     fn flags(&self) -> Flags {
         Flags {
             model: match self.network_model {
@@ -157,36 +176,6 @@ impl AstraSimArgs {
             injection_scale: self.injection_scale,
             rendezvous: self.rendezvous_protocol,
             lenient: self.lenient,
-        }
-    }
-}
-
-/// The inputs as they were understood.
-fn summary(inputs: &Inputs, format: Format) -> String {
-    let notes = inputs.notes.iter().map(Note::to_string);
-    match format {
-        Format::Text => {
-            let sections = inputs.summary().into_iter();
-            let lines = sections.chain(notes.map(|note| ("note", note)));
-            lines
-                .map(|(name, line)| format!("{name:<12}{line}\n"))
-                .collect()
-        }
-        Format::Json => {
-            let sections = inputs.summary().into_iter();
-            let mut object: Map<String, Value> = sections
-                .map(|(name, line)| (name.to_owned(), line.into()))
-                .collect();
-            object.insert("notes".to_owned(), notes.collect());
-            format!("{:#}\n", Value::Object(object))
-        }
-        Format::Csv => {
-            let sections = inputs.summary().into_iter();
-            let lines = sections.chain(notes.map(|note| ("note", note)));
-            let row = |(name, line): (&str, String)| {
-                format!("{name},\"{}\"\n", line.replace('"', "\"\""))
-            };
-            "section,understood\n".to_owned() + &lines.map(row).collect::<String>()
         }
     }
 }

@@ -58,7 +58,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "report",
-        &["trace", "graph", "group", "workload", "machine", "engine"],
+        &[
+            "trace",
+            "graph",
+            "group",
+            "workload",
+            "machine",
+            "engine",
+            "network",
+            "collective",
+        ],
     ),
     ("generate", &["trace", "graph", "group", "workload"]),
     ("converters", &["trace", "graph", "group"]),

@@ -1,0 +1,202 @@
+//! The congestion-aware network: one dimension of links that carry one message at a time.
+//!
+//! A message is stored whole at every device and then forwarded. On a link that is free at t it is at the
+//! next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋;
+//! messages that find it busy queue, first come, first served. On a ring messages go the shorter way,
+//! and upwards where both are equal; a switch is a device of its own between any two.
+
+use super::network_file::{self, Dimension};
+use super::unaware::bytes_per_ns;
+use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
+use crate::topology::Shape;
+use crate::units::{Span, Time};
+
+/// In place of an op: there is none.
+const NONE: u32 = u32::MAX;
+
+/// A directed link: whether it is busy, and the ops of the messages that queue for it.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    busy: bool,
+    first: u32,
+    last: u32,
+}
+
+const FREE: Link = Link {
+    busy: false,
+    first: NONE,
+    last: NONE,
+};
+
+/// A message on its way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    bytes: u64,
+    at: u32,
+    to: u32,
+    /// The next one in the queue of its link.
+    next: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Aware {
+    shape: Shape,
+    npus: u32,
+    latency: f64,
+    bytes_per_ns: f64,
+    /// By device and then by its links; a device's are made when it first sends.
+    links: Vec<Box<[Link]>>,
+    /// By op.
+    carried: Vec<Carried>,
+}
+
+impl Aware {
+    /// The network of `file`, of which only the first dimension counts: one of more is refused before.
+    pub fn new(file: &network_file::Network) -> Self {
+        let Dimension {
+            shape,
+            npus,
+            bandwidth,
+            latency,
+        } = file.dimensions[0];
+        Self {
+            shape,
+            npus,
+            latency,
+            bytes_per_ns: bytes_per_ns(bandwidth),
+            // One more for a switch.
+            links: vec![Box::default(); npus as usize + 1],
+            carried: Vec::new(),
+        }
+    }
+
+    /// The link that a message at `at` for `to` takes next, among the links of `at`, and the device at its
+    /// end.
+    #[inline]
+    fn next_link(&self, at: u32, to: u32) -> (u32, u32) {
+        let n = self.npus;
+        match self.shape {
+            Shape::FullyConnected => (to, to),
+            Shape::Switch if at == n => (to, to),
+            Shape::Switch => (0, n),
+            Shape::Ring => {
+                let up = if to >= at { to - at } else { n - at + to };
+                match up <= n - up {
+                    true => (0, if at + 1 == n { 0 } else { at + 1 }),
+                    false => (1, if at == 0 { n - 1 } else { at - 1 }),
+                }
+            }
+        }
+    }
+
+    /// Links of a device.
+    fn fan_out(&self, device: u32) -> usize {
+        match self.shape {
+            Shape::Ring => 2,
+            Shape::Switch if device < self.npus => 1,
+            Shape::FullyConnected | Shape::Switch => self.npus as usize,
+        }
+    }
+
+    /// A message is at a device and takes its next link, or queues for it.
+    #[inline]
+    fn forward(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
+        let Carried { at, to, .. } = self.carried[op as usize];
+        let (link, _) = self.next_link(at, to);
+        if self.links[at as usize].is_empty() {
+            self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
+        }
+        let state = &mut self.links[at as usize][link as usize];
+        if !state.busy {
+            self.transmit(now, op, agenda);
+            return;
+        }
+        match state.first {
+            NONE => state.first = op,
+            _ => self.carried[state.last as usize].next = op,
+        }
+        state.last = op;
+        self.carried[op as usize].next = NONE;
+    }
+
+    /// A link that is free carries a message.
+    #[inline]
+    fn transmit(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
+        let Carried { bytes, at, to, .. } = self.carried[op as usize];
+        let (link, device) = self.next_link(at, to);
+        self.links[at as usize][link as usize].busy = true;
+        self.carried[op as usize].at = device;
+        let serialization = bytes as f64 / self.bytes_per_ns;
+        let arrival = now + Span::from_ns((self.latency + serialization) as u64);
+        agenda.schedule(arrival, NetworkEvent::Hop(op));
+        let free = now + Span::from_ns(serialization as u64);
+        let number = at * self.stride() + link;
+        agenda.schedule(free, NetworkEvent::LinkFree(number));
+    }
+
+    /// By how much the numbers of links of neighbouring devices differ.
+    fn stride(&self) -> u32 {
+        match self.shape {
+            Shape::Ring => 2,
+            Shape::FullyConnected | Shape::Switch => self.npus,
+        }
+    }
+
+    /// The most NPUs whose links can be numbered.
+    pub const MAX_NPUS: u32 = 65_535;
+}
+
+impl Network for Aware {
+    fn open(&mut self, count: u32) -> Ports {
+        Ports::new(0, count)
+    }
+
+    fn close(&mut self, _: Ports) {}
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+        let op = message.op as usize;
+        if op >= self.carried.len() {
+            self.carried.resize(op + 1, Carried::default());
+        }
+        let (from, to) = message.ends;
+        self.carried[op] = Carried {
+            bytes: message.amount.bytes(),
+            at: from.0,
+            to: to.0,
+            next: NONE,
+        };
+        self.forward(now, message.op, agenda);
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl Schedule,
+        notices: &mut Vec<Notice>,
+    ) {
+        match event {
+            NetworkEvent::Hop(op) => {
+                let Carried { at, to, .. } = self.carried[op as usize];
+                match at == to {
+                    true => notices.push(Notice::Delivered(op)),
+                    false => self.forward(now, op, agenda),
+                }
+            }
+            NetworkEvent::LinkFree(number) => {
+                let (device, link) = (number / self.stride(), number % self.stride());
+                let state = &mut self.links[device as usize][link as usize];
+                state.busy = false;
+                let op = state.first;
+                if op != NONE {
+                    state.first = self.carried[op as usize].next;
+                    self.transmit(now, op, agenda);
+                }
+            }
+            _ => unreachable!("messages hop, and links become free"),
+        }
+    }
+}

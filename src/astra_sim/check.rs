@@ -1,0 +1,193 @@
+//! Collectives that the original cannot carry out: refused before anything runs, with the reason.
+
+use super::collectives::Collectives;
+use super::{Algorithm, Optimization};
+use crate::trace::CollectiveKind;
+
+/// Chunks of all NPUs that may be under way.
+const MOST_CHUNKS: u64 = 1 << 26;
+
+/// The largest ring whose n(n-1)/2 messages of an all-to-all are below 2^32.
+const MOST_ROUND: u32 = 92_681;
+
+/// What was found, and what to try.
+pub(super) type Refusal = (String, &'static str);
+
+impl Collectives {
+    /// Whether a collective of `bytes` among `members`, all NPUs if no group is named, can be carried
+    /// out along the dimensions of a mask.
+    pub(super) fn check(
+        &self,
+        kind: CollectiveKind,
+        bytes: u64,
+        members: Option<u32>,
+        dimensions: Option<u32>,
+        node: u64,
+    ) -> Result<(), Refusal> {
+        if let Some(number) = self.script(kind, node) {
+            return self.check_custom(number, members.unwrap_or(self.npus()), dimensions);
+        }
+        let key = match kind {
+            CollectiveKind::AllReduce => "all-reduce-implementation",
+            CollectiveKind::AllGather => "all-gather-implementation",
+            CollectiveKind::ReduceScatter => "reduce-scatter-implementation",
+            CollectiveKind::AllToAll => "all-to-all-implementation",
+            other => {
+                return Err((
+                    format!("{other} is not carried out, and the original aborts on it"),
+                    "replay the traces with `chakram replay`, which carries out all collectives",
+                ));
+            }
+        };
+        let alone = members == Some(1);
+        let list = self.list(kind);
+        if list.is_empty() && !alone {
+            return Err((
+                format!("the system file does not say `{key}`"),
+                "a list of implementations, one for each dimension, such as [\"ring\"]",
+            ));
+        }
+        let (chunk, count) = self.chunks(kind, bytes);
+        if chunk == 0 && !alone {
+            return Err((
+                format!(
+                    "an all-gather of {bytes} bytes has chunks of 0 bytes, and the original never ends"
+                ),
+                "fewer `preferred-dataset-splits` than bytes, or a larger all-gather",
+            ));
+        }
+        if self.has_buses() && chunk > i32::MAX as u64 {
+            return Err((
+                format!("chunks of {chunk} bytes, and a shared bus counts them in 31 bits"),
+                "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
+            ));
+        }
+        // Groups may be at it side by side.
+        let lines = u64::from(self.npus());
+        if u64::from(count) * lines > MOST_CHUNKS {
+            return Err((
+                format!("{count} chunks on {lines} NPUs are more than fit in memory"),
+                "fewer `preferred-dataset-splits`",
+            ));
+        }
+        let whole = members.is_none_or(|members| members == self.npus());
+        if !whole {
+            return match list {
+                [only] if only.algorithm == Algorithm::DoubleBinaryTree => Err((
+                    "doubleBinaryTree in a group that is not all NPUs, which the original takes for a ring \
+                     and goes astray"
+                        .to_owned(),
+                    "ring, direct or halvingDoubling",
+                )),
+                [only] => self.check_one(only.algorithm, kind, members.unwrap_or(0), false),
+                _ => Ok(()),
+            };
+        }
+        for (level, implementation) in list.iter().enumerate() {
+            if implementation.one {
+                if dimensions.is_some() {
+                    return Err((
+                        format!("`involved_dim` parts the NPUs, and {implementation} takes all"),
+                        "leave `involved_dim` out, or name an implementation for each dimension",
+                    ));
+                }
+                return self.check_one(implementation.algorithm, kind, self.npus(), false);
+            }
+            let several = list.len() > 1;
+            self.check_one(implementation.algorithm, kind, self.size(level), several)?;
+        }
+        Ok(())
+    }
+
+    fn check_custom(
+        &self,
+        number: u16,
+        members: u32,
+        dimensions: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let algorithm = self.custom(number);
+        if dimensions.is_some() {
+            return Err((
+                "`involved_dim` parts the NPUs, and a custom algorithm is for all of them"
+                    .to_owned(),
+                "leave `involved_dim` out, or name a built-in implementation",
+            ));
+        }
+        if algorithm.positions() < members {
+            return Err((
+                format!(
+                    "its custom algorithm has files for {} positions, and its group has {members} members",
+                    algorithm.positions()
+                ),
+                "a file PREFIX.P.et for each position P from 0",
+            ));
+        }
+        if let Some((from, to)) = algorithm.unpaired(members) {
+            return Err((
+                format!(
+                    "in its custom algorithm, position {from} does not send to position {to} what that \
+                     receives, by tags and sizes"
+                ),
+                "a receive for each send, with the same tag and size",
+            ));
+        }
+        match algorithm.stranger(members) {
+            Some(peer) => Err((
+                format!(
+                    "its custom algorithm names peer {peer}, and its group has {members} members"
+                ),
+                "an algorithm for as many positions as the group has members",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn check_one(
+        &self,
+        algorithm: Algorithm,
+        kind: CollectiveKind,
+        members: u32,
+        several: bool,
+    ) -> Result<(), Refusal> {
+        let name = match algorithm {
+            Algorithm::HalvingDoubling => "halvingDoubling",
+            Algorithm::DoubleBinaryTree => "doubleBinaryTree",
+            Algorithm::Ring if kind == CollectiveKind::AllToAll && members > MOST_ROUND => {
+                return Err((
+                    format!(
+                        "an all-to-all round a ring of {members} has more messages than 32 bits count"
+                    ),
+                    "direct, which has one for each other member",
+                ));
+            }
+            Algorithm::Ring | Algorithm::Direct { .. } => return Ok(()),
+        };
+        if !members.is_power_of_two() {
+            return Err((
+                format!(
+                    "{name} among {members} members, which is no power of two: the original stops"
+                ),
+                "ring or direct, which take any number of members",
+            ));
+        }
+        let tree = algorithm == Algorithm::DoubleBinaryTree;
+        let can = match kind {
+            CollectiveKind::AllReduce => true,
+            CollectiveKind::AllToAll => false,
+            _ => !tree,
+        };
+        if !can {
+            return Err((
+                format!("{name} has no {kind}, and the original stops"),
+                "ring or direct, which have them all",
+            ));
+        }
+        if tree && several && self.optimization() == Optimization::LocalBwAware {
+            return Err((
+                format!("localBWAware needs reduce-scatter and all-gather, which {name} has not"),
+                "\"collective-optimization\": \"baseline\", or ring, direct or halvingDoubling",
+            ));
+        }
+        Ok(())
+    }
+}

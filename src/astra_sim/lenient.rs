@@ -1,0 +1,115 @@
+//! What the original leaves out of a broken trace without a word: records that are cut off, all but the
+//! last of records with one id, and nodes that can never run.
+
+use super::Note;
+use crate::trace::TraceError;
+use crate::trace::scan::{self, Dependencies};
+use crate::trace::wire::Frames;
+use std::collections::BTreeMap;
+
+/// The dependencies of one record.
+#[derive(Debug, Default)]
+struct Ids(Vec<u64>);
+
+impl Dependencies for Ids {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.0.push(id);
+        Ok(())
+    }
+
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.0.push(id);
+        Ok(())
+    }
+}
+
+/// The records of `contents`, which `file` names, that the original runs.
+///
+/// # Errors
+///
+/// On records that are malformed.
+pub(super) fn runnable(
+    contents: &[u8],
+    file: &str,
+    notes: &mut Vec<Note>,
+) -> Result<Vec<u8>, TraceError> {
+    let mut note = |key: String, why: String| {
+        notes.push(Note {
+            file: file.to_owned(),
+            line: None,
+            key,
+            why,
+        });
+    };
+    let mut frames = Frames::new(contents);
+    let mut first = &contents[..0];
+    // By id: the frame, and what the node waits for.
+    let mut nodes: BTreeMap<u64, (&[u8], Vec<u64>)> = BTreeMap::new();
+    let mut start = 0;
+    loop {
+        let record = match frames.next_record() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(error) if start > 0 => {
+                note(
+                    format!("byte {start}"),
+                    format!("the rest is left out: {error}"),
+                );
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        let end = record.offset + record.bytes.len();
+        let frame = &contents[start..end];
+        start = end;
+        if first.is_empty() {
+            first = frame;
+            continue;
+        }
+        let mut ids = Ids::default();
+        let id = scan::node(record, &mut ids)?.id;
+        if nodes.insert(id, (frame, ids.0)).is_some() {
+            let why = "an earlier record with this id is left out".to_owned();
+            note(format!("node {id}"), why);
+        }
+    }
+    // Whoever waits for nothing that is left can run.
+    let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let mut ready = Vec::new();
+    for (&id, (_, deps)) in &nodes {
+        waiting.insert(id, deps.len());
+        for &dep in deps {
+            followers.entry(dep).or_default().push(id);
+        }
+        if deps.is_empty() {
+            ready.push(id);
+        }
+    }
+    while let Some(id) = ready.pop() {
+        for follower in followers.get(&id).into_iter().flatten() {
+            let left = waiting.get_mut(follower).expect("followers are nodes");
+            *left -= 1;
+            if *left == 0 {
+                ready.push(*follower);
+            }
+        }
+    }
+    let mut kept = first.to_vec();
+    for (id, (frame, deps)) in &nodes {
+        if waiting[id] == 0 {
+            kept.extend_from_slice(frame);
+            continue;
+        }
+        if let Some(gone) = deps.iter().find(|dep| !nodes.contains_key(dep)) {
+            return Err(TraceError::refused(
+                *id,
+                format!("it waits for node {gone}, which does not exist"),
+                "the trace is incomplete; capture or convert it anew",
+            ));
+        }
+        let why = "never runs: it waits in a circle, or for nodes that do".to_owned();
+        note(format!("node {id}"), why);
+    }
+    Ok(kept)
+}

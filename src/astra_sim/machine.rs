@@ -1,0 +1,55 @@
+//! The machine that the input files describe.
+
+use super::{Inputs, Remote, Sharing};
+use crate::collective::Algorithm;
+use crate::machine::{Machine, NpuClass};
+use crate::memory::{Attachment, LocalMemory, RemoteMemory};
+use crate::topology::{Dimension, Topology};
+use crate::units::{Bandwidth, Bytes, Span};
+
+/// A machine of the NPUs and dimensions of `inputs`, each NPU with `lanes` lanes.
+///
+/// It says where NPUs sit and which memory they reach; what transfers and collectives cost is not its
+/// own but that of the networks and collectives of this module.
+pub fn machine(inputs: &Inputs, lanes: u32) -> Machine {
+    let one = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
+    let dimensions = inputs.network.dimensions.iter().zip(1..);
+    let dimensions = dimensions.map(|(dimension, number)| Dimension {
+        name: format!("dimension {number}"),
+        shape: dimension.shape,
+        size: dimension.npus,
+        bandwidth: Bandwidth::new(dimension.bandwidth * f64::from(1 << 30)).unwrap_or(one),
+        latency: Span::from_seconds(dimension.latency * 1e-9),
+    });
+    let topology = Topology::new(dimensions.collect()).expect("the network file was checked");
+    let bandwidth = inputs.system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
+    let class = NpuClass {
+        name: "npu".to_owned(),
+        peaks: Default::default(),
+        memory: LocalMemory {
+            bandwidth: Bandwidth::new(bandwidth).unwrap_or(one),
+            latency: Span::ZERO,
+            capacity: Bytes(u64::MAX),
+        },
+        lanes,
+        host_lanes: 1,
+    };
+    let algorithms = vec![Algorithm::Ring; inputs.network.dimensions.len()];
+    let remote = inputs.memory.map(remote);
+    let machine = Machine::uniform("ASTRA-sim".to_owned(), topology, algorithms, class, remote);
+    machine.expect("an algorithm for each dimension, lanes and memory")
+}
+
+fn remote(memory: Remote) -> RemoteMemory {
+    RemoteMemory {
+        attachment: match memory.sharing {
+            Sharing::PerNpu => Attachment::PerNpu,
+            Sharing::Pool => Attachment::Pool,
+            Sharing::PerNode { npus_per_node, .. } => Attachment::PerNode(npus_per_node),
+        },
+        bandwidth: Bandwidth::new(memory.bandwidth as f64 * 1e9).expect("it is at least 1 GB/s"),
+        latency: Span::from_ns(memory.latency),
+        capacity: Bytes(u64::MAX),
+        whole_ns: true,
+    }
+}

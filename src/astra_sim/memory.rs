@@ -1,0 +1,143 @@
+//! The memory of tensors over time, from what nodes read and wrote and when.
+//!
+//! A tensor takes its bytes from the issue of the node that writes it to the completion of the last node
+//! that reads it; one that nobody reads is never freed. One that is read and not yet written, such as a
+//! weight, was there from the start. At an instant, what is freed is freed at once, so what follows in
+//! its place adds nothing to the peak.
+
+use super::tensors::{Tensors, Use};
+use crate::units::Time;
+use std::collections::BTreeMap;
+
+mod picture;
+
+/// A node that ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran<'a> {
+    /// Its id.
+    pub id: u64,
+    /// Its name.
+    pub name: &'a str,
+    /// When it was issued.
+    pub start: Time,
+    /// When it completed.
+    pub end: Time,
+}
+
+/// A node that used a tensor.
+#[derive(Clone, Copy, Debug)]
+struct Access<'a> {
+    tensor: u32,
+    by: Ran<'a>,
+}
+
+/// A tensor's time in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Life {
+    tensor: u32,
+    bytes: u64,
+    from: Time,
+    /// None if it is never freed.
+    to: Option<Time>,
+}
+
+/// What became of the tensors of a rank.
+#[derive(Clone, Debug)]
+pub struct Memory<'a> {
+    names: &'a [String],
+    /// In order of first use.
+    lives: Vec<Life>,
+    reads: Vec<Access<'a>>,
+    writes: Vec<Access<'a>>,
+    /// The bytes in memory from each instant at which they change.
+    usage: BTreeMap<Time, u64>,
+    /// Tensors that a node read before another had written them.
+    early: Vec<u32>,
+}
+
+impl<'a> Memory<'a> {
+    /// Follows `tensors` through a run: the nodes of the rank in the order in which they completed.
+    pub fn follow(tensors: &'a Tensors, ran: impl IntoIterator<Item = Ran<'a>>) -> Self {
+        let mut memory = Self {
+            names: &tensors.names,
+            lives: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            usage: BTreeMap::new(),
+            early: Vec::new(),
+        };
+        let mut known = vec![None; tensors.names.len()];
+        for node in ran {
+            for one in tensors.of(node.id) {
+                memory.used(one, node, &mut known[one.tensor as usize]);
+            }
+        }
+        memory.add_up();
+        memory
+    }
+
+    /// `by` did what `one` says; `known` is where the tensor's life is, if it has one.
+    fn used(&mut self, one: &Use, by: Ran<'a>, known: &mut Option<usize>) {
+        let access = Access {
+            tensor: one.tensor,
+            by,
+        };
+        let from = if one.write { by.start } else { Time::ZERO };
+        let new = known.is_none();
+        let life = *known.get_or_insert_with(|| {
+            self.lives.push(Life {
+                tensor: one.tensor,
+                bytes: one.bytes,
+                from,
+                to: None,
+            });
+            self.lives.len() - 1
+        });
+        match one.write {
+            true => {
+                if !new {
+                    self.early.push(one.tensor);
+                }
+                self.writes.push(access);
+            }
+            false => {
+                self.lives[life].to = Some(by.end);
+                self.reads.push(access);
+            }
+        }
+    }
+
+    fn add_up(&mut self) {
+        let mut changes: BTreeMap<Time, (u128, u128)> = BTreeMap::new();
+        for life in &self.lives {
+            changes.entry(life.from).or_default().0 += u128::from(life.bytes);
+            if let Some(to) = life.to {
+                changes.entry(to).or_default().1 += u128::from(life.bytes);
+            }
+        }
+        let mut used = 0;
+        for (at, (more, less)) in changes {
+            used = used + more - less;
+            let used = u64::try_from(used).unwrap_or(u64::MAX);
+            self.usage.insert(at, used);
+        }
+    }
+
+    /// The most bytes at any instant.
+    pub fn peak(&self) -> u64 {
+        self.usage.values().copied().max().unwrap_or(0)
+    }
+
+    /// The tensors that a node read before another had written them, where the original aborts: they
+    /// count as there from the start.
+    pub fn early(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.early.iter().map(|tensor| self.name(*tensor))
+    }
+
+    fn name(&self, tensor: u32) -> &str {
+        &self.names[tensor as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! `direct` and `direct<W>`: every member to every other, the next one of the line first.
+//!
+//! n-1 messages, twice that in an all-reduce; at most W are not answered. The second half of an
+//! all-reduce begins when all n-1 messages of the first have been *received* and any one of them has
+//! been reduced, not when all have.
+
+use super::{Part, Phase};
+use crate::collective::Seat;
+
+/// Packets that are under way at once.
+pub(super) fn window(window: Option<u32>, seat: Seat) -> u32 {
+    window.map_or(seat.size - 1, |window| window.min(seat.size - 1))
+}
+
+/// Messages that a member sends, and receives.
+pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
+    match phase.part {
+        Part::AllReduce => 2 * (seat.size - 1),
+        _ => seat.size - 1,
+    }
+}
+
+/// How far along the line the partner of step `i` sits.
+pub(super) fn distance(seat: Seat, i: u32) -> u32 {
+    1 + i % (seat.size - 1)
+}
+
+/// How many messages must have been received before step `i`, dealt with or not.
+pub(super) fn arrived(phase: &Phase, seat: Seat, i: u32) -> u32 {
+    match phase.part {
+        Part::AllReduce if i >= seat.size - 1 => seat.size - 1,
+        _ => 0,
+    }
+}

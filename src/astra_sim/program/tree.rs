@@ -1,0 +1,164 @@
+//! `doubleBinaryTree`: an all-reduce up a binary tree and down again, chunks alternating between two
+//! mirrored trees.
+//!
+//! With n = 2^L members the root has one subtree, a complete binary tree of the n-1 others whose
+//! in-order numbering is that of the line. The root is the last of the line or, mirrored, the first.
+//! A leaf sends up; an inner member reduces what its two children send, sends up, reduces what comes
+//! back (again), and sends it to both children; it is done then, delivered or not.
+
+use super::Turn;
+use crate::collective::{Seat, Source};
+
+/// A member's place in its tree, with the indices of its relatives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Root { child: u32 },
+    Inner { parent: u32, left: u32, right: u32 },
+    Leaf { parent: u32 },
+}
+
+/// A message up or down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub to: u32,
+    /// Credits that it needs.
+    pub after: u32,
+    /// Steps that the receiver has taken when it listens.
+    pub heard: u32,
+}
+
+impl Role {
+    /// The role of the member in `seat`.
+    pub fn of(turn: Turn, seat: Seat) -> Self {
+        let n = seat.size;
+        // Places 1 to n-1 are the subtree in order, and n is the root: x is a child of x ± the lowest bit
+        // of x, the one that has a higher lowest bit.
+        let place = |index: u32| match turn.mirrored {
+            true if index == 0 => n,
+            true => index,
+            false => index + 1,
+        };
+        let index = |place: u32| match turn.mirrored {
+            true => place % n,
+            false => place - 1,
+        };
+        let x = place(seat.index);
+        if x == n {
+            return Self::Root {
+                child: index(n / 2),
+            };
+        }
+        let bit = x & x.wrapping_neg();
+        let parent = match x & (2 * bit) {
+            0 => x + bit,
+            _ => x - bit,
+        };
+        match bit {
+            1 => Self::Leaf {
+                parent: index(parent),
+            },
+            _ => Self::Inner {
+                parent: index(parent),
+                left: index(x - bit / 2),
+                right: index(x + bit / 2),
+            },
+        }
+    }
+
+    /// Credits that it begins with: a leaf's data passes the endpoint first.
+    pub fn credits(self) -> u32 {
+        u32::from(matches!(self, Self::Leaf { .. }))
+    }
+
+    pub fn receives(self) -> u32 {
+        match self {
+            Self::Inner { .. } => 3,
+            Self::Root { .. } | Self::Leaf { .. } => 1,
+        }
+    }
+
+    pub fn reduces(self) -> bool {
+        !matches!(self, Self::Leaf { .. })
+    }
+
+    /// The `i`-th message.
+    pub fn step(self, i: u32) -> Option<Message> {
+        // Children are listened to from the start, parents after the message up.
+        let (to, after, heard) = match (self, i) {
+            (Self::Leaf { parent }, 0) => (parent, 1, 0),
+            (Self::Inner { parent, .. }, 0) => (parent, 2, 0),
+            (Self::Inner { left, .. }, 1) => (left, 3, 1),
+            (Self::Inner { right, .. }, 2) => (right, 3, 1),
+            (Self::Root { child }, 0) => (child, 1, 1),
+            _ => return None,
+        };
+        Some(Message { to, after, heard })
+    }
+
+    /// The `k`-th source listened to when `taken` steps are taken.
+    pub fn source(self, turn: Turn, seat: Seat, taken: u32, k: u32) -> Option<Source> {
+        let child = |from| Source { from, step: 0 };
+        let parent = |from| {
+            let above = Self::of(
+                turn,
+                Seat {
+                    index: from,
+                    ..seat
+                },
+            );
+            let mut steps = (0..).map_while(|i| above.step(i));
+            let step = steps.position(|m| m.to == seat.index && m.heard > 0)?;
+            Some(Source {
+                from,
+                step: step as u32,
+            })
+        };
+        match (self, taken, k) {
+            (Self::Root { child: c }, 0, 0) => Some(child(c)),
+            (Self::Inner { left, .. }, 0, 0) => Some(child(left)),
+            (Self::Inner { right, .. }, 0, 1) => Some(child(right)),
+            (Self::Inner { parent: p, .. } | Self::Leaf { parent: p }, 1, 0) => parent(p),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(index: u32, size: u32, mirrored: bool) -> Role {
+        let seat = Seat {
+            size,
+            index,
+            root: 0,
+        };
+        let turn = Turn {
+            mirrored,
+            ..Turn::default()
+        };
+        Role::of(turn, seat)
+    }
+
+    #[test]
+    fn the_trees_of_eight() {
+        // In order over 0..=6: leaves 0, 2, 4, 6, above them 1 and 5, above those 3, and the root is 7.
+        assert_eq!(role(7, 8, false), Role::Root { child: 3 });
+        let inner = |parent, left, right| Role::Inner {
+            parent,
+            left,
+            right,
+        };
+        assert_eq!(role(3, 8, false), inner(7, 1, 5));
+        assert_eq!(role(1, 8, false), inner(3, 0, 2));
+        assert_eq!(role(5, 8, false), inner(3, 4, 6));
+        assert_eq!(role(6, 8, false), Role::Leaf { parent: 5 });
+        // Mirrored: in order over 1..=7, and the root is 0.
+        assert_eq!(role(0, 8, true), Role::Root { child: 4 });
+        assert_eq!(role(4, 8, true), inner(0, 2, 6));
+        assert_eq!(role(7, 8, true), Role::Leaf { parent: 6 });
+        // Of two, one is the root and the other a leaf.
+        assert_eq!(role(1, 2, false), Role::Root { child: 0 });
+        assert_eq!(role(0, 2, false), Role::Leaf { parent: 1 });
+    }
+}

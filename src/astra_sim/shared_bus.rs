@@ -1,0 +1,304 @@
+//! The bus between an NPU and its memory agent, in LogGP's terms, where the system file models it.
+//!
+//! An NPU has two buses of two sides each: the outer one between the NPU and the agent, and an inner one
+//! behind its NPU side, which has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a
+//! time: with latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and
+//! are there after L + o more, cut off to whole ns. The offset is o, or what is left of g since the last
+//! transfer if the side was sending and that is more. A side that has sent more than eight in a row lets
+//! its partner go first.
+//!
+//! What is to be reduced is, once it is there, one at a time: ⌊b/100⌋ · delay + 50 ns. What is to go back
+//! does. Everything that begins or ends at the outer bus's NPU side crosses the inner bus too.
+
+use super::LogGp;
+use crate::collective::{Clock, Load, Ticket};
+use crate::units::{Span, Time};
+use std::collections::VecDeque;
+
+/// ns per byte of the inner bus.
+const INNER_GAP: f64 = 0.0038;
+/// How many transfers in a row are fair.
+const FAIR: u32 = 8;
+
+/// The sides: those of the outer bus, and those of the inner one.
+const NPU: usize = 0;
+const AGENT: usize = 1;
+const INNER_NPU: usize = 2;
+const INNER_AGENT: usize = 3;
+
+/// What happens at a side. An event is numbered side · 3 + this.
+const SENT: u32 = 0;
+const RECEIVED: u32 = 1;
+const REDUCED: u32 = 2;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    Sending,
+    Receiving,
+}
+
+/// What follows when a transfer is through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// The caller is told.
+    Tell,
+    /// The NPU side of the outer bus sends it.
+    Send,
+    /// The NPU side of the outer bus reduces it.
+    Reduce,
+}
+
+/// A transfer. What is to be done once it has crossed the outer bus stays with it over the inner one.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    bytes: u32,
+    /// Whether it is still to be reduced, and to go back, at the outer bus.
+    reduces: bool,
+    returns: bool,
+    ticket: Ticket,
+    /// On the inner bus: whether it goes to and fro, and what follows.
+    round_trip: bool,
+    then: Then,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Side {
+    state: State,
+    before: State,
+    last: Time,
+    in_a_row: u32,
+    sends: VecDeque<Transfer>,
+    receives: VecDeque<Transfer>,
+    reductions: VecDeque<Transfer>,
+    reducing: bool,
+}
+
+/// The two buses of one NPU.
+#[derive(Clone, Debug)]
+pub(super) struct SharedBus {
+    terms: LogGp,
+    /// ns for each hundred bytes reduced.
+    reduction: u64,
+    sides: [Side; 4],
+}
+
+/// The other side of a bus.
+fn partner(side: usize) -> usize {
+    side ^ 1
+}
+
+impl SharedBus {
+    pub fn new(terms: LogGp, reduction: u64) -> Self {
+        Self {
+            terms,
+            reduction,
+            sides: Default::default(),
+        }
+    }
+
+    /// Takes a load, whose ticket [`Self::handle`] returns in the end.
+    pub fn carry(&mut self, now: Time, load: Load, clock: &mut impl Clock) {
+        let transfer = Transfer {
+            bytes: load.bytes,
+            reduces: load.reduces,
+            returns: load.returns,
+            ticket: load.ticket,
+            round_trip: false,
+            then: Then::Tell,
+        };
+        if load.outward {
+            // It comes from the NPU's memory first.
+            self.inner(now, INNER_AGENT, false, Then::Send, transfer, clock);
+        } else {
+            self.request(now, AGENT, transfer, clock);
+        }
+    }
+
+    /// Something happened that this bus had scheduled. If a load is through, its ticket is returned, and
+    /// what follows from that comes before [`Self::resume`].
+    pub fn handle(&mut self, now: Time, event: u32, clock: &mut impl Clock) -> Option<Ticket> {
+        let side = (event / 3) as usize;
+        let ended = match event % 3 {
+            SENT => {
+                let state = &mut self.sides[side];
+                (state.last, state.before) = (now, state.state);
+                state.state = State::Free;
+                state.in_a_row += 1;
+                None
+            }
+            RECEIVED => self.received(now, side, clock),
+            _ => self.reduced(now, side, clock),
+        };
+        if ended.is_none() {
+            self.go_on_after(now, event, clock);
+        }
+        ended
+    }
+
+    /// Goes on after the event with which a load was through.
+    pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl Clock) {
+        if event / 3 >= INNER_NPU as u32 {
+            self.go_on(now, NPU, clock);
+        }
+        self.go_on_after(now, event, clock);
+    }
+
+    fn go_on_after(&mut self, now: Time, event: u32, clock: &mut impl Clock) {
+        let side = (event / 3) as usize;
+        if event % 3 == REDUCED {
+            self.reduce(now, side, clock);
+        }
+        self.go_on(now, side, clock);
+    }
+
+    /// Sends a transfer over the inner bus from `side`.
+    fn inner(
+        &mut self,
+        now: Time,
+        side: usize,
+        round_trip: bool,
+        then: Then,
+        transfer: Transfer,
+        clock: &mut impl Clock,
+    ) {
+        let transfer = Transfer {
+            round_trip,
+            then,
+            ..transfer
+        };
+        self.request(now, side, transfer, clock);
+    }
+
+    fn request(&mut self, now: Time, side: usize, transfer: Transfer, clock: &mut impl Clock) {
+        self.sides[side].sends.push_back(transfer);
+        self.go_on(now, side, clock);
+    }
+
+    /// A side that is free sends what it has, unless its partner should.
+    fn go_on(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
+        let (state, other) = (&self.sides[side], &self.sides[partner(side)]);
+        if state.state != State::Free || state.sends.is_empty() {
+            return;
+        }
+        if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
+            if other.state == State::Free {
+                self.go_on(now, partner(side), clock);
+            }
+            return;
+        }
+        self.send(now, side, clock);
+    }
+
+    fn send(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
+        let LogGp {
+            latency,
+            overhead,
+            gap,
+            gap_per_byte,
+        } = self.terms;
+        let gap_per_byte = if side < INNER_NPU {
+            gap_per_byte
+        } else {
+            INNER_GAP
+        };
+        let state = &mut self.sides[side];
+        let idle = now.since(state.last).0 / 1000;
+        let offset = match state.before {
+            State::Sending if overhead + idle <= gap => gap - idle,
+            _ => overhead,
+        };
+        let transfer = state.sends.pop_front().expect("there is something to send");
+        state.state = State::Sending;
+        let other = &mut self.sides[partner(side)];
+        other.receives.push_back(transfer);
+        other.before = other.state;
+        other.state = State::Receiving;
+        other.in_a_row = 0;
+        let bytes = f64::from(transfer.bytes) - 1.0;
+        let leaves = offset as f64 + gap_per_byte * bytes;
+        let arrives = offset as f64 + bytes * gap_per_byte + latency as f64 + overhead as f64;
+        let mut after = |ns: f64, side: usize, what: u32| {
+            clock.after(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
+        };
+        after(arrives, partner(side), RECEIVED);
+        after(leaves, side, SENT);
+    }
+
+    fn received(&mut self, now: Time, side: usize, clock: &mut impl Clock) -> Option<Ticket> {
+        let state = &mut self.sides[side];
+        (state.last, state.before) = (now, state.state);
+        if state.receives.len() < 2 {
+            state.state = State::Free;
+        }
+        let mut transfer = state.receives.pop_front()?;
+        match side {
+            NPU if transfer.reduces => {
+                transfer.reduces = false;
+                self.inner(now, INNER_NPU, true, Then::Reduce, transfer, clock);
+            }
+            NPU if transfer.returns => {
+                transfer.returns = false;
+                self.inner(now, INNER_NPU, true, Then::Send, transfer, clock);
+            }
+            NPU => self.inner(now, INNER_NPU, false, Then::Tell, transfer, clock),
+            AGENT if transfer.reduces => {
+                transfer.reduces = false;
+                state.reductions.push_back(transfer);
+                self.reduce(now, side, clock);
+            }
+            AGENT if transfer.returns => {
+                transfer.returns = false;
+                state.sends.push_back(transfer);
+            }
+            AGENT => return Some(transfer.ticket),
+            _ if transfer.round_trip => {
+                transfer.round_trip = false;
+                state.sends.push_back(transfer);
+            }
+            _ => return self.through(now, transfer, clock),
+        }
+        None
+    }
+
+    /// A transfer is through the inner bus.
+    fn through(&mut self, now: Time, transfer: Transfer, clock: &mut impl Clock) -> Option<Ticket> {
+        match transfer.then {
+            Then::Tell => return Some(transfer.ticket),
+            Then::Send => self.sides[NPU].sends.push_back(transfer),
+            Then::Reduce => {
+                self.sides[NPU].reductions.push_back(transfer);
+                self.reduce(now, NPU, clock);
+            }
+        }
+        self.go_on(now, NPU, clock);
+        None
+    }
+
+    /// Begins a reduction if none is being done.
+    fn reduce(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
+        let state = &mut self.sides[side];
+        if let Some(transfer) = state.reductions.front()
+            && !state.reducing
+        {
+            state.reducing = true;
+            let ns = u64::from(transfer.bytes / 100) * self.reduction + 50;
+            clock.after(now + Span::from_ns(ns), side as u32 * 3 + REDUCED);
+        }
+    }
+
+    fn reduced(&mut self, now: Time, side: usize, clock: &mut impl Clock) -> Option<Ticket> {
+        let state = &mut self.sides[side];
+        state.reducing = false;
+        let mut transfer = state.reductions.pop_front()?;
+        let returns = std::mem::take(&mut transfer.returns);
+        match (side, returns) {
+            (NPU, true) => self.inner(now, INNER_NPU, true, Then::Send, transfer, clock),
+            (NPU, false) => self.inner(now, INNER_NPU, false, Then::Tell, transfer, clock),
+            (_, true) => state.sends.push_back(transfer),
+            (_, false) => return Some(transfer.ticket),
+        }
+        None
+    }
+}

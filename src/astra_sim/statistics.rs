@@ -1,0 +1,204 @@
+//! What the original's statistics say of a rank, as far as its trace and the system file decide it.
+
+use super::trace::counts_as;
+use super::{Inputs, System};
+use crate::graph::{Graph, Kind};
+use crate::units::Span;
+
+/// What is known of a rank's work before it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// What is not *exposed communication*: the sum of the durations of its kernels, or of all that is
+    /// not the host's in a pure replay.
+    pub busy: Span,
+    /// Whether any node is work of the host.
+    pub host: bool,
+    /// Whether any is a kernel.
+    pub kernels: bool,
+    /// Whether any is a collective, a send or a receive.
+    pub communication: bool,
+    /// Whether any is a load or store.
+    pub memory: bool,
+    /// Whether any does nothing.
+    pub nothing: bool,
+    /// Whether [`counts_as`] says of any node of [`Kind::Compute`] that it is no kernel.
+    pub stand_ins: bool,
+    /// How kernels use the NPU, where the roofline is on.
+    pub roofline: Option<Roofline>,
+}
+
+/// Means over the time of kernels and of the host, on whose nodes everything counts as 0. As in the
+/// original, that time is taken to be a nanosecond longer than it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Roofline {
+    /// The share of the time of kernels that the peak limits.
+    pub compute_bound: f64,
+    /// FLOP/s in parts of the peak.
+    pub compute: f64,
+    /// Bytes/s in parts of the bandwidth.
+    pub memory: f64,
+    /// FLOPs per byte.
+    pub intensity: f64,
+}
+
+impl Work {
+    /// The work of a graph that a [`Reader`](super::Reader) of `inputs` made.
+    pub fn of(graph: &Graph, inputs: &Inputs) -> Self {
+        let system = &inputs.system;
+        let mut work = Self::default();
+        let mut uses = Uses::default();
+        for node in graph.nodes() {
+            let kind = graph.kind(node);
+            let (timed, recorded) = (kind == Kind::Compute, graph.recorded(node));
+            let kind = match timed {
+                true => counts_as(graph, node),
+                false => kind,
+            };
+            match kind {
+                Kind::Nothing => work.nothing = true,
+                Kind::Host => {
+                    work.host = true;
+                    uses.time += recorded;
+                }
+                Kind::Compute => {
+                    work.kernels = true;
+                    work.busy += recorded;
+                    uses.time += recorded;
+                    if system.roofline && !system.replay_only {
+                        uses.kernel(graph.flops(node), graph.bytes(node), recorded, system);
+                    }
+                }
+                Kind::Send | Kind::Receive | Kind::Collective => work.communication = true,
+                Kind::LocalMemory | Kind::RemoteMemory => work.memory = true,
+            }
+            if timed && kind != Kind::Compute {
+                work.stand_ins = true;
+                if system.replay_only {
+                    work.busy += recorded;
+                }
+            }
+        }
+        work.roofline = system.roofline.then(|| uses.mean());
+        work
+    }
+}
+
+/// Sums over time, in ns.
+#[derive(Default)]
+struct Uses {
+    time: Span,
+    bound: f64,
+    compute: f64,
+    memory: f64,
+    intensity: f64,
+}
+
+impl Uses {
+    fn kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &System) {
+        let bandwidth = system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
+        let peak = system.peak * 1e12;
+        if bytes == 0 {
+            return;
+        }
+        let ns = ns(lasts);
+        let intensity = flops as f64 / bytes as f64;
+        let reached = (bandwidth * intensity).min(peak);
+        if reached >= peak {
+            self.bound += ns;
+        }
+        self.compute += ns * reached / peak;
+        // A kernel of no operations is limited by its bytes alone.
+        let memory = match flops {
+            0 => 1.0,
+            _ => reached / intensity / bandwidth,
+        };
+        self.memory += ns * memory;
+        self.intensity += ns * intensity;
+    }
+
+    fn mean(&self) -> Roofline {
+        let time = 1.0 + ns(self.time);
+        Roofline {
+            compute_bound: self.bound / time,
+            compute: self.compute / time,
+            memory: self.memory / time,
+            intensity: self.intensity / time,
+        }
+    }
+}
+
+fn ns(span: Span) -> f64 {
+    (span.0 / 1000) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::astra_sim::tests::{inputs, read};
+    use crate::trace::Op;
+
+    const KERNEL: fn(u64, u64) -> Op<'static> = |flops, bytes| Op::Compute {
+        flops,
+        bytes,
+        dtype: None,
+    };
+
+    #[test]
+    fn means_are_weighted_with_time() {
+        // 1 TFLOPS and 100 GB/s: the ridge is at 10 FLOPs per byte.
+        let system = r#"{"preferred-dataset-splits": 1, "roofline-enabled": 1, "peak-perf": 1,
+            "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
+        let inputs = inputs(system);
+        // 20,000 FLOPs on 1,000 bytes: 20 per byte, 20 ns at the peak, half of the bandwidth.
+        // 1,000 FLOPs on 1,000 bytes: 1 per byte, 10 ns at the bandwidth, a tenth of the peak.
+        // 2,900 bytes without operations: 29 ns at the bandwidth. 2,000 ns of the host, 0 of 0 bytes.
+        let nodes = [
+            (KERNEL(20_000, 1_000), 0),
+            (KERNEL(1_000, 1_000), 0),
+            (KERNEL(0, 2_900), 0),
+            (KERNEL(7, 0), 0),
+            (Op::Host, 2),
+        ];
+        let work = Work::of(&read(&inputs, &nodes), &inputs);
+        assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
+        // Over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
+        let found = work.roofline.unwrap();
+        for (found, expected) in [
+            (found.compute_bound, 20.0 / 2060.0),
+            (found.compute, (20.0 + 0.1 * 10.0) / 2060.0),
+            (found.memory, (0.5 * 20.0 + 10.0 + 29.0) / 2060.0),
+            (found.intensity, (20.0 * 20.0 + 10.0) / 2060.0),
+        ] {
+            assert!((found - expected).abs() < 1e-12, "{found} {expected}");
+        }
+        assert!(work.host && work.kernels && !work.communication && !work.memory);
+        assert!(!work.stand_ins && !work.nothing);
+    }
+
+    #[test]
+    fn a_pure_replay_tells_memory_from_communication() {
+        let system = r#"{"preferred-dataset-splits": 1, "replay-only": 1}"#;
+        let inputs = inputs(system);
+        let memory = Op::Memory {
+            store: false,
+            place: crate::trace::MemoryPlace::Remote,
+            bytes: 5,
+        };
+        let send = Op::Message {
+            receive: false,
+            peer: 1,
+            tag: 0,
+            bytes: 5,
+            own: None,
+            host: false,
+        };
+        // 3 us + 4 us, and nothing recorded is 1 ns: all but the host's.
+        let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
+        let work = Work::of(&graph, &inputs);
+        assert_eq!(work.busy, Span::from_ns(7_001));
+        assert!(work.memory && work.communication && work.host && !work.kernels);
+        assert!(work.stand_ins);
+        let only = Work::of(&read(&inputs, &[(memory, 3)]), &inputs);
+        assert!(only.memory && !only.communication);
+    }
+}

@@ -1,0 +1,132 @@
+//! What a phase takes when all members of its lines begin together and nothing is in their way.
+//!
+//! Then all do the same at the same time, if what a message costs depends on its step alone and not on
+//! who sends it: what a member sends, it receives when its partner's arrives, which is as long after. So
+//! one member, told of its own messages, stands for all. In a ring every step follows the one before:
+//! with K messages of cost c, endpoint e, and reductions of r after ρ of them, K(c + e) + e + ρr.
+
+use super::Algorithm;
+use super::program::{Part, Phase, Turn};
+use crate::collective::{Cost, Seat};
+use crate::group::Extent;
+use crate::units::Span;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The most members whose costs are compared with one another.
+const COMPARED: u32 = 256;
+
+/// A line of members, as one of them sees it.
+pub(super) struct Line<'a> {
+    pub stage: &'a Phase,
+    pub turn: Turn,
+    pub seat: &'a dyn Fn(u32) -> Seat,
+    pub extent: &'a Extent,
+    /// The machine's.
+    pub dimensions: usize,
+    pub cost: &'a Cost<'a>,
+}
+
+/// What comes to a member, in the order of an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Credits(u32),
+    Arrival,
+    Attended(u32),
+}
+
+impl Line<'_> {
+    /// How long the phase takes, if it is the same for all members.
+    pub fn span(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
+        match self.stage.algorithm {
+            // Members of a tree do different things.
+            Algorithm::DoubleBinaryTree => None,
+            Algorithm::Ring => self.ring(endpoint, reduction),
+            _ if self.alike() => self.simulate(endpoint, reduction),
+            _ => None,
+        }
+    }
+
+    fn message(&self, index: u32, step: u32) -> Option<Span> {
+        let phase = &self.extent.phases[self.stage.phase as usize];
+        let step = self.stage.step(self.turn, (self.seat)(index), step)?;
+        let npu = |index| self.extent.npus[phase.position(0, index) as usize];
+        (self.cost)((npu(index), npu(step.to)), step.amount)
+    }
+
+    /// Whether a message costs the same whoever sends it. Along a dimension of the machine it does.
+    fn alike(&self) -> bool {
+        let phase = &self.extent.phases[self.stage.phase as usize];
+        if self.extent.regular && phase.dimension < self.dimensions {
+            return true;
+        }
+        if self.stage.size > COMPARED {
+            return false;
+        }
+        let steps = self.stage.receives(self.turn, (self.seat)(0));
+        (0..steps.min(self.stage.size)).all(|step| {
+            let first = self.message(0, step);
+            (1..self.stage.size).all(|index| self.message(index, step) == first)
+        })
+    }
+
+    fn ring(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
+        let (size, seat) = (self.stage.size, (self.seat)(0));
+        let phase = &self.extent.phases[self.stage.phase as usize];
+        let along = self.extent.regular && phase.dimension < self.dimensions;
+        let cost = self.message(0, 0)?;
+        let same = along || (1..size).all(|index| self.message(index, 0) == Some(cost));
+        let messages = u64::from(self.stage.receives(self.turn, seat));
+        let reduced = match self.stage.part {
+            Part::AllReduce | Part::ReduceScatter => u64::from(size - 1),
+            Part::AllGather | Part::AllToAll => 0,
+        };
+        let once = self
+            .stage
+            .reduced(self.turn, seat, 0)
+            .map_or(Span::ZERO, reduction);
+        same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
+    }
+
+    fn simulate(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
+        let seat = (self.seat)(0);
+        let start = self.stage.credits(self.turn, seat);
+        let all = start + self.stage.receives(self.turn, seat);
+        let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
+        let mut due = BinaryHeap::new();
+        let mut push = |due: &mut BinaryHeap<_>, at: Span, what: Due| {
+            number += 1;
+            due.push(Reverse((at, number, what)));
+        };
+        push(&mut due, endpoint, Due::Credits(start));
+        while let Some(Reverse((now, _, what))) = due.pop() {
+            match what {
+                Due::Arrival => {
+                    arrived += 1;
+                    push(&mut due, now + endpoint, Due::Attended(arrived - 1));
+                    continue;
+                }
+                Due::Attended(r) => match self.stage.reduced(self.turn, seat, r) {
+                    Some(bytes) => {
+                        push(&mut due, now + reduction(bytes), Due::Credits(1));
+                        continue;
+                    }
+                    None => credits += 1,
+                },
+                Due::Credits(more) => credits += more,
+            }
+            while let Some(step) = self.stage.step(self.turn, seat, taken) {
+                if step.after > credits || step.arrived > arrived {
+                    break;
+                }
+                let cost = self.message(0, taken)?;
+                push(&mut due, now + cost, Due::Arrival);
+                taken += 1;
+            }
+            if credits == all {
+                return Some(now);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,189 @@
+//! Which tensors the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists
+//! of texts in pairs, a tensor's name and its size in bytes.
+
+use super::{Note, lenient};
+use crate::trace::TraceError;
+use crate::trace::attr::Attr;
+use crate::trace::wire::{Cursor, Frames, Raw, Record};
+use std::collections::BTreeMap;
+
+/// What one node does with one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Use {
+    /// The node's id.
+    pub node: u64,
+    /// Number of the tensor.
+    pub tensor: u32,
+    pub bytes: u64,
+    pub write: bool,
+}
+
+/// The tensors of a rank, and who uses them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tensors {
+    pub(super) names: Vec<String>,
+    /// In ascending order of nodes; of one node its reads first, in the order of its lists.
+    pub(super) uses: Vec<Use>,
+}
+
+/// What a tensor list has of tensors.
+const HINT: &str =
+    "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
+
+/// The node types that do nothing, and so use no tensors whatever they have.
+const IDLE: [u64; 2] = [0, 1];
+
+impl Tensors {
+    /// Reads the tensors of a rank from the contents of its file, which notes call `file`. Of a size of
+    /// 0 they are none. With `lenient`, a node without its lists has no tensors, with a note, and what
+    /// never runs is left out.
+    ///
+    /// # Errors
+    ///
+    /// Where a node that does something has no `inputs` or no `outputs`, where these are no pairs of
+    /// name and size, and where two nodes write one tensor: the original throws or aborts.
+    pub fn read(
+        contents: &[u8],
+        lenient: bool,
+        file: &str,
+        notes: &mut Vec<Note>,
+    ) -> Result<Self, TraceError> {
+        let kept;
+        let contents = match lenient {
+            true => {
+                // Whoever reads the nodes says what is left out.
+                kept = lenient::runnable(contents, file, &mut Vec::new())?;
+                &kept[..]
+            }
+            false => contents,
+        };
+        let mut reading = Reading::default();
+        let mut frames = Frames::new(contents);
+        frames.next_record()?;
+        while let Some(record) = frames.next_record()? {
+            let node = reading.node(record, lenient);
+            node.map_err(|e| e.in_record(record.number, record.offset))?;
+        }
+        if let Some((first, count)) = reading.without {
+            notes.push(Note {
+                file: file.to_owned(),
+                line: None,
+                key: format!("node {first}"),
+                why: format!("has no lists of tensors, like {count} nodes in all: they use none"),
+            });
+        }
+        let mut tensors = reading.tensors;
+        tensors.uses.sort_by_key(|one| one.node);
+        Ok(tensors)
+    }
+
+    /// What node `id` uses.
+    pub(super) fn of(&self, id: u64) -> &[Use] {
+        let from = self.uses.partition_point(|one| one.node < id);
+        let own = self.uses[from..].iter().take_while(|one| one.node == id);
+        &self.uses[from..from + own.count()]
+    }
+}
+
+#[derive(Default)]
+struct Reading {
+    tensors: Tensors,
+    numbers: BTreeMap<String, u32>,
+    /// The node that writes each tensor.
+    writers: BTreeMap<u32, u64>,
+    /// The first node without its lists, and how many there are.
+    without: Option<(u64, usize)>,
+}
+
+impl Reading {
+    fn node(&mut self, record: Record<'_>, lenient: bool) -> Result<(), TraceError> {
+        let (mut id, mut kind) = (0, 0);
+        let mut lists = [None, None];
+        let mut cursor = Cursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            match cursor.field()? {
+                (1, Raw::Varint(v)) => id = v,
+                (3, Raw::Varint(v)) => kind = u64::from(v as u32),
+                (10, Raw::Bytes(message, offset)) => {
+                    let attr = Attr::scan(message, offset)?;
+                    match attr.name {
+                        b"inputs" => lists[0] = Some(attr),
+                        b"outputs" => lists[1] = Some(attr),
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        for ((list, name), write) in lists.iter().zip(["inputs", "outputs"]).zip([false, true]) {
+            match list {
+                // A value of another type is no tensors, as in the original.
+                Some(list) => self.list(id, name, &list.as_texts()?.unwrap_or_default(), write)?,
+                None if IDLE.contains(&kind) => {}
+                None if lenient => {
+                    let (first, count) = self.without.unwrap_or((id, 0));
+                    self.without = Some((first, count + 1));
+                    break;
+                }
+                None => {
+                    return Err(TraceError::refused(
+                        id,
+                        format!("it has no attribute `{name}`, which `track-local-mem` needs"),
+                        "traces of STG have it; --lenient takes the node to use no tensors, or set \
+                         track-local-mem to 0",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, id: u64, list: &str, texts: &[&str], write: bool) -> Result<(), TraceError> {
+        let (pairs, rest) = texts.as_chunks::<2>();
+        if !rest.is_empty() {
+            let why = format!("its `{list}` has {} texts, expected pairs", texts.len());
+            return Err(TraceError::refused(id, why, HINT));
+        }
+        for [name, size] in pairs {
+            let Ok(bytes) = size.parse::<u64>() else {
+                let why = format!(
+                    "its `{list}` has the size `{}` of `{}`, expected bytes",
+                    crate::trace::shown(size),
+                    crate::trace::shown(name)
+                );
+                return Err(TraceError::refused(id, why, HINT));
+            };
+            if bytes == 0 {
+                continue;
+            }
+            let names = &mut self.tensors.names;
+            let tensor = match self.numbers.get(*name) {
+                Some(tensor) => *tensor,
+                None => {
+                    let tensor = names.len() as u32;
+                    names.push((*name).to_owned());
+                    self.numbers.insert((*name).to_owned(), tensor);
+                    tensor
+                }
+            };
+            if write && let Some(first) = self.writers.insert(tensor, id) {
+                let why = format!(
+                    "it writes the tensor `{}`, and so does node {first}; the original aborts",
+                    crate::trace::shown(name)
+                );
+                let hint = "a name of its own for each result, as STG writes it";
+                return Err(TraceError::refused(id, why, hint));
+            }
+            self.tensors.uses.push(Use {
+                node: id,
+                tensor,
+                bytes,
+                write,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use super::*;
+use crate::trace::Op;
+use crate::trace::scan::NodeView;
+use crate::trace::write::{Extra, TraceWriter, Value};
+
+type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
+
+/// A trace of kernels with these lists, after one node that does nothing and has none.
+fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    let nothing = NodeView::new(100, "nothing", Op::Nothing);
+    writer.write(&nothing, &[], &Extra::default()).unwrap();
+    for (id, lists) in nodes.iter().enumerate().rev() {
+        let kernel = Op::Compute {
+            flops: 0,
+            bytes: 0,
+            dtype: None,
+        };
+        let node = NodeView::new(id as u64, "kernel", kernel);
+        let attributes = lists.map(|(inputs, outputs)| {
+            [
+                ("inputs", Value::Texts(inputs)),
+                ("outputs", Value::Texts(outputs)),
+            ]
+        });
+        let extra = Extra {
+            attributes: attributes.as_ref().map_or(&[], |both| both.as_slice()),
+            ..Extra::default()
+        };
+        writer.write(&node, &[], &extra).unwrap();
+    }
+    writer.into_inner()
+}
+
+fn error(nodes: &[Option<Lists<'_>>], lenient: bool) -> String {
+    let error = Tensors::read(&trace(nodes), lenient, "f", &mut Vec::new());
+    error.unwrap_err().to_string()
+}
+
+#[test]
+fn tensors_are_read_by_node() {
+    let nodes = [
+        Some((&["w", "100", "x", "7"][..], &["y", "50"][..])),
+        Some((&["y", "50"], &["none", "0"])),
+        Some((&[][..], &[][..])),
+    ];
+    let tensors = Tensors::read(&trace(&nodes), false, "f", &mut Vec::new()).unwrap();
+    let of = |id| {
+        let name = |tensor: u32| tensors.names[tensor as usize].as_str();
+        let uses = tensors.of(id).iter();
+        uses.map(|one| (name(one.tensor), one.bytes, one.write))
+            .collect::<Vec<_>>()
+    };
+    let expected = [("w", 100, false), ("x", 7, false), ("y", 50, true)];
+    assert_eq!(of(0), expected);
+    assert_eq!(of(1), [("y", 50, false)], "a tensor of 0 bytes is none");
+    assert_eq!((of(2), of(100), of(5)), (vec![], vec![], vec![]));
+}
+
+#[test]
+fn what_the_original_throws_on_is_refused() {
+    for (lists, part) in [
+        ((&["w"][..], &[][..]), "has 1 texts, expected pairs"),
+        (
+            (&["w", "many"], &[]),
+            "the size `many` of `w`, expected bytes",
+        ),
+        ((&["w", "-1"], &[]), "the size `-1` of `w`"),
+        (
+            (&[], &["w", "1", "w", "1"]),
+            "writes the tensor `w`, and so does node 0",
+        ),
+    ] {
+        let error = error(&[Some(lists)], true);
+        assert!(error.contains(part), "{error}");
+    }
+    let nodes = [
+        Some((&[][..], &["y", "1"][..])),
+        Some((&[][..], &["y", "1"][..])),
+    ];
+    let twice = error(&nodes, false);
+    assert!(twice.contains("writes the tensor `y`"), "{twice}");
+}
+
+#[test]
+fn nodes_without_lists_are_refused_or_noted() {
+    let nodes = [None, None, Some((&[][..], &["y", "5"][..]))];
+    let error = error(&nodes, false);
+    assert!(error.contains("no attribute `inputs`"), "{error}");
+    let mut notes = Vec::new();
+    let tensors = Tensors::read(&trace(&nodes), true, "f", &mut notes).unwrap();
+    assert_eq!(tensors.of(2).len(), 1);
+    let notes: Vec<_> = notes.iter().map(Note::to_string).collect();
+    let expected = "f: `node 0`: has no lists of tensors, like 2 nodes in all: they use none";
+    assert_eq!(notes, [expected]);
+}

@@ -1,0 +1,48 @@
+//! Inputs and graphs for the unit tests.
+
+use super::{Collectives, Flags, Inputs, NetworkModel, Reader};
+use crate::graph::Graph;
+use crate::trace::Op;
+use crate::trace::scan::NodeView;
+use crate::trace::write::{Sink, TraceWriter};
+use std::num::NonZeroU32;
+
+/// Inputs of two NPUs with this system file.
+pub fn inputs(system: &str) -> Inputs {
+    let flags = Flags {
+        model: NetworkModel::Unaware,
+        workload: "wl".into(),
+        groups: "empty".into(),
+        system: "system".into(),
+        memory: "memory".into(),
+        network: "network".into(),
+        logging: "empty".into(),
+        logging_folder: None,
+        queues: NonZeroU32::MIN,
+        compute_scale: 1.0,
+        comm_scale: 1.0,
+        injection_scale: 1.0,
+        rendezvous: false,
+        lenient: false,
+    };
+    let read = |role: &str| match role {
+        "system" => system.to_owned(),
+        "network" => "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]".to_owned(),
+        _ => "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}".to_owned(),
+    };
+    Inputs::read(&flags, &mut |role, _| Ok(read(role))).expect("they are right")
+}
+
+/// The graph of rank 0 with these nodes, each with its recorded microseconds.
+pub fn read(inputs: &Inputs, nodes: &[(Op<'_>, u64)]) -> Graph {
+    let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
+    for (id, (op, micros)) in nodes.iter().enumerate() {
+        let mut node = NodeView::new(id as u64, "n", *op);
+        node.recorded = crate::units::Span::from_ns(micros * 1000);
+        writer.node(&node, &[]).expect("memory takes all");
+    }
+    let collectives = Collectives::new(inputs);
+    let reader = Reader::new(inputs, &collectives, false);
+    let read = reader.read(&writer.into_inner(), 0, "wl.0.et");
+    read.expect("the nodes make sense").graph
+}

@@ -1,0 +1,240 @@
+//! A rank's trace as ASTRA-sim takes it: what each node occupies, and how long it lasts.
+//!
+//! An NPU runs one operation of the host at a time, one kernel, and one of collectives, sends, loads and
+//! stores; receives are not counted. Streams are ignored. A node of the host lasts as recorded, in whole
+//! microseconds; so does a kernel if the roofline is off, and everything in a pure replay; nothing
+//! recorded is 1 ns. Otherwise a kernel of f operations on b bytes lasts ⌊f / min(peak, bandwidth · f/b)⌋
+//! ns; one of 0 bytes is skipped, and one of 0 operations, which the original never finishes, lasts
+//! ⌊b / bandwidth⌋ ns. A broadcast lasts as recorded and is no communication.
+
+use super::collectives::Collectives;
+use super::lenient;
+use super::{Inputs, Note};
+use crate::graph::{Binding, Dependencies, Graph, Kind, Lane};
+use crate::ids::NodeIndex;
+use crate::trace::scan::NodeView;
+use crate::trace::{CollectiveKind, GroupName, MemoryPlace, Op, TraceError};
+use crate::units::Span;
+
+/// The lane of kernels, and that of everything else that leaves the NPU. Receives of a pure replay have
+/// lanes of their own behind them.
+const KERNELS: i64 = 0;
+const OTHERS: i64 = 1;
+/// What a node that only lasts stands for.
+const COMMUNICATION: u64 = 0;
+const MEMORY: u64 = 1;
+const NOTHING: u64 = 2;
+/// Lanes of an NPU, without those of receives.
+pub(super) const LANES: u32 = 2;
+
+/// A rank's trace, read.
+#[derive(Debug)]
+pub struct Read {
+    /// The graph.
+    pub graph: Graph,
+    /// What its slots stand for.
+    pub binding: Binding,
+    /// Lanes that it needs.
+    pub lanes: u32,
+    /// What it does not say as it should.
+    pub notes: Vec<Note>,
+}
+
+/// What a node of [`Kind::Compute`] in a graph that a [`Reader`] made is for the original: a kernel, or
+/// communication or memory that only lasts as recorded, or nothing.
+#[inline]
+pub fn counts_as(graph: &Graph, node: NodeIndex) -> Kind {
+    if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
+        return Kind::Compute;
+    }
+    match graph.flops(node) {
+        MEMORY => Kind::RemoteMemory,
+        NOTHING => Kind::Nothing,
+        _ => Kind::Collective,
+    }
+}
+
+/// How nodes are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    inputs: &'a Inputs,
+    collectives: &'a Collectives,
+    lenient: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// Takes nodes as `inputs` say. With `lenient`, records that are cut off, repeated or never run are
+    /// left out, with a note.
+    pub fn new(inputs: &'a Inputs, collectives: &'a Collectives, lenient: bool) -> Self {
+        Self {
+            inputs,
+            collectives,
+            lenient,
+        }
+    }
+
+    /// Reads the contents of rank `rank`'s file, which errors and notes call `file`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graph::read`], and on nodes that the original cannot run either.
+    pub fn read(&self, contents: &[u8], rank: u32, file: &str) -> Result<Read, TraceError> {
+        let mut notes = Vec::new();
+        let kept;
+        let contents = match self.lenient {
+            true => {
+                kept = lenient::runnable(contents, file, &mut notes)?;
+                &kept[..]
+            }
+            false => contents,
+        };
+        let mut state = State {
+            reader: self,
+            receives: 0,
+            last: None,
+        };
+        let policy = Dependencies::Both;
+        let (graph, binding) = Graph::read_edited(contents, rank, policy, |n| state.edit(n))?;
+        Ok(Read {
+            graph,
+            binding,
+            lanes: LANES + state.receives,
+            notes,
+        })
+    }
+}
+
+/// What is remembered from node to node.
+struct State<'a> {
+    reader: &'a Reader<'a>,
+    receives: u32,
+    /// The collective that was checked last.
+    last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
+}
+
+impl State<'_> {
+    /// Makes of a node what the original makes of it.
+    fn edit(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
+        node.delay = Span::ZERO;
+        node.wait = Span::ZERO;
+        node.recorded = Span::from_ns(match node.micros {
+            0 => 1,
+            micros => micros.saturating_mul(1000),
+        });
+        node.lane = Some(OTHERS);
+        let replay_only = self.reader.inputs.system.replay_only;
+        match &mut node.op {
+            Op::Host => node.lane = None,
+            Op::Compute { flops, bytes, .. } => {
+                node.lane = Some(KERNELS);
+                if self.reader.inputs.system.roofline && !replay_only {
+                    node.recorded = self.roofline(node.id, *flops, *bytes)?;
+                }
+            }
+            Op::Message { host: true, .. } | Op::Collective { host: true, .. } if replay_only => {
+                node.op = Op::Host;
+                node.lane = None;
+            }
+            _ if replay_only => {
+                if let Op::Message { receive: true, .. } = node.op {
+                    node.lane = Some(i64::from(LANES + self.receives));
+                    self.receives += 1;
+                }
+                node.op = timed(match node.op {
+                    Op::Memory { .. } => MEMORY,
+                    Op::Nothing => NOTHING,
+                    _ => COMMUNICATION,
+                });
+            }
+            // It holds the lane of communication, and ends at once.
+            Op::Nothing => {
+                node.op = timed(NOTHING);
+                node.recorded = Span::ZERO;
+            }
+            Op::Memory { place, .. } => *place = MemoryPlace::Remote,
+            Op::Message { bytes, .. } if *bytes == 0 => {
+                return Err(TraceError::refused(
+                    node.id,
+                    "a message of 0 bytes, which the original aborts on",
+                    "leave the node out, or give it the size that was sent",
+                ));
+            }
+            Op::Message { .. } => {}
+            Op::Collective {
+                kind: CollectiveKind::Broadcast,
+                ..
+            } => node.op = timed(COMMUNICATION),
+            Op::Collective {
+                kind,
+                bytes,
+                group,
+                dimensions,
+                ..
+            } => {
+                let id = match *group {
+                    GroupName::World => 0,
+                    GroupName::Number(id) => id,
+                    GroupName::Text(name) => return Err(not_a_number(node.id, name)),
+                };
+                // A group that is named takes all dimensions.
+                if id != 0 {
+                    *dimensions = None;
+                }
+                let seen = (*kind, *bytes, id, *dimensions);
+                if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {
+                    let groups = &self.reader.inputs.groups;
+                    let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
+                    let members = members.map(|members| members.len() as u32);
+                    let collectives = self.reader.collectives;
+                    let checked = collectives.check(*kind, *bytes, members, *dimensions, node.id);
+                    checked.map_err(|(why, hint)| TraceError::refused(node.id, why, hint))?;
+                    self.last = Some(seen);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn roofline(&self, id: u64, flops: u64, bytes: u64) -> Result<Span, TraceError> {
+        let system = &self.reader.inputs.system;
+        let bandwidth = system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
+        let peak = system.peak * 1e12;
+        let (flops, bytes) = (flops as f64, bytes as f64);
+        if bytes == 0.0 {
+            return Ok(Span::ZERO);
+        }
+        if bandwidth == 0.0 || peak == 0.0 {
+            return Err(TraceError::refused(
+                id,
+                "the roofline has no `local-mem-bw` or no `peak-perf` above 0, so this kernel never ends",
+                "say both in the system file, or set roofline-enabled to 0",
+            ));
+        }
+        // The order of operations is the original's, because each of them rounds.
+        let seconds = match flops {
+            0.0 => bytes / bandwidth,
+            _ => flops / (bandwidth * (flops / bytes)).min(peak),
+        };
+        Ok(Span::from_ns((seconds * 1e9) as u64))
+    }
+}
+
+/// An operation that lasts as recorded on its lane; in place of FLOPs it has what it stands for.
+fn timed(stands_for: u64) -> Op<'static> {
+    Op::Compute {
+        flops: stands_for,
+        bytes: 0,
+        dtype: None,
+    }
+}
+
+fn not_a_number(node: u64, name: &str) -> TraceError {
+    TraceError::refused(
+        node,
+        format!(
+            "its group is `{}`, expected a number",
+            crate::trace::shown(name)
+        ),
+        "`pg_name` is a text that holds the number of a group in the file of groups",
+    )
+}

@@ -1,0 +1,139 @@
+//! What a run of ASTRA-sim's inputs needs, read from its files.
+
+use super::AstraSimArgs;
+use crate::astra_sim::{Collectives, Inputs, Note, Reader, Tensors, Work, custom};
+use crate::cli::load;
+use crate::cli::output::Format;
+use crate::report::json::Input;
+use crate::trace::TraceError;
+use crate::trace::file::{Contents, RankFile};
+use crate::units::Time;
+use crate::workload::{Absent, Workload, WorkloadBuilder};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+/// The inputs, the traces, and what was found in reading them.
+#[derive(Debug)]
+pub struct Job {
+    /// Everything but the traces.
+    pub inputs: Inputs,
+    /// How collectives are carried out.
+    pub collectives: Collectives,
+    /// The traces.
+    pub workload: Workload,
+    /// Lanes that an NPU needs.
+    pub lanes: u32,
+    /// What is known of each instance before it runs.
+    pub work: Vec<Work>,
+    /// The tensors of each instance, if memory is tracked.
+    pub tensors: Option<Vec<Tensors>>,
+    /// What does not mean what one may think.
+    pub notes: Vec<Note>,
+    /// The files with their hashes, if those are wanted.
+    pub files: Vec<Input>,
+}
+
+impl Job {
+    /// Reads everything that `args` name.
+    pub fn load(args: &AstraSimArgs) -> Result<Self, Box<dyn Error>> {
+        let hash = args.format == Format::Json;
+        let mut files = Vec::new();
+        let inputs = Inputs::read(&args.flags(), &mut |role, path| {
+            let text = std::fs::read_to_string(path)?;
+            if hash {
+                files.push(load::input(role, path, text.as_bytes()));
+            }
+            Ok(text)
+        })?;
+        let ignored = args.ignored.iter();
+        let unknown = |argument: &String| Note::flag(argument, "ignored, because it is unknown");
+        let mut notes: Vec<Note> = ignored.map(unknown).collect();
+        notes.extend_from_slice(&inputs.notes);
+        let mut collectives = Collectives::new(&inputs);
+        for prefix in inputs.custom_prefixes() {
+            let algorithm = custom_algorithm(prefix, inputs.network.npus())?;
+            collectives.add_custom(&inputs, prefix, algorithm);
+        }
+        let ranks = rank_files(&inputs.workload, inputs.network.npus());
+        let mut builder = WorkloadBuilder::default();
+        builder.declare(inputs.groups.declared());
+        let reader = Reader::new(&inputs, &collectives, args.lenient);
+        let mut lanes = 1;
+        let read = |contents: &[u8], file: &RankFile| {
+            let path = file.path.display().to_string();
+            let read = reader.read(contents, file.rank, &path);
+            let read = read.map_err(|e| e.in_file(&file.path))?;
+            notes.extend(read.notes);
+            lanes = lanes.max(read.lanes);
+            Ok((read.graph, read.binding))
+        };
+        let hashed = hash.then_some(&mut files);
+        load::traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read)?;
+        let workload = builder.finish(Some(inputs.network.npus()), Absent::Refuse)?;
+        let tensors = match inputs.system.track_memory {
+            true => Some(tensors(&ranks, args.lenient, &mut notes)?),
+            false => None,
+        };
+        Ok(Self {
+            work: work(&workload, &inputs),
+            inputs,
+            collectives,
+            workload,
+            lanes,
+            tensors,
+            notes,
+            files,
+        })
+    }
+}
+
+/// The work of each instance; graphs that ranks share are looked at once.
+fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
+    let graphs = workload.graphs().iter();
+    let graphs: Vec<Work> = graphs.map(|graph| Work::of(graph, inputs)).collect();
+    let instances = workload.instances().iter();
+    instances.map(|i| graphs[i.graph.index()]).collect()
+}
+
+/// The tensors of each rank, in a second pass over its file.
+fn tensors(
+    ranks: &[RankFile],
+    lenient: bool,
+    notes: &mut Vec<Note>,
+) -> Result<Vec<Tensors>, TraceError> {
+    let mut read = |file: &RankFile| {
+        let contents = Contents::open(&file.path)?;
+        let path = file.path.display().to_string();
+        let tensors = Tensors::read(contents.as_slice(), lenient, &path, notes);
+        tensors.map_err(|e| e.in_file(&file.path))
+    };
+    ranks.iter().map(&mut read).collect()
+}
+
+/// The file of each rank; a compressed one may stand for it.
+fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
+    let file = |rank| {
+        let name = |ending| PathBuf::from(format!("{}.{rank}.et{ending}", prefix.display()));
+        let path = ["", ".zst", ".gz"].map(name);
+        let there = path.iter().find(|path| path.exists()).unwrap_or(&path[0]);
+        RankFile {
+            rank,
+            path: there.clone(),
+        }
+    };
+    (0..npus).map(file).collect()
+}
+
+/// The custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
+/// the number of NPUs.
+fn custom_algorithm(prefix: &Path, npus: u32) -> Result<custom::Algorithm, TraceError> {
+    let files = rank_files(prefix, npus).into_iter();
+    let mut files: Vec<_> = files.map(|file| file.path).collect();
+    let missing = files.iter().skip(1).position(|path| !path.exists());
+    files.truncate(missing.map_or(files.len(), |missing| missing + 1));
+    let contents = files.iter().map(|path| Contents::open(path));
+    let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
+    let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
+    let algorithm = custom::Algorithm::read(&bytes);
+    algorithm.map_err(|(position, error)| error.in_file(&files[position as usize]))
+}

@@ -1,0 +1,202 @@
+//! What is printed: the original's lines, a table, or the report for programs.
+
+use crate::astra_sim::{Inputs, Note, Work};
+use crate::report::json::Input;
+use crate::report::{self, BusyTime, Report};
+use crate::units::Span;
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+
+/// What is said of a rank that finished. Times are in ns.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The rank.
+    pub rank: u32,
+    finish: u64,
+    /// Negative in a pure replay that does several things at once.
+    exposed: i64,
+    time: BusyTime,
+    work: Work,
+    /// The most bytes of tensors at any time, if that is tracked.
+    pub peak_memory: Option<u64>,
+}
+
+impl Row {
+    /// Of a rank that was busy for `time` with `work`; `None` if it did not finish.
+    pub fn new(rank: u32, time: BusyTime, work: Work) -> Option<Self> {
+        let finish = time.finish?.0 / 1000;
+        Some(Self {
+            rank,
+            finish,
+            exposed: finish as i64 - ns(work.busy) as i64,
+            time,
+            work,
+            peak_memory: None,
+        })
+    }
+}
+
+fn ns(span: Span) -> u64 {
+    span.0 / 1000
+}
+
+/// The lines of the original, in its words, rank by rank.
+pub fn text(rows: &[Row]) -> String {
+    let mut out = String::new();
+    for row in rows {
+        lines(&mut out, row).expect("a string grows as needed");
+    }
+    out
+}
+
+fn lines(out: &mut String, row: &Row) -> std::fmt::Result {
+    let (rank, time, work) = (row.rank, &row.time, &row.work);
+    writeln!(
+        out,
+        "sys[{rank}] finished, {} cycles, exposed communication {} cycles.",
+        row.finish, row.exposed
+    )?;
+    writeln!(out, "sys[{rank}], Wall time: {}", row.finish)?;
+    for (any, name, span) in [
+        (work.host, "CPU", time.host),
+        (work.kernels, "GPU", time.kernels),
+        (work.communication, "Comm", time.communication),
+        (work.memory, "Remote mem", time.memory),
+        (work.nothing, "Invalid", time.nothing),
+    ] {
+        if any {
+            writeln!(out, "sys[{rank}], {name} time: {}", ns(span))?;
+        }
+    }
+    let overlap = ns(time.overlap);
+    writeln!(
+        out,
+        "sys[{rank}], Total compute-communication overlap: {overlap}"
+    )?;
+    if let Some(roofline) = &work.roofline {
+        for (name, share) in [
+            ("Compute bound percentage", roofline.compute_bound),
+            ("Average compute utilization", roofline.compute),
+            ("Average memory utilization", roofline.memory),
+        ] {
+            writeln!(out, "sys[{rank}], {name}: {:.3}%", share * 100.0)?;
+        }
+        let intensity = roofline.intensity;
+        writeln!(
+            out,
+            "sys[{rank}], Average operation intensity: {intensity:.3}"
+        )?;
+    }
+    if let Some(peak) = row.peak_memory {
+        let (value, unit) = scaled(peak);
+        writeln!(out, "sys[{rank}] peak memory usage: {value:.2} {unit}")?;
+    }
+    Ok(())
+}
+
+/// Bytes as the original has them: in single precision, and a KB is 1024 of them.
+fn scaled(bytes: u64) -> (f32, &'static str) {
+    let mut value = bytes as f32;
+    let mut left = bytes;
+    for unit in ["B", "KB", "MB", "GB"] {
+        if left < 1024 {
+            return (value, unit);
+        }
+        value /= 1024.0;
+        left /= 1024;
+    }
+    (value, "TB")
+}
+
+const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,communication_ns,\
+                      remote_memory_ns,overlap_ns,compute_bound,compute_utilization,\
+                      memory_utilization,flops_per_byte,peak_memory_bytes\n";
+
+/// A table with a row for each rank; what was not asked for is empty.
+pub fn csv(rows: &[Row]) -> String {
+    let mut out = HEADER.to_owned();
+    for row in rows {
+        let time = &row.time;
+        let spans = [time.host, time.kernels, time.communication, time.memory];
+        let spans = spans.into_iter().chain([time.overlap]);
+        let roofline = row.work.roofline;
+        let uses = roofline.map(|r| [r.compute_bound, r.compute, r.memory, r.intensity]);
+        let uses = uses.map_or([const { String::new() }; 4], |uses| {
+            uses.map(|value| format!("{value:.6}"))
+        });
+        let peak = row.peak_memory.map(|peak| peak.to_string());
+        let mut fields = vec![
+            row.rank.to_string(),
+            row.finish.to_string(),
+            row.exposed.to_string(),
+        ];
+        fields.extend(spans.map(|span| ns(span).to_string()));
+        fields.extend(uses);
+        fields.push(peak.unwrap_or_default());
+        out += &fields.join(",");
+        out.push('\n');
+    }
+    out
+}
+
+/// The report for programs, with what the original knows beside.
+pub fn json(
+    report: &Report,
+    rows: &[Row],
+    inputs: &Inputs,
+    options: Map<String, Value>,
+    notes: &[Note],
+    files: &[Input],
+) -> Value {
+    let understood = inputs.summary().into_iter();
+    let understood = understood.map(|(section, line)| (section.to_owned(), line.into()));
+    let mut document = report::json::render(report, options, files);
+    document["astra_sim"] = json!({
+        "network_model": inputs.model.to_string(),
+        "understood": Value::Object(understood.collect()),
+        "notes": notes.iter().map(Note::to_string).collect::<Vec<_>>(),
+        "ranks": rows.iter().map(rank).collect::<Vec<_>>(),
+    });
+    document
+}
+
+fn rank(row: &Row) -> Value {
+    let time = &row.time;
+    let roofline = row.work.roofline.map(|roofline| {
+        json!({
+            "compute_bound": roofline.compute_bound,
+            "compute_utilization": roofline.compute,
+            "memory_utilization": roofline.memory,
+            "flops_per_byte": roofline.intensity,
+        })
+    });
+    json!({
+        "rank": row.rank,
+        "finish_ns": row.finish,
+        "exposed_communication_ns": row.exposed,
+        "cpu_ns": ns(time.host),
+        "gpu_ns": ns(time.kernels),
+        "communication_ns": ns(time.communication),
+        "remote_memory_ns": ns(time.memory),
+        "overlap_ns": ns(time.overlap),
+        "roofline": roofline,
+        "peak_memory_bytes": row.peak_memory,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scaled;
+
+    #[test]
+    fn bytes_are_scaled_by_1024() {
+        assert_eq!(scaled(0), (0.0, "B"));
+        assert_eq!(scaled(1023), (1023.0, "B"));
+        assert_eq!(scaled(1536), (1.5, "KB"));
+        assert_eq!(scaled(3 << 20), (3.0, "MB"));
+        // A byte less than a MB is still in KB, though it reads as 1024.00.
+        assert_eq!(scaled((1 << 20) - 1).1, "KB");
+        assert_eq!(scaled(5 << 29), (2.5, "GB"));
+        assert_eq!(scaled(1 << 50), (1024.0, "TB"));
+    }
+}

@@ -1,0 +1,161 @@
+//! The run: the one event loop over the network that was chosen, watched for what is to be printed.
+
+use super::AstraSimArgs;
+use super::job::Job;
+use super::render::{self, Row};
+use crate::astra_sim::{self, Aware, Collectives, Inputs, Memory, NetworkModel, Ran, Unaware};
+use crate::cli::output::{Destination, Drawing, Format};
+use crate::engine::{Options, Prepared, ReplayError};
+use crate::graph::Kind;
+use crate::network::Network;
+use crate::report::{self, Busy, Observer, Report, Spans};
+use crate::trace::TraceError;
+use crate::trace::write::NewFile;
+use crate::workload::Workload;
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Runs `job` and prints what `args` ask for.
+///
+/// Where the replay is stuck, text and CSV still have the ranks that finished.
+pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<(), Box<dyn Error>> {
+    let (inputs, workload, mut collectives) = (&job.inputs, &job.workload, job.collectives);
+    let machine = astra_sim::machine(inputs, job.lanes);
+    let options = Options {
+        stepwise: args.stepwise,
+        lonely_messages: args.lenient,
+        ..Options::default()
+    };
+    let prepared = Prepared::in_manner(workload, &machine, &options, &collectives);
+    let prepared = prepared.map_err(ReplayError::from)?;
+    for note in &job.notes {
+        writeln!(anstream::stderr(), "note: {note}")?;
+    }
+    let instances = workload.instances();
+    let odd = instances.iter().zip(&job.work);
+    let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
+    let odd: Vec<_> = odd.collect();
+    let mut busy = Busy::new(workload, |instance, node| match odd[instance as usize] {
+        None => Kind::Compute,
+        Some(graph) => astra_sim::counts_as(graph, node),
+    });
+    let mut spans = job.tensors.is_some().then(|| Spans::new(&prepared));
+    let path = args.timeline.as_deref();
+    let timeline = Drawing::start(path, &prepared)?;
+    let watched = (&mut busy, (spans.as_mut(), timeline));
+    let full = args.format == Format::Json;
+    let result = replay(&prepared, inputs, &mut collectives, full, watched);
+    let result = result.map(|(report, (_, (_, timeline)))| (report, timeline));
+    let mut rows = Vec::new();
+    for (instance, time) in busy.times().enumerate() {
+        let row = Row::new(instances[instance].rank.0, time, job.work[instance]);
+        rows.extend(row.map(|row| (instance, row)));
+    }
+    if let (Some(tensors), Some(spans)) = (&job.tensors, &spans) {
+        for (instance, row) in &mut rows {
+            let ran = ran(workload, spans, *instance);
+            let memory = Memory::follow(&tensors[*instance], ran);
+            say_early(&memory, row.rank)?;
+            draw(&memory, row.rank, &inputs.system.memory_trace)?;
+            row.peak_memory = Some(memory.peak());
+        }
+    }
+    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+    match args.format {
+        Format::Text => to.write(&render::text(&rows))?,
+        Format::Csv => to.write(&render::csv(&rows))?,
+        Format::Json => {}
+    }
+    let (report, timeline) = result?;
+    Drawing::finish(timeline, path)?;
+    if let Some(report) = report {
+        let document = render::json(
+            &report,
+            &rows,
+            inputs,
+            args.options(),
+            &job.notes,
+            &job.files,
+        );
+        to.write(&format!("{document:#}\n"))?;
+    }
+    Ok(())
+}
+
+/// Replays `prepared` over the network that `inputs` choose, with a report if a `full` one is wanted.
+fn replay<O: Observer>(
+    prepared: &Prepared<'_>,
+    inputs: &Inputs,
+    collectives: &mut Collectives,
+    full: bool,
+    observer: O,
+) -> Result<(Option<Report>, O), ReplayError> {
+    let network = &inputs.network;
+    match inputs.model {
+        NetworkModel::Unaware => {
+            replay_over(Unaware::new(network), prepared, collectives, full, observer)
+        }
+        NetworkModel::Aware => {
+            replay_over(Aware::new(network), prepared, collectives, full, observer)
+        }
+    }
+}
+
+fn replay_over<N: Network, O: Observer>(
+    network: N,
+    prepared: &Prepared<'_>,
+    collectives: &mut Collectives,
+    full: bool,
+    observer: O,
+) -> Result<(Option<Report>, O), ReplayError> {
+    match full {
+        true => {
+            let replayed = report::replay_in(prepared, observer, network, collectives);
+            replayed.map(|(report, observer)| (Some(report), observer))
+        }
+        false => {
+            let run = prepared.run_in(observer, network, collectives);
+            run.map(|(_, observer)| (None, observer))
+        }
+    }
+}
+
+/// The nodes of an instance as they completed.
+fn ran<'a>(
+    workload: &'a Workload,
+    spans: &'a Spans,
+    instance: usize,
+) -> impl Iterator<Item = Ran<'a>> {
+    let graph = workload.graph(&workload.instances()[instance]);
+    spans.of(instance).iter().map(|span| Ran {
+        id: graph.id(span.node),
+        name: graph.name(span.node),
+        start: span.start,
+        end: span.end,
+    })
+}
+
+fn say_early(memory: &Memory<'_>, rank: u32) -> io::Result<()> {
+    let mut early = memory.early();
+    let count = early.len();
+    match early.next() {
+        None => Ok(()),
+        Some(first) => writeln!(
+            anstream::stderr(),
+            "note: rank {rank}: {count} tensors are read before they are written, the first of them \
+             `{}`: they count as there from the start, where the original aborts",
+            crate::trace::shown(first)
+        ),
+    }
+}
+
+/// Draws the memory of a rank into a file of its own.
+fn draw(memory: &Memory<'_>, rank: u32, name: &str) -> Result<(), TraceError> {
+    let path = PathBuf::from(format!("{name}.{rank}.json"));
+    let mut out = io::BufWriter::new(NewFile::create(&path)?);
+    let drawn = memory.draw(rank, &mut out);
+    let file = drawn.and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));
+    let file = file.map_err(|source| TraceError::io(path, "write", source))?;
+    file.commit()
+}
