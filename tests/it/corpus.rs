@@ -4,8 +4,8 @@
 mod cases;
 
 use crate::harness::replay::Count;
-use cases::{Case, machine, rank_of, sizes};
-pub use cases::{cases, corpus};
+pub use cases::{Case, cases, corpus};
+use cases::{machine, rank_of, sizes};
 use chakram::compute::ComputeModel;
 use chakram::engine::{Options, Outcome, Prepared};
 use chakram::graph::{Dependencies, Graph};

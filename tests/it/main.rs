@@ -1,6 +1,6 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
-//! - `astra_sim`: the files and flags of ASTRA-sim, whole, broken, and from its own cases
+//! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
 //! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
 //! - `generated`: generated captures of PyTorch, against their truth and against real ones

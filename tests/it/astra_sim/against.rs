@@ -1,0 +1,73 @@
+//! The program, with closed forms and without, against the plain simulator, on random configurations.
+
+use super::chance::does_nothing;
+use super::oracle::{self, random};
+use super::product;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Holds the program against the simulator on the configurations of some seeds.
+fn compare(seeds: impl Iterator<Item = u64> + Send) {
+    let [equal, finished, answered] = [const { AtomicU64::new(0) }; 3];
+    let faults = Mutex::new(Vec::new());
+    product::each(seeds, |seed| {
+        let config = random(seed);
+        let expected = oracle::run(&config);
+        let [closed, stepwise] = product::run_both(&config);
+        let done = expected.finish.iter().all(Option::is_some);
+        let why = match closed == stepwise {
+            true => product::difference(&closed, &expected),
+            false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
+        };
+        // Where the original stops for ever after a node that does nothing, the program goes on.
+        let goes_on = !done && closed.code == Some(0) && does_nothing(&config);
+        match why {
+            Some(_) if goes_on && closed == stepwise => {
+                answered.fetch_add(1, Relaxed);
+            }
+            None => {
+                finished.fetch_add(done.into(), Relaxed);
+                equal.fetch_add(1, Relaxed);
+            }
+            Some(why) => {
+                println!("seed {seed}: {why}");
+                faults.lock().expect("nobody panics").push(seed);
+            }
+        }
+    });
+    let mut faults = faults.into_inner().expect("nobody panics");
+    faults.sort_unstable();
+    println!("{equal:?} are equal, {finished:?} of them finish; {answered:?} are answered besides");
+    assert!(faults.is_empty(), "{} differ: {faults:?}", faults.len());
+}
+
+#[test]
+fn random_configurations_answer_alike() {
+    compare(0..60);
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name);
+    text.map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// `CHAKRAM_SEEDS` configurations, from the one numbered `CHAKRAM_FIRST_SEED` on.
+#[test]
+#[ignore = "takes minutes"]
+fn many_random_configurations_answer_alike() {
+    let first = number("CHAKRAM_FIRST_SEED", 0);
+    compare(first..first + number("CHAKRAM_SEEDS", 3000));
+}
+
+/// The configuration of the seed `CHAKRAM_SEED`, its files in the folder `CHAKRAM_FOLDER`, and both answers.
+#[test]
+#[ignore = "for looking at one"]
+fn one_random_configuration() {
+    let config = random(number("CHAKRAM_SEED", 0));
+    let folder = std::env::var("CHAKRAM_FOLDER").expect("a folder");
+    let folder = std::path::Path::new(&folder);
+    config.write(folder).expect("it is written");
+    println!("{config:#?}");
+    println!("{:?}", product::run(folder, &config.args(), &[]));
+    println!("{:?}", oracle::run(&config));
+}

@@ -1,0 +1,178 @@
+//! What the original says of collectives among few NPUs: runs of it, written down. Both the plain simulator
+//! and the program must say the same.
+
+mod groups;
+mod table;
+
+use super::oracle::algorithms::Algorithm;
+use super::oracle::config::{
+    Attachment, Config, Dim, Kind, Memory, Network, Node, Policy, Shape, System, Work,
+};
+use super::oracle::{self, Answer};
+use super::product;
+use Kind::{AllGather, AllReduce, AllToAll, ReduceScatter};
+use Network::{Aware, Unaware};
+use Shape::{FullyConnected, Ring, Switch};
+use std::collections::BTreeMap;
+
+const MIB: u64 = 1 << 20;
+
+/// One collective of all NPUs, in four chunks, on dimensions of (shape, size, bandwidth, latency).
+fn one(
+    network: Network,
+    dims: &[(Shape, usize, f64, f64)],
+    kind: Kind,
+    names: &[&str],
+    bytes: u64,
+) -> Config {
+    let dim = |&(shape, n, bw, lat): &_| Dim { shape, n, bw, lat };
+    let dims: Vec<Dim> = dims.iter().map(dim).collect();
+    let npus = dims.iter().map(|d| d.n).product();
+    let algorithm = |name: &&str| Algorithm::parse(name).expect("an algorithm");
+    let node = Node {
+        id: 1,
+        deps: Vec::new(),
+        cpu: false,
+        micros: 0,
+        work: Work::Collective {
+            kind,
+            bytes,
+            group: 0,
+            dims: None,
+            priority: 0,
+        },
+    };
+    Config {
+        network,
+        dims,
+        system: System {
+            policy: Policy::Lifo,
+            local_bw_aware: true,
+            endpoint_delay: Some(10),
+            active_chunks: 1,
+            splits: 4,
+            algorithms: BTreeMap::from([(kind, names.iter().map(algorithm).collect())]),
+            custom: BTreeMap::new(),
+            custom_nodes: BTreeMap::new(),
+            local_mem_bw: 50.0,
+            peak_perf: 0.0,
+            roofline: false,
+            replay_only: false,
+            bus: None,
+            reduction_delay: 1,
+        },
+        memory: Memory {
+            attachment: Attachment::None,
+            latency: 0,
+            bw: 0,
+        },
+        groups: BTreeMap::new(),
+        rendezvous: false,
+        injection_scale: 1.0,
+        queues_per_dim: 1,
+        ranks: vec![vec![node]; npus],
+    }
+}
+
+/// What both say.
+fn run(config: &Config) -> Answer {
+    let answer = oracle::run(config);
+    let ran = product::run_config(config);
+    assert_eq!(product::difference(&ran, &answer), None);
+    answer
+}
+
+/// The first and the last NPU to finish.
+fn ends(answer: &Answer) -> (u64, u64) {
+    let finish = answer.finish.iter().map(|f| f.expect("it finishes"));
+    let (first, last) = (finish.clone().min(), finish.max());
+    (first.expect("an NPU"), last.expect("an NPU"))
+}
+
+#[test]
+fn the_table_of_one_dimension() {
+    for &(kind, shape, name, expected) in table::ONE_DIMENSION {
+        let runs = [(Unaware, 1), (Unaware, 4), (Aware, 1), (Aware, 4)];
+        for ((network, active), expected) in runs.into_iter().zip(expected) {
+            let dims = [(shape, 8, 50.0, 500.0)];
+            let mut config = one(network, &dims, kind, &[name], MIB);
+            config.system.active_chunks = active;
+            let found = ends(&run(&config));
+            assert_eq!(
+                found, expected,
+                "{kind:?} {shape:?} {name} {network:?} {active}"
+            );
+        }
+    }
+}
+
+#[test]
+fn examples_of_the_original() {
+    // Switch 8 × 400 GB/s, 936.25 ns, ring, two active chunks, reductions at 3350 GB/s.
+    let hgx = [(Switch, 8, 400.0, 936.25)];
+    let mut config = one(Aware, &hgx, AllReduce, &["ring"], MIB);
+    config.system.active_chunks = 2;
+    config.system.local_mem_bw = 3350.0;
+    assert_eq!(ends(&run(&config)), (57_426, 57_426));
+    let torus = |sizes: &[usize], bws: &[f64], names: &[&str]| {
+        let dim = |(&n, &bw)| (Ring, n, bw, 500.0);
+        let dims: Vec<_> = sizes.iter().zip(bws).map(dim).collect();
+        let config = one(Unaware, &dims, AllReduce, names, MIB);
+        ends(&run(&config)).1
+    };
+    assert_eq!(torus(&[4, 2], &[50.0, 25.0], &["ring", "ring"]), 88_760);
+    assert_eq!(torus(&[4, 2], &[50.0, 25.0], &["oneRing"]), 117_780);
+    assert_eq!(torus(&[4; 3], &[50.0; 3], &["ring"; 3]), 88_760);
+    assert_eq!(torus(&[2; 4], &[50.0; 4], &["ring"; 4]), 60_513);
+}
+
+#[test]
+#[ignore = "1.5 million messages"]
+fn a_large_torus() {
+    let dims = [(Ring, 16, 50.0, 500.0); 3];
+    let config = one(Unaware, &dims, AllReduce, &["ring"; 3], MIB);
+    assert_eq!(ends(&run(&config)).1, 157_435);
+}
+
+#[test]
+fn double_binary_trees() {
+    for (n, expected) in [(4, 265_348), (8, 438_292), (16, 611_236)] {
+        let dims = [(Switch, n, 50.0, 500.0)];
+        let config = one(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB);
+        assert_eq!(ends(&run(&config)).1, expected, "{n}");
+    }
+}
+
+/// When a message of 1 MiB from one NPU to another has arrived.
+fn message(network: Network, dims: &[(Shape, usize, f64, f64)], src: usize, dst: usize) -> u64 {
+    let mut config = one(network, dims, AllReduce, &[], MIB);
+    let (bytes, tag) = (MIB, 7);
+    for rank in &mut config.ranks {
+        rank[0].work = Work::Compute { ops: 1, bytes: 1 };
+    }
+    config.ranks[src][0].work = Work::Send { dst, bytes, tag };
+    config.ranks[dst][0].work = Work::Receive { src, bytes, tag };
+    let answer = run(&config);
+    assert_eq!(answer.finish[src], answer.finish[dst]);
+    assert_eq!(answer.messages, 1);
+    answer.finish[dst].expect("it arrives")
+}
+
+#[test]
+fn single_messages() {
+    let to_4 = |network, shape| message(network, &[(shape, 16, 50.0, 500.0)], 1, 4);
+    assert_eq!(to_4(Unaware, Ring), 21_031);
+    assert_eq!(to_4(Unaware, FullyConnected), 20_031);
+    assert_eq!(to_4(Unaware, Switch), 20_531);
+    assert_eq!(to_4(Aware, Ring), 60_093);
+    assert_eq!(to_4(Aware, FullyConnected), 20_031);
+    assert_eq!(to_4(Aware, Switch), 40_062);
+    let dims = [
+        (Ring, 2, 200.0, 50.0),
+        (FullyConnected, 8, 100.0, 500.0),
+        (Switch, 4, 50.0, 2000.0),
+    ];
+    assert_eq!(message(Unaware, &dims, 0, 1), 4_932);
+    assert_eq!(message(Unaware, &dims, 0, 2), 10_265);
+    assert_eq!(message(Unaware, &dims, 0, 16), 23_531);
+}

@@ -1,0 +1,150 @@
+//! Groups, dimensions that take part, what goes one after another, and algorithms as traces.
+
+use super::*;
+
+/// Makes the collective one of two groups: the first half of the NPUs, and the second.
+fn halves(config: &mut Config) {
+    let npus = config.npus();
+    for (group, first) in [(1, 0), (2, npus / 2)] {
+        let members: Vec<usize> = (first..first + npus / 2).collect();
+        for &npu in &members {
+            if let Work::Collective { group: of, .. } = &mut config.ranks[npu][0].work {
+                *of = group;
+            }
+        }
+        config.groups.insert(group, members);
+    }
+}
+
+/// A group does not know the dimensions: with one algorithm per dimension it takes a ring.
+/// Chunk of 2^18 B: 7·10 + 6·(500 + 1220) + 3·3930 = 22180; four of them.
+#[test]
+fn a_group_is_a_ring() {
+    let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
+    let names = ["direct", "halvingDoubling"];
+    let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
+    halves(&mut config);
+    assert_eq!(ends(&run(&config)), (88_720, 88_720));
+}
+
+/// The same NPUs by dimension: 3·10 + 2·1720 + 3930, and the far peer 500 later: 7900; four of them.
+#[test]
+fn a_dimension_keeps_its_algorithm() {
+    let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
+    let names = ["direct", "halvingDoubling"];
+    let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
+    for rank in &mut config.ranks {
+        if let Work::Collective { dims, .. } = &mut rank[0].work {
+            *dims = Some(vec![true, false]);
+        }
+    }
+    assert_eq!(ends(&run(&config)), (31_600, 31_600));
+}
+
+/// In a group, the second half of a direct all-reduce is reduced as well:
+/// 3·10 + 2·1720 + 2·3930 = 11330 against 7400; four of them. The file's endpoint delay is not used.
+#[test]
+fn a_group_reduces_twice() {
+    let dims = [(FullyConnected, 8, 50.0, 500.0)];
+    let mut config = one(Unaware, &dims, AllReduce, &["direct"], MIB);
+    config.system.endpoint_delay = Some(123);
+    halves(&mut config);
+    assert_eq!(ends(&run(&config)), (45_320, 45_320));
+    let dims = [(FullyConnected, 4, 50.0, 500.0)];
+    let config = one(Unaware, &dims, AllReduce, &["direct"], MIB);
+    assert_eq!(ends(&run(&config)), (29_600, 29_600));
+}
+
+#[test]
+fn independent_collectives_take_turns() {
+    let dims = [(Ring, 4, 50.0, 500.0)];
+    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    for rank in &mut config.ranks {
+        let second = Node {
+            id: 2,
+            ..rank[0].clone()
+        };
+        rank.push(second);
+    }
+    assert_eq!(ends(&run(&config)), (177_440, 177_440));
+}
+
+/// A node that ends at once sets others free, which nobody looks at in the original; the program does.
+#[test]
+fn what_follows_a_node_that_does_nothing() {
+    let dims = [(Ring, 4, 50.0, 500.0)];
+    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let rank = &mut config.ranks[0];
+    let work = Work::Compute { ops: 1, bytes: 1 };
+    rank[0].work = Work::Nothing;
+    rank.push(Node {
+        id: 2,
+        deps: vec![1],
+        work,
+        ..rank[0].clone()
+    });
+    for rank in &mut config.ranks[1..] {
+        rank[0].work = Work::Nothing;
+    }
+    let answer = oracle::run(&config);
+    assert_eq!(answer.finish, [None, Some(0), Some(0), Some(0)]);
+    // Without the roofline a kernel that has no duration lasts 1 ns, all of it a kernel's.
+    let ends = (0..4).map(|npu| (npu, (u64::from(npu == 0), 0)));
+    let ran = product::run_config(&config);
+    assert_eq!((ran.code, ran.finish), (Some(0), ends.collect()));
+}
+
+/// A collective in none of the dimensions never ends in the original; in the program it is over at once.
+#[test]
+fn a_collective_of_nobody_is_over() {
+    let dims = [(Ring, 4, 50.0, 500.0)];
+    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    for rank in &mut config.ranks {
+        if let Work::Collective { dims, .. } = &mut rank[0].work {
+            *dims = Some(vec![false]);
+        }
+    }
+    assert_eq!(oracle::run(&config).finish, [None; 4]);
+    let ran = product::run_config(&config);
+    let at_once = (0..4).map(|npu| (npu, (0, 0))).collect();
+    assert_eq!((ran.code, ran.finish), (Some(0), at_once));
+}
+
+/// A ring all-reduce as traces: 14 messages of 2^17 B take 500 + 2441 each, seven reductions 7 µs.
+#[test]
+fn an_algorithm_as_traces() {
+    let dims = [(Ring, 8, 50.0, 500.0)];
+    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    config.system.splits = 1;
+    let bytes = MIB / 8;
+    let trace = |npu: usize| -> Vec<Node> {
+        let mut nodes = Vec::new();
+        let mut add = |id, deps: &[u64], work| {
+            let deps = deps.to_vec();
+            nodes.push(Node {
+                id,
+                deps,
+                cpu: false,
+                micros: 7,
+                work,
+            });
+        };
+        let (dst, src) = ((npu + 1) % 8, (npu + 7) % 8);
+        let mut before = Vec::new();
+        for step in 0..14 {
+            let (id, tag) = (3 * step + 1, 0);
+            add(id, &before, Work::Send { dst, bytes, tag });
+            add(id + 1, &before, Work::Receive { src, bytes, tag });
+            before = vec![id + 1];
+            if step < 7 {
+                add(id + 2, &before, Work::Compute { ops: 0, bytes: 0 });
+                before = vec![id + 2];
+            }
+        }
+        nodes
+    };
+    let traces = (0..8).map(trace).collect();
+    config.system.custom.insert(AllReduce, traces);
+    let all = 14 * (500 + 2441) + 7 * 7000;
+    assert_eq!(ends(&run(&config)), (all, all));
+}

@@ -1,0 +1,430 @@
+//! ASTRA-sim's files and flags: as the program takes them, bent and broken, and from the cases of the
+//! corpus.
+
+use crate::commands::chakram;
+use crate::corpus::cases;
+use crate::harness::astra_sim::parse_all;
+use chakram::astra_sim::{Flags, Inputs, NetworkModel, PerNode};
+use chakram::trace::Op;
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::{Sink, TraceWriter};
+use proptest::prelude::*;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const SYSTEM: &str = r#"{
+  "scheduling-policy": "LIFO",
+  "endpoint-delay": 10,
+  "active-chunks-per-dimension": 1,
+  "preferred-dataset-splits": 4,
+  "all-reduce-implementation": ["ring"],
+  "all-gather-implementation": ["direct2"],
+  "reduce-scatter-implementation": ["oneRing"],
+  "all-to-all-implementation": ["halvingDoubling"],
+  "all-to-all-implementation-custom": ["a"],
+  "collective-optimization": "localBWAware",
+  "local-mem-bw": 1600.5,
+  "boost-mode": 0,
+  "model-shared-bus": 1, "L": 10, "o": 5, "g": 5, "G": 0.01,
+  "roofline-enabled": 0,
+  "peak-perf": 9e2
+}"#;
+const NETWORK: &str = "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50 ]  # GB/s\n\
+    latency:\n  - 500.5  # ns\n";
+const MEMORY: &str = r#"{"memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-latency": 5,
+  "remote-mem-bw": 128.5, "num-nodes": 2, "num-npus-per-node": 4}"#;
+const GROUPS: &str = r#"{"1": [0, 1, 2, 3], "2": [7, 6], "12": [5]}"#;
+const PER_NODE: &str = "# nodes\n7: a/ring\n\"12\": 'b c'\n";
+const LOGGING: &str = "[[sink]]\nname = \"f\"\n[logger]\nlevel = 1\n";
+
+/// The system file, which names an algorithm in `folder`.
+fn system_in(folder: &Path) -> String {
+    let prefix = folder.join("a");
+    SYSTEM.replace("[\"a\"]", &format!("[{:?}]", prefix.display().to_string()))
+}
+
+/// A folder with the files and a trace of one node for each NPU, and the arguments that name them.
+fn folder() -> (tempfile::TempDir, Vec<String>) {
+    let folder = tempfile::tempdir().expect("there is room");
+    let workload = folder.path().join("wl");
+    let mut arguments = vec![format!("--workload-configuration={}", workload.display())];
+    for rank in 0..8 {
+        let mut trace = TraceWriter::new(Vec::new()).expect("memory takes all");
+        let node = NodeView::new(0, "host", Op::Host);
+        trace.node(&node, &[]).expect("memory takes all");
+        let file = folder.path().join(format!("wl.{rank}.et"));
+        std::fs::write(file, trace.into_inner()).expect("there is room");
+    }
+    // The algorithm that the system file names, one that does nothing.
+    let script = TraceWriter::new(Vec::new()).expect("memory takes all");
+    std::fs::write(folder.path().join("a.0.et"), script.into_inner()).expect("there is room");
+    let system = system_in(folder.path());
+    for (flag, name, text) in [
+        ("system-configuration", "system.json", &system[..]),
+        ("network-configuration", "network.yml", NETWORK),
+        ("remote-memory-configuration", "memory.json", MEMORY),
+        ("comm-group-configuration", "groups.json", GROUPS),
+    ] {
+        std::fs::write(folder.path().join(name), text).expect("there is room");
+        let path = folder.path().join(name);
+        arguments.push(format!("--{flag}={}", path.display()));
+    }
+    (folder, arguments)
+}
+
+fn astra_sim(arguments: &[String], more: &[&str]) -> Output {
+    let arguments = arguments.iter().map(String::as_str);
+    let all: Vec<_> = ["astra-sim"]
+        .into_iter()
+        .chain(arguments)
+        .chain(more.iter().copied())
+        .collect();
+    chakram(&all)
+}
+
+/// What a report for programs says of these inputs.
+fn astra_sim_object(output: &Output) -> Value {
+    let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    said["astra_sim"].clone()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("messages are text")
+}
+
+#[test]
+fn flags_are_taken_as_the_original_takes_them() {
+    let (_folder, arguments) = folder();
+    let output = astra_sim(
+        &arguments,
+        &[
+            "--rendezvous-protocol",
+            "--injection-scale",
+            "2.55",
+            "--format=json",
+        ],
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = astra_sim_object(&output).to_string();
+    // 10 ns x 2.55 = 25.5, cut to 25.
+    for part in [
+        "wl.RANK.et",
+        "8 NPUs, congestion-unaware, rendezvous: ring of 8",
+        "25 ns at each end",
+        "3 declared",
+        "`boost-mode`: has no effect",
+        "128.5 counts as 128",
+    ] {
+        assert!(said.contains(part), "{part:?} in\n{said}");
+    }
+    // The last of a flag given twice counts.
+    let twice = [
+        "--rendezvous-protocol=true",
+        "--rendezvous-protocol=F",
+        "--comm-scale=2",
+        "--format=json",
+    ];
+    let said = astra_sim_object(&astra_sim(&arguments, &twice)).to_string();
+    assert!(!said.contains("rendezvous"), "{said}");
+    assert!(said.contains("`--comm-scale`: has no effect"), "{said}");
+    for bad in [
+        &["--num-queues-per-dim=0"][..],
+        &["--injection-scale=-1"],
+        &["--injection-scale=nan"],
+        &["--rendezvous-protocol=perhaps"],
+        &["--logging-configuration=no/such.toml"],
+        &["--network-model=exact"],
+        &["--what=5"],
+        &["extra"],
+    ] {
+        let output = astra_sim(&arguments, bad);
+        assert_eq!(output.status.code(), Some(2), "{bad:?}");
+        assert!(!output.stderr.is_empty(), "{bad:?}");
+    }
+    let output = astra_sim(&arguments[1..], &[]);
+    assert_eq!(
+        output.status.code(),
+        Some(2),
+        "a flag that is needed is missing"
+    );
+}
+
+#[test]
+fn unknown_flags_and_keys_are_ignored_if_that_is_asked_for() {
+    let (folder, arguments) = folder();
+    let system = system_in(folder.path()).replace("\"peak-perf\"", "\"peak-pref\"");
+    std::fs::write(folder.path().join("system.json"), system).expect("there is room");
+    let output = astra_sim(&arguments, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("system.json:16: key `peak-pref`: found an unknown key"),
+        "{error}"
+    );
+    assert!(error.contains("did you mean `peak-perf`?"), "{error}");
+    let lenient = ["--what", "5", "--lenient", "--format", "json"];
+    let output = astra_sim(&arguments, &lenient);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = astra_sim_object(&output);
+    let notes = said["notes"].as_array().expect("a list");
+    let notes: Vec<_> = notes.iter().filter_map(Value::as_str).collect();
+    assert_eq!(
+        notes[0],
+        "command line: `--what`: ignored, because it is unknown"
+    );
+    assert_eq!(
+        notes[1],
+        "command line: `5`: ignored, because it is unknown"
+    );
+    let peak = "`peak-pref`: ignored, because it is unknown; did you mean `peak-perf`?";
+    assert!(notes.iter().any(|note| note.ends_with(peak)), "{notes:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn under_the_names_of_the_original_the_program_is_the_original() {
+    let (folder, arguments) = folder();
+    for (name, model) in [
+        (
+            "AstraSim_Analytical_Congestion_Unaware",
+            "congestion-unaware",
+        ),
+        ("AstraSim_Analytical_Congestion_Aware", "congestion-aware"),
+    ] {
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_chakram"), &link).expect("there is room");
+        let output = Command::new(&link)
+            .args(&arguments)
+            .arg("--format=json")
+            .output();
+        let output = output.expect("the link leads to the program");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains(model), "{name}");
+        // What it does not know it refuses, whatever its name, unless it is asked not to.
+        let run = |more: &[&str]| Command::new(&link).args(&arguments).args(more).output();
+        assert_eq!(run(&["--what"]).expect("it runs").status.code(), Some(2));
+        let lenient = run(&["--what", "--lenient"]).expect("it runs");
+        assert_eq!(lenient.status.code(), Some(0));
+    }
+}
+
+/// Cases whose inputs are refused, with a part of the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("a_R4S8_ar_1MB_s4", "found 2 dimensions, expected one"),
+    ("a_T444_ar_1MB_s4_lbw", "found 3 dimensions, expected one"),
+    (
+        "u_R4S8_ar_1MB_s4_ring-ring-ring",
+        "found 3 names, expected one for each of the 2",
+    ),
+    ("u_x_nosplits", "the original divides by zero"),
+    ("u_x_typo_key", "did you mean `preferred-dataset-splits`?"),
+];
+
+/// Keys about which some case has a note.
+const NOTED: &[&str] = &[
+    "all-gather-implementation",
+    "all-reduce-implementation",
+    "all-to-all-implementation",
+    "boost-mode",
+    "local-reduction-delay",
+    "reduce-scatter-implementation",
+];
+
+#[test]
+fn cases_of_the_corpus_are_read() {
+    let Some(cases) = cases() else { return };
+    let mut refused = Vec::new();
+    let mut noted = BTreeSet::new();
+    for (name, case) in &cases {
+        let get = |file: &str| case.get(file).map(|bytes| text(bytes));
+        let line = get("args.txt").expect("each case has its arguments");
+        let model = match line.starts_with("aware") {
+            true => NetworkModel::Aware,
+            false => NetworkModel::Unaware,
+        };
+        let groups = line.contains("comm-group-configuration");
+        let flags = Flags {
+            model,
+            workload: "wl/wl".into(),
+            groups: if groups { "comm.json" } else { "empty" }.into(),
+            system: "system.json".into(),
+            memory: "memory.json".into(),
+            network: "network.yml".into(),
+            logging: "empty".into(),
+            logging_folder: None,
+            queues: NonZeroU32::MIN,
+            compute_scale: 1.0,
+            comm_scale: 1.0,
+            injection_scale: if line.contains("injection-scale=2") {
+                2.0
+            } else {
+                1.0
+            },
+            rendezvous: line.contains("rendezvous-protocol=true"),
+            lenient: false,
+        };
+        let read = &mut |_: &'static str, path: &Path| {
+            let found = get(path.to_str().expect("plain names"));
+            found
+                .map(str::to_owned)
+                .ok_or_else(|| io::ErrorKind::NotFound.into())
+        };
+        match Inputs::read(&flags, read) {
+            Err(error) => {
+                let expected = get("expect.json").expect("each case has its answer");
+                let expected: Value = serde_json::from_str(expected).expect("it is JSON");
+                let lenient = Flags {
+                    lenient: true,
+                    ..flags
+                };
+                let read = Inputs::read(&lenient, read).is_ok();
+                assert_eq!(read, expected["status"] == "ok", "{name}: {error}");
+                refused.push((name.clone(), error.to_string()));
+            }
+            Ok(inputs) => {
+                let ranks = case.keys().filter(|file| file.ends_with(".et")).count();
+                assert!(inputs.network.npus() as usize >= ranks, "{name}");
+                noted.extend(inputs.notes.into_iter().map(|note| note.key));
+            }
+        }
+    }
+    let noted: Vec<_> = noted.iter().map(String::as_str).collect();
+    assert_eq!(noted, NOTED);
+    let names: Vec<_> = refused.iter().map(|(name, _)| name.as_str()).collect();
+    let expected: Vec<_> = REFUSED.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, expected, "{refused:#?}");
+    for ((_, error), (name, part)) in refused.iter().zip(REFUSED) {
+        assert!(error.contains(part), "{name}: {error}");
+    }
+}
+
+/// Pieces that make sense to one parser or another.
+const PIECES: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "\"",
+    "'",
+    "\n",
+    "\n  ",
+    "- ",
+    "#",
+    "&a ",
+    "*a",
+    "<<: ",
+    "!!int ",
+    "|",
+    ">",
+    "?",
+    "---",
+    "...",
+    "%YAML",
+    "~",
+    "null",
+    "true",
+    "0",
+    "1",
+    "-1",
+    "1e999",
+    "0.5",
+    ".inf",
+    ".nan",
+    "99999999999999999999",
+    "\u{feff}",
+    "\\ud800",
+    "é",
+    "\t",
+    "\0",
+    "\"a\"",
+    "topology",
+    "\"L\"",
+    "\"preferred-dataset-splits\": 1,",
+    "\"memory-type\": \"MEMORY_POOL\",",
+    "ring",
+    "Ring",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn any_bytes_end_in_inputs_or_in_a_reason(
+        bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300),
+    ) {
+        parse_all(&String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn bent_files_end_in_inputs_or_in_a_reason(
+        which in 0_usize..6,
+        edits in proptest::collection::vec((0_usize..2000, 0_usize..12, 0..PIECES.len()), 1..6),
+    ) {
+        let mut text = [SYSTEM, NETWORK, MEMORY, GROUPS, PER_NODE, LOGGING][which].to_owned();
+        for (at, cut, piece) in edits {
+            let floor = |at: usize| (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            let from = floor(at % (text.len() + 1));
+            let to = floor((from + cut).min(text.len())).max(from);
+            text.replace_range(from..to, PIECES[piece]);
+        }
+        parse_all(&text);
+    }
+
+    #[test]
+    fn pieces_end_in_inputs_or_in_a_reason(
+        pieces in proptest::collection::vec(0..PIECES.len(), 0..60),
+    ) {
+        parse_all(&pieces.into_iter().map(|piece| PIECES[piece]).collect::<String>());
+    }
+}
+
+/// Texts that grow, nest or repeat are read or refused in a time that their length explains.
+#[test]
+fn bombs_do_not_go_off() {
+    let mut aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..30 {
+        let refer = vec![format!("*a{}", i - 1); 9].join(", ");
+        aliases += &format!("a{i}: &a{i} [{refer}]\n");
+    }
+    parse_all(&aliases);
+    for (open, close) in [
+        ("[", "]"),
+        ("{\"a\":", "}"),
+        ("{a: ", "}"),
+        ("- ", ""),
+        ("? ", ""),
+    ] {
+        for n in [100, 20_000] {
+            parse_all(&(open.repeat(n) + &close.repeat(n)));
+            parse_all(&(String::from("{\"1\": ") + &open.repeat(n) + &close.repeat(n) + "}"));
+            parse_all(&(String::from("1: ") + &open.repeat(n)));
+        }
+    }
+    let many = |entry: &dyn Fn(usize) -> String| (0..50_000).map(entry).collect::<String>();
+    parse_all(&format!(
+        "{{{}\"1\": [0]}}",
+        many(&|_| "\"1\": [0],".to_owned())
+    ));
+    parse_all(&format!(
+        "{{{}\"1\": [0]}}",
+        many(&|i| format!("\"{i}\": [0],"))
+    ));
+    parse_all(&many(&|i| format!("{i}: x\n")));
+    parse_all(&many(&|_| "# a comment\n".to_owned()));
+    parse_all(&format!("\"{}\": 1", "x".repeat(900_000)));
+    let seen: BTreeMap<u64, _> = PerNode::parse(&many(&|i| format!("{i}: x\n")), "f", false)
+        .map(|(nodes, _)| {
+            nodes
+                .iter()
+                .map(|(id, path)| (id, path.to_owned()))
+                .collect()
+        })
+        .expect("it is long and plain");
+    assert_eq!(seen.len(), 50_000);
+}

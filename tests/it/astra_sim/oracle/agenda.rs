@@ -1,0 +1,93 @@
+//! What happens when: one list of events in order of time, first come first served within a tick.
+//!
+//! ASTRA-sim 2.x: an NPU keeps its delays by the tick when they are over, and has one event per tick,
+//! placed where the first of them was registered. The calls of a tick run in the order of their
+//! registration; one that is added to the tick while they run joins them.
+
+use super::network::Transfer;
+use super::post::Handler;
+use std::collections::{BTreeMap, VecDeque};
+
+/// An entry of the list.
+#[derive(Debug)]
+pub enum Event {
+    /// The delays of an NPU that are over now.
+    Calls(usize),
+    /// A message reaches the next device on its way.
+    Arrival(Transfer),
+    /// A link has sent the whole message.
+    LinkFree(usize, usize),
+    /// A message that had arrived before the receive was posted.
+    Received(Handler),
+}
+
+/// What an NPU does when a delay is over.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// A node of the workload ends.
+    NodeEnds(u64),
+    /// A chunk of a broadcast, which only lasts, ends.
+    BroadcastEnds(u64),
+    /// A packet is on this side of the bus; it may have to be reduced first.
+    Packet(Packet),
+    /// A compute node of an algorithm that is given as a trace ends.
+    CustomEnds { stream: usize, node: u64 },
+    /// The memory server takes the next request.
+    MemoryNext(usize),
+    /// Something happens on a side of the shared bus.
+    Bus(usize, super::bus::Signal),
+}
+
+/// Data of a stream between network and memory.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub stream: usize,
+    pub bytes: u64,
+    pub reduce: bool,
+}
+
+/// The list.
+#[derive(Debug, Default)]
+pub struct Agenda {
+    pub now: u64,
+    events: BTreeMap<u64, VecDeque<Event>>,
+    calls: BTreeMap<(usize, u64), VecDeque<Call>>,
+}
+
+impl Agenda {
+    /// Adds an event `after` ns from now, behind all others of that tick.
+    pub fn event(&mut self, after: u64, event: Event) {
+        let at = self.now.saturating_add(after);
+        self.events.entry(at).or_default().push_back(event);
+    }
+
+    /// Adds a delay of an NPU.
+    pub fn delay(&mut self, npu: usize, after: u64, call: Call) {
+        let at = self.now.saturating_add(after);
+        if !self.calls.contains_key(&(npu, at)) {
+            self.event(after, Event::Calls(npu));
+        }
+        self.calls.entry((npu, at)).or_default().push_back(call);
+    }
+
+    /// Takes the next event and moves time to it.
+    pub fn next_event(&mut self) -> Option<Event> {
+        loop {
+            let mut first = self.events.first_entry()?;
+            if let Some(event) = first.get_mut().pop_front() {
+                self.now = *first.key();
+                return Some(event);
+            }
+            first.remove();
+        }
+    }
+
+    /// Takes the next call of an NPU whose delay is over now.
+    pub fn next_call(&mut self, npu: usize) -> Option<Call> {
+        let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
+        if call.is_none() {
+            self.calls.remove(&(npu, self.now));
+        }
+        call
+    }
+}

@@ -1,0 +1,222 @@
+//! Algorithms as machines that are told what happened and say what to do.
+
+pub mod credits;
+pub mod custom;
+pub mod halving;
+pub mod tree;
+
+use super::Sim;
+use super::agenda::{Call, Packet};
+use super::post::{Handler, Message};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The phase starts.
+    Start,
+    /// A message is here.
+    Received,
+    /// A packet is on this side of the bus and reduced, if it should be.
+    Ready,
+    /// A node of an algorithm that is given as a trace has ended.
+    Ended(u64),
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    /// Take data over the bus.
+    Move(Move),
+    Send {
+        dst: usize,
+        bytes: u64,
+    },
+    Receive {
+        src: usize,
+        bytes: u64,
+    },
+    /// The same for a node of a trace, with a tag of the trace.
+    SendNode {
+        node: u64,
+        dst: usize,
+        bytes: u64,
+        tag: u64,
+    },
+    ReceiveNode {
+        node: u64,
+        src: usize,
+        bytes: u64,
+        tag: u64,
+    },
+    ComputeNode {
+        node: u64,
+        ns: u64,
+    },
+    /// The phase is over.
+    Over,
+}
+
+/// A transfer between NPU and memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Move {
+    pub bytes: u64,
+    pub reduce: bool,
+    /// Towards memory, or back.
+    pub to_memory: bool,
+    /// The data goes back where it came from (only with the shared bus).
+    pub send_back: bool,
+    /// A constant 10 ns (in groups).
+    pub fast: bool,
+}
+
+/// The members of a logical ring, and which one this is.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    pub ids: Vec<usize>,
+    pub me: usize,
+    /// Not all NPUs of a dimension but a declared group.
+    pub group: bool,
+}
+
+impl Peers {
+    pub fn group(members: &[usize], npu: usize) -> Self {
+        let me = members.iter().position(|&m| m == npu).unwrap_or(0);
+        Self {
+            ids: members.to_vec(),
+            me,
+            group: true,
+        }
+    }
+
+    /// The `n` NPUs that differ from `npu` only in the dimension of this stride.
+    pub fn line(npu: usize, n: usize, stride: usize) -> Self {
+        let me = npu / stride % n;
+        let first = npu - me * stride;
+        Self {
+            ids: (0..n).map(|i| first + i * stride).collect(),
+            me,
+            group: false,
+        }
+    }
+
+    /// The index `steps` further from `index`.
+    pub fn walk(&self, index: usize, steps: usize, clockwise: bool) -> usize {
+        let n = self.ids.len();
+        let steps = steps % n;
+        (index + if clockwise { steps } else { n - steps }) % n
+    }
+}
+
+/// The algorithm of a phase.
+#[derive(Debug)]
+pub enum Algo {
+    Credits(credits::Credits),
+    Tree(tree::Tree),
+    Custom(custom::Custom),
+}
+
+impl Algo {
+    /// How large the chunk is afterwards.
+    pub fn final_size(&self) -> u64 {
+        match self {
+            Self::Credits(credits) => credits.final_size,
+            Self::Tree(tree) => tree.bytes,
+            Self::Custom(_) => 0,
+        }
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Act> {
+        match self {
+            Self::Credits(credits) => credits.step(input),
+            Self::Tree(tree) => tree.step(input),
+            Self::Custom(custom) => custom.step(input),
+        }
+    }
+}
+
+impl Sim<'_> {
+    /// Tells the algorithm of a stream what happened and does what it says, in order.
+    pub fn step(&mut self, stream: usize, input: Input) {
+        let Some(phase) = self.streams[stream].current.as_mut() else {
+            return;
+        };
+        let acts = phase.algo.step(input);
+        let (npu, tag) = (self.streams[stream].npu, self.streams[stream].tag);
+        let on = |tag, src, dst, bytes| Message {
+            tag,
+            src,
+            dst,
+            bytes,
+        };
+        for act in acts {
+            match act {
+                Act::Move(how) => self.move_data(npu, stream, how),
+                Act::Send { dst, bytes } => {
+                    self.send(on(tag, npu, dst, bytes), Handler::Nothing);
+                }
+                Act::Receive { src, bytes } => {
+                    self.receive(on(tag, src, npu, bytes), Handler::Stream(stream));
+                }
+                Act::SendNode {
+                    node,
+                    dst,
+                    bytes,
+                    tag,
+                } => {
+                    let then = Handler::CustomEnds { stream, node };
+                    self.send(on(tag, npu, dst, bytes), then);
+                }
+                Act::ReceiveNode {
+                    node,
+                    src,
+                    bytes,
+                    tag,
+                } => {
+                    let then = Handler::CustomEnds { stream, node };
+                    self.receive(on(tag, src, npu, bytes), then);
+                }
+                Act::ComputeNode { node, ns } => {
+                    let call = Call::CustomEnds { stream, node };
+                    self.agenda.delay(npu, ns, call);
+                }
+                Act::Over => self.proceed(stream),
+            }
+        }
+    }
+
+    /// ASTRA-sim 2.x: without shared bus a constant delay, 10 ns in groups.
+    fn move_data(&mut self, npu: usize, stream: usize, how: Move) {
+        let packet = Packet {
+            stream,
+            bytes: how.bytes,
+            reduce: how.reduce,
+        };
+        if how.fast {
+            self.agenda.delay(npu, 10, Call::Packet(packet));
+        } else if self.config.system.bus.is_some() {
+            self.bus_request(npu, packet, how);
+        } else {
+            let ns = self.config.delay();
+            self.agenda.delay(npu, ns, Call::Packet(packet));
+        }
+    }
+
+    /// A packet has moved: it is reduced, or it is ready.
+    ///
+    /// ASTRA-sim 2.x: two reads and a write, 3 · trunc(bytes / bandwidth).
+    pub fn packet(&mut self, packet: Packet) {
+        if packet.reduce {
+            let bw = self.config.system.local_mem_bw * 1e9;
+            let ns = packet.bytes as f64 / bw * 1e9;
+            let ns = if ns.is_finite() { 3 * (ns as u64) } else { 0 };
+            let npu = self.streams[packet.stream].npu;
+            let done = Packet {
+                reduce: false,
+                ..packet
+            };
+            self.agenda.delay(npu, ns, Call::Packet(done));
+        } else {
+            self.step(packet.stream, Input::Ready);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Ring, direct and halving-doubling share one machine: a packet is prepared at the start for each
+//! message that may be under way at once, and one for each message received. A packet that has moved
+//! over the bus is a credit; a credit sends the packet that was prepared first.
+//!
+//! Packets come in rounds: so many that are not reduced, then so many that are (in a reduce-scatter,
+//! or in every other round of an all-reduce).
+
+use super::super::algorithms::Style;
+use super::super::config::Kind;
+use super::halving::Halving;
+use super::{Act, Input, Move, Peers};
+use std::collections::VecDeque;
+
+/// The machine.
+#[derive(Debug)]
+pub struct Credits {
+    kind: Kind,
+    peers: Peers,
+    clockwise: bool,
+    route: Route,
+    pub final_size: u64,
+    /// Of the next packet.
+    size: u64,
+    /// As indices among the peers.
+    dst: usize,
+    src: usize,
+    packets: VecDeque<(usize, usize, u64)>,
+    sends_left: usize,
+    credits: usize,
+    window: usize,
+    received: usize,
+    /// What is left of this round.
+    plain_left: usize,
+    reducible_left: usize,
+    reducible: usize,
+    odd_round: bool,
+}
+
+/// How peers and sizes change from packet to packet.
+#[derive(Debug)]
+enum Route {
+    Neighbours,
+    EveryPeer,
+    Partners(Halving),
+}
+
+impl Credits {
+    /// `None` for what does not exist: an all-to-all by halving-doubling.
+    pub fn new(kind: Kind, style: Style, peers: Peers, clockwise: bool, size: u64) -> Option<Self> {
+        let n = peers.ids.len();
+        let parts = n as u64;
+        let rounds = match kind {
+            Kind::AllReduce => 2,
+            _ => 1,
+        };
+        let mut this = Self {
+            kind,
+            clockwise,
+            route: Route::Neighbours,
+            final_size: match kind {
+                Kind::AllReduce | Kind::AllToAll => size,
+                Kind::AllGather => size * parts,
+                Kind::ReduceScatter => size / parts,
+            },
+            size: match kind {
+                Kind::AllGather => size,
+                _ => size / parts,
+            },
+            dst: peers.walk(peers.me, 1, clockwise),
+            src: peers.walk(peers.me, 1, !clockwise),
+            packets: VecDeque::new(),
+            sends_left: rounds * (n - 1),
+            credits: 0,
+            window: 1,
+            received: 0,
+            plain_left: 0,
+            reducible_left: 0,
+            reducible: n - 1,
+            odd_round: false,
+            peers,
+        };
+        match style {
+            Style::Direct(window) => {
+                this.route = Route::EveryPeer;
+                this.window = window.unwrap_or(n - 1).min(n - 1);
+                this.reducible = match this.peers.group {
+                    true => (n - 1) * this.window,
+                    false => this.window,
+                };
+            }
+            Style::HalvingDoubling => {
+                let halving = Halving::new(kind, n)?;
+                this.size = halving.first_size(size);
+                this.sends_left = halving.sends(rounds);
+                this.reducible = halving.steps() - 1;
+                this.dst = halving.partner(&this.peers);
+                this.src = this.dst;
+                this.route = Route::Partners(halving);
+            }
+            _ if kind == Kind::AllToAll => this.sends_left = n * (n - 1) / 2,
+            _ => {}
+        }
+        Some(this)
+    }
+
+    pub fn step(&mut self, input: Input) -> Vec<Act> {
+        match input {
+            Input::Start => (0..self.window).map(|_| self.prepare()).collect(),
+            Input::Received => {
+                self.received += 1;
+                vec![self.prepare()]
+            }
+            Input::Ready | Input::Ended(_) => self.ready(),
+        }
+    }
+
+    fn ready(&mut self) -> Vec<Act> {
+        self.credits += 1;
+        let mut acts = Vec::new();
+        let half = self.peers.ids.len() - 1;
+        let direct = matches!(self.route, Route::EveryPeer);
+        if direct && self.kind == Kind::AllReduce && self.sends_left <= half {
+            // The second half starts when the first has arrived, with all credits at once.
+            if self.received < half {
+                return acts;
+            }
+            for _ in 0..self.window {
+                self.spend(&mut acts);
+            }
+        } else {
+            self.spend(&mut acts);
+        }
+        if self.sends_left == 0 && self.credits == self.window {
+            acts.push(Act::Over);
+        }
+        acts
+    }
+
+    /// Sends the oldest packet, and receives one of its size.
+    fn spend(&mut self, acts: &mut Vec<Act>) {
+        if self.sends_left == 0 || self.credits == 0 {
+            return;
+        }
+        if let Some((dst, src, bytes)) = self.packets.pop_front() {
+            let (dst, src) = (self.peers.ids[dst], self.peers.ids[src]);
+            acts.push(Act::Send { dst, bytes });
+            acts.push(Act::Receive { src, bytes });
+            self.sends_left -= 1;
+            self.credits -= 1;
+        }
+    }
+
+    /// Prepares a packet and moves its data over the bus.
+    fn prepare(&mut self) -> Act {
+        if self.plain_left == 0 && self.reducible_left == 0 {
+            self.plain_left = self.window;
+            self.reducible_left = self.reducible;
+            self.odd_round = !self.odd_round;
+        }
+        self.packets.push_back((self.dst, self.src, self.size));
+        let mut how = Move {
+            bytes: self.size,
+            reduce: false,
+            to_memory: true,
+            send_back: false,
+            fast: self.peers.group,
+        };
+        if self.plain_left > 0 {
+            self.plain_left -= 1;
+        } else {
+            how.to_memory = false;
+            how.send_back = self.reducible_left > self.window;
+            how.reduce = match self.kind {
+                Kind::ReduceScatter => true,
+                Kind::AllReduce => self.odd_round,
+                _ => false,
+            };
+            self.reducible_left -= 1;
+        }
+        self.turn();
+        Act::Move(how)
+    }
+
+    /// To the peers and the size of the next packet.
+    fn turn(&mut self) {
+        let me = self.peers.me;
+        let peers = &self.peers;
+        let next = |index, clockwise| {
+            let next = peers.walk(index, 1, clockwise);
+            match next == me {
+                true => peers.walk(next, 1, clockwise),
+                false => next,
+            }
+        };
+        match &mut self.route {
+            Route::Neighbours => {}
+            Route::EveryPeer => {
+                self.dst = next(self.dst, self.clockwise);
+                self.src = next(self.src, !self.clockwise);
+            }
+            Route::Partners(halving) => {
+                self.size = halving.turn(self.size);
+                self.dst = halving.partner(peers);
+                if halving.moves() {
+                    self.src = self.dst;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The walk of halving-doubling: distances 1, 2, 4, … with halved sizes, or the way back.
+
+use super::super::config::Kind;
+use super::Peers;
+
+/// Where the walk is.
+#[derive(Debug)]
+pub struct Halving {
+    kind: Kind,
+    n: usize,
+    distance: usize,
+    /// Distances grow and sizes shrink.
+    outwards: bool,
+}
+
+impl Halving {
+    pub fn new(kind: Kind, n: usize) -> Option<Self> {
+        let outwards = match kind {
+            Kind::AllReduce | Kind::ReduceScatter => true,
+            Kind::AllGather => false,
+            Kind::AllToAll => return None,
+        };
+        let distance = if outwards { 1 } else { n / 2 };
+        Some(Self {
+            kind,
+            n,
+            distance,
+            outwards,
+        })
+    }
+
+    pub fn first_size(&self, size: u64) -> u64 {
+        if self.outwards { size / 2 } else { size }
+    }
+
+    /// trunc(rounds · log2 n): whole steps only if n is a power of two.
+    pub fn sends(&self, rounds: usize) -> usize {
+        (rounds as f64 * (self.n as f64).log2()) as usize
+    }
+
+    pub fn steps(&self) -> usize {
+        self.sends(1)
+    }
+
+    /// Whether the distance is not 0.
+    pub fn moves(&self) -> bool {
+        self.distance > 0
+    }
+
+    /// The peer at the distance, so that pairs exchange.
+    pub fn partner(&self, peers: &Peers) -> usize {
+        let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
+        peers.walk(peers.me, self.distance, clockwise)
+    }
+
+    /// Goes to the next distance; the next size. An all-reduce turns around at the far end.
+    pub fn turn(&mut self, mut size: u64) -> u64 {
+        (self.distance, size) = step(self.outwards, self.distance, size);
+        if self.distance == self.n && self.kind == Kind::AllReduce {
+            self.outwards = false;
+            (self.distance, size) = step(false, self.distance, size);
+        }
+        size
+    }
+}
+
+fn step(outwards: bool, distance: usize, size: u64) -> (usize, u64) {
+    match outwards {
+        true => (distance.saturating_mul(2), size / 2),
+        false => (distance / 2, size.saturating_mul(2)),
+    }
+}

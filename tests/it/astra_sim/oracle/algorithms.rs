@@ -1,0 +1,66 @@
+//! The names of native algorithms in system files.
+
+use std::fmt;
+
+/// A native algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Algorithm {
+    /// On one logical ring of all NPUs instead of one dimension.
+    pub one: bool,
+    pub style: Style,
+}
+
+/// What it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Ring,
+    /// At most so many messages under way.
+    Direct(Option<usize>),
+    HalvingDoubling,
+    DoubleBinaryTree,
+}
+
+impl Algorithm {
+    /// Reads a name; `None` if there is no such algorithm.
+    pub fn parse(name: &str) -> Option<Self> {
+        let plain = |style| Some(Self { one: false, style });
+        let one = |style| Some(Self { one: true, style });
+        let window = |text: &str| match text {
+            "" => Some(None),
+            _ => text.parse().ok().map(Some),
+        };
+        match name {
+            "ring" => plain(Style::Ring),
+            "oneRing" => one(Style::Ring),
+            "halvingDoubling" => plain(Style::HalvingDoubling),
+            "oneHalvingDoubling" => one(Style::HalvingDoubling),
+            "doubleBinaryTree" => plain(Style::DoubleBinaryTree),
+            _ => {
+                if let Some(rest) = name.strip_prefix("direct") {
+                    plain(Style::Direct(window(rest)?))
+                } else {
+                    one(Style::Direct(window(name.strip_prefix("oneDirect")?)?))
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match (self.style, self.one) {
+            (Style::Ring, false) => "ring",
+            (Style::Ring, true) => "oneRing",
+            (Style::HalvingDoubling, false) => "halvingDoubling",
+            (Style::HalvingDoubling, true) => "oneHalvingDoubling",
+            (Style::DoubleBinaryTree, _) => "doubleBinaryTree",
+            (Style::Direct(_), false) => "direct",
+            (Style::Direct(_), true) => "oneDirect",
+        };
+        f.write_str(name)?;
+        match self.style {
+            Style::Direct(Some(window)) => write!(f, "{window}"),
+            _ => Ok(()),
+        }
+    }
+}

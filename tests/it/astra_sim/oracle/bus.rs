@@ -1,0 +1,257 @@
+//! The shared bus between NPU and memory agent, as LogGP.
+//!
+//! ASTRA-sim 2.x: a bus has two sides, of which one sends at a time to the other. A transfer takes
+//! o (or what is left of the gap g after the last one) + (bytes − 1)·G + L + o; after more than eight
+//! in a row a side lets the other go first. The NPU's side reaches through a second such bus, with
+//! G = 0.0038, before it sends and after it receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at
+//! a time.
+
+use super::Sim;
+use super::agenda::{Call, Packet};
+use super::algorithm::Move;
+use std::collections::VecDeque;
+
+/// The sides: of the bus, then of the second bus behind the NPU's side.
+const NPU: usize = 0;
+const MEMORY: usize = 1;
+const INNER_NPU: usize = 2;
+const INNER_MEMORY: usize = 3;
+/// So many in a row are fair.
+const FAIR: u64 = 8;
+/// ns per byte of the second bus.
+const INNER_GAP: f64 = 0.0038;
+
+/// Something that happens on a side after a while.
+#[derive(Clone, Copy, Debug)]
+pub enum Signal {
+    Sent(usize),
+    Received(usize),
+    Reduced(usize),
+}
+
+/// A transfer.
+#[derive(Clone, Debug)]
+struct Request {
+    /// Sizes are 32 bits wide.
+    bytes: i32,
+    reduce: bool,
+    send_back: bool,
+    then: Then,
+}
+
+/// What a transfer is for.
+#[derive(Clone, Debug)]
+enum Then {
+    Packet(Packet),
+    /// A transfer of the NPU's side goes on.
+    Outer(Stage, Box<Request>),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Send,
+    Reduce,
+    Retire,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    Sending,
+    Receiving,
+}
+
+/// A side.
+#[derive(Debug, Default)]
+pub struct Side {
+    state: State,
+    before: State,
+    last: u64,
+    in_a_row: u64,
+    reducing: bool,
+    sends: VecDeque<Request>,
+    receives: VecDeque<Request>,
+    reductions: VecDeque<Request>,
+}
+
+impl Sim<'_> {
+    /// Moves a packet over the bus.
+    pub fn bus_request(&mut self, npu: usize, packet: Packet, how: Move) {
+        let request = Request {
+            bytes: packet.bytes as i32,
+            reduce: packet.reduce,
+            send_back: how.send_back,
+            then: Then::Packet(packet),
+        };
+        if how.to_memory {
+            self.through_inner(npu, INNER_MEMORY, Stage::Send, request, false);
+        } else {
+            self.request(npu, MEMORY, request);
+        }
+    }
+
+    fn side(&mut self, npu: usize, side: usize) -> &mut Side {
+        &mut self.npus[npu].sides[side]
+    }
+
+    /// Takes the data of a request over the second bus, and back if so wished.
+    fn through_inner(&mut self, npu: usize, from: usize, stage: Stage, what: Request, back: bool) {
+        let request = Request {
+            bytes: what.bytes,
+            reduce: false,
+            send_back: back,
+            then: Then::Outer(stage, Box::new(what)),
+        };
+        self.request(npu, from, request);
+    }
+
+    fn request(&mut self, npu: usize, side: usize, request: Request) {
+        self.side(npu, side).sends.push_back(request);
+        self.go_on(npu, side);
+    }
+
+    /// Sends what waits, if the side is free and it is its turn.
+    fn go_on(&mut self, npu: usize, side: usize) {
+        let this = &self.npus[npu].sides[side];
+        if this.state != State::Free || this.sends.is_empty() {
+            return;
+        }
+        let partner = &self.npus[npu].sides[side ^ 1];
+        if this.in_a_row > FAIR && !partner.sends.is_empty() && partner.in_a_row <= FAIR {
+            if partner.state == State::Free {
+                self.go_on(npu, side ^ 1);
+            }
+            return;
+        }
+        self.send_next(npu, side);
+    }
+
+    fn send_next(&mut self, npu: usize, side: usize) {
+        let Some(bus) = self.config.system.bus else {
+            return;
+        };
+        let gap = if side < INNER_NPU {
+            bus.gap_per_byte
+        } else {
+            INNER_GAP
+        };
+        let now = self.agenda.now;
+        let this = self.side(npu, side);
+        let idle = now - this.last;
+        let offset = if this.before == State::Sending && bus.o + idle <= bus.g {
+            bus.g - idle
+        } else {
+            bus.o
+        };
+        let Some(request) = this.sends.pop_front() else {
+            return;
+        };
+        this.state = State::Sending;
+        let bytes = f64::from(request.bytes - 1);
+        let partner = self.side(npu, side ^ 1);
+        partner.receives.push_back(request);
+        partner.before = partner.state;
+        partner.state = State::Receiving;
+        partner.in_a_row = 0;
+        let there = offset as f64 + bytes * gap + bus.l as f64 + bus.o as f64;
+        let sent = offset as f64 + gap * bytes;
+        let received = Call::Bus(npu, Signal::Received(side ^ 1));
+        self.agenda.delay(npu, there as u64, received);
+        self.agenda
+            .delay(npu, sent as u64, Call::Bus(npu, Signal::Sent(side)));
+    }
+
+    /// A delay of the bus is over.
+    pub fn bus_signal(&mut self, npu: usize, signal: Signal) {
+        let now = self.agenda.now;
+        let (Signal::Sent(side) | Signal::Received(side) | Signal::Reduced(side)) = signal;
+        let this = self.side(npu, side);
+        match signal {
+            Signal::Sent(_) => {
+                this.last = now;
+                this.before = this.state;
+                this.state = State::Free;
+                this.in_a_row += 1;
+            }
+            Signal::Received(_) => {
+                this.last = now;
+                this.before = this.state;
+                if this.receives.len() < 2 {
+                    this.state = State::Free;
+                }
+                if let Some(mut request) = this.receives.pop_front() {
+                    if request.reduce {
+                        request.reduce = false;
+                        self.queue_reduction(npu, side, request);
+                        self.reduce_next(npu, side);
+                    } else {
+                        self.back_or_done(npu, side, request);
+                    }
+                }
+            }
+            Signal::Reduced(_) => {
+                this.reducing = false;
+                if let Some(request) = this.reductions.pop_front() {
+                    self.back_or_done(npu, side, request);
+                }
+                self.reduce_next(npu, side);
+            }
+        }
+        self.go_on(npu, side);
+    }
+
+    fn queue_reduction(&mut self, npu: usize, side: usize, request: Request) {
+        if side == NPU {
+            self.through_inner(npu, INNER_NPU, Stage::Reduce, request, true);
+        } else {
+            self.side(npu, side).reductions.push_back(request);
+        }
+    }
+
+    fn back_or_done(&mut self, npu: usize, side: usize, mut request: Request) {
+        if request.send_back {
+            request.send_back = false;
+            if side == NPU {
+                self.through_inner(npu, INNER_NPU, Stage::Send, request, true);
+            } else {
+                self.side(npu, side).sends.push_back(request);
+            }
+        } else if side == NPU {
+            self.through_inner(npu, INNER_NPU, Stage::Retire, request, false);
+        } else {
+            self.done(npu, request);
+        }
+    }
+
+    fn reduce_next(&mut self, npu: usize, side: usize) {
+        let delay = self.config.system.reduction_delay;
+        let this = self.side(npu, side);
+        if this.reducing {
+            return;
+        }
+        if let Some(request) = this.reductions.front() {
+            let ns = request.bytes as u64 / 100 * delay + 50;
+            this.reducing = true;
+            let call = Call::Bus(npu, Signal::Reduced(side));
+            self.agenda.delay(npu, ns, call);
+        }
+    }
+
+    fn done(&mut self, npu: usize, request: Request) {
+        match request.then {
+            Then::Packet(packet) => self.packet(packet),
+            Then::Outer(stage, what) => {
+                match stage {
+                    Stage::Send => self.side(npu, NPU).sends.push_back(*what),
+                    Stage::Reduce => {
+                        self.side(npu, NPU).reductions.push_back(*what);
+                        self.reduce_next(npu, NPU);
+                    }
+                    Stage::Retire => self.done(npu, *what),
+                }
+                self.go_on(npu, NPU);
+            }
+        }
+    }
+}

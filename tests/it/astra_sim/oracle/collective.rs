@@ -1,0 +1,235 @@
+//! What a collective is made of: chunks, each with its phases, each with an algorithm and a queue.
+
+pub mod plan;
+
+use super::algorithm::{Algo, Peers, credits, custom, tree};
+use super::algorithms::{Algorithm, Style};
+use super::config::{Kind, Node, Policy, Work};
+use super::post::collective as tag_of;
+use super::{Sim, Stream};
+use plan::{chunks, plan};
+use std::collections::VecDeque;
+
+/// A chunk in one dimension.
+#[derive(Debug)]
+pub struct Phase {
+    pub queue: usize,
+    pub algo: Algo,
+}
+
+/// A collective on one NPU: it ends with the last of its chunks.
+#[derive(Clone, Copy, Debug)]
+pub struct Dataset {
+    pub node: u64,
+    pub left: u64,
+}
+
+/// Where a phase takes place.
+enum Place {
+    Ring(Peers),
+    Tree {
+        n: usize,
+        start: usize,
+        stride: usize,
+    },
+}
+
+impl Place {
+    fn n(&self) -> usize {
+        match self {
+            Self::Ring(peers) => peers.ids.len(),
+            Self::Tree { n, .. } => *n,
+        }
+    }
+}
+
+impl Sim<'_> {
+    /// Issues a collective; `false` if it is refused.
+    pub fn collective(&mut self, npu: usize, node: &Node) -> bool {
+        let Work::Collective {
+            kind,
+            bytes,
+            group,
+            ref dims,
+            priority,
+        } = node.work
+        else {
+            return false;
+        };
+        let config = self.config;
+        let members = match group {
+            0 => None,
+            group => match config.groups.get(&group) {
+                Some(members) => Some(members),
+                None => return false,
+            },
+        };
+        let small = members.filter(|members| members.len() != config.npus());
+        let priority = self.priority(npu, priority);
+        let (bytes, chunk) = chunks(config.system.splits, config.npus(), kind, bytes);
+        if chunk == 0 {
+            return true;
+        }
+        let mut left = bytes.div_ceil(chunk);
+        let dataset = self.datasets.len();
+        self.datasets.push(Dataset {
+            node: node.id,
+            left,
+        });
+        let custom = config.system.custom_nodes.get(&node.id);
+        if let Some(traces) = custom.or_else(|| config.system.custom.get(&kind)) {
+            let position = match members {
+                None => npu,
+                Some(members) => members.iter().filter(|&&m| m < npu).count(),
+            };
+            let Some(trace) = traces.get(position) else {
+                return false;
+            };
+            let algo = Algo::Custom(custom::Custom::new(trace, members));
+            let phases = VecDeque::from([Phase { queue: 0, algo }]);
+            self.stream(npu, dataset, group, priority, phases);
+            return true;
+        }
+        let Some(list) = config.system.algorithms.get(&kind) else {
+            return false;
+        };
+        let ring = Algorithm {
+            one: false,
+            style: Style::Ring,
+        };
+        let list = match small {
+            Some(_) if list.len() != 1 => vec![ring],
+            _ => list.clone(),
+        };
+        let places = match small {
+            Some(members) => vec![Place::Ring(Peers::group(members, npu))],
+            None => self.places(npu, &list),
+        };
+        let involved = |dim: usize| match dims {
+            Some(dims) if members.is_none() => dims.get(dim).copied().unwrap_or(false),
+            _ => true,
+        };
+        let dims: Vec<usize> = (0..places.len())
+            .filter(|&dim| places[dim].n() > 1 && involved(dim))
+            .collect();
+        if dims.is_empty() {
+            return true;
+        }
+        while left > 0 {
+            left -= 1;
+            let mut size = chunk;
+            let mut phases = VecDeque::new();
+            for (dim, step, turn) in plan(kind, &dims, config.system.local_bw_aware) {
+                let queues = config.queues_per_dim;
+                let (index, clockwise) = self.npus[npu].rotations[dim].next(queues, turn);
+                let queue = dim * queues + index;
+                let place = &places[dim];
+                let Some(algo) =
+                    self.algo(npu, (kind, dim), step, list[dim], place, size, clockwise)
+                else {
+                    return false;
+                };
+                size = algo.final_size();
+                phases.push_back(Phase { queue, algo });
+            }
+            self.stream(npu, dataset, group, priority, phases);
+        }
+        true
+    }
+
+    fn priority(&mut self, npu: usize, explicit: i64) -> i64 {
+        let counter = &mut self.npus[npu].priority;
+        let now = *counter;
+        match self.config.system.policy {
+            Policy::Explicit => return explicit,
+            Policy::Lifo => *counter += 1,
+            Policy::Fifo => *counter -= 1,
+        }
+        now
+    }
+
+    /// The logical dimensions of all NPUs, as far as the list of algorithms goes. An algorithm on
+    /// one ring of all NPUs ends it.
+    fn places(&self, npu: usize, list: &[Algorithm]) -> Vec<Place> {
+        let mut places = Vec::new();
+        let mut stride = 1;
+        for (dim, algorithm) in list.iter().enumerate().take(self.config.dims.len()) {
+            if algorithm.one {
+                places.push(Place::Ring(Peers::line(npu, self.config.npus(), 1)));
+                break;
+            }
+            let n = self.config.dims[dim].n;
+            places.push(match algorithm.style {
+                Style::DoubleBinaryTree => {
+                    let start = if dim + 1 == list.len() {
+                        npu % stride
+                    } else {
+                        npu - npu % (stride * n) + npu % stride
+                    };
+                    Place::Tree { n, start, stride }
+                }
+                _ => Place::Ring(Peers::line(npu, n, stride)),
+            });
+            stride *= n;
+        }
+        places
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a phase is what these say")]
+    fn algo(
+        &mut self,
+        npu: usize,
+        tree: (Kind, usize),
+        kind: Kind,
+        algorithm: Algorithm,
+        place: &Place,
+        size: u64,
+        clockwise: bool,
+    ) -> Option<Algo> {
+        match place {
+            &Place::Tree { n, start, stride } => {
+                let uses = self.npus[npu].trees.entry(tree).or_default();
+                *uses += 1;
+                let root_is_last = *uses % 2 == 1;
+                let tree = tree::Tree::new(npu, n, start, stride, root_is_last, size)?;
+                Some(Algo::Tree(tree))
+            }
+            Place::Ring(peers) => {
+                let peers = peers.clone();
+                let style = algorithm.style;
+                credits::Credits::new(kind, style, peers, clockwise, size).map(Algo::Credits)
+            }
+        }
+    }
+
+    /// Numbers a chunk and gives it to its first queue. The number of all NPUs' chunks counts the
+    /// chunks of groups as well.
+    fn stream(
+        &mut self,
+        npu: usize,
+        dataset: usize,
+        group: u64,
+        priority: i64,
+        phases: VecDeque<Phase>,
+    ) {
+        let numbers = &mut self.npus[npu].numbers;
+        let world = numbers.entry(0).or_default();
+        let mut id = *world;
+        *world += 1;
+        if group != 0 {
+            let count = numbers.entry(group).or_default();
+            id = group * 1_000_000 + *count;
+            *count += 1;
+        }
+        self.streams.push(Stream {
+            npu,
+            dataset,
+            tag: tag_of(id),
+            priority,
+            phases,
+            current: None,
+            started: false,
+        });
+        self.proceed(self.streams.len() - 1);
+    }
+}

@@ -1,0 +1,75 @@
+//! Chunks, and through which dimensions and queues they go.
+
+use super::super::config::Kind;
+
+/// Which part of the queues of a dimension is used.
+#[derive(Clone, Copy)]
+pub enum Turn {
+    /// All; rings go anticlockwise in the second half.
+    Any,
+    /// The first half, clockwise.
+    First,
+    /// The second half, anticlockwise.
+    Last,
+}
+
+/// The queue that comes next, of each part.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rotation {
+    any: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Rotation {
+    /// The next queue of so many, and whether rings go clockwise there. A single queue is both halves.
+    pub fn next(&mut self, queues: usize, turn: Turn) -> (usize, bool) {
+        let half = queues / 2;
+        match turn {
+            Turn::Any => {
+                let index = self.any;
+                self.any = (index + 1) % queues;
+                (index, queues == 1 || index < half)
+            }
+            Turn::First => {
+                let index = self.first;
+                self.first = (index + 1) % half.max(1);
+                (index, true)
+            }
+            Turn::Last => {
+                let index = self.last;
+                self.last = (index + 1) % (queues - half);
+                (half + index, false)
+            }
+        }
+    }
+}
+
+/// Size after padding, and size of a chunk: at least a byte per NPU, except for all-gathers.
+pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
+    let chunk = bytes / splits.max(1);
+    let least = npus as u64;
+    if kind != Kind::AllGather && chunk < least {
+        (splits * least, least)
+    } else {
+        (bytes, chunk)
+    }
+}
+
+/// The phases of a chunk over the dimensions that take part: dimension, operation, part of rotation.
+pub fn plan(kind: Kind, dims: &[usize], local_bw_aware: bool) -> Vec<(usize, Kind, Turn)> {
+    let any = |&dim: &usize| (dim, kind, Turn::Any);
+    match kind {
+        Kind::AllGather => dims.iter().rev().map(any).collect(),
+        Kind::AllReduce if local_bw_aware => {
+            let (last, before) = dims.split_last().expect("not empty");
+            let scatter = |&dim: &usize| (dim, Kind::ReduceScatter, Turn::First);
+            let gather = |&dim: &usize| (dim, Kind::AllGather, Turn::Last);
+            let mut plan: Vec<_> = before.iter().map(scatter).collect();
+            plan.push((*last, Kind::AllReduce, Turn::First));
+            plan.extend(before.iter().rev().map(gather));
+            plan
+        }
+        _ => dims.iter().map(any).collect(),
+    }
+}

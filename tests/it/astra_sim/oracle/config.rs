@@ -1,0 +1,181 @@
+//! What is simulated: the inputs of ASTRA-sim 2.x, as they are after parsing.
+
+use super::algorithms::Algorithm;
+use std::collections::BTreeMap;
+
+/// Which of the two analytical networks carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Links are shared, whole messages are stored and forwarded.
+    Aware,
+    /// No link is ever busy.
+    Unaware,
+}
+
+/// How the NPUs of a dimension are wired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Ring,
+    FullyConnected,
+    Switch,
+}
+
+/// One dimension of the network; the first is the innermost.
+#[derive(Clone, Debug)]
+pub struct Dim {
+    pub shape: Shape,
+    pub n: usize,
+    /// In units of 2^30 bytes per second.
+    pub bw: f64,
+    /// In ns.
+    pub lat: f64,
+}
+
+/// A collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+}
+
+/// How collectives are numbered in importance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    Lifo,
+    Fifo,
+    Explicit,
+}
+
+/// The LogGP parameters of the shared bus.
+#[derive(Clone, Copy, Debug)]
+pub struct Bus {
+    pub l: u64,
+    pub o: u64,
+    pub g: u64,
+    pub gap_per_byte: f64,
+}
+
+/// The traces of an algorithm that is given as traces, one per position.
+pub type Custom = Vec<Vec<Node>>;
+
+/// The system file.
+#[derive(Clone, Debug)]
+pub struct System {
+    pub policy: Policy,
+    pub local_bw_aware: bool,
+    /// ns, if the file says it; 10 if not, and then not scaled.
+    pub endpoint_delay: Option<u64>,
+    pub active_chunks: u64,
+    pub splits: u64,
+    /// Per dimension.
+    pub algorithms: BTreeMap<Kind, Vec<Algorithm>>,
+    pub custom: BTreeMap<Kind, Custom>,
+    /// By the id of the node in the workload.
+    pub custom_nodes: BTreeMap<u64, Custom>,
+    /// 10^9 bytes per second.
+    pub local_mem_bw: f64,
+    /// 10^12 operations per second.
+    pub peak_perf: f64,
+    pub roofline: bool,
+    pub replay_only: bool,
+    pub bus: Option<Bus>,
+    pub reduction_delay: u64,
+}
+
+/// Who shares a memory server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    None,
+    PerNpu,
+    Pool,
+    /// This many NPUs per server.
+    PerNode(usize),
+}
+
+/// The remote memory file.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    pub attachment: Attachment,
+    pub latency: u64,
+    /// Bytes per ns, whole.
+    pub bw: u64,
+}
+
+/// What a node of a trace does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// INVALID and METADATA.
+    Nothing,
+    /// Load or store.
+    Memory {
+        store: bool,
+        bytes: u64,
+    },
+    Compute {
+        ops: u64,
+        bytes: u64,
+    },
+    Send {
+        dst: usize,
+        bytes: u64,
+        tag: u64,
+    },
+    Receive {
+        src: usize,
+        bytes: u64,
+        tag: u64,
+    },
+    Collective {
+        kind: Kind,
+        bytes: u64,
+        /// 0 for all NPUs.
+        group: u64,
+        dims: Option<Vec<bool>>,
+        priority: i64,
+    },
+    Broadcast,
+    /// A collective that is refused when it is issued.
+    Unsupported,
+}
+
+/// A node of a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub id: u64,
+    pub deps: Vec<u64>,
+    pub cpu: bool,
+    pub micros: u64,
+    pub work: Work,
+}
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub network: Network,
+    pub dims: Vec<Dim>,
+    pub system: System,
+    pub memory: Memory,
+    /// Members in the order of the file.
+    pub groups: BTreeMap<u64, Vec<usize>>,
+    pub rendezvous: bool,
+    pub injection_scale: f64,
+    pub queues_per_dim: usize,
+    pub ranks: Vec<Vec<Node>>,
+}
+
+impl Config {
+    /// How many NPUs the network has.
+    pub fn npus(&self) -> usize {
+        self.dims.iter().map(|d| d.n).product()
+    }
+
+    /// The endpoint delay in ns: scaled if the file gives one.
+    pub fn delay(&self) -> u64 {
+        match self.system.endpoint_delay {
+            Some(ns) => (ns as f64 * self.injection_scale) as u64,
+            None => 10,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Remote memory: ns = latency + trunc(bytes / bandwidth). PER_NPU answers at once; a pool, or a
+//! node's memory, serves one request at a time in the order of their arrival.
+//!
+//! ASTRA-sim 2.x: the end of a request runs the workload of the NPU first, then takes the next one.
+
+use super::Sim;
+use super::agenda::Call;
+use super::config::Attachment;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A server with a queue.
+#[derive(Debug, Default)]
+pub struct Server {
+    busy: bool,
+    waiting: VecDeque<Request>,
+}
+
+/// A load or store.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    npu: usize,
+    node: u64,
+    bytes: u64,
+}
+
+/// The servers, by the number of the node.
+pub type Servers = BTreeMap<usize, Server>;
+
+impl Sim<'_> {
+    /// Asks for a load or store.
+    pub fn access(&mut self, npu: usize, node: u64, bytes: u64) {
+        let request = Request { npu, node, bytes };
+        let server = match self.config.memory.attachment {
+            // The original ends with a message here; the node stays.
+            Attachment::None => return,
+            Attachment::PerNpu => {
+                let ns = self.access_time(bytes);
+                self.agenda.delay(npu, ns, Call::NodeEnds(node));
+                return;
+            }
+            Attachment::Pool => 0,
+            Attachment::PerNode(size) => npu / size.max(1),
+        };
+        if self.servers.entry(server).or_default().busy {
+            let queue = &mut self.servers.entry(server).or_default().waiting;
+            queue.push_back(request);
+        } else {
+            self.serve(server, request);
+        }
+    }
+
+    fn access_time(&self, bytes: u64) -> u64 {
+        let memory = &self.config.memory;
+        memory.latency + (bytes as f64 / memory.bw as f64) as u64
+    }
+
+    fn serve(&mut self, server: usize, request: Request) {
+        self.servers.entry(server).or_default().busy = true;
+        let ns = self.access_time(request.bytes);
+        self.agenda
+            .delay(request.npu, ns, Call::NodeEnds(request.node));
+        self.agenda.delay(request.npu, ns, Call::MemoryNext(server));
+    }
+
+    /// Serves who has waited longest.
+    pub fn memory_next(&mut self, server: usize) {
+        let waiting = &mut self.servers.entry(server).or_default().waiting;
+        match waiting.pop_front() {
+            Some(request) => self.serve(server, request),
+            None => self.servers.entry(server).or_default().busy = false,
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The two analytical networks.
+
+pub mod aware;
+pub mod unaware;
+
+use super::agenda::Agenda;
+use super::config::{Config, Network as Model};
+use super::post::Key;
+use std::collections::VecDeque;
+
+/// A message on its way.
+#[derive(Debug)]
+pub struct Transfer {
+    pub key: Key,
+    /// The devices it still has to pass, the one where it is first.
+    pub route: VecDeque<usize>,
+}
+
+/// Either network.
+#[derive(Debug)]
+pub enum Network {
+    Aware(aware::Aware),
+    Unaware(unaware::Unaware),
+}
+
+/// Bytes per ns of a bandwidth in units of 2^30 bytes per second.
+fn bytes_per_ns(bw: f64) -> f64 {
+    bw * f64::from(1 << 30) / 1e9
+}
+
+impl Network {
+    pub fn new(config: &Config) -> Self {
+        match config.network {
+            Model::Aware => Self::Aware(aware::Aware::new(config)),
+            Model::Unaware => Self::Unaware(unaware::Unaware::new(config)),
+        }
+    }
+
+    /// Sends a message now.
+    pub fn send(&mut self, key: Key, agenda: &mut Agenda) {
+        match self {
+            Self::Aware(aware) => aware.send(key, agenda),
+            Self::Unaware(unaware) => unaware.send(key, agenda),
+        }
+    }
+
+    /// Moves a message to its next device: its key if that was the last.
+    pub fn arrive(&mut self, mut transfer: Transfer, agenda: &mut Agenda) -> Option<Key> {
+        transfer.route.pop_front();
+        match self {
+            Self::Aware(aware) if transfer.route.len() > 1 => {
+                aware.forward(transfer, agenda);
+                None
+            }
+            _ => Some(transfer.key),
+        }
+    }
+
+    /// A link has sent a message.
+    pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut Agenda) {
+        if let Self::Aware(aware) = self {
+            aware.link_free(from, to, agenda);
+        }
+    }
+}

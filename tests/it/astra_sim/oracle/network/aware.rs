@@ -1,0 +1,95 @@
+//! ASTRA-sim 2.x, congestion-aware: one dimension, directed links with a queue each, whole messages
+//! stored and forwarded. A link that starts at t delivers at t + trunc(latency + bytes / bandwidth)
+//! and is free at t + trunc(bytes / bandwidth); the arrival is scheduled first.
+
+use super::super::agenda::{Agenda, Event};
+use super::super::config::{Config, Shape};
+use super::super::post::Key;
+use super::{Transfer, bytes_per_ns};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Links are made when they are first used.
+#[derive(Debug)]
+pub struct Aware {
+    shape: Shape,
+    n: usize,
+    bytes_per_ns: f64,
+    latency: f64,
+    links: BTreeMap<(usize, usize), Link>,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    busy: bool,
+    waiting: VecDeque<Transfer>,
+}
+
+impl Aware {
+    pub fn new(config: &Config) -> Self {
+        let dim = &config.dims[0];
+        Self {
+            shape: dim.shape,
+            n: dim.n,
+            bytes_per_ns: bytes_per_ns(dim.bw),
+            latency: dim.lat,
+            links: BTreeMap::new(),
+        }
+    }
+
+    /// All devices from source to destination. The ring goes the shorter way, clockwise if equal.
+    fn route(&self, src: usize, dst: usize) -> VecDeque<usize> {
+        match self.shape {
+            Shape::FullyConnected => VecDeque::from([src, dst]),
+            Shape::Switch => VecDeque::from([src, self.n, dst]),
+            Shape::Ring => {
+                let forward = (dst + self.n - src) % self.n;
+                let step = if self.n - forward < forward {
+                    self.n - 1
+                } else {
+                    1
+                };
+                let mut route = VecDeque::from([src]);
+                let mut at = src;
+                while at != dst {
+                    at = (at + step) % self.n;
+                    route.push_back(at);
+                }
+                route
+            }
+        }
+    }
+
+    pub fn send(&mut self, key: Key, agenda: &mut Agenda) {
+        if key.src != key.dst {
+            let route = self.route(key.src, key.dst);
+            self.forward(Transfer { key, route }, agenda);
+        }
+    }
+
+    /// Puts a message on the link to its next device, or in the link's queue.
+    pub fn forward(&mut self, transfer: Transfer, agenda: &mut Agenda) {
+        let ends = (transfer.route[0], transfer.route[1]);
+        let link = self.links.entry(ends).or_default();
+        if link.busy {
+            link.waiting.push_back(transfer);
+        } else {
+            self.start(transfer, agenda);
+        }
+    }
+
+    fn start(&mut self, transfer: Transfer, agenda: &mut Agenda) {
+        let ends = (transfer.route[0], transfer.route[1]);
+        self.links.entry(ends).or_default().busy = true;
+        let serial = transfer.key.bytes as f64 / self.bytes_per_ns;
+        agenda.event((self.latency + serial) as u64, Event::Arrival(transfer));
+        agenda.event(serial as u64, Event::LinkFree(ends.0, ends.1));
+    }
+
+    pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut Agenda) {
+        let link = self.links.entry((from, to)).or_default();
+        link.busy = false;
+        if let Some(next) = link.waiting.pop_front() {
+            self.start(next, agenda);
+        }
+    }
+}

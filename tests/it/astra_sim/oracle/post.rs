@@ -1,0 +1,169 @@
+//! Sends meet receives by (tag, source, destination, bytes) and their number among equal ones.
+//!
+//! ASTRA-sim 2.x: on arrival the sender's handler runs, then the receiver's if the receive is posted.
+//! A receive that is posted later runs through an event of the tick when it is posted.
+
+use super::Sim;
+use super::agenda::Event;
+use std::collections::BTreeMap;
+
+/// What identifies a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    pub tag: u64,
+    pub src: usize,
+    pub dst: usize,
+    pub bytes: u64,
+    pub number: u64,
+}
+
+/// What happens on arrival.
+#[derive(Clone, Debug)]
+pub enum Handler {
+    /// Nothing.
+    Nothing,
+    /// A stream has received.
+    Stream(usize),
+    /// A node of the workload of an NPU ends.
+    NodeEnds { npu: usize, node: u64 },
+    /// A node of an algorithm that is given as a trace ends.
+    CustomEnds { stream: usize, node: u64 },
+    /// The receiver is ready: the data may leave.
+    DataMayLeave(Message, Box<Handler>),
+    /// The sender knows that the receiver is ready: the receive is posted.
+    PostReceive(Message, Box<Handler>),
+}
+
+/// A message without its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Message {
+    pub tag: u64,
+    pub src: usize,
+    pub dst: usize,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Meeting {
+    send: Option<Handler>,
+    receive: Option<Handler>,
+    arrived: bool,
+}
+
+/// What is under way or waited for.
+#[derive(Debug, Default)]
+pub struct Post {
+    /// How many equal sends and receives there were.
+    counts: BTreeMap<Message, (u64, u64)>,
+    meetings: BTreeMap<Key, Meeting>,
+    /// Messages that went over the network.
+    pub messages: u64,
+}
+
+/// Width of the range of tags for either of nodes and collectives.
+const RANGE: u64 = 500_000_000;
+/// Bytes by which a receiver says that it is ready.
+const HANDSHAKE: u64 = 8192;
+
+/// The tag of a send or receive of a trace.
+pub fn native(tag: u64) -> u64 {
+    tag % RANGE
+}
+
+/// The tag of a stream of a collective.
+pub fn collective(id: u64) -> u64 {
+    RANGE + id % RANGE
+}
+
+/// The message by which the receiver of `message` says that it is ready.
+fn handshake(message: Message) -> Message {
+    Message {
+        tag: message.tag + 2 * RANGE,
+        src: message.dst,
+        dst: message.src,
+        bytes: HANDSHAKE,
+    }
+}
+
+fn keyed(message: Message, number: u64) -> Key {
+    Key {
+        tag: message.tag,
+        src: message.src,
+        dst: message.dst,
+        bytes: message.bytes,
+        number,
+    }
+}
+
+impl Sim<'_> {
+    /// Sends; with rendezvous, when the receiver is ready.
+    pub fn send(&mut self, message: Message, handler: Handler) {
+        if self.config.rendezvous {
+            let then = Handler::DataMayLeave(message, Box::new(handler));
+            self.receive_now(handshake(message), then);
+        } else {
+            self.send_now(message, handler);
+        }
+    }
+
+    /// Receives; with rendezvous, says first that it is ready.
+    pub fn receive(&mut self, message: Message, handler: Handler) {
+        if self.config.rendezvous {
+            let then = Handler::PostReceive(message, Box::new(handler));
+            self.send_now(handshake(message), then);
+        } else {
+            self.receive_now(message, handler);
+        }
+    }
+
+    fn send_now(&mut self, message: Message, handler: Handler) {
+        let count = self.post.counts.entry(message).or_default();
+        let key = keyed(message, count.0);
+        count.0 += 1;
+        self.post.meetings.entry(key).or_default().send = Some(handler);
+        self.post.messages += 1;
+        self.network.send(key, &mut self.agenda);
+    }
+
+    fn receive_now(&mut self, message: Message, handler: Handler) {
+        let count = self.post.counts.entry(message).or_default();
+        let key = keyed(message, count.1);
+        count.1 += 1;
+        let meeting = self.post.meetings.entry(key).or_default();
+        if meeting.arrived {
+            self.post.meetings.remove(&key);
+            self.agenda.event(0, Event::Received(handler));
+        } else {
+            meeting.receive = Some(handler);
+        }
+    }
+
+    /// A message is where it should be.
+    pub fn arrived(&mut self, key: Key) {
+        let meeting = self.post.meetings.entry(key).or_default();
+        let send = meeting.send.take();
+        let receive = meeting.receive.take();
+        if receive.is_some() {
+            self.handle(send.unwrap_or(Handler::Nothing));
+            self.handle(receive.unwrap_or(Handler::Nothing));
+            self.post.meetings.remove(&key);
+        } else {
+            // The handler may post receives, but not this one, which has its number already.
+            self.handle(send.unwrap_or(Handler::Nothing));
+            self.post.meetings.entry(key).or_default().arrived = true;
+        }
+    }
+
+    /// Runs a handler.
+    pub fn handle(&mut self, handler: Handler) {
+        use super::algorithm::Input;
+        match handler {
+            Handler::Nothing => {}
+            Handler::Stream(stream) => self.step(stream, Input::Received),
+            Handler::NodeEnds { npu, node } => self.node_ends(npu, node),
+            Handler::CustomEnds { stream, node } => self.step(stream, Input::Ended(node)),
+            Handler::DataMayLeave(message, then) => self.send_now(message, *then),
+            Handler::PostReceive(message, then) => self.receive_now(message, *then),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The queues of an NPU, and how chunks go from phase to phase.
+//!
+//! ASTRA-sim 2.x: a queue lists running phases, then waiting ones. A new one goes behind all that run
+//! and behind those that wait with at least its priority. As many run as the capacity allows.
+
+use super::Sim;
+use super::algorithm::Input;
+
+/// A queue: streams, of which the first run.
+#[derive(Debug, Default)]
+pub struct Queue {
+    list: Vec<usize>,
+    running: u64,
+}
+
+impl Sim<'_> {
+    /// Ends the current phase of a stream, if it has one, and goes to the next, if there is one.
+    pub fn proceed(&mut self, stream: usize) {
+        let npu = self.streams[stream].npu;
+        let old = self.streams[stream].current.take().map(|phase| phase.queue);
+        let last = self.streams[stream].phases.is_empty();
+        if last {
+            // While it still stands in its queue, the workload goes on.
+            self.chunk_ends(stream);
+        }
+        if let Some(old) = old {
+            self.npus[npu].queues[old].list.retain(|&s| s != stream);
+        }
+        let next = self.streams[stream].phases.pop_front();
+        let new = next.as_ref().map(|phase| phase.queue);
+        self.streams[stream].current = next;
+        self.streams[stream].started = false;
+        if let Some(new) = new {
+            self.insert(npu, new, stream);
+        }
+        if let Some(old) = old {
+            self.npus[npu].queues[old].running -= 1;
+            self.serve_queue(npu, old);
+        }
+        if let Some(new) = new {
+            self.serve_queue(npu, new);
+        }
+    }
+
+    fn chunk_ends(&mut self, stream: usize) {
+        let stream = &self.streams[stream];
+        let npu = stream.npu;
+        let dataset = &mut self.datasets[stream.dataset];
+        dataset.left -= 1;
+        if dataset.left == 0 {
+            let node = dataset.node;
+            self.node_ends(npu, node);
+        }
+    }
+
+    fn insert(&mut self, npu: usize, queue: usize, stream: usize) {
+        let streams = &self.streams;
+        let list = &mut self.npus[npu].queues[queue].list;
+        let priority = streams[stream].priority;
+        let passes = |&other: &usize| {
+            let other = &streams[other];
+            other.started || other.priority >= priority
+        };
+        let place = list
+            .iter()
+            .position(|other| !passes(other))
+            .unwrap_or(list.len());
+        list.insert(place, stream);
+    }
+
+    /// Starts waiting phases while there is capacity: ceil(active chunks / queues).
+    fn serve_queue(&mut self, npu: usize, queue: usize) {
+        let per_dim = self.config.queues_per_dim as u64;
+        let capacity = self.config.system.active_chunks.div_ceil(per_dim);
+        loop {
+            let this = &mut self.npus[npu].queues[queue];
+            if this.running >= capacity {
+                return;
+            }
+            let Some(&stream) = this.list.get(this.running as usize) else {
+                return;
+            };
+            self.streams[stream].started = true;
+            self.step(stream, Input::Start);
+            self.npus[npu].queues[queue].running += 1;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Random small configurations that the original would take and, nearly always, finish.
+
+mod job;
+mod machine;
+
+use super::config::Config;
+
+/// Numbers that look random: xorshift with a multiplication.
+pub struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            dice.roll();
+        }
+        dice
+    }
+
+    fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    /// From `low` to `high`, both included.
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.roll() % (high - low + 1)
+    }
+
+    /// Some size between the two; small ones as likely as large ones.
+    fn size(&mut self, low: u64, high: u64) -> u64 {
+        let bits = self.between(low.ilog2().into(), high.ilog2().into());
+        let size = match self.one_in(3) {
+            true => 1 << bits,
+            false => self.between(1 << bits, (2 << bits) - 1),
+        };
+        size.clamp(low, high)
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.roll().is_multiple_of(n)
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.roll() as usize % from.len()]
+    }
+}
+
+/// The same configuration for the same seed.
+pub fn random(seed: u64) -> Config {
+    let mut dice = Dice::new(seed);
+    let mut config = machine::machine(&mut dice);
+    job::job(&mut config, &mut dice);
+    config
+}

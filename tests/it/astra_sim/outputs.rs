@@ -1,0 +1,416 @@
+//! What `chakram astra-sim` prints and writes: the original's lines, the report, the table, the picture
+//! and the memory of tensors, of jobs so small that every number is worked out here.
+
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::{Attribute, Extra, TraceWriter, Value as Field};
+use chakram::trace::{MemoryPlace, Op};
+use chakram::units::Span;
+use serde_json::{Value, json};
+use std::process::{Command, Output};
+
+/// A node: its operation, its recorded µs, what it waits for, and its lists of tensors.
+struct Node {
+    op: Op<'static>,
+    micros: u64,
+    deps: &'static [u64],
+    tensors: Option<[&'static [&'static str]; 2]>,
+}
+
+fn node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> Node {
+    Node {
+        op,
+        micros,
+        deps,
+        tensors: None,
+    }
+}
+
+fn kernel(flops: u64, bytes: u64) -> Op<'static> {
+    Op::Compute {
+        flops,
+        bytes,
+        dtype: None,
+    }
+}
+
+/// A message of 1 MiB.
+fn message(receive: bool, peer: u32) -> Op<'static> {
+    Op::Message {
+        receive,
+        peer,
+        tag: 7,
+        bytes: 1 << 20,
+        own: None,
+        host: false,
+    }
+}
+
+/// A folder with the files of a ring of NPUs, of 50 GiB/s and 500 ns.
+struct Case(tempfile::TempDir);
+
+impl Case {
+    /// `system` is added to a system file, and each of `ranks` becomes a trace.
+    fn new(system: Value, ranks: &[&[Node]]) -> Self {
+        let folder = tempfile::tempdir().expect("there is room");
+        let mut all = json!({
+            "scheduling-policy": "LIFO", "collective-optimization": "baseline",
+            "endpoint-delay": 10, "preferred-dataset-splits": 1, "local-mem-bw": 100,
+            "peak-perf": 1, "all-reduce-implementation": ["ring"],
+        });
+        for (key, value) in system.as_object().expect("it is an object") {
+            all[key] = value.clone();
+        }
+        let memory = json!({"memory-type": "PER_NPU_MEMORY_EXPANSION",
+            "remote-mem-latency": 100, "remote-mem-bw": 10});
+        let network = format!(
+            "topology: [ Ring ]\nnpus_count: [ {} ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n",
+            ranks.len()
+        );
+        let put = |name: &str, bytes: &[u8]| {
+            std::fs::write(folder.path().join(name), bytes).expect("there is room");
+        };
+        put("system.json", all.to_string().as_bytes());
+        put("memory.json", memory.to_string().as_bytes());
+        put("network.yml", network.as_bytes());
+        for (rank, nodes) in ranks.iter().enumerate() {
+            put(&format!("wl.{rank}.et"), &trace(nodes));
+        }
+        Self(folder)
+    }
+
+    fn run(&self, more: &[&str]) -> Output {
+        let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .current_dir(self.0.path())
+            .args(["astra-sim", "--workload-configuration=wl"])
+            .args([
+                "--system-configuration=system.json",
+                "--network-configuration=network.yml",
+            ])
+            .arg("--remote-memory-configuration=memory.json")
+            .args(more)
+            .output();
+        output.expect("the program was built")
+    }
+
+    /// What it prints when all is well.
+    fn says(&self, more: &[&str]) -> String {
+        let output = self.run(more);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    }
+
+    fn json(&self, path: &str) -> Value {
+        let bytes = std::fs::read(self.0.path().join(path)).expect("it was written");
+        serde_json::from_slice(&bytes).expect("it is JSON")
+    }
+}
+
+fn trace(nodes: &[Node]) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
+    for (id, node) in nodes.iter().enumerate() {
+        let mut view = NodeView::new(id as u64, ["f", "b", "x", "y"][id % 4], node.op);
+        view.recorded = Span::from_ns(node.micros * 1000);
+        let names = ["inputs", "outputs"];
+        let lists = node.tensors.iter().flatten().zip(names);
+        let lists: Vec<Attribute<'_>> = lists.map(|(l, name)| (name, Field::Texts(l))).collect();
+        let extra = Extra {
+            attributes: &lists,
+            ..Extra::default()
+        };
+        let written = writer.write(&view, node.deps, &extra);
+        written.expect("memory takes all");
+    }
+    writer.into_inner()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("it is text")
+}
+
+/// One node of each kind on rank 0, and a kernel behind a receive on rank 1.
+///
+/// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, cut to 20,031 ns; the load
+/// behind it 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231 and rank 1, with a kernel of
+/// 5 µs, at 25,031 ns. The kernel of rank 0 lies within its send; that of rank 1 follows its receive.
+fn mixed(system: Value) -> Case {
+    let load = Op::Memory {
+        store: false,
+        place: MemoryPlace::Remote,
+        bytes: 1000,
+    };
+    Case::new(
+        system,
+        &[
+            &[
+                node(kernel(0, 0), 10, &[]),
+                node(message(false, 1), 0, &[]),
+                node(Op::Host, 3, &[]),
+                node(load, 0, &[1]),
+                node(Op::Nothing, 0, &[0]),
+            ],
+            &[node(message(true, 0), 0, &[]), node(kernel(0, 0), 5, &[0])],
+        ],
+    )
+}
+
+const MIXED: &str = "\
+sys[0] finished, 20231 cycles, exposed communication 10231 cycles.
+sys[0], Wall time: 20231
+sys[0], CPU time: 3000
+sys[0], GPU time: 10000
+sys[0], Comm time: 20031
+sys[0], Remote mem time: 200
+sys[0], Invalid time: 0
+sys[0], Total compute-communication overlap: 10000
+sys[1] finished, 25031 cycles, exposed communication 20031 cycles.
+sys[1], Wall time: 25031
+sys[1], GPU time: 5000
+sys[1], Comm time: 20031
+sys[1], Total compute-communication overlap: 0
+";
+
+#[test]
+fn every_rank_has_its_lines() {
+    let case = mixed(json!({}));
+    assert_eq!(case.says(&[]), MIXED);
+    assert_eq!(case.says(&["--network-model=aware"]), MIXED);
+}
+
+#[test]
+fn with_the_roofline_it_says_how_kernels_use_the_npu() {
+    // 1 TFLOPS and 100 GB/s. 20,000 FLOPs on 1,000 B: 20 ns at the peak and half of the bandwidth. 1,000
+    // FLOPs on 1,000 B: 10 ns at the bandwidth and a tenth of the peak. Over 20 + 10 + 1 ns: 20/31 bound,
+    // 21/31 of the peak, 20/31 of the bandwidth, (20 · 20 + 10 · 1)/31 FLOPs per byte.
+    let nodes = [
+        node(kernel(20_000, 1_000), 0, &[]),
+        node(kernel(1_000, 1_000), 0, &[0]),
+    ];
+    let case = Case::new(json!({"roofline-enabled": 1}), &[&nodes, &[]]);
+    let expected = "\
+sys[0] finished, 30 cycles, exposed communication 0 cycles.
+sys[0], Wall time: 30
+sys[0], GPU time: 30
+sys[0], Total compute-communication overlap: 0
+sys[0], Compute bound percentage: 64.516%
+sys[0], Average compute utilization: 67.742%
+sys[0], Average memory utilization: 64.516%
+sys[0], Average operation intensity: 13.226
+sys[1] finished, 0 cycles";
+    let said = case.says(&[]);
+    assert!(said.starts_with(expected), "{said}");
+}
+
+#[test]
+fn a_pure_replay_tells_sorts_apart() {
+    // The load, without a duration, lasts 1 ns, and so do the send and the node that does nothing: each is
+    // 1 ns that is not exposed, and one after another they end 1 ns after the kernel, 10,001 - 10,003 = -2.
+    let said = mixed(json!({"replay-only": 1})).says(&[]);
+    let rank_0 = "\
+sys[0] finished, 10001 cycles, exposed communication -2 cycles.
+sys[0], Wall time: 10001
+sys[0], CPU time: 3000
+sys[0], GPU time: 10000
+sys[0], Comm time: 1
+sys[0], Remote mem time: 1
+sys[0], Invalid time: 1
+sys[0], Total compute-communication overlap: 1
+";
+    assert!(said.starts_with(rank_0), "{said}");
+}
+
+#[test]
+fn the_report_for_programs_has_all_of_it() {
+    let case = mixed(json!({"boost-mode": 1}));
+    let said = case.says(&["--format=json", "--injection-scale=2"]);
+    let said: Value = serde_json::from_str(&said).expect("it is JSON");
+    assert_eq!(said["schema"], "chakram.report.1");
+    assert_eq!(said["makespan_ps"], 25_031_000);
+    assert_eq!((&said["nodes"], &said["messages"]), (&json!(7), &json!(1)));
+    assert_eq!(said["npus"][1]["finish_ps"], 25_031_000);
+    assert_eq!(said["npus"][1]["time_ps"]["compute"], 5_000_000);
+    assert_eq!(said["options"]["network_model"], "unaware");
+    assert_eq!(said["options"]["injection_scale"], 2.0);
+    let inputs = said["inputs"].as_array().expect("a list");
+    let roles = inputs.iter().map(|input| input["role"].as_str());
+    let roles: Vec<_> = roles.map(|role| role.expect("text")).collect();
+    assert_eq!(roles, ["system", "network", "memory", "trace", "trace"]);
+    for input in inputs {
+        let name = input["name"].as_str().expect("text");
+        let bytes = std::fs::read(case.0.path().join(name)).expect("it is there");
+        assert_eq!(input["blake3"], blake3::hash(&bytes).to_hex().as_str());
+    }
+    let astra_sim = &said["astra_sim"];
+    assert_eq!(astra_sim["network_model"], "unaware");
+    let understood = astra_sim["understood"]["chunks"].as_str().expect("text");
+    // 10 ns times 2.
+    assert!(understood.ends_with("20 ns at each end"), "{understood}");
+    let notes = astra_sim["notes"].as_array().expect("a list");
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].as_str().expect("text").contains("`boost-mode`"));
+    let rank = json!({
+        "rank": 0, "finish_ns": 20_231, "exposed_communication_ns": 10_231,
+        "cpu_ns": 3000, "gpu_ns": 10_000, "communication_ns": 20_031, "remote_memory_ns": 200,
+        "overlap_ns": 10_000, "roofline": null, "peak_memory_bytes": null,
+    });
+    assert_eq!(astra_sim["ranks"][0], rank);
+    assert_eq!(astra_sim["ranks"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn the_table_has_a_row_for_each_rank() {
+    let header = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,communication_ns,\
+                  remote_memory_ns,overlap_ns,compute_bound,compute_utilization,\
+                  memory_utilization,flops_per_byte,peak_memory_bytes\n";
+    let rows =
+        "0,20231,10231,3000,10000,20031,200,10000,,,,,\n1,25031,20031,0,5000,20031,0,0,,,,,\n";
+    let case = mixed(json!({}));
+    assert_eq!(case.says(&["--format=csv"]), format!("{header}{rows}"));
+}
+
+#[test]
+fn a_file_takes_what_would_be_printed() {
+    let case = mixed(json!({}));
+    assert_eq!(case.says(&["-o", "new/out.txt"]), "");
+    let written = std::fs::read_to_string(case.0.path().join("new/out.txt"));
+    assert_eq!(written.expect("it was written"), MIXED);
+}
+
+#[test]
+fn a_picture_is_drawn_where_the_original_logs() {
+    let case = mixed(json!({"trace-enabled": 1}));
+    let output = case.run(&["--timeline", "t.json"]);
+    assert_eq!(text(&output.stdout), MIXED);
+    let notes = text(&output.stderr);
+    assert!(
+        notes.starts_with("note: system.json:1: `trace-enabled`: "),
+        "{notes}"
+    );
+    assert!(notes.contains("--timeline FILE"), "{notes}");
+    assert_eq!(notes.lines().count(), 1, "{notes}");
+    let picture = case.json("t.json");
+    let events = picture["traceEvents"].as_array().expect("a list");
+    // All nodes; the one that does nothing has no length.
+    let slices = events.iter().filter(|event| event["ph"] == "X");
+    assert_eq!(slices.count(), 7);
+    let silent = mixed(json!({}));
+    assert_eq!(text(&silent.run(&[]).stderr), "");
+}
+
+/// Ranks 1 and 2 each receive before they send; rank 0 has a kernel.
+fn stuck() -> Case {
+    let other = |peer| {
+        [
+            node(message(true, peer), 0, &[]),
+            node(message(false, peer), 0, &[0]),
+        ]
+    };
+    let first = [node(kernel(0, 0), 10, &[])];
+    Case::new(json!({}), &[&first, &other(2), &other(1)])
+}
+
+#[test]
+fn who_finished_is_said_where_others_are_stuck() {
+    let case = stuck();
+    let output = case.run(&["--lenient"]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "\
+sys[0] finished, 10000 cycles, exposed communication 0 cycles.
+sys[0], Wall time: 10000
+sys[0], GPU time: 10000
+sys[0], Total compute-communication overlap: 0
+";
+    assert_eq!(text(&output.stdout), expected);
+    let error = text(&output.stderr);
+    assert!(
+        error.starts_with("error: ") && error.contains("rank 1"),
+        "{error}"
+    );
+    let table = case.run(&["--lenient", "--format=csv", "--timeline=t.json"]);
+    assert_eq!(table.status.code(), Some(1));
+    let table = text(&table.stdout);
+    assert_eq!(table.lines().nth(1), Some("0,10000,0,0,10000,0,0,0,,,,,"));
+    assert_eq!(table.lines().count(), 2, "{table}");
+    assert!(!case.0.path().join("t.json").exists(), "half a picture");
+    let document = case.run(&["--lenient", "--format=json"]);
+    assert_eq!(document.status.code(), Some(1));
+    assert_eq!(text(&document.stdout), "", "half a report");
+}
+
+const MIB: &str = "1048576";
+
+/// Forward and back: 1 MiB of weights, half of activations, 1 MiB of gradients.
+///
+/// The forward lasts from 0 to 5 µs, the back to 8 µs. The weights and the activations are there from 0,
+/// the gradients from 5 µs: 2.5 MiB at the most.
+fn tracked(system: Value, listed: bool) -> Case {
+    let forward = Node {
+        tensors: Some([&["w", MIB], &["a", "524288"]]),
+        ..node(kernel(0, 0), 5, &[])
+    };
+    let back = Node {
+        tensors: listed.then_some([&["a", "524288", "w", MIB], &["g", MIB]]),
+        ..node(kernel(0, 0), 3, &[0])
+    };
+    Case::new(system, &[&[forward, back], &[]])
+}
+
+#[test]
+fn the_memory_of_tensors_is_tracked() {
+    let system = json!({"track-local-mem": 1, "local-mem-trace-filename": "out/mem"});
+    let case = tracked(system, true);
+    let said = case.says(&[]);
+    let peak = said
+        .lines()
+        .filter(|line| line.contains("peak memory usage"));
+    let expected = [
+        "sys[0] peak memory usage: 2.50 MB",
+        "sys[1] peak memory usage: 0.00 B",
+    ];
+    assert_eq!(peak.collect::<Vec<_>>(), expected);
+    let picture = case.json("out/mem.0.json");
+    let events = picture["traceEvents"].as_array().expect("a list");
+    let curve = events.iter().filter(|event| event["ph"] == "C");
+    let curve: Vec<_> = curve
+        .map(|event| (event["ts"].as_f64(), event["args"]["Memory_MB"].as_f64()))
+        .collect();
+    let expected = [(0.0, 1.5), (5.0, 2.5), (8.0, 1.0)];
+    assert_eq!(curve, expected.map(|(at, mib)| (Some(at), Some(mib))));
+    let gradients = events.iter().find(|event| event["name"] == "g");
+    let by = &gradients.expect("g was written")["args"];
+    assert_eq!(
+        *by,
+        json!({"size": 1 << 20, "node_name": "b", "node_id": 1})
+    );
+    assert!(case.0.path().join("out/mem.1.json").exists());
+    let table = case.says(&["--format=csv"]);
+    let row = table.lines().nth(1).expect("a row");
+    assert!(row.ends_with(",2621440"), "{row}");
+    let said: Value = serde_json::from_str(&case.says(&["--format=json"])).expect("it is JSON");
+    assert_eq!(
+        said["astra_sim"]["ranks"][0]["peak_memory_bytes"],
+        2_621_440
+    );
+}
+
+#[test]
+fn nodes_without_tensors_are_refused_where_memory_is_tracked() {
+    let case = tracked(json!({"track-local-mem": 1}), false);
+    let output = case.run(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("node 1"), "{error}");
+    assert!(error.contains("no attribute `inputs`"), "{error}");
+    assert!(!case.0.path().join("local_mem_trace.0.json").exists());
+    // Without gradients, 1.5 MiB.
+    let output = case.run(&["--lenient"]);
+    assert!(text(&output.stderr).contains("has no lists of tensors"));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("sys[0] peak memory usage: 1.50 MB\n"),
+        "{said}"
+    );
+    assert!(case.0.path().join("local_mem_trace.0.json").exists());
+    // Whoever does not track memory needs no tensors.
+    let plain = tracked(json!({}), false).says(&[]);
+    assert!(!plain.contains("memory"), "{plain}");
+}

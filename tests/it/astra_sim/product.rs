@@ -1,0 +1,109 @@
+//! The program on the files of a case.
+
+use super::oracle::{Answer, Config};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+/// Does `work` on each item, on all cores.
+pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    let items = Mutex::new(items.fuse());
+    let next = || items.lock().expect("taking one does not panic").next();
+    let drain = || {
+        while let Some(item) = next() {
+            work(item);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(drain);
+        }
+    });
+}
+
+/// What the program answered.
+#[derive(Debug, PartialEq)]
+pub struct Ran {
+    pub code: Option<i32>,
+    /// By NPU: when it finished, and its exposed communication.
+    pub finish: BTreeMap<usize, (u64, i64)>,
+    pub error: String,
+}
+
+/// Runs the program on the files in `folder`. The first of `args` is the network, as [`Config::args`] has it.
+pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
+    let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .current_dir(folder)
+        .arg("astra-sim")
+        .arg(format!("--network-model={}", args[0]))
+        .args(&args[1..])
+        .args(more)
+        .output()
+        .expect("the program was built");
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ran {
+        code: output.status.code(),
+        finish: text.lines().filter_map(line).collect(),
+        error: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Writes the files of `config` into a folder of its own and runs the program on them, with closed forms
+/// where they are proved and without any.
+pub fn run_both(config: &Config) -> [Ran; 2] {
+    let folder = tempfile::tempdir().expect("a folder");
+    config.write(folder.path()).expect("it is written");
+    [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.args(), more))
+}
+
+/// Likewise, with closed forms where they are proved.
+pub fn run_config(config: &Config) -> Ran {
+    let [ran, _] = run_both(config);
+    ran
+}
+
+/// `sys[3] finished, 90 cycles, exposed communication 50 cycles.`
+fn line(line: &str) -> Option<(usize, (u64, i64))> {
+    let (npu, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
+    let (finish, exposed) = rest.split_once(" cycles, exposed communication ")?;
+    let exposed = exposed.strip_suffix(" cycles.")?;
+    let number = |text: &str| text.parse().ok();
+    Some((
+        number(npu)? as usize,
+        (number(finish)? as u64, number(exposed)?),
+    ))
+}
+
+/// What differs from the answer of the original, if anything: when NPUs finish, what they expose, and
+/// whether the exit code says that all do.
+pub fn difference(ran: &Ran, expected: &Answer) -> Option<String> {
+    let mut faults = Vec::new();
+    let all = expected.finish.iter().all(Option::is_some);
+    let code = Some(if all { 0 } else { 1 });
+    if ran.code != code {
+        faults.push(format!("exit {:?} for {code:?}", ran.code));
+    }
+    for (npu, finish) in expected.finish.iter().enumerate() {
+        let expected = finish.map(|finish| (finish, expected.exposed[npu] as i64));
+        let found = ran.finish.get(&npu).copied();
+        if found != expected {
+            faults.push(format!("{npu}: {found:?} for {expected:?}"));
+        }
+    }
+    let known = expected.finish.len();
+    faults.extend(
+        ran.finish
+            .range(known..)
+            .map(|(npu, _)| format!("{npu}: no such NPU")),
+    );
+    let more = faults.len().saturating_sub(4);
+    faults.truncate(4);
+    let more = if more > 0 {
+        format!("; {more} more")
+    } else {
+        String::new()
+    };
+    (!faults.is_empty()).then(|| format!("{}{more}\n{}", faults.join("; "), ran.error))
+}
