@@ -1,0 +1,264 @@
+//! What the program is given: traces of ranks that do the same, and the files beside them.
+
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::{Sink, TraceWriter};
+use chakram::trace::{CollectiveKind, GroupName, Op};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// What every NPU does.
+#[derive(Clone, Copy)]
+pub enum Work {
+    /// Data-parallel training in at most this many nodes, whole iterations of them.
+    Training(u64),
+    /// As many all-reduces of 1 MiB, all ready at once.
+    AllReduces(u64),
+    /// One kernel.
+    Kernel,
+}
+
+/// How ranks come by their files.
+#[derive(Clone, Copy)]
+pub enum Files {
+    /// One file under as many names.
+    Linked,
+    /// Each its own copy.
+    Copied,
+}
+
+/// A network: its dimensions, of one kind, and how fast they are.
+pub struct Network {
+    /// `Ring` or `FullyConnected`.
+    pub kind: &'static str,
+    /// The NPUs along each dimension.
+    pub dimensions: &'static [u64],
+    /// GB/s of each link.
+    pub bandwidth: u64,
+    /// ns of each link.
+    pub latency: u64,
+}
+
+/// How collectives are carried out.
+pub struct System {
+    /// `ring` or `direct`.
+    pub algorithm: &'static str,
+    /// `baseline` or `localBWAware`.
+    pub optimization: &'static str,
+    /// Chunks of a collective.
+    pub splits: u64,
+    /// Chunks under way at once in a dimension.
+    pub active: u64,
+    /// GB/s of an NPU's memory.
+    pub memory: u64,
+    /// TFLOPS of an NPU, if kernels last as the roofline has it and not as recorded.
+    pub peak: Option<u64>,
+}
+
+const LAYERS: u64 = 32;
+const HIDDEN: u64 = 4096;
+const TOKENS: u64 = 4096;
+
+/// The kernels of a layer, forward: their shares of its operations, and the bytes that they touch, both
+/// relative.
+const KERNELS: [(&str, f64, u64); 6] = [
+    ("qkv", 6.0, 4),
+    ("attn", 4.0, 6),
+    ("proj", 2.0, 2),
+    ("ln", 0.02, 2),
+    ("mlp1", 8.0, 5),
+    ("mlp2", 8.0, 5),
+];
+
+/// Its kernels forward and backward, its all-reduce, and its optimizer.
+const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
+
+impl Work {
+    fn iterations(nodes: u64) -> u64 {
+        nodes / (LAYERS * NODES_OF_LAYER)
+    }
+
+    /// Its all-reduces.
+    pub fn all_reduces(self) -> u64 {
+        match self {
+            Self::Training(nodes) => Self::iterations(nodes) * LAYERS,
+            Self::AllReduces(count) => count,
+            Self::Kernel => 0,
+        }
+    }
+
+    fn write(self, out: &mut Trace) {
+        match self {
+            Self::Training(nodes) => training(out, Self::iterations(nodes)),
+            Self::AllReduces(count) => {
+                for i in 0..count {
+                    out.all_reduce(&format!("all_reduce.{i}"), 1 << 20, &[]);
+                }
+            }
+            Self::Kernel => {
+                out.kernel("kernel", 1_000_000_000, 1_000_000, &[]);
+            }
+        }
+    }
+}
+
+impl Network {
+    /// Its NPUs.
+    pub fn npus(&self) -> u64 {
+        self.dimensions.iter().product()
+    }
+
+    /// Messages of an all-reduce in one chunk: in each dimension all NPUs send to as many as there are
+    /// others, once to scatter and once to gather.
+    pub fn messages(&self) -> u64 {
+        let steps = self.dimensions.iter().map(|npus| 2 * (npus - 1));
+        self.npus() * steps.sum::<u64>()
+    }
+
+    fn yaml(&self) -> String {
+        let list = |of: &dyn Fn(u64) -> String| {
+            let values: Vec<_> = self.dimensions.iter().map(|npus| of(*npus)).collect();
+            values.join(", ")
+        };
+        format!(
+            "topology: [ {} ]\nnpus_count: [ {} ]\nbandwidth: [ {} ]\nlatency: [ {} ]\n",
+            list(&|_| self.kind.to_owned()),
+            list(&|npus| npus.to_string()),
+            list(&|_| self.bandwidth.to_string()),
+            list(&|_| self.latency.to_string()),
+        )
+    }
+}
+
+impl System {
+    fn json(&self, dimensions: usize) -> String {
+        let algorithms = vec![format!("\"{}\"", self.algorithm); dimensions].join(", ");
+        let kinds = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
+        let kinds = kinds.map(|kind| format!("  \"{kind}-implementation\": [{algorithms}],\n"));
+        format!(
+            "{{\n  \"scheduling-policy\": \"LIFO\",\n  \"endpoint-delay\": 10,\n  \
+             \"active-chunks-per-dimension\": {},\n  \"preferred-dataset-splits\": {},\n{}  \
+             \"collective-optimization\": \"{}\",\n  \"local-mem-bw\": {},\n  \
+             \"roofline-enabled\": {},\n  \"peak-perf\": {}\n}}\n",
+            self.active,
+            self.splits,
+            kinds.concat(),
+            self.optimization,
+            self.memory,
+            u8::from(self.peak.is_some()),
+            self.peak.unwrap_or(0),
+        )
+    }
+}
+
+/// Writes everything into `folder`: traces `wl.<rank>.et`, `system.json`, `network.yml` and
+/// `memory.json`.
+pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system: &System) {
+    let first = folder.join("wl.0.et");
+    let mut trace = Trace::new(&first);
+    work.write(&mut trace);
+    trace.finish();
+    for rank in 1..network.npus() {
+        let path = folder.join(format!("wl.{rank}.et"));
+        match files {
+            Files::Linked => fs::hard_link(&first, path),
+            Files::Copied => fs::copy(&first, path).map(|_| ()),
+        }
+        .expect("there is room for it");
+    }
+    for (name, text) in [
+        ("system.json", system.json(network.dimensions.len())),
+        ("network.yml", network.yaml()),
+        (
+            "memory.json",
+            "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}\n".to_owned(),
+        ),
+    ] {
+        fs::write(folder.join(name), text).expect("there is room for it");
+    }
+}
+
+/// A transformer of which each layer's gradients are reduced as soon as its backward pass is done, beside
+/// those of the layers below. The layer's optimizer waits for that, and its next forward pass for the
+/// optimizer.
+fn training(out: &mut Trace, iterations: u64) {
+    let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
+    let weights = 12 * HIDDEN * HIDDEN;
+    let mut optimizers: Vec<Option<u64>> = vec![None; LAYERS as usize];
+    for i in 0..iterations {
+        let mut before = None;
+        for (layer, optimizer) in optimizers.iter().enumerate() {
+            for (k, (name, share, bytes)) in KERNELS.iter().enumerate() {
+                let waits = before.into_iter();
+                let waits: Vec<u64> = match k {
+                    0 => waits.chain(*optimizer).collect(),
+                    _ => waits.collect(),
+                };
+                let operations = (share * operations / 6.0) as u64;
+                let name = format!("f{i}.{layer}.{name}");
+                before = Some(out.kernel(&name, operations, bytes * TOKENS * HIDDEN, &waits));
+            }
+        }
+        for (layer, optimizer) in optimizers.iter_mut().enumerate().rev() {
+            for (name, share, bytes) in KERNELS.iter().rev() {
+                let operations = (2.0 * share * operations / 6.0) as u64;
+                let name = format!("b{i}.{layer}.{name}");
+                let bytes = 2 * bytes * TOKENS * HIDDEN;
+                before = Some(out.kernel(&name, operations, bytes, before.as_slice()));
+            }
+            let reduced = out.all_reduce(&format!("ar{i}.{layer}"), weights * 2, before.as_slice());
+            let name = format!("o{i}.{layer}");
+            *optimizer = Some(out.kernel(&name, weights, weights * 4, &[reduced]));
+        }
+    }
+}
+
+/// A trace that is being written.
+struct Trace {
+    writer: TraceWriter<BufWriter<File>>,
+    next: u64,
+}
+
+impl Trace {
+    fn new(path: &Path) -> Self {
+        let file = File::create(path).expect("there is room for it");
+        let writer = TraceWriter::new(BufWriter::new(file)).expect("there is room for it");
+        Self { writer, next: 1 }
+    }
+
+    fn node(&mut self, name: &str, op: Op<'_>, waits: &[u64]) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        let node = NodeView::new(id, name, op);
+        self.writer
+            .node(&node, waits)
+            .expect("there is room for it");
+        id
+    }
+
+    fn kernel(&mut self, name: &str, flops: u64, bytes: u64, waits: &[u64]) -> u64 {
+        let op = Op::Compute {
+            flops,
+            bytes,
+            dtype: None,
+        };
+        self.node(name, op, waits)
+    }
+
+    fn all_reduce(&mut self, name: &str, bytes: u64, waits: &[u64]) -> u64 {
+        let op = Op::Collective {
+            kind: CollectiveKind::AllReduce,
+            bytes,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        self.node(name, op, waits)
+    }
+
+    fn finish(self) {
+        let mut out = self.writer.into_inner();
+        out.flush().expect("there is room for it");
+    }
+}

@@ -1,0 +1,339 @@
+//! How fast `chakram astra-sim` is, and what it takes: `cargo bench --bench astra_sim`.
+//!
+//! Each line is a job that the bench writes into a temporary folder as ASTRA-sim's own files: training of
+//! so many NPUs in so many nodes each, an all-reduce of 1 MiB, or a single kernel, which shows what it
+//! takes to start. All ranks are one file under many names, unless the line says otherwise. The released
+//! program runs it as a process of its own, timed from start to end with all reading and printing: with
+//! `--stepwise`, which carries out every message, and by default, where collectives are taken in closed
+//! form if that is known to say the same. Both must print the same. MB are 10^6 bytes resident at most.
+//! Times are the best of five runs; `*` marks what took more than five seconds and was run once.
+//!
+//! With the variable `CHAKRAM_CORPUS` set to a folder, the original's own times in
+//! `astra-sim/scaling.csv` there stand beside those of the same jobs, with how many times as much it
+//! takes: seconds of it for one with `--stepwise` and for one by default, and MB for one by default. Then
+//! the job must send as many messages as in the original, and finish at the same nanosecond.
+//! `cargo bench --bench astra_sim -- ring` takes only lines with `ring` in the first column.
+
+mod inputs;
+mod original;
+mod process;
+
+use inputs::{Files, Network, System, Work};
+use original::Row;
+use process::Run;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const RUNS: usize = 5;
+/// What takes longer is run once.
+const LONG: Duration = Duration::from_secs(5);
+
+/// A line of the table.
+struct Case {
+    label: &'static str,
+    /// What the original's row is called, if it has one.
+    row: Option<&'static str>,
+    model: &'static str,
+    work: Work,
+    files: Files,
+    network: Network,
+    system: System,
+}
+
+impl Case {
+    const fn new(
+        label: &'static str,
+        row: Option<&'static str>,
+        work: Work,
+        network: Network,
+    ) -> Self {
+        Self {
+            label,
+            row,
+            model: "unaware",
+            work,
+            files: Files::Linked,
+            network,
+            system: System {
+                algorithm: "ring",
+                optimization: "baseline",
+                splits: 4,
+                active: 1,
+                memory: 1600,
+                peak: None,
+            },
+        }
+    }
+
+    /// Training, with kernels that last.
+    const fn training(
+        label: &'static str,
+        row: &'static str,
+        nodes: u64,
+        network: Network,
+    ) -> Self {
+        let mut case = Self::new(label, Some(row), Work::Training(nodes), network).local();
+        case.system.memory = 2039;
+        case.system.peak = Some(312);
+        case
+    }
+
+    const fn local(mut self) -> Self {
+        self.system.optimization = "localBWAware";
+        self
+    }
+
+    const fn aware(mut self) -> Self {
+        self.model = "aware";
+        self
+    }
+
+    const fn copied(mut self) -> Self {
+        self.files = Files::Copied;
+        self
+    }
+
+    const fn splits(mut self, splits: u64) -> Self {
+        self.system.splits = splits;
+        self
+    }
+
+    /// All chunks under way at once, on NPUs with slow memories.
+    const fn at_once(mut self) -> Self {
+        self.system.active = self.system.splits;
+        self.system.memory = 50;
+        self
+    }
+
+    const fn direct(mut self) -> Self {
+        self.system.algorithm = "direct";
+        self
+    }
+
+    fn messages(&self) -> u64 {
+        self.work.all_reduces() * self.system.splits * self.network.messages()
+    }
+}
+
+const fn network(
+    kind: &'static str,
+    dimensions: &'static [u64],
+    bandwidth: u64,
+    latency: u64,
+) -> Network {
+    Network {
+        kind,
+        dimensions,
+        bandwidth,
+        latency,
+    }
+}
+
+const fn ring(npus: &'static [u64]) -> Network {
+    network("Ring", npus, 50, 500)
+}
+
+const fn torus(dimensions: &'static [u64]) -> Network {
+    network("Ring", dimensions, 100, 100)
+}
+
+const fn full(npus: &'static [u64]) -> Network {
+    network("FullyConnected", npus, 25, 300)
+}
+
+const ONE: Work = Work::AllReduces(1);
+const KERNEL: Work = Work::Kernel;
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    Case::training("training 8 x 10k", "u_dp_8x10k", 10_000, ring(&[8])),
+    Case::training("training 8 x 100k", "u_dp_8x100k", 100_000, ring(&[8])),
+    Case::training("training 64 x 10k", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])),
+    Case::training("  a file per rank", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])).copied(),
+    Case::training("training 512 x 10k", "u_dp_512x10k", 10_000, torus(&[8, 8, 8])),
+    Case::new("torus 16x16x16", Some("u_T16_ar_1MB_s4"), ONE, torus(&[16, 16, 16])),
+    Case::new("  localBWAware", Some("u_T16_ar_1MB_s4_lbw"), ONE, torus(&[16, 16, 16])).local(),
+    Case::new("  64 splits at once", None, ONE, ring(&[16, 16, 16])).local().splits(64).at_once(),
+    Case::new("ring 64", Some("u_R64_ar_1MB_s4_ring"), ONE, ring(&[64])),
+    Case::new("ring 256", Some("u_R256_ar_1MB_s4_ring"), ONE, ring(&[256])),
+    Case::new("ring 1024", Some("u_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])),
+    Case::new("ring 4096", Some("u_R4096_ar_1MB_s4_ring"), ONE, ring(&[4096])),
+    Case::new("ring 64, aware", Some("a_R64_ar_1MB_s4_ring"), ONE, ring(&[64])).aware(),
+    Case::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, ring(&[256])).aware(),
+    Case::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])).aware(),
+    Case::new("direct 1024, 1 split", None, ONE, full(&[1024])).direct().splits(1),
+    Case::new("direct 128, 200 times", None, Work::AllReduces(200), full(&[128])).direct(),
+    Case::new("start, ring 4096", None, KERNEL, ring(&[4096])),
+    Case::new("start, 16x32x32", None, KERNEL, torus(&[16, 32, 32])),
+    Case::new("  a file per rank", None, KERNEL, torus(&[16, 32, 32])).copied(),
+];
+
+/// What is to be said after the table.
+#[derive(Default)]
+struct Findings {
+    /// Answers that are wrong.
+    faults: Vec<String>,
+    /// Runs that did not have a core to themselves, with how much of their time they had one.
+    busy: Vec<String>,
+}
+
+/// The best of the runs of a case.
+struct Best {
+    run: Run,
+    /// Whether it was run once only.
+    once: bool,
+}
+
+fn best(mut run: impl FnMut() -> Run) -> Best {
+    let mut best = run();
+    let once = best.wall > LONG;
+    if !once {
+        for _ in 1..RUNS {
+            let run = run();
+            assert!(run.said == best.said, "two runs say two things");
+            let megabytes = best.megabytes.min(run.megabytes);
+            if run.wall < best.wall {
+                best = run;
+            }
+            best.megabytes = megabytes;
+        }
+    }
+    Best { run: best, once }
+}
+
+/// When the last of `npus` finished, in ns.
+fn finish(said: &str, npus: u64) -> u64 {
+    let lines = said.lines().filter_map(|line| {
+        let (_, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
+        rest.split_once(" cycles")?.0.parse::<u64>().ok()
+    });
+    let ends: Vec<u64> = lines.collect();
+    assert_eq!(ends.len() as u64, npus, "every NPU finishes");
+    ends.into_iter().max().expect("there are NPUs")
+}
+
+/// Runs a case, prints its line, and says what is wrong with its answer.
+fn line(case: &Case, rows: Option<&BTreeMap<String, Row>>, findings: &mut Findings) {
+    let folder = tempfile::tempdir().expect("there is room");
+    inputs::write(
+        folder.path(),
+        case.work,
+        case.files,
+        &case.network,
+        &case.system,
+    );
+    let run = |stepwise| best(|| process::run(folder.path(), case.model, stepwise));
+    let (closed, stepwise) = (run(false), run(true));
+    let (npus, messages) = (case.network.npus(), case.messages());
+    let at = finish(&stepwise.run.said, npus);
+    let mut fault = |what: String| {
+        findings
+            .faults
+            .push(format!("{}: {what}", case.label.trim()))
+    };
+    if closed.run.said != stepwise.run.said {
+        let other = finish(&closed.run.said, npus);
+        fault(format!("{at} ns by messages, {other} ns in closed form"));
+    }
+    let seconds = |best: &Best| best.run.wall.as_secs_f64();
+    let millions = messages as f64 / 1e6;
+    let rate = match messages {
+        0 => "-".to_owned(),
+        _ => format!("{:.1}", millions / seconds(&stepwise)),
+    };
+    print!(
+        "{:<21}{npus:>5}{millions:>7.2} |{:>8}{rate:>5}{:>6.1} |{:>7}{:>6.1}",
+        case.label,
+        time(&stepwise),
+        stepwise.run.megabytes,
+        time(&closed),
+        closed.run.megabytes,
+    );
+    let original = rows.map(|rows| case.row.map(|name| &rows[name]));
+    match original {
+        Some(Some(row)) => {
+            print!(
+                " |{:>7}{:>6.0}{:>5}{:>6}{:>4}",
+                digits(row.seconds),
+                row.megabytes,
+                times(row.seconds / seconds(&stepwise)),
+                times(row.seconds / seconds(&closed)),
+                times(row.megabytes / closed.run.megabytes),
+            );
+            if at != row.finish {
+                fault(format!("{at} ns, {} ns in the original", row.finish));
+            }
+            let theirs = row.messages.filter(|theirs| *theirs != messages);
+            if let Some(theirs) = theirs {
+                fault(format!("{messages} messages, {theirs} in the original"));
+            }
+        }
+        Some(None) => print!(" |{:>7}{:>6}{:>5}{:>6}{:>4}", "-", "-", "-", "-", "-"),
+        None => {}
+    }
+    println!();
+    for (best, manner) in [(&stepwise, "stepwise"), (&closed, "by closed form")] {
+        let Run { wall, cpu, .. } = best.run;
+        let share = cpu.as_secs_f64() / wall.as_secs_f64() * 100.0;
+        if share < 80.0 && wall > Duration::from_millis(50) {
+            let label = case.label.trim();
+            findings.busy.push(format!("{label} {manner} {share:.0} %"));
+        }
+    }
+}
+
+/// Seconds in a few digits.
+fn digits(seconds: f64) -> String {
+    match seconds {
+        ..0.1 => format!("{seconds:.4}"),
+        ..10.0 => format!("{seconds:.3}"),
+        _ => format!("{seconds:.1}"),
+    }
+}
+
+fn time(best: &Best) -> String {
+    let mark = if best.once { "*" } else { "" };
+    digits(best.run.wall.as_secs_f64()) + mark
+}
+
+fn times(ratio: f64) -> String {
+    match ratio {
+        ..10.0 => format!("{ratio:.1}"),
+        _ => format!("{ratio:.0}"),
+    }
+}
+
+fn main() {
+    let asked: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
+    let wanted = |case: &&Case| asked.is_empty() || asked.iter().any(|a| case.label.contains(a));
+    let rows = original::rows();
+    let (first, second) = match rows {
+        Some(_) => (
+            " | original       times as much",
+            " |      s    MB step  def.  MB",
+        ),
+        None => ("", ""),
+    };
+    println!("                          million | --stepwise         | default     {first}");
+    println!("case                  NPUs messages |      s  M/s    MB |      s    MB{second}");
+    let mut findings = Findings::default();
+    for case in CASES.iter().filter(wanted) {
+        line(case, rows.as_ref(), &mut findings);
+    }
+    println!("* run once");
+    if let Some(own) = process::own_megabytes() {
+        println!("MB below {own:.1}, those of the bench itself, are not counted");
+    }
+    if !findings.busy.is_empty() {
+        let runs = findings.busy.join("; ");
+        println!("busy machine, cores were had for a part of the time: {runs}");
+    }
+    assert!(
+        findings.faults.is_empty(),
+        "\n{}",
+        findings.faults.join("\n")
+    );
+}

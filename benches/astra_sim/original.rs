@@ -1,0 +1,44 @@
+//! The original's own times, where the variable `CHAKRAM_CORPUS` names a folder that has them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What the original said of a case, and what it took.
+pub struct Row {
+    /// When the last NPU finished, in ns.
+    pub finish: u64,
+    /// Messages, if they were counted.
+    pub messages: Option<u64>,
+    /// Seconds.
+    pub seconds: f64,
+    /// MB held at most.
+    pub megabytes: f64,
+}
+
+/// The rows of `astra-sim/scaling.csv` in that folder, by their names; `None` without the variable.
+pub fn rows() -> Option<BTreeMap<String, Row>> {
+    let folder = std::env::var_os("CHAKRAM_CORPUS")?;
+    let path = Path::new(&folder).join("astra-sim/scaling.csv");
+    let table = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut lines = table.lines();
+    let names: Vec<&str> = lines.next().expect("a line of names").split(',').collect();
+    let rows = lines.filter_map(|line| {
+        let fields: Vec<&str> = line.split(',').collect();
+        let field = |name| {
+            let column = names.iter().position(|other| *other == name);
+            fields[column.unwrap_or_else(|| panic!("no column `{name}`"))]
+        };
+        // Others crash, or time out.
+        (field("status") == "ok").then(|| {
+            let row = Row {
+                finish: field("finish_max_ns").parse().expect("a number"),
+                messages: field("messages").parse().ok(),
+                seconds: field("wall_s_median").parse().expect("a number"),
+                megabytes: field("rss_MB").parse().expect("a number"),
+            };
+            (field("case").to_owned(), row)
+        })
+    });
+    Some(rows.collect())
+}

@@ -1,0 +1,82 @@
+//! A run of the program, and what it took.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a run took, and said.
+pub struct Run {
+    /// From before its start until it was gone.
+    pub wall: Duration,
+    /// The time of cores, its own and the system's for it.
+    pub cpu: Duration,
+    /// MB that it held at most.
+    pub megabytes: f64,
+    /// What it said of its NPUs.
+    pub said: String,
+}
+
+/// Runs the program in `folder` with the inputs there.
+#[expect(clippy::zombie_processes, reason = "`wait` does, and learns more")]
+pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
+    command.current_dir(folder).args([
+        "astra-sim",
+        "--workload-configuration=wl",
+        "--system-configuration=system.json",
+        "--remote-memory-configuration=memory.json",
+        "--network-configuration=network.yml",
+        "--network-model",
+        model,
+    ]);
+    if stepwise {
+        command.arg("--stepwise");
+    }
+    let start = Instant::now();
+    // Standard error is the bench's own, so that what is wrong is seen.
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut said = String::new();
+    let mut out = child.stdout.take().expect("it is a pipe");
+    out.read_to_string(&mut said).expect("it is text");
+    let (status, usage) = wait(child.id());
+    let wall = start.elapsed();
+    assert_eq!(status, 0, "the program fails with wait status {status}");
+    Run {
+        wall,
+        cpu: duration(usage.ru_utime) + duration(usage.ru_stime),
+        megabytes: megabytes(&usage),
+        said,
+    }
+}
+
+/// Waits for a child that nobody else waits for.
+fn wait(child: u32) -> (libc::c_int, libc::rusage) {
+    let mut status = 0;
+    // SAFETY: a structure of whole numbers, for which zeros are values.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to variables that outlive the call.
+    let gone = unsafe { libc::wait4(child as libc::pid_t, &mut status, 0, &mut usage) };
+    assert_eq!(gone, child as libc::pid_t, "it is a child of this process");
+    (status, usage)
+}
+
+/// MB that the bench itself held at most, if the system says. Linux starts the count of a child at that.
+pub fn own_megabytes() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let most = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = most.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024.0 / 1e6)
+}
+
+fn megabytes(usage: &libc::rusage) -> f64 {
+    // Linux counts in KiB, macOS in bytes.
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    (usage.ru_maxrss * unit) as f64 / 1e6
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+}
