@@ -3,6 +3,8 @@
 use super::chance::does_nothing;
 use super::oracle::{self, random};
 use super::product;
+use crate::commands::chakram;
+use serde_json::Value;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -44,6 +46,35 @@ fn compare(seeds: impl Iterator<Item = u64> + Send) {
 #[test]
 fn random_configurations_answer_alike() {
     compare(0..60);
+}
+
+/// Closed forms are taken where they can be, and not where messages are asked for; both say the same.
+#[test]
+fn what_starts_together_is_answered_in_closed_form() {
+    let ask = |more: &[&str]| -> Value {
+        let files = [
+            "astra-sim",
+            "--workload-configuration=traces/astra-sim-8/all_reduce",
+            "--system-configuration=traces/astra-sim-8/system.json",
+            "--network-configuration=traces/astra-sim-8/network.yml",
+            "--remote-memory-configuration=traces/astra-sim-8/memory.json",
+            "--format=json",
+        ];
+        let output = chakram(&[&files[..], more].concat());
+        serde_json::from_slice(&output.stdout).expect("it is JSON")
+    };
+    // Four chunks of 2 · 7 messages from each of eight NPUs.
+    for (more, closed, messages) in [(&[][..], 1, 0), (&["--stepwise"], 0, 4 * 14 * 8)] {
+        let said = ask(more);
+        assert_eq!(said["collectives_by_closed_form"], closed, "{more:?}");
+        assert_eq!(said["messages"], messages, "{more:?}");
+        assert_eq!(said["makespan_ps"], 117_780_000, "{more:?}");
+    }
+    // No closed form is known of links that are busy.
+    assert_eq!(
+        ask(&["--network-model=aware"])["collectives_by_closed_form"],
+        0
+    );
 }
 
 fn number(name: &str, default: u64) -> u64 {
