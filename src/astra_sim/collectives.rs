@@ -485,11 +485,7 @@ impl Manner for Collectives {
                     _ => format!("{name} {}", phase.size),
                 }
             });
-            let phases: Vec<_> = phases.collect();
-            match phases.len() {
-                0 => "nothing to do".to_owned(),
-                _ => phases.join(", "),
-            }
+            Describer::list(phases)
         })
     }
 

@@ -149,6 +149,7 @@ impl AstraSimArgs {
             "injection_scale": self.injection_scale,
             "rendezvous_protocol": self.rendezvous_protocol,
             "lenient": self.lenient,
+            "stepwise": self.stepwise,
         });
         match options {
             Value::Object(options) => options,

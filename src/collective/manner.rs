@@ -170,6 +170,15 @@ impl Describer {
         Self(Box::new(say))
     }
 
+    /// The phases, or that there are none.
+    pub fn list(phases: impl Iterator<Item = String>) -> String {
+        let phases: Vec<_> = phases.collect();
+        match phases.len() {
+            0 => "nothing to do".to_owned(),
+            _ => phases.join(", "),
+        }
+    }
+
     /// The algorithms of a collective.
     pub fn say(&self, kind: CollectiveKind, extent: &Extent, topology: &Topology) -> String {
         self.0(kind, extent, topology)

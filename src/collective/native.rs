@@ -139,11 +139,7 @@ impl Manner for Native<'_> {
                     false => format!("{algorithm} {} (no sub-grid)", phase.size),
                 }
             });
-            let phases: Vec<_> = phases.collect();
-            match phases.len() {
-                0 => "nothing to do".to_owned(),
-                _ => phases.join(", "),
-            }
+            Describer::list(phases)
         })
     }
 
