@@ -313,7 +313,7 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
     fn handle(&mut self, now: Time, event: Event, detail: u32) {
         match event.class() {
             Class::Alarm => unreachable!("it is taken apart before"),
-            Class::Opened => self.opened(now, event.rank(), event.payload(), detail),
+            Class::Opened => self.credit(now, event.rank(), event.payload(), detail),
             Class::Attended => self.attended(now, event.rank(), event.payload(), detail),
             Class::Reduced => self.credit(now, event.rank(), event.payload(), 1),
             Class::Found => self.hear(now, event.rank(), event.payload()),

@@ -68,6 +68,23 @@ pub struct Message {
     pub order: u32,
 }
 
+impl Message {
+    /// A message that no port paces, for models that have none.
+    pub fn plain(op: u32, ends: (Npu, Npu), amount: Amount) -> Self {
+        Self {
+            op,
+            ends,
+            from: Port(0),
+            to: Port(0),
+            path: None,
+            amount,
+            tell_injected: false,
+            sole_sender: true,
+            order: 0,
+        }
+    }
+}
+
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {

@@ -20,7 +20,6 @@ const COMPARED: u32 = 256;
 pub(super) struct Line<'a> {
     pub stage: &'a Phase,
     pub turn: Turn,
-    pub seat: &'a dyn Fn(u32) -> Seat,
     pub extent: &'a Extent,
     /// The machine's.
     pub dimensions: usize,
@@ -47,9 +46,17 @@ impl Line<'_> {
         }
     }
 
+    fn seat(&self, index: u32) -> Seat {
+        Seat {
+            size: self.stage.size,
+            index,
+            root: 0,
+        }
+    }
+
     fn message(&self, index: u32, step: u32) -> Option<Span> {
         let phase = &self.extent.phases[self.stage.phase as usize];
-        let step = self.stage.step(self.turn, (self.seat)(index), step)?;
+        let step = self.stage.step(self.turn, self.seat(index), step)?;
         let npu = |index| self.extent.npus[phase.position(0, index) as usize];
         (self.cost)((npu(index), npu(step.to)), step.amount)
     }
@@ -63,7 +70,7 @@ impl Line<'_> {
         if self.stage.size > COMPARED {
             return false;
         }
-        let steps = self.stage.receives(self.turn, (self.seat)(0));
+        let steps = self.stage.receives(self.turn, self.seat(0));
         (0..steps.min(self.stage.size)).all(|step| {
             let first = self.message(0, step);
             (1..self.stage.size).all(|index| self.message(index, step) == first)
@@ -71,7 +78,7 @@ impl Line<'_> {
     }
 
     fn ring(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
-        let (size, seat) = (self.stage.size, (self.seat)(0));
+        let (size, seat) = (self.stage.size, self.seat(0));
         let phase = &self.extent.phases[self.stage.phase as usize];
         let along = self.extent.regular && phase.dimension < self.dimensions;
         let cost = self.message(0, 0)?;
@@ -89,7 +96,7 @@ impl Line<'_> {
     }
 
     fn simulate(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
-        let seat = (self.seat)(0);
+        let seat = self.seat(0);
         let start = self.stage.credits(self.turn, seat);
         let all = start + self.stage.receives(self.turn, seat);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);

@@ -7,15 +7,15 @@ use crate::trace::scan::NodeView;
 use crate::trace::write::{Sink, TraceWriter};
 use std::num::NonZeroU32;
 
-/// Inputs of two NPUs with this system file.
-pub fn inputs(system: &str) -> Inputs {
-    let flags = Flags {
+/// Flags that name files by a letter and ask for nothing else.
+pub fn flags() -> Flags {
+    Flags {
         model: NetworkModel::Unaware,
         workload: "wl".into(),
         groups: "empty".into(),
-        system: "system".into(),
-        memory: "memory".into(),
-        network: "network".into(),
+        system: "s".into(),
+        memory: "m".into(),
+        network: "n".into(),
         logging: "empty".into(),
         logging_folder: None,
         queues: NonZeroU32::MIN,
@@ -24,13 +24,17 @@ pub fn inputs(system: &str) -> Inputs {
         injection_scale: 1.0,
         rendezvous: false,
         lenient: false,
-    };
+    }
+}
+
+/// Inputs of two NPUs with this system file.
+pub fn inputs(system: &str) -> Inputs {
     let read = |role: &str| match role {
         "system" => system.to_owned(),
         "network" => "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]".to_owned(),
         _ => "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}".to_owned(),
     };
-    Inputs::read(&flags, &mut |role, _| Ok(read(role))).expect("they are right")
+    Inputs::read(&flags(), &mut |role, _| Ok(read(role))).expect("they are right")
 }
 
 /// The graph of rank 0 with these nodes, each with its recorded microseconds.

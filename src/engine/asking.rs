@@ -64,19 +64,9 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     fn send_asking(&mut self, now: Time, op: Op, ends: (Npu, Npu)) {
-        let ports = self.network.open(0);
         let op = self.ops.insert(op);
-        let message = Message {
-            op,
-            ends,
-            from: ports.any(),
-            to: ports.any(),
-            path: None,
-            amount: Amount::whole(self.asking.unwrap_or(0)),
-            tell_injected: false,
-            sole_sender: true,
-            order: 0,
-        };
+        let amount = Amount::whole(self.asking.unwrap_or(0));
+        let message = Message::plain(op, ends, amount);
         self.network.submit(now, &message, &mut self.agenda);
     }
 

@@ -99,8 +99,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let Some(seat) = seat else {
             return;
         };
-        let credits = self.manner.credits(&stage, turn, seat);
-        self.open_endpoint(now, id, cell, credits);
+        self.open_endpoint(now, id, cell, (stage, turn, seat));
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let waiting = &mut progress.waiting[cell as usize * run.stages.len() + number as usize];

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::agenda::Agenda;
 use super::event::{Class, Event};
-use crate::collective::{Clock, Endpoint, Load, Manner, Passing, Ticket};
+use crate::collective::{Clock, Endpoint, Load, Manner, Passing, Seat, Ticket};
 use crate::ids::Npu;
 use crate::network::Network;
 use crate::report::Observer;
@@ -26,15 +26,18 @@ fn ticket(event: Event, detail: u32) -> Ticket {
 }
 
 impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// The endpoint of a member takes in what it begins a stage with: that gives it `credits`.
+    /// The endpoint of a member takes in what it begins a stage with: that gives it its first credits.
     #[inline]
-    pub(super) fn open_endpoint(&mut self, now: Time, id: u32, cell: u32, credits: u32) {
+    pub(super) fn open_endpoint(
+        &mut self,
+        now: Time,
+        id: u32,
+        cell: u32,
+        (stage, turn, seat): (M::Stage, u16, Seat),
+    ) {
+        let credits = self.manner.credits(&stage, turn, seat);
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let place = run.place(cell, group, &*self.manner);
-        let Some((stage, turn, Some(seat))) = place else {
-            return;
-        };
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(Class::Opened, id, cell);
         match self.manner.endpoint(&stage) {
@@ -100,11 +103,6 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.hand_out_by_id(now);
         let clock = &mut BusClock(&mut self.agenda, Npu(npu));
         self.manner.bus_resumes(now, Npu(npu), event, clock);
-    }
-
-    /// An endpoint can send: the member has the credits that it begins with.
-    pub(super) fn opened(&mut self, now: Time, id: u32, cell: u32, credits: u32) {
-        self.credit(now, id, cell, credits);
     }
 
     /// An endpoint has taken in the `r`-th message, counted from 1.

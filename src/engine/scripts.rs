@@ -32,7 +32,6 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
                     label,
                     part,
                 } => {
-                    let ports = self.network.open(0);
                     let op = self.ops.insert(Op::Scripted {
                         run: id,
                         from: cell,
@@ -40,17 +39,8 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
                         part,
                         label,
                     });
-                    let message = Message {
-                        op,
-                        ends: (npu, npus[to as usize]),
-                        from: ports.any(),
-                        to: ports.any(),
-                        path: None,
-                        amount: Amount::whole(bytes),
-                        tell_injected: false,
-                        sole_sender: true,
-                        order: 0,
-                    };
+                    let ends = (npu, npus[to as usize]);
+                    let message = Message::plain(op, ends, Amount::whole(bytes));
                     self.network.submit(now, &message, &mut self.agenda);
                 }
                 Act::Wait { span, part } => {

@@ -277,11 +277,6 @@ impl Manner for Collectives {
             return None;
         }
         let spans = stages.iter().map(|stage| {
-            let seat = |index| Seat {
-                size: stage.size,
-                index,
-                root: 0,
-            };
             let backward = stage.rotation == Rotation::Second;
             let line = symmetry::Line {
                 stage,
@@ -289,7 +284,6 @@ impl Manner for Collectives {
                     backward,
                     ..Turn::default()
                 },
-                seat: &seat,
                 extent,
                 dimensions: self.dimensions,
                 cost,

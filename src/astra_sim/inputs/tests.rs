@@ -1,5 +1,8 @@
+//! Inputs read whole, and held one against another.
+
 use super::*;
 use crate::astra_sim::Implementation;
+use crate::astra_sim::tests::flags;
 use std::collections::BTreeMap;
 
 const SYSTEM: &str = r#"{"scheduling-policy": "LIFO", "collective-optimization": "baseline",
@@ -7,25 +10,6 @@ const SYSTEM: &str = r#"{"scheduling-policy": "LIFO", "collective-optimization":
     "all-reduce-implementation": ["ring", "direct"]}"#;
 const NETWORK: &str =
     "topology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [9, 8]\nlatency: [1, 2]";
-
-fn flags() -> Flags {
-    Flags {
-        model: NetworkModel::Unaware,
-        workload: "wl".into(),
-        groups: "empty".into(),
-        system: "s".into(),
-        memory: "m".into(),
-        network: "n".into(),
-        logging: "empty".into(),
-        logging_folder: None,
-        queues: NonZeroU32::MIN,
-        compute_scale: 1.0,
-        comm_scale: 1.0,
-        injection_scale: 1.0,
-        rendezvous: false,
-        lenient: false,
-    }
-}
 
 /// The files `s`, `n` and `m`, and what else is given.
 fn read(flags: &Flags, more: &[(&str, &str)]) -> Result<Inputs, InputError> {

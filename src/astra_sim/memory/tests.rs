@@ -1,3 +1,5 @@
+//! The memory of small jobs, worked out by hand.
+
 use super::*;
 use serde_json::Value;
 

@@ -1,3 +1,5 @@
+//! System files: every key, and what is wrong with them.
+
 use super::*;
 
 fn parse(text: &str) -> (System, Vec<String>) {

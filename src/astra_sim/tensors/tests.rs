@@ -1,3 +1,5 @@
+//! Tensors as traces name them, and what is refused.
+
 use super::*;
 use crate::trace::Op;
 use crate::trace::scan::NodeView;

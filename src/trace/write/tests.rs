@@ -1,3 +1,5 @@
+//! What is written, read back.
+
 use super::*;
 use crate::trace::scan::{self, Dependencies};
 use crate::trace::wire::Frames;
