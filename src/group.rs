@@ -40,6 +40,15 @@ impl Phase {
     }
 }
 
+/// The paths along a phase that members of a line have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Paths {
+    /// From each member to the next, if it is the same for all.
+    pub next: Option<Path>,
+    /// Between any two members, if it is the same for all.
+    pub any: Option<Path>,
+}
+
 /// Where a group lies: its phases, innermost dimension first, and who has which position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -140,6 +149,14 @@ impl Extent {
         let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));
         let first = paths.next()??;
         paths.all(|path| path == Some(first)).then_some(first)
+    }
+
+    /// What the members of a line have in common along `phase`.
+    pub fn paths(&self, phase: &Phase, topology: &Topology) -> Paths {
+        Paths {
+            next: self.neighbour_path(phase, topology),
+            any: self.any_path(phase, topology),
+        }
     }
 
     /// The path between any two members of a line, if it is the same for all pairs.

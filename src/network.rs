@@ -8,10 +8,45 @@
 use crate::ids::Npu;
 use crate::topology::Path;
 use crate::units::{Amount, Span, Time};
+use std::fmt;
 
 mod contention_free;
+mod links;
+mod ports;
+#[cfg(test)]
+mod rig;
+mod servers;
 
 pub use contention_free::ContentionFree;
+pub use links::Links;
+pub use ports::SharedPorts;
+
+/// The models that machine files can name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Model {
+    /// Operations do not meet one another.
+    #[default]
+    ContentionFree,
+    /// All that an NPU sends into a dimension shares a port, and all that it receives.
+    Ports,
+    /// Every link of every route is shared.
+    Links,
+}
+
+impl Model {
+    /// Every model with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::ContentionFree, "contention_free"),
+        (Self::Ports, "ports"),
+        (Self::Links, "links"),
+    ];
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
 
 /// The two ends of an NPU's attachment, as one operation sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +136,7 @@ pub trait Schedule {
 }
 
 /// An event of a network model. Its meaning belongs to the model; events of one instant are handled
-/// in ascending order.
+/// in ascending order, but for [`Self::Hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkEvent {
     /// The last byte of the op's message has left.
@@ -116,13 +151,25 @@ pub enum NetworkEvent {
     /// The last byte of the op's message has arrived.
     Delivered(u32),
     /// The op's message is at the next device of its route.
-    Hop(u32),
+    Hop {
+        /// Of messages that come to a device at once, the one with the lowest goes first, and of those with
+        /// the same the one that was submitted first. Below 2^27.
+        order: u32,
+        /// The op.
+        op: u32,
+    },
     /// The link has sent what it was given.
     LinkFree(u32),
 }
 
 /// A model of the network.
 pub trait Network {
+    /// What people and programs call it.
+    const NAME: &'static str;
+
+    /// Whether messages of different operations meet.
+    const SHARED: bool;
+
     /// Opens `count` ports with nothing in them.
     fn open(&mut self, count: u32) -> Ports;
 
@@ -132,9 +179,29 @@ pub trait Network {
     /// Accepts a message that its sender hands over `now`.
     fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule);
 
-    /// How long a message takes that meets no other, where it is never held up by what an operation of
-    /// its own does besides; `None` where it may be.
+    /// How long a message takes that meets no other; `None` where the model does not say. Unless
+    /// [`Self::SHARED`], it is never held up by what an operation of its own does besides.
     fn uncontended(&self, _ends: (Npu, Npu), _amount: Amount) -> Option<Span> {
+        None
+    }
+
+    /// Whether members of one line along `dimension`, as many as `members` of it, never hold one another's
+    /// messages up, if at each moment each sends at most one to another member, and receives at most one;
+    /// `neighbours`: each sends to the next of the line, and the last to the first.
+    fn keeps_apart(&self, dimension: usize, members: u32, neighbours: bool) -> bool;
+
+    /// Whether nothing is on its way through, or yet to come to, what `npu` sends and receives with along
+    /// `dimension`, and nobody claims it.
+    fn is_idle(&self, _now: Time, _npu: Npu, _dimension: usize) -> bool {
+        true
+    }
+
+    /// Says that whoever is named by `claim` has for itself what `npu` sends and receives with along
+    /// `dimension`, or no longer has (`None`).
+    fn claim(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
+
+    /// Whose claim a message between `ends` would touch, of several the lowest; `None` if nobody's.
+    fn claimed(&self, _ends: (Npu, Npu)) -> Option<u32> {
         None
     }
 

@@ -5,14 +5,20 @@
 //! `d`. A message crosses every dimension in which its ends differ, innermost first.
 
 use crate::ids::{MAX_NPUS, Npu};
-use crate::units::{Bandwidth, Span};
+use crate::units::{Amount, Bandwidth, Slowness, Span};
 use std::fmt;
+
+mod switching;
+
+pub use switching::Switching;
 
 /// How the NPUs of one dimension are wired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Each NPU is wired to its two neighbours; messages take the shorter way round.
     Ring,
+    /// A line: a ring without the link from its last NPU to its first. Messages go straight.
+    Mesh,
     /// Each NPU is wired to every other.
     FullyConnected,
     /// All NPUs hang on one switch: two links lie between any two of them.
@@ -21,8 +27,9 @@ pub enum Shape {
 
 impl Shape {
     /// Every shape with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ring, "ring"),
+        (Self::Mesh, "mesh"),
         (Self::FullyConnected, "fully_connected"),
         (Self::Switch, "switch"),
     ];
@@ -34,6 +41,7 @@ impl Shape {
         match self {
             _ if apart == 0 => 0,
             Self::Ring => apart.min(size - apart),
+            Self::Mesh => apart,
             Self::FullyConnected => 1,
             Self::Switch => 2,
         }
@@ -65,10 +73,34 @@ pub struct Dimension {
 /// What lies between two NPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
-    /// Time of the first byte: the sum over the links crossed.
+    /// The latencies of the links crossed, added up.
     pub latency: Span,
     /// The slowest dimension crossed.
     pub bandwidth: Bandwidth,
+    /// How the devices between the links pass messages on.
+    pub switching: Switching,
+    /// The links but for one of the slowest, where they are waited for: no link under ideal cut-through.
+    pub others: Slowness,
+}
+
+impl Path {
+    /// From when a message of `amount` begins to leave until it begins to arrive, after which it goes on
+    /// arriving at the rate of the slowest link: Σα + Σγ. With the latency α of each link, and γ the time
+    /// in which a segment passes one; of the links but the slowest. That one's segment is the first part of
+    /// what arrives.
+    #[inline]
+    pub fn first_byte(&self, amount: Amount) -> Span {
+        if self.others == Slowness::ZERO {
+            return self.latency;
+        }
+        self.latency + self.others.serialization(self.switching.segment(amount))
+    }
+
+    /// What a message of `amount` takes that meets no other: [`Self::first_byte`] + amount / bandwidth.
+    #[inline]
+    pub fn time(&self, amount: Amount) -> Span {
+        self.first_byte(amount) + self.bandwidth.serialization(amount)
+    }
 }
 
 /// The dimensions of a machine, innermost first.
@@ -77,13 +109,14 @@ pub struct Topology {
     dimensions: Vec<Dimension>,
     strides: Vec<u32>,
     npus: u32,
+    switching: Switching,
 }
 
 impl Topology {
     /// The most NPUs a machine may have.
     pub const MAX_NPUS: u32 = MAX_NPUS;
 
-    /// Stacks `dimensions`, innermost first. `None` when there is no dimension, one has no NPU, or
+    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` when there is no dimension, one has no NPU, or
     /// there would be more than [`Self::MAX_NPUS`].
     pub fn new(dimensions: Vec<Dimension>) -> Option<Self> {
         let mut strides = Vec::with_capacity(dimensions.len());
@@ -99,7 +132,18 @@ impl Topology {
             dimensions,
             strides,
             npus,
+            switching: Switching::IDEAL,
         })
+    }
+
+    /// The same with messages passed on in another way.
+    pub fn with_switching(self, switching: Switching) -> Self {
+        Self { switching, ..self }
+    }
+
+    /// How messages are passed on between links.
+    pub fn switching(&self) -> Switching {
+        self.switching
     }
 
     /// How many NPUs there are.
@@ -118,10 +162,41 @@ impl Topology {
         npu.0 / self.strides[d] % self.dimensions[d].size
     }
 
-    /// The way from `a` to `b` in dimension order, cut through: latencies add up, the slowest
-    /// dimension sets the rate. `None` when they are the same NPU.
+    /// The NPU with coordinate `to` in dimension `d` and the others of `npu`.
+    #[inline]
+    pub fn moved(&self, npu: Npu, d: usize, to: u32) -> Npu {
+        let stride = self.strides[d];
+        Npu(npu.0 - self.coordinate(npu, d) * stride + to * stride)
+    }
+
+    /// The way from `a` to `b` in dimension order: latencies add up, the slowest dimension sets the rate.
+    /// `None` when they are the same NPU.
     #[inline]
     pub fn path(&self, a: Npu, b: Npu) -> Option<Path> {
+        let path = self.ideal_path(a, b)?;
+        if self.switching == Switching::IDEAL {
+            return Some(path);
+        }
+        let mut slowest = Some(path.bandwidth);
+        let dimensions = self.dimensions.iter().enumerate();
+        let others = dimensions.fold(Slowness::ZERO, |others, (d, dimension)| {
+            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            let mut links = dimension.shape.hops(dimension.size, from, to);
+            if links > 0 && slowest == Some(dimension.bandwidth) {
+                slowest = None;
+                links -= 1;
+            }
+            others.plus(links, dimension.bandwidth)
+        });
+        Some(Path {
+            switching: self.switching,
+            others,
+            ..path
+        })
+    }
+
+    #[inline]
+    fn ideal_path(&self, a: Npu, b: Npu) -> Option<Path> {
         let mut path: Option<Path> = None;
         for (d, dimension) in self.dimensions.iter().enumerate() {
             let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
@@ -134,6 +209,8 @@ impl Topology {
                 None => Path {
                     latency,
                     bandwidth: dimension.bandwidth,
+                    switching: Switching::IDEAL,
+                    others: Slowness::ZERO,
                 },
                 Some(inner) => Path {
                     latency: inner.latency + latency,
@@ -142,6 +219,7 @@ impl Topology {
                     } else {
                         inner.bandwidth
                     },
+                    ..inner
                 },
             });
         }
@@ -195,6 +273,49 @@ mod tests {
             (Span::from_ns(4600), Bandwidth::new(100e9).unwrap())
         );
         assert!(t.path(Npu(5), Npu(5)).is_none());
+    }
+
+    #[test]
+    fn meshes_have_no_way_round() {
+        for (a, b, hops) in [(0, 1, 1), (0, 7, 7), (6, 2, 4), (3, 3, 0)] {
+            assert_eq!(Shape::Mesh.hops(8, a, b), hops);
+        }
+    }
+
+    #[test]
+    fn coordinates_are_moved_one_by_one() {
+        let t = stack();
+        // NPU 30 = (2, 1, 3); (1, 1, 3) is 29, (2, 0, 3) is 26, (2, 1, 0) is 6.
+        for (d, to, npu) in [(0, 1, 29), (1, 0, 26), (2, 0, 6), (2, 3, 30)] {
+            assert_eq!(t.moved(Npu(30), d, to), Npu(npu));
+        }
+    }
+
+    /// From NPU 0 to (2, 1, 3): links of 5, 5, 10, 6.67 and 6.67 ps/B, of which the third is the slowest.
+    #[test]
+    fn devices_wait_for_a_segment_or_for_all() {
+        let time = |switching, bytes| {
+            let t = stack().with_switching(switching);
+            let p = t.path(Npu(0), Npu(30)).unwrap();
+            (
+                p.first_byte(Amount::whole(bytes)),
+                p.time(Amount::whole(bytes)),
+            )
+        };
+        // 4,600 ns of latency, and 10 ps/B for the whole of it: 3,000 B take 30 ns.
+        let ns = Span::from_ns;
+        assert_eq!(time(Switching::IDEAL, 3000), (ns(4600), ns(4630)));
+        // 300 B pass the others in 300 x (5 + 5 + 20/3 + 20/3) = 7,000 ps, 3,000 B in 70,000 ps.
+        let segment = crate::units::Bytes(300);
+        let by = Switching::CutThrough { segment };
+        assert_eq!(time(by, 3000), (ns(4607), ns(4637)));
+        assert_eq!(time(Switching::StoreAndForward, 3000), (ns(4670), ns(4700)));
+        // Less than a segment is a segment: 30 B in 700 ps, and 300 ps.
+        assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
+        // One link is waited for by nobody.
+        let t = stack().with_switching(Switching::StoreAndForward);
+        let p = t.path(Npu(0), Npu(1)).unwrap();
+        assert_eq!(p.first_byte(Amount::whole(3000)), ns(50));
     }
 
     #[test]

@@ -184,6 +184,27 @@ impl Bandwidth {
     }
 }
 
+/// Seconds per byte of links that a message passes one after another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Slowness(f64);
+
+impl Slowness {
+    /// That of no link.
+    pub const ZERO: Self = Self(0.0);
+
+    /// With as many `links` more of a bandwidth.
+    #[inline]
+    pub fn plus(self, links: u32, bandwidth: Bandwidth) -> Self {
+        Self(self.0 + f64::from(links) / bandwidth.0)
+    }
+
+    /// How long `amount` takes to pass all of them, one after another, to the nearest picosecond.
+    #[inline]
+    pub fn serialization(self, amount: Amount) -> Span {
+        Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
+    }
+}
+
 /// A share of a buffer: `bytes` divided into `parts` equal parts, of which this is one.
 ///
 /// Collectives cut buffers that do not divide evenly. The share is kept as a fraction, so that all
@@ -208,12 +229,39 @@ impl Amount {
         self.bytes / self.parts
     }
 
+    /// As many `bytes` of the whole buffer, cut into as many parts.
+    #[inline]
+    pub const fn of(self, bytes: u64) -> Self {
+        Self {
+            bytes,
+            parts: self.parts,
+        }
+    }
+
     /// One of `n` equal parts of this share.
     #[inline]
     pub const fn part(self, n: u32) -> Self {
         Self {
             bytes: self.bytes,
             parts: self.parts * n as u64,
+        }
+    }
+
+    /// `k` of `n` equal parts of this share. Exact, unless the buffer is so large that k times its bytes do
+    /// not fit in 64 bits; then what is left over of the last whole byte is cut off.
+    #[inline]
+    pub fn parts_of(self, k: u32, n: u32) -> Self {
+        let (mut divisor, mut rest) = (n, k);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        let (k, n) = (k / divisor, n / divisor);
+        match self.bytes.checked_mul(u64::from(k)) {
+            Some(bytes) => Self { bytes, ..self }.part(n),
+            None => Self {
+                bytes: (u128::from(self.bytes) * u128::from(k) / u128::from(n)) as u64,
+                ..self
+            },
         }
     }
 }
@@ -258,12 +306,34 @@ mod tests {
     }
 
     #[test]
+    fn links_one_after_another_are_rounded_once() {
+        // 1 B over three links of 400 GB/s: 3 x 2.5 = 7.5 ps, which rounds to 8; one of 50 GB/s: 20 ps.
+        let links = Slowness::ZERO.plus(3, Bandwidth::new(400e9).unwrap());
+        assert_eq!(links.serialization(Amount::whole(1)), Span(8));
+        let links = links.plus(1, Bandwidth::new(50e9).unwrap());
+        assert_eq!(links.serialization(Amount::whole(3).part(3)), Span(28));
+    }
+
+    #[test]
     fn shares_that_do_not_divide_are_rounded_once() {
         // 10 B in 3 parts at 1 B/s: 3.333… s = 3,333,333,333,333.3 ps.
         let b = Bandwidth::new(1.0).unwrap();
         assert_eq!(
             b.serialization(Amount::whole(10).part(3)),
             Span(3_333_333_333_333)
+        );
+    }
+
+    #[test]
+    fn several_shares_are_one_fraction() {
+        let amount = |bytes, parts| Amount { bytes, parts };
+        // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All of them are the whole.
+        assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
+        assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
+        // 3 x (2^64 - 1) does not fit; a quarter of it is 3 x 2^62 - 3/4.
+        assert_eq!(
+            amount(u64::MAX, 2).parts_of(3, 4),
+            amount(13_835_058_055_282_163_711, 2)
         );
     }
 

@@ -1,8 +1,8 @@
 //! Contention-free: operations do not meet one another; within one, a port is a port.
 //!
 //! An NPU sends one message of an operation at a time and receives one at a time, both at the
-//! bandwidth of the path. Messages cut through: with latency α and serialization s, a message handed
-//! over at t to a port whose egress is free at e and whose receiver's ingress is free at i
+//! bandwidth of the path. With α from the first byte's leaving to its arrival, devices on the way
+//! included ([`Path::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message handed over at t to a port whose egress is free at e and whose receiver's ingress is free at i
 //!
 //! - begins to leave at b = max(t, e) and has left at b + s,
 //! - begins to arrive at max(b + α, i) and has arrived s later.
@@ -53,6 +53,13 @@ impl<'a> ContentionFree<'a> {
 }
 
 impl Network for ContentionFree<'_> {
+    const NAME: &'static str = "contention_free";
+    const SHARED: bool = false;
+
+    fn keeps_apart(&self, _: usize, _: u32, _: bool) -> bool {
+        true
+    }
+
     fn open(&mut self, count: u32) -> Ports {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
@@ -90,7 +97,7 @@ impl Network for ContentionFree<'_> {
         if message.tell_injected {
             agenda.schedule(injected, NetworkEvent::Injected(message.op));
         }
-        let first_byte = begin + path.latency;
+        let first_byte = begin + path.first_byte(message.amount);
         if message.sole_sender {
             let delivered = self.enter(first_byte, message.to.0, serialization);
             agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
@@ -129,7 +136,7 @@ impl Network for ContentionFree<'_> {
                     agenda.schedule(delivered, NetworkEvent::Delivered(op));
                 }
             }
-            NetworkEvent::Hop(_) | NetworkEvent::LinkFree(_) => {
+            NetworkEvent::Hop { .. } | NetworkEvent::LinkFree(_) => {
                 unreachable!("messages pass no devices here")
             }
         }
@@ -173,6 +180,16 @@ mod tests {
         .unwrap()
     }
 
+    /// 300 ns, 1 GB/s.
+    fn path() -> Path {
+        Path {
+            latency: Span::from_ns(300),
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            switching: crate::topology::Switching::IDEAL,
+            others: crate::units::Slowness::ZERO,
+        }
+    }
+
     /// Runs what is scheduled to its end and returns it in order of time.
     fn drain(network: &mut ContentionFree<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
@@ -189,10 +206,7 @@ mod tests {
     #[test]
     fn one_port_sends_one_at_a_time_and_receives_one_at_a_time() {
         // 1,000 B at 1 GB/s = 1 us = 1,000,000 ps; latency 300 ns.
-        let path = Path {
-            latency: Span::from_ns(300),
-            bandwidth: Bandwidth::new(1e9).unwrap(),
-        };
+        let path = path();
         let topology = topology();
         let mut network = ContentionFree::new(&topology);
         let ports = network.open(3);
@@ -237,10 +251,7 @@ mod tests {
     #[test]
     fn messages_that_come_at_once_enter_by_their_order() {
         // 1,000 and 3,000 B at 1 GB/s from two senders, first bytes both at 300 ns.
-        let path = Path {
-            latency: Span::from_ns(300),
-            bandwidth: Bandwidth::new(1e9).unwrap(),
-        };
+        let path = path();
         for (order, ends) in [
             ([0, 1], [1_300_000, 4_300_000]),
             ([1, 0], [4_300_000, 3_300_000]),

@@ -1,0 +1,213 @@
+//! The way of a message from link to link: in dimension order, innermost first, computed as it goes.
+
+use crate::ids::Npu;
+use crate::network::servers::Place;
+use crate::topology::{Shape, Topology};
+
+/// Sides of an NPU along a dimension. Of a ring or mesh: its link to the next higher and to the next lower
+/// coordinate. Of a switch: its link to the switch and that from it. Where all are wired to all: what it
+/// sends with and what it receives with, whomever to and from.
+pub(super) const UP: usize = 0;
+pub(super) const DOWN: usize = 1;
+
+/// A server on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stop {
+    pub place: Place,
+    /// Whether it is the first of its link; the wires between fully connected NPUs have a server at
+    /// either end.
+    pub first: bool,
+    /// Whether it is the last of its link.
+    pub last: bool,
+}
+
+/// What is left of a way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    at: Npu,
+    to: Npu,
+    dimension: usize,
+    /// The first of the two servers in this dimension has been passed, and `at` is beyond both.
+    halfway: bool,
+}
+
+impl Route {
+    /// All of the way.
+    pub fn new((at, to): (Npu, Npu)) -> Self {
+        Self {
+            at,
+            to,
+            dimension: 0,
+            halfway: false,
+        }
+    }
+
+    /// The next server, `None` after the last.
+    #[inline]
+    pub fn next(&mut self, topology: &Topology) -> Option<Stop> {
+        while let Some(dimension) = topology.dimensions().get(self.dimension) {
+            let (d, shape, size) = (self.dimension, dimension.shape, dimension.size);
+            let from = self.at;
+            let place = |side, npu| Place {
+                dimension: d,
+                side,
+                npu,
+            };
+            if self.halfway {
+                self.halfway = false;
+                self.dimension += 1;
+                return Some(Stop {
+                    place: place(DOWN, from),
+                    first: shape == Shape::Switch,
+                    last: true,
+                });
+            }
+            let x = topology.coordinate(from, d);
+            let y = topology.coordinate(self.to, d);
+            if x != y {
+                let (side, next, last) = match shape {
+                    Shape::Ring | Shape::Mesh => match goes_up(shape, size, x, y) {
+                        true => (UP, if x + 1 == size { 0 } else { x + 1 }, true),
+                        false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, true),
+                    },
+                    Shape::Switch => (UP, y, true),
+                    Shape::FullyConnected => (UP, y, false),
+                };
+                self.halfway = matches!(shape, Shape::Switch | Shape::FullyConnected);
+                self.at = topology.moved(from, d, next);
+                return Some(Stop {
+                    place: place(side, from),
+                    first: true,
+                    last,
+                });
+            }
+            self.dimension += 1;
+        }
+        None
+    }
+
+    /// Whether the way from here to the end crosses dimension `d`.
+    pub fn crosses(&self, topology: &Topology, d: usize) -> bool {
+        topology.coordinate(self.at, d) != topology.coordinate(self.to, d)
+    }
+}
+
+/// Whether a message goes towards higher coordinates: on a ring the shorter way, and upwards where both are
+/// equal.
+#[inline]
+fn goes_up(shape: Shape, size: u32, from: u32, to: u32) -> bool {
+    match shape {
+        Shape::Ring => {
+            let up = if to > from {
+                to - from
+            } else {
+                size - from + to
+            };
+            up <= size - up
+        }
+        _ => to > from,
+    }
+}
+
+/// All servers that `npu` sends and receives with along dimension `d`.
+pub(super) fn sides(topology: &Topology, npu: Npu, d: usize) -> impl Iterator<Item = Place> {
+    let dimension = &topology.dimensions()[d];
+    let (size, x) = (dimension.size, topology.coordinate(npu, d));
+    let place = |side, npu| Place {
+        dimension: d,
+        side,
+        npu,
+    };
+    // The links that lead here belong to the neighbours.
+    let neighbour =
+        |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
+    let others = match dimension.shape {
+        Shape::Ring => [
+            neighbour(UP, Some((x + size - 1) % size)),
+            neighbour(DOWN, Some((x + 1) % size)),
+        ],
+        Shape::Mesh => [
+            neighbour(UP, x.checked_sub(1)),
+            neighbour(DOWN, Some(x + 1).filter(|&c| c < size)),
+        ],
+        Shape::Switch | Shape::FullyConnected => [None; 2],
+    };
+    let own = [UP, DOWN].map(|side| Some(place(side, npu)));
+    own.into_iter().chain(others).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Dimension;
+    use crate::units::{Bandwidth, Span};
+
+    fn topology(shapes: &[(Shape, u32)]) -> Topology {
+        let dimensions = shapes.iter().map(|&(shape, size)| Dimension {
+            name: String::new(),
+            shape,
+            size,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::ZERO,
+        });
+        Topology::new(dimensions.collect()).unwrap()
+    }
+
+    /// The servers between two NPUs: dimension, side, NPU.
+    fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
+        let mut route = Route::new((Npu(a), Npu(b)));
+        let stops = std::iter::from_fn(|| route.next(topology));
+        let place = |stop: Stop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
+        stops.map(place).collect()
+    }
+
+    #[test]
+    fn rings_take_the_shorter_way_and_go_up_where_both_are_equal() {
+        let t = topology(&[(Shape::Ring, 6)]);
+        assert_eq!(route(&t, 4, 1), [(0, UP, 4), (0, UP, 5), (0, UP, 0)]);
+        assert_eq!(route(&t, 1, 4), [(0, UP, 1), (0, UP, 2), (0, UP, 3)]);
+        assert_eq!(route(&t, 1, 5), [(0, DOWN, 1), (0, DOWN, 0)]);
+        let t = topology(&[(Shape::Ring, 2)]);
+        assert_eq!(
+            (route(&t, 0, 1), route(&t, 1, 0)),
+            (vec![(0, UP, 0)], vec![(0, UP, 1)])
+        );
+    }
+
+    #[test]
+    fn meshes_go_straight() {
+        let t = topology(&[(Shape::Mesh, 4)]);
+        assert_eq!(route(&t, 3, 0), [(0, DOWN, 3), (0, DOWN, 2), (0, DOWN, 1)]);
+        assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
+    }
+
+    /// From NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0), by 14 = (2, 0, 1) and 23 = (2, 3, 1).
+    #[test]
+    fn dimensions_are_crossed_from_the_inside() {
+        let t = topology(&[
+            (Shape::Switch, 3),
+            (Shape::Mesh, 4),
+            (Shape::FullyConnected, 2),
+        ]);
+        let way = route(&t, 12, 11);
+        let ring = [(1, UP, 14), (1, UP, 17), (1, UP, 20)];
+        let expected = [
+            &[(0, UP, 12), (0, DOWN, 14)][..],
+            &ring,
+            &[(2, UP, 23), (2, DOWN, 11)],
+        ];
+        assert_eq!(way, expected.concat());
+    }
+
+    #[test]
+    fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
+        let named = |t: &Topology, npu, d| -> Vec<_> {
+            sides(t, Npu(npu), d).map(|p| (p.side, p.npu.0)).collect()
+        };
+        let t = topology(&[(Shape::Ring, 4), (Shape::Mesh, 3), (Shape::Switch, 2)]);
+        assert_eq!(named(&t, 0, 0), [(UP, 0), (DOWN, 0), (UP, 3), (DOWN, 1)]);
+        assert_eq!(named(&t, 0, 1), [(UP, 0), (DOWN, 0), (DOWN, 4)]);
+        assert_eq!(named(&t, 8, 1), [(UP, 8), (DOWN, 8), (UP, 4)]);
+        assert_eq!(named(&t, 12, 2), [(UP, 12), (DOWN, 12)]);
+    }
+}

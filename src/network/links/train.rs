@@ -1,0 +1,169 @@
+//! A message on its way, and the times at which it is where.
+
+use super::{Amount, Message, Npu, Route, Span, Stop, Switching, Time, Topology};
+use crate::network::servers::Place;
+use crate::units::{Bandwidth, Slowness};
+
+/// A message under way: the server that it has yet to pass, and what it does there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Train {
+    amount: Amount,
+    sender: Npu,
+    /// What comes after `stop`.
+    route: Route,
+    stop: Stop,
+    /// When its first segment, and all of it, is at the device before `stop`.
+    head: Time,
+    tail: Time,
+    /// What passes the link of `stop` first (γ), and the rest of it (δ).
+    segment: Span,
+    rest: Span,
+    /// δ of the slowest link from `stop` on.
+    slowest_rest: Span,
+    /// The slowest of the whole way, until a link of it was passed.
+    slowest: Option<Bandwidth>,
+    /// All links up to here but one of the slowest: those of the dimensions before that of `stop`, how many
+    /// of that one, and how long they take to pass a segment.
+    before: Slowness,
+    links: u32,
+    passed: Span,
+}
+
+impl Train {
+    /// A message that its sender hands over `now`.
+    #[inline]
+    pub fn new(now: Time, message: &Message, topology: &Topology) -> Self {
+        let (a, b) = message.ends;
+        let path = message.path.or_else(|| topology.path(a, b));
+        let mut route = Route::new(message.ends);
+        let whole = route;
+        let stop = route.next(topology);
+        let (stop, path) = stop
+            .zip(path)
+            .expect("a message goes from one NPU to another");
+        let mut train = Self {
+            amount: message.amount,
+            sender: a,
+            route,
+            stop,
+            head: now,
+            tail: now,
+            segment: Span::ZERO,
+            rest: Span::ZERO,
+            slowest_rest: Span::ZERO,
+            slowest: Some(path.bandwidth),
+            before: Slowness::ZERO,
+            links: 0,
+            passed: Span::ZERO,
+        };
+        train.enter(&whole, topology);
+        train.look(topology);
+        train
+    }
+
+    /// The server that it has yet to pass.
+    #[inline]
+    pub fn place(&self) -> Place {
+        self.stop.place
+    }
+
+    /// How long it takes to pass it (s).
+    #[inline]
+    pub fn span(&self) -> Span {
+        self.segment + self.rest
+    }
+
+    /// The way behind that.
+    #[inline]
+    pub fn route(&self) -> Route {
+        self.route
+    }
+
+    /// When all of it is where it is.
+    #[inline]
+    pub fn tail(&self) -> Time {
+        self.tail
+    }
+
+    /// Who goes first, of those that are ready at one instant.
+    #[inline]
+    pub fn order(&self) -> u32 {
+        self.sender.0
+    }
+
+    /// It begins to pass the server. Returns when it is ready for the next one, `None` where there is none.
+    #[inline]
+    pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
+        let Stop { place, first, last } = self.stop;
+        let zero = Span::ZERO;
+        // The latency is once for each link, and so is its first segment, wherever its servers are.
+        let latency = match first {
+            true => topology.dimensions()[place.dimension].latency,
+            false => zero,
+        };
+        self.head = begin + if last { self.segment } else { zero } + latency;
+        self.tail = begin + self.span() + latency;
+        let behind = self.route;
+        self.stop = self.route.next(topology)?;
+        if self.stop.place.dimension != place.dimension {
+            self.before = self
+                .before
+                .plus(self.links, topology.dimensions()[place.dimension].bandwidth);
+            self.links = 0;
+            self.enter(&behind, topology);
+        }
+        let slack = match self.stop.first {
+            true => {
+                self.look(topology);
+                self.slowest_rest
+            }
+            // The far end of the link takes in what comes, without waiting for a segment.
+            false => self.slowest_rest + self.segment,
+        };
+        let gathered = Time(self.tail.0.saturating_sub(slack.0));
+        Some(self.head.max(gathered))
+    }
+
+    /// The dimension of `stop` is new; `way` begins with it.
+    #[inline]
+    fn enter(&mut self, way: &Route, topology: &Topology) {
+        let dimensions = topology.dimensions();
+        let rest = topology.switching().rest(self.amount);
+        let own = dimensions[self.stop.place.dimension].bandwidth;
+        let ahead =
+            (self.stop.place.dimension + 1..dimensions.len()).filter(|&d| way.crosses(topology, d));
+        let slower = |slowest: Bandwidth, d: usize| match dimensions[d].bandwidth < slowest {
+            true => dimensions[d].bandwidth,
+            false => slowest,
+        };
+        let slowest = ahead.fold(own, slower);
+        self.rest = own.serialization(rest);
+        self.slowest_rest = if slowest == own {
+            self.rest
+        } else {
+            slowest.serialization(rest)
+        };
+    }
+
+    /// The link of `stop` is new.
+    #[inline]
+    fn look(&mut self, topology: &Topology) {
+        if topology.switching() == Switching::IDEAL {
+            return;
+        }
+        let bandwidth = topology.dimensions()[self.stop.place.dimension].bandwidth;
+        if self.slowest == Some(bandwidth) {
+            self.slowest = None;
+            self.segment = bandwidth.serialization(self.amount) - self.rest;
+            return;
+        }
+        self.links += 1;
+        let segment = topology.switching().segment(self.amount);
+        let passed = self
+            .before
+            .plus(self.links, bandwidth)
+            .serialization(segment);
+        self.segment = passed - self.passed;
+        self.passed = passed;
+    }
+}

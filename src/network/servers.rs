@@ -1,0 +1,119 @@
+//! What messages pass one at a time: ports and links, first come, first served.
+//!
+//! A server is busy until a moment. As messages are told to it in the order in which they come, that is
+//! its whole queue.
+
+use crate::ids::Npu;
+use crate::units::{Span, Time};
+
+/// In place of a claim: there is none.
+const NONE: u32 = u32::MAX;
+
+/// Where a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Along which dimension.
+    pub dimension: usize,
+    /// Which of the two that an NPU has there.
+    pub side: usize,
+    /// Whose.
+    pub npu: Npu,
+}
+
+/// One server.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    /// Until when it is busy with those that have come.
+    free: Time,
+    /// Messages that are under way and have not come yet.
+    coming: u32,
+    claim: u32,
+}
+
+const IDLE: Server = Server {
+    free: Time::ZERO,
+    coming: 0,
+    claim: NONE,
+};
+
+/// All servers of a machine. State is there for those up to the highest NPU that was ever used along a
+/// dimension.
+#[derive(Debug)]
+pub(super) struct Servers {
+    /// By dimension and side, then by NPU.
+    rows: Vec<Vec<Server>>,
+    /// Servers that are claimed.
+    claimed: u32,
+}
+
+impl Servers {
+    /// None is busy.
+    pub fn new(dimensions: usize) -> Self {
+        Self {
+            rows: vec![Vec::new(); 2 * dimensions],
+            claimed: 0,
+        }
+    }
+
+    #[inline]
+    fn at(&mut self, place: Place) -> &mut Server {
+        let row = &mut self.rows[2 * place.dimension + place.side];
+        let index = place.npu.index();
+        if index >= row.len() {
+            row.resize(index + 1, IDLE);
+        }
+        &mut row[index]
+    }
+
+    #[inline]
+    fn get(&self, place: Place) -> Server {
+        let row = &self.rows[2 * place.dimension + place.side];
+        row.get(place.npu.index()).copied().unwrap_or(IDLE)
+    }
+
+    /// A message will come.
+    #[inline]
+    pub fn expect(&mut self, place: Place) {
+        self.at(place).coming += 1;
+    }
+
+    /// A message that was expected comes `now`; see [`Self::serve`].
+    #[inline]
+    pub fn receive(&mut self, now: Time, place: Place, span: Span) -> Time {
+        self.at(place).coming -= 1;
+        self.serve(now, place, span)
+    }
+
+    /// A message comes `now` that keeps the server busy for `span`. Returns when it is its turn.
+    #[inline]
+    pub fn serve(&mut self, now: Time, place: Place, span: Span) -> Time {
+        let server = self.at(place);
+        let begin = now.max(server.free);
+        server.free = begin + span;
+        begin
+    }
+
+    /// Whether it is not busy `now`, nothing is to come, and it is nobody's.
+    pub fn is_idle(&self, now: Time, place: Place) -> bool {
+        let server = self.get(place);
+        server.coming == 0 && server.free <= now && server.claim == NONE
+    }
+
+    /// Notes whose it is, or that it is nobody's.
+    pub fn claim(&mut self, place: Place, claim: Option<u32>) {
+        let server = self.at(place);
+        let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
+        self.claimed -= u32::from(before != NONE);
+        self.claimed += u32::from(claim.is_some());
+    }
+
+    /// Whether any server is claimed.
+    pub fn any_claimed(&self) -> bool {
+        self.claimed > 0
+    }
+
+    /// Whose it is.
+    pub fn claimed(&self, place: Place) -> Option<u32> {
+        Some(self.get(place).claim).filter(|&claim| claim != NONE)
+    }
+}

@@ -1,0 +1,91 @@
+//! When a device between two links passes on what it receives.
+
+use crate::units::{Amount, Bytes};
+use std::fmt;
+
+/// How devices pass messages on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switching {
+    /// As soon as this much of a message is there, or all of it. With a segment of nothing, which is the
+    /// ideal, a device costs no time but the latency of its links.
+    CutThrough {
+        /// The segment.
+        segment: Bytes,
+    },
+    /// When all of a message is there.
+    StoreAndForward,
+}
+
+impl Switching {
+    /// Cut-through that waits for nothing.
+    pub const IDEAL: Self = Self::CutThrough { segment: Bytes(0) };
+
+    /// What must be there of a message of `amount` before it is passed on.
+    #[inline]
+    pub fn segment(self, amount: Amount) -> Amount {
+        match self.cut(amount) {
+            Some((segment, _)) => segment,
+            None => amount,
+        }
+    }
+
+    /// What comes after [`Self::segment`].
+    #[inline]
+    pub fn rest(self, amount: Amount) -> Amount {
+        self.cut(amount)
+            .map_or(Amount::whole(0), |(_, rest)| amount.of(rest))
+    }
+
+    /// The segment, and the bytes of all parts that come after it; `None` where there is no rest.
+    fn cut(self, amount: Amount) -> Option<(Amount, u64)> {
+        let Self::CutThrough { segment } = self else {
+            return None;
+        };
+        let segments = segment.0.checked_mul(amount.parts)?;
+        let rest = amount.bytes.checked_sub(segments)?;
+        (rest > 0).then_some((Amount::whole(segment.0), rest))
+    }
+}
+
+/// `cut-through`, `cut-through by 4096 B`, `store-and-forward`.
+impl fmt::Display for Switching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            &Self::IDEAL => f.pad("cut-through"),
+            Self::CutThrough { segment } => f.pad(&format!("cut-through by {} B", segment.0)),
+            Self::StoreAndForward => f.pad("store-and-forward"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_cut_after_the_first_segment() {
+        let by = |segment| Switching::CutThrough {
+            segment: Bytes(segment),
+        };
+        let cut = |switching: Switching, amount: Amount| {
+            let (segment, rest) = (switching.segment(amount), switching.rest(amount));
+            (segment, (rest.bytes, rest.parts))
+        };
+        let whole = Amount::whole;
+        assert_eq!(cut(Switching::IDEAL, whole(7)), (whole(0), (7, 1)));
+        assert_eq!(cut(by(3), whole(7)), (whole(3), (4, 1)));
+        assert_eq!(cut(by(7), whole(7)), (whole(7), (0, 1)));
+        assert_eq!(cut(by(9), whole(7)), (whole(7), (0, 1)));
+        assert_eq!(
+            cut(Switching::StoreAndForward, whole(7)),
+            (whole(7), (0, 1))
+        );
+        // 7/2 = 3.5 B: 3 B and 0.5 B, which is 1/2.
+        assert_eq!(cut(by(3), whole(7).part(2)), (whole(3), (1, 2)));
+        assert_eq!(
+            cut(by(u64::MAX), whole(7).part(2)),
+            (whole(7).part(2), (0, 1))
+        );
+        assert_eq!(by(4096).to_string(), "cut-through by 4096 B");
+    }
+}

@@ -1,0 +1,116 @@
+//! The network's model as the command line takes it, and where reports and machines name it.
+
+use super::commands::{chakram, code};
+use serde_json::Value;
+
+fn stdout(args: &[&str]) -> String {
+    let output = chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+fn json(args: &[&str]) -> Value {
+    let text = stdout(&[args, &["--format", "json"]].concat());
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+const INCAST: &[&str] = &[
+    "generate",
+    "p2p",
+    "incast",
+    "--size",
+    "1MiB",
+    "--ranks",
+    "8",
+    "--machine",
+    "dgx-h100",
+];
+
+/// Seven NPUs send 1 MiB each to one at 450 GB/s: s = 2,330,168.9 ps, over two links of the switch. Unless
+/// operations do not meet, they enter one after another.
+#[test]
+fn the_flag_chooses_the_model_and_reports_name_it() {
+    let machine = json(&["machine", "show", "dgx-h100"]);
+    let latency = &machine["machine"]["dimensions"][0]["latency_ps"];
+    let latency = 2 * latency.as_u64().unwrap();
+    for (flag, name, entered) in [
+        (None, "contention_free", 1),
+        (Some("contention-free"), "contention_free", 1),
+        (Some("ports"), "ports", 7),
+        (Some("links"), "links", 7),
+    ] {
+        let flag = flag.map_or(Vec::new(), |flag| vec!["--network", flag]);
+        let args = [INCAST, &flag].concat();
+        let report = json(&args);
+        assert_eq!(report["network"], name);
+        let asked = (!flag.is_empty()).then_some(name);
+        assert_eq!(report["options"]["network"].as_str(), asked);
+        assert_eq!(
+            report["makespan_ps"],
+            latency + entered * 2_330_169,
+            "{name}"
+        );
+        let text = stdout(&args);
+        let second = text.lines().nth(1).unwrap();
+        let ending = match entered {
+            1 => "   kernels as recorded".to_owned(),
+            _ => format!("   kernels as recorded, network model {name}"),
+        };
+        assert!(second.ends_with(&ending), "{second}");
+    }
+}
+
+#[test]
+fn several_machines_take_the_same_model_and_say_so() {
+    let job = [
+        "replay",
+        "traces/data-parallel-8",
+        "-m",
+        "dgx-a100",
+        "-m",
+        "dgx-h100",
+    ];
+    let named = |flag: &[&str]| {
+        let text = stdout(&[&job, flag].concat());
+        text.matches("; network model links").count()
+    };
+    assert_eq!((named(&[]), named(&["--network", "links"])), (0, 2));
+    let both = json(&[&job[..], &["--network", "links"]].concat());
+    for machine in both["machines"].as_array().unwrap() {
+        assert_eq!(machine["network"], "links");
+    }
+}
+
+#[test]
+fn a_model_without_a_network_is_refused() {
+    let recorded = ["replay", "traces/ddp-resnet18", "--comm", "recorded"];
+    assert_eq!(json(&recorded)["network"], Value::Null);
+    assert_eq!(code(&[&recorded[..], &["--network", "ports"]].concat()), 2);
+}
+
+#[test]
+fn machines_say_what_is_not_so_by_default() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("my.toml");
+    let path = path.to_str().unwrap();
+    let plain = stdout(&["machine", "show", "dgx-h100"]);
+    let said = |table: &str| {
+        std::fs::write(path, format!("{plain}\n{table}")).unwrap();
+        let line = stdout(&["machine", "check", path]);
+        let network = json(&["machine", "show", path])["machine"]["network"].clone();
+        let end = line.trim_end().rsplit_once(" GB/s").unwrap().1.to_owned();
+        (end, network)
+    };
+    let network = |model: &str, segment: Option<u64>| serde_json::json!({"model": model, "segment_bytes": segment});
+    assert_eq!(
+        said(""),
+        (String::new(), network("contention_free", Some(0)))
+    );
+    let table = "[network]\nmodel = \"links\"\nsegment = \"4 KiB\"\n";
+    let expected = ", network links, cut-through by 4096 B".to_owned();
+    assert_eq!(said(table), (expected, network("links", Some(4096))));
+    let table = "[network]\nswitching = \"store_and_forward\"\n";
+    let expected = ", store-and-forward".to_owned();
+    assert_eq!(said(table), (expected, network("contention_free", None)));
+}

@@ -1,0 +1,80 @@
+//! Messages that are handed over at given times, each on a lane of its own.
+
+use super::lines::{Line, kernel, receive, send};
+use super::rig::{Dim, job, over, replay_with};
+use chakram::machine::Machine;
+use chakram::network::Model;
+use chakram::topology::Shape;
+use proptest::prelude::*;
+
+/// A message.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// When it is handed over, in nanoseconds.
+    pub ns: u64,
+    pub from: u32,
+    pub to: u32,
+    pub bytes: u64,
+}
+
+pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
+    Flow {
+        ns,
+        from,
+        to,
+        bytes,
+    }
+}
+
+/// When each of `flows` has left and arrived, in picoseconds, when a machine replays them.
+pub fn ends(machine: &Machine, model: Model, flows: &[Flow]) -> Vec<[u64; 2]> {
+    let npus = machine.topology().npus();
+    let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
+    let ids: Vec<_> = (0..)
+        .zip(flows)
+        .map(|(tag, flow)| {
+            let mut add = |rank: u32, line: Line| {
+                let lines = &mut ranks[rank as usize];
+                lines.push(line.tag(tag).on(i64::from(tag)));
+                (rank, lines.len() as u32)
+            };
+            let sent = add(flow.from, send(flow.to, flow.bytes).delayed(flow.ns));
+            [sent, add(flow.to, receive(flow.from, flow.bytes))]
+        })
+        .collect();
+    let replay = replay_with(&job(&ranks, &[]), machine, &over(model));
+    let end = |(rank, id)| replay.end(rank, id);
+    ids.into_iter().map(|both| both.map(end)).collect()
+}
+
+/// When each of `flows` has arrived.
+pub fn arrivals(machine: &Machine, model: Model, flows: &[Flow]) -> Vec<u64> {
+    let ends = ends(machine, model, flows).into_iter();
+    ends.map(|[_, arrived]| arrived).collect()
+}
+
+/// Any shape.
+pub fn shape() -> impl Strategy<Value = Shape> {
+    prop::sample::select(Shape::ALL.map(|(shape, _)| shape).to_vec())
+}
+
+/// A dimension of any shape, size and speed.
+pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
+    let algorithm = chakram::collective::Algorithm::Ring;
+    (shape(), 2..=most, 1..50_u64, 1..900_u64).prop_map(
+        move |(shape, size, ps_per_byte, link_ns)| Dim {
+            shape,
+            size,
+            ps_per_byte,
+            link_ns,
+            algorithm,
+        },
+    )
+}
+
+/// From 1 B to 4 MB, small as likely as large.
+pub fn bytes() -> impl Strategy<Value = u64> {
+    (0..23_u32)
+        .prop_flat_map(|bits| 1_u64 << bits..=1 << (bits + 1))
+        .prop_map(|b| b.min(4_000_000))
+}

@@ -1,0 +1,373 @@
+//! Links that all operations share: by hand, against packets, and where nothing meets.
+
+use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
+use super::lines::{call, kernel, receive, send};
+use super::rig::{Dim, cases, dim, job, machine, over, replay_with, switched};
+use super::trains;
+use chakram::collective::Algorithm::{self, Direct, Ring};
+use chakram::network::Model::{ContentionFree, Links, Ports};
+use chakram::topology::{Shape, Switching};
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Bytes;
+use proptest::prelude::*;
+
+fn by(segment: Option<u64>) -> Switching {
+    match segment {
+        Some(segment) => Switching::CutThrough {
+            segment: Bytes(segment),
+        },
+        None => Switching::StoreAndForward,
+    }
+}
+
+/// 20 ps per byte, 500 ns per link; 10,000 B take 200 ns.
+fn one(shape: Shape, size: u32) -> Dim {
+    dim(shape, size, Ring)
+}
+
+/// 0 → 2 is at 1 at 500 ns. What 1 sends at 0 is gone then; what it sends at 400 has the link until 600, and
+/// what it sends at 550 finds it taken until 700.
+#[test]
+fn who_passes_through_and_who_sends_take_turns() {
+    for shape in [Shape::Ring, Shape::Mesh] {
+        let machine = machine(&[one(shape, 6)]);
+        let found = |ns| {
+            let flows = [flow(0, 0, 2, 10_000), flow(ns, 1, 2, 10_000)];
+            arrivals(&machine, Links, &flows)
+        };
+        assert_eq!(found(0), [1_200_000, 700_000]);
+        assert_eq!(found(400), [1_300_000, 1_100_000]);
+        assert_eq!(found(550), [1_200_000, 1_400_000]);
+        // Ports: both enter at 2, one from 1,000 ns on, the other 500 ns after it begins to leave.
+        let flows = [flow(0, 0, 2, 10_000), flow(550, 1, 2, 10_000)];
+        assert_eq!(arrivals(&machine, Ports, &flows), [1_200_000, 1_400_000]);
+        assert_eq!(
+            arrivals(&machine, ContentionFree, &flows),
+            [1_200_000, 1_250_000]
+        );
+    }
+}
+
+/// A send has left when it is through its first link, wherever else it waits.
+#[test]
+fn a_send_is_over_when_its_first_link_is_free_of_it() {
+    let machine = machine(&[one(Shape::Ring, 6)]);
+    let flows = [
+        flow(0, 1, 2, 50_000),
+        flow(0, 0, 2, 10_000),
+        flow(0, 0, 5, 10_000),
+    ];
+    // 1 → 2 takes its link for 1,000 ns; 0's train waits there since 500. Downwards is another link.
+    let expected = [
+        [1_000_000, 1_500_000],
+        [200_000, 1_700_000],
+        [200_000, 700_000],
+    ];
+    assert_eq!(ends(&machine, Links, &flows), expected);
+}
+
+/// Members of a broadcast over one switch, and a message from the root to one that is none.
+///
+/// 80,000 B take 1,600 ns, 10,000 B 200 ns, two links of latency 1,000 ns. The root's second message is handed
+/// over when the first has left, so what another operation sends in the meantime goes before it.
+#[test]
+fn a_message_and_a_collective_meet() {
+    let dims = [dim(Shape::Switch, 4, Direct)];
+    for (model, sent_ns, all, one) in [
+        // First the message, then 2 x 1,600 ns.
+        (Links, 0, 4_400_000, 1_200_000),
+        (Ports, 0, 4_400_000, 1_200_000),
+        // Between the two.
+        (Links, 100, 4_400_000, 2_800_000),
+        (Ports, 100, 4_400_000, 2_800_000),
+        // They do not meet.
+        (ContentionFree, 100, 4_200_000, 1_300_000),
+    ] {
+        let broadcast = call(K::Broadcast, 80_000).group("three").on(0);
+        let mut ranks = vec![vec![broadcast]; 3];
+        ranks[0].push(send(3, 10_000).delayed(sent_ns).on(1));
+        ranks.push(vec![receive(0, 10_000)]);
+        let workload = job(&ranks, &[("three", &[0, 1, 2])]);
+        let replay = replay_with(&workload, &machine(&dims), &over(model));
+        assert_eq!((replay.ps(), replay.end(3, 1)), (all, one), "{model}");
+    }
+}
+
+/// Two rings of 3 with one member in common: that one has one link up.
+#[test]
+fn two_collectives_meet_on_a_member_s_link() {
+    // Ring all-gather of 3 x 40,000 B: 2 rounds of 800 + 1,000 ns.
+    let shared = |kernel_ns| {
+        let gather = |name| call(K::AllGather, 40_000).group(name);
+        let first = vec![gather("a").on(0)];
+        let second = vec![kernel(kernel_ns).on(2), gather("b").after(&[1]).on(1)];
+        let both = vec![
+            gather("a").on(0),
+            kernel(kernel_ns).on(2),
+            gather("b").after(&[2]).on(1),
+        ];
+        let ranks = [first.clone(), first, both, second.clone(), second];
+        let workload = job(&ranks, &[("a", &[0, 1, 2]), ("b", &[2, 3, 4])]);
+        let replay = replay_with(&workload, &machine(&[one(Shape::Switch, 5)]), &over(Links));
+        [replay.end(0, 1), replay.end(4, 2)]
+    };
+    assert_eq!(shared(5000), [3_600_000, 8_600_000]);
+    // 400 ns later: 2's link up is taken until 800, so its message is at 3 at 2,600 instead of 2,200. 3 passes
+    // it on, and it is at 4 at 4,400 instead of 4,000.
+    assert_eq!(shared(400), [3_600_000, 4_400_000]);
+}
+
+/// Whatever else goes on elsewhere, and whatever numbers messages have because of it.
+#[test]
+fn traffic_elsewhere_changes_nothing() {
+    let machine = machine(&[one(Shape::Switch, 8)]);
+    // Both come to 0 at once, or to its link down, 500 ns later; 1 is the first.
+    let two = [flow(10_000, 2, 0, 20_000), flow(10_000, 1, 0, 10_000)];
+    let expected = [11_600_000, 11_200_000];
+    assert_eq!(arrivals(&machine, Links, &two), expected);
+    // These are over before, one or the other last; then their numbers are used again.
+    for elsewhere in [[10, 10], [10, 1000], [1000, 10]] {
+        let [one, other] = elsewhere;
+        let flows = [flow(0, 4, 5, one), flow(0, 6, 7, other), two[0], two[1]];
+        for model in [Links, Ports] {
+            let all = arrivals(&machine, model, &flows);
+            assert_eq!(all[2..], expected, "{model}");
+        }
+    }
+}
+
+/// Algorithms that keep a line's members apart take as long as without contention.
+#[test]
+fn collectives_whose_members_keep_apart_take_as_long() {
+    let rings = [
+        Shape::Ring,
+        Shape::Mesh,
+        Shape::Switch,
+        Shape::FullyConnected,
+    ]
+    .map(|s| (s, Ring));
+    let direct = [(Shape::Switch, Direct), (Shape::FullyConnected, Direct)];
+    for (shape, algorithm) in rings.into_iter().chain(direct) {
+        let dims = [dim(shape, 5, algorithm), dim(Shape::Ring, 3, Ring)];
+        for kind in [K::AllReduce, K::AllToAll, K::AllGather, K::Barrier] {
+            let ranks = vec![vec![call(kind, 75_000)]; 15];
+            for switching in [Switching::IDEAL, by(Some(1000)), by(None)] {
+                let machine = switched(&dims, switching);
+                let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
+                let free = ps(ContentionFree);
+                assert_eq!(
+                    [ps(Ports), ps(Links)],
+                    [free; 2],
+                    "{shape} {algorithm} {kind}"
+                );
+            }
+        }
+    }
+}
+
+/// Direct on a ring of 4: what goes two places up shares a link with what its neighbour sends.
+///
+/// All-to-all of 4 x 10,000 B, 200 ns each: to +1, then +2, then +3, which is one down. What goes to +2 leaves
+/// from 200 to 400 ns and is at the neighbour at 700, where nothing goes up any more; it arrives from 1,200 to
+/// 1,400. What goes down is there at 1,100.
+#[test]
+fn direct_on_a_ring_meets_where_routes_do() {
+    let machine = machine(&[dim(Shape::Ring, 4, Direct)]);
+    let ranks = vec![vec![call(K::AllToAll, 40_000)]; 4];
+    let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
+    assert_eq!(ps(Links), 1_400_000);
+    // With 50,000 B each of 1,000 ns: +2 leaves from 1,000 to 2,000, is at the neighbour at 1,500, when that
+    // sends its own +2 until 2,000, so it goes on until 3,000 and is there at 3,500.
+    let ranks = vec![vec![call(K::AllToAll, 200_000)]; 4];
+    let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
+    assert_eq!(ps(Links), 3_500_000);
+}
+
+fn segment() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![Just(Some(0)), (1..100_000_u64).prop_map(Some), Just(None)]
+}
+
+/// A stack of up to three dimensions, at most 64 NPUs.
+fn stack() -> impl Strategy<Value = Vec<Dim>> {
+    prop::collection::vec(any_dim(4), 1..=3)
+}
+
+fn npus(dims: &[Dim]) -> u32 {
+    dims.iter().map(|dim| dim.size).product()
+}
+
+/// The NPU to which `npu` sends in a permutation along dimension `d` that no two messages' links share.
+fn partner(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
+    let stride: u32 = dims[..d].iter().map(|dim| dim.size).product();
+    let (n, x) = (dims[d].size, npu / stride % dims[d].size);
+    let to = match dims[d].shape {
+        // All up, or all down.
+        Shape::Ring => [x + 1, x + n - 1][by as usize % 2] % n,
+        // Two neighbours exchange.
+        Shape::Mesh => Some((x + by % 2) ^ 1)
+            .and_then(|y| y.checked_sub(by % 2))
+            .filter(|&y| y < n)?,
+        Shape::Switch | Shape::FullyConnected => (x + 1 + by % (n - 1)) % n,
+    };
+    Some(npu - x * stride + to * stride)
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    /// One message on a machine of its own takes as long under all models, to the picosecond.
+    #[test]
+    fn alone_all_models_agree(
+        dims in stack(), segment in segment(), bytes in bytes(), ends in any::<(u32, u32)>(),
+    ) {
+        let n = npus(&dims);
+        let (from, apart) = (ends.0 % n, 1 + ends.1 % (n - 1));
+        let flows = [flow(0, from, (from + apart) % n, bytes)];
+        let machine = switched(&dims, by(segment));
+        let found = [ContentionFree, Ports, Links].map(|model| arrivals(&machine, model, &flows));
+        prop_assert_eq!(&found[0], &found[1]);
+        prop_assert_eq!(&found[0], &found[2]);
+    }
+
+    /// So do messages that do not meet, and each has left as early.
+    #[test]
+    fn permutations_that_do_not_meet_agree(
+        dims in stack(), segment in segment(), pick in any::<(usize, u32)>(),
+        sizes in prop::collection::vec(bytes(), 64),
+    ) {
+        let d = pick.0 % dims.len();
+        let pairs = (0..npus(&dims)).filter_map(|npu| Some((npu, partner(&dims, d, pick.1, npu)?)));
+        let flows: Vec<_> = pairs.zip(&sizes).map(|((from, to), &b)| flow(0, from, to, b)).collect();
+        let machine = switched(&dims, by(segment));
+        let found = [ContentionFree, Ports, Links].map(|model| ends(&machine, model, &flows));
+        prop_assert_eq!(&found[0], &found[1]);
+        prop_assert_eq!(&found[0], &found[2]);
+    }
+}
+
+/// How messages are laid over a machine.
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    /// Each NPU sends to another and receives from one.
+    Permutation,
+    /// Most go to one.
+    Incast,
+    /// Anything.
+    Any,
+}
+
+#[derive(Clone, Debug)]
+struct Traffic {
+    dims: Vec<Dim>,
+    segment: Option<u64>,
+    flows: Vec<Flow>,
+}
+
+/// Traffic over these shapes.
+fn traffic(shapes: &'static [&'static [Shape]]) -> impl Strategy<Value = Traffic> {
+    let pattern = prop::sample::select(vec![Pattern::Permutation, Pattern::Incast, Pattern::Any]);
+    let drawn = prop::collection::vec((0..3000_u64, any::<u32>(), any::<u32>(), bytes()), 1..40);
+    let dims = prop::collection::vec(any_dim(5), 3);
+    let segment = prop_oneof![4 => (4096..100_000_u64).prop_map(Some), 1 => Just(None)];
+    (
+        prop::sample::select(shapes),
+        dims,
+        segment,
+        pattern,
+        drawn,
+        any::<bool>(),
+    )
+        .prop_map(|(shapes, dims, segment, pattern, drawn, together)| {
+            let mut dims = dims[..shapes.len()].to_vec();
+            for (dim, &shape) in dims.iter_mut().zip(shapes) {
+                dim.shape = shape;
+            }
+            // Where a dimension between two slower ones is crossed, trains are not gathered.
+            if let [a, b, c] = &mut dims[..] {
+                b.ps_per_byte = b.ps_per_byte.max(a.ps_per_byte.min(c.ps_per_byte));
+            }
+            let n = npus(&dims);
+            let faster_after = dims.windows(2).any(|w| w[1].ps_per_byte < w[0].ps_per_byte);
+            let shift = 1 + drawn[0].1 % (n - 1);
+            let flows = (0..n).zip(drawn).filter_map(|(i, (ns, a, b, bytes))| {
+                let (from, to) = match pattern {
+                    Pattern::Permutation => (i, (i + shift) % n),
+                    Pattern::Incast => (a % n, if b % 4 > 0 { 0 } else { b % n }),
+                    Pattern::Any => (a % n, b % n),
+                };
+                // What a train is gathered for are whole segments.
+                let bytes = match segment {
+                    Some(s) if faster_after && bytes > s => bytes / s * s,
+                    _ => bytes,
+                };
+                let ns = if together { 0 } else { ns };
+                (from != to).then_some(flow(ns, from, to, bytes))
+            });
+            Traffic {
+                flows: flows.collect(),
+                dims,
+                segment,
+            }
+        })
+}
+
+const SHAPES: &[&[Shape]] = &[
+    &[Shape::Ring, Shape::Ring],
+    &[Shape::Ring, Shape::Ring],
+    &[Shape::Mesh, Shape::Mesh],
+    &[Shape::FullyConnected, Shape::Switch],
+    &[Shape::Ring, Shape::FullyConnected, Shape::Switch],
+];
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    /// Packets one by one come when trains do.
+    ///
+    /// A train keeps its segments without gaps: it is ready at max(head, tail - (s - γ)). Of its N packets of γ each,
+    /// the last is there at the tail and may be that late because N - 1 = (s - γ)/γ go before it, and the
+    /// first is the head, so packets are ready at the same moment, and all that follows is the same. If the
+    /// last packet is shorter, both say the same as long as links are not faster than those before: then the
+    /// head decides. So here messages are of whole segments where one is, and the bound is nothing.
+    #[test]
+    fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {
+        let Traffic { dims, segment, flows } = &traffic;
+        let machine = switched(dims, by(*segment));
+        let expected = trains::arrivals(dims, *segment, flows);
+        prop_assert_eq!(arrivals(&machine, Links, flows), expected);
+    }
+
+    /// Any size, alone: for the short last packet a train may wait as long as for a whole one, once on each
+    /// link that is faster than one before.
+    #[test]
+    fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic(SHAPES), odd in bytes()) {
+        let Traffic { dims, segment, .. } = &traffic;
+        let machine = switched(dims, by(*segment));
+        let flows = [flow(0, 0, npus(dims) - 1, odd)];
+        let trains = arrivals(&machine, Links, &flows)[0];
+        let packets = trains::arrivals(dims, *segment, &flows)[0];
+        let segment = segment.map_or(odd, |segment| segment.min(odd));
+        let most = trains::packet_times(dims, 0, npus(dims) - 1, segment);
+        prop_assert!((packets..=packets + most).contains(&trains), "{trains} for {packets}, {most}");
+    }
+}
+
+/// Every collective runs to its end over any stack, message by message.
+#[test]
+fn every_algorithm_ends_on_every_shape() {
+    for (shape, _) in Shape::ALL {
+        for (algorithm, _) in Algorithm::ALL {
+            let dims = [dim(shape, 4, algorithm), dim(Shape::Mesh, 3, algorithm)];
+            for (kind, ..) in K::ALL {
+                let ranks = vec![vec![call(kind, 60_000)]; 12];
+                for model in [Ports, Links] {
+                    let replay = replay_with(&job(&ranks, &[]), &machine(&dims), &over(model));
+                    assert_eq!(
+                        replay.outcome.stepwise, 1,
+                        "{shape} {algorithm} {kind} {model}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Ports that all operations share, and which model a replay takes.
+
+use super::flows::{arrivals, ends, flow};
+use super::lines::{kernel, receive, send};
+use super::rig::{cases, dim, job, machine, over, replay_with, stepwise};
+use chakram::collective::Algorithm::Ring;
+use chakram::engine::Options;
+use chakram::machine::Machine;
+use chakram::network::Model::{self, ContentionFree, Links, Ports};
+use chakram::topology::Shape;
+use proptest::prelude::*;
+
+/// 10,000 B take 200 ns; a switch has 1,000 ns of latency.
+#[test]
+fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
+    let machine = machine(&[dim(Shape::Switch, 4, Ring)]);
+    let incast = [3, 1, 2].map(|from| flow(0, from, 0, 10_000));
+    assert_eq!(
+        arrivals(&machine, Ports, &incast),
+        [1_600_000, 1_200_000, 1_400_000]
+    );
+    assert_eq!(arrivals(&machine, ContentionFree, &incast), [1_200_000; 3]);
+    let out = [3, 1, 2].map(|to| flow(0, 0, to, 10_000));
+    let expected = [
+        [200_000, 1_200_000],
+        [400_000, 1_400_000],
+        [600_000, 1_600_000],
+    ];
+    assert_eq!(ends(&machine, Ports, &out), expected);
+    // Both ways at once do not meet.
+    let both = [flow(0, 0, 1, 10_000), flow(0, 1, 0, 10_000)];
+    assert_eq!(arrivals(&machine, Ports, &both), [1_200_000; 2]);
+}
+
+/// What passes an NPU does not pass its ports: that is what links are for.
+#[test]
+fn ports_see_ends_only() {
+    let machine = machine(&[dim(Shape::Ring, 6, Ring)]);
+    let flows = [
+        flow(0, 0, 3, 10_000),
+        flow(0, 1, 2, 10_000),
+        flow(1, 2, 4, 10_000),
+    ];
+    let apart = arrivals(&machine, ContentionFree, &flows);
+    assert_eq!(arrivals(&machine, Ports, &flows), apart);
+}
+
+/// Inside 20 ps/B, outside 80: 10,000 B leave 0 in 200 ns, into either dimension's own port, and enter in 800.
+#[test]
+fn each_dimension_has_its_port_and_its_rate() {
+    let mut outer = dim(Shape::Switch, 2, Ring);
+    outer.ps_per_byte = 80;
+    let machine = machine(&[dim(Shape::Ring, 4, Ring), outer]);
+    // 0 → 5 leaves by the inner port and enters by the outer, 1 + 2 links away; 0 → 4 by the outer.
+    let flows = [
+        flow(0, 0, 5, 10_000),
+        flow(0, 0, 4, 10_000),
+        flow(0, 1, 5, 10_000),
+    ];
+    let found = ends(&machine, Ports, &flows);
+    // 1's is at 5 at 1,000 and enters until 1,800; 0's is there at 1,500 and enters until 2,600.
+    let expected = [
+        [200_000, 2_600_000],
+        [800_000, 1_800_000],
+        [800_000, 1_800_000],
+    ];
+    assert_eq!(found, expected);
+}
+
+/// The machine's file chooses, and the options before it.
+#[test]
+fn the_file_chooses_a_model_and_options_override_it() {
+    let file = super::doubling::MACHINE;
+    let incast = [
+        vec![receive(1, 20_000), receive(2, 20_000)],
+        vec![send(0, 20_000)],
+        vec![send(0, 20_000)],
+    ];
+    let ps = |network: &str, options: &Options| {
+        let machine = Machine::parse(&format!("{file}{network}"), "m.toml").unwrap();
+        replay_with(&job(&incast, &[]), &machine, options).ps()
+    };
+    // The ring inside: 400 + 200 ns. The switch outside: 3,000 + 800 ns, from 2. They do not meet.
+    assert_eq!(ps("", &stepwise()), 3_800_000);
+    let stored = "[network]\nswitching = \"store_and_forward\"\n";
+    // A switch stores 800 ns.
+    assert_eq!(ps(stored, &stepwise()), 4_600_000);
+    let by = "[network]\nmodel = \"links\"\nsegment = \"1 kB\"\n";
+    // 1,000 B are 40 ns, 2,000 B 80 ns.
+    assert_eq!(ps(by, &stepwise()), 3_840_000);
+    assert_eq!(ps(&by.replace("1 kB", "2 kB"), &over(Ports)), 3_880_000);
+    let machine = |model: &str| {
+        let text =
+            format!("{file}[network]\nmodel = \"{model}\"\n").replacen("size = 2", "size = 4", 1);
+        Machine::parse(&text, "m.toml").unwrap()
+    };
+    // 1 and 3 to 0, over links of their own, into one port; 200 ns each.
+    let ranks = [
+        vec![receive(1, 20_000), receive(3, 20_000)],
+        vec![send(0, 20_000)],
+        vec![send(3, 0)],
+        vec![send(0, 20_000), receive(2, 0)],
+    ];
+    let ps = |model: &str, network: Option<Model>| {
+        let options = Options {
+            network,
+            ..Options::default()
+        };
+        replay_with(&job(&ranks, &[]), &machine(model), &options).ps()
+    };
+    for (own, other, expected) in [
+        ("contention_free", None, 600_000),
+        ("ports", None, 800_000),
+        ("links", None, 600_000),
+        ("ports", Some(Links), 600_000),
+        ("links", Some(Ports), 800_000),
+        ("ports", Some(ContentionFree), 600_000),
+    ] {
+        assert_eq!(ps(own, other), expected, "{own} {other:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// A port works without pause while anything waits for it: if all messages of an incast are there before
+    /// the first has entered, the last has when all bytes are through.
+    #[test]
+    fn a_port_is_never_idle_while_something_waits(sizes in prop::collection::vec(60_000..1_000_000_u64, 2..12)) {
+        let machine = machine(&[dim(Shape::Switch, 12, Ring)]);
+        let flows: Vec<_> = (1..).zip(&sizes).map(|(from, &bytes)| flow(0, from, 0, bytes)).collect();
+        let mut found = arrivals(&machine, Ports, &flows);
+        // By the number of the sender, each from the end of the one before.
+        let mut end = 1_000_000;
+        for (found, bytes) in found.iter().zip(&sizes) {
+            end += bytes * 20;
+            prop_assert_eq!(*found, end);
+        }
+        // Links say the same of a switch.
+        found.sort_unstable();
+        let mut links = arrivals(&machine, Links, &flows);
+        links.sort_unstable();
+        prop_assert_eq!(found, links);
+    }
+}
+
+/// Rank 0 sends nothing and then 5,000 B to rank 2, at once: the first is there after 1,000 ns, and the second takes
+/// 100 ns more. Both come to rank 2's port at one instant, and enter in the order in which they left, whatever
+/// ranks 1 and 3 did before.
+#[test]
+fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
+    let switch = machine(&[dim(Shape::Switch, 4, Ring)]);
+    for network in [Ports, Links] {
+        for others in 0..4 {
+            let begins = kernel(10_000);
+            let to = |tag, bytes| send(2, bytes).tag(tag).after(&[1]).on(tag.into());
+            let from = |tag, bytes| receive(0, bytes).tag(tag);
+            let other = |tag: i32| send(3, 100).tag(tag).on(tag.into());
+            let ranks = [
+                vec![begins, to(1, 0), to(2, 5000)],
+                (0..others).map(other).collect(),
+                vec![from(1, 0), from(2, 5000)],
+                (0..others).map(|tag| receive(1, 100).tag(tag)).collect(),
+            ];
+            let replay = replay_with(&job(&ranks, &[]), &switch, &over(network));
+            let ends = [replay.end(2, 1), replay.end(2, 2)];
+            assert_eq!(ends, [11_000_000, 11_100_000], "{network} {others}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Packets over links, plainly: every packet has its times on every server of its way.
+//!
+//! A server has a queue of trains in the order in which they become ready, and serves a train's packets one
+//! after another. A packet is passed on when all of it is there; only the far end of a wire between two fully
+//! connected NPUs takes a packet in while it comes. A train is ready for a server when none of its packets
+//! will have to be waited for: at the last of the moments at which packet p is there, less the time that the
+//! server takes for those before p.
+
+use super::flows::Flow;
+use super::rig::Dim;
+use chakram::topology::Shape;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// A server on a way.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    /// Dimension, NPU and which of its servers there.
+    name: (usize, u32, &'static str),
+    ps_per_byte: u64,
+    /// From here to the next device.
+    latency: u64,
+    /// It takes packets in while they come.
+    far_end: bool,
+}
+
+/// All servers between two NPUs.
+fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
+    let mut way = Vec::new();
+    let (mut at, mut stride) = (from, 1);
+    for (d, dim) in dims.iter().enumerate() {
+        let n = dim.size;
+        let place = |npu: u32| npu / stride % n;
+        let mut go = |at: u32, which, latency, far_end| {
+            way.push(Server {
+                name: (d, at, which),
+                ps_per_byte: dim.ps_per_byte,
+                latency,
+                far_end,
+            });
+        };
+        let latency = dim.link_ns * 1000;
+        let there = at - place(at) * stride + place(to) * stride;
+        if at != there {
+            match dim.shape {
+                Shape::Switch => {
+                    go(at, "to the switch", latency, false);
+                    go(there, "from the switch", latency, false);
+                }
+                Shape::FullyConnected => {
+                    go(at, "out", latency, false);
+                    go(there, "in", 0, true);
+                }
+                Shape::Ring | Shape::Mesh => {
+                    let ahead = (place(to) + n - place(at)) % n;
+                    let forward = match dim.shape {
+                        Shape::Ring => ahead * 2 <= n,
+                        _ => place(to) > place(at),
+                    };
+                    while at != there {
+                        go(at, if forward { "forward" } else { "back" }, latency, false);
+                        let next = if forward {
+                            place(at) + 1
+                        } else {
+                            place(at) + n - 1
+                        } % n;
+                        at = at - place(at) * stride + next * stride;
+                    }
+                }
+            }
+        }
+        (at, stride) = (there, stride * n);
+    }
+    way
+}
+
+/// How many servers are between two NPUs, and how long all of them together take for a packet.
+pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
+    let way = route(dims, from, to).into_iter();
+    way.map(|server| server.ps_per_byte * bytes).sum()
+}
+
+/// When each of `flows` has arrived, in picoseconds; packets of at most `segment` bytes, or whole messages.
+pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> {
+    let ways: Vec<_> = flows.iter().map(|f| route(dims, f.from, f.to)).collect();
+    let packets: Vec<Vec<u64>> = flows
+        .iter()
+        .map(|flow| {
+            let size = segment.unwrap_or(flow.bytes).min(flow.bytes);
+            let full = flow.bytes / size;
+            let mut packets = vec![size; full as usize];
+            packets.extend(Some(flow.bytes % size).filter(|&rest| rest > 0));
+            packets
+        })
+        .collect();
+    let mut free: BTreeMap<(usize, u32, &str), u64> = BTreeMap::new();
+    let mut arrived = vec![0; flows.len()];
+    // Trains by when they are ready; those on their way before those that are handed over, then by sender.
+    let mut ready: BinaryHeap<_> = flows
+        .iter()
+        .enumerate()
+        .map(|(i, flow)| Reverse((flow.ns * 1000, true, flow.from, i, 0)))
+        .collect();
+    while let Some(Reverse((now, _, from, i, k))) = ready.pop() {
+        let server = ways[i][k];
+        let until = free.entry(server.name).or_default();
+        let mut clock = now.max(*until);
+        // When each packet is where it goes next, which may want only the beginning of it.
+        let next = ways[i].get(k + 1);
+        let mut there = Vec::with_capacity(packets[i].len());
+        for bytes in &packets[i] {
+            let begin = clock;
+            clock += bytes * server.ps_per_byte;
+            let passed_on = if next.is_some_and(|n| n.far_end) {
+                begin
+            } else {
+                clock
+            };
+            there.push(passed_on + server.latency);
+        }
+        *until = clock;
+        let Some(next) = next else {
+            arrived[i] = clock + server.latency;
+            continue;
+        };
+        let mut before = 0;
+        let mut when = 0;
+        for (at, bytes) in there.iter().zip(&packets[i]) {
+            when = when.max(at.saturating_sub(before));
+            before += bytes * next.ps_per_byte;
+        }
+        ready.push(Reverse((when, false, from, i, k + 1)));
+    }
+    arrived
+}
