@@ -1,8 +1,9 @@
 //! Closed forms: what a stage takes when all members start together on paths that are all alike.
 //!
 //! Proved only for primitives without a root, where the members' programs are the same up to
-//! rotation, so that all finish together. The tables in the modules of the algorithms derive them;
-//! tests hold them against the event loop.
+//! rotation or exchange of indices, so that all finish together. The tables in the modules of the
+//! algorithms derive them; tests hold them against the event loop. In trees members end one after
+//! another, so they have none.
 
 use super::{Algorithm, Primitive, Stage};
 use crate::topology::Path;
@@ -10,13 +11,26 @@ use crate::units::Span;
 
 /// How long `stage` takes among `n` members that start together, if that is proved.
 pub fn closed_form(algorithm: Algorithm, stage: &Stage, n: u32, path: &Path) -> Option<Span> {
-    let s = path.bandwidth.serialization(stage.buffer.part(n));
-    let alpha = path.latency;
-    let n = u64::from(n);
+    use Primitive as P;
+    if stage.primitive.has_root() || !algorithm.carries(stage.primitive, n) {
+        return None;
+    }
+    let message = stage.buffer.part(n);
+    let s = path.bandwidth.serialization(message);
+    let alpha = path.first_byte(message);
+    let others = u64::from(n - 1);
     match (algorithm, stage.primitive) {
-        (_, primitive) if primitive.has_root() => None,
-        (Algorithm::Ring, Primitive::AllToAll) => Some((alpha + s).times(n * (n - 1) / 2)),
-        (Algorithm::Ring, _) => Some((alpha + s).times(n - 1)),
-        (Algorithm::Direct, _) => Some(alpha + s.times(n - 1)),
+        (Algorithm::Ring, P::AllToAll) => Some((alpha + s).times(u64::from(n) * others / 2)),
+        (Algorithm::Ring | Algorithm::Pairwise, _) => Some((alpha + s).times(others)),
+        (Algorithm::Direct, _) => Some(alpha + s.times(others)),
+        (Algorithm::RecursiveDoubling, P::AllReduce) => {
+            Some(path.time(stage.buffer).times(u64::from(n.ilog2())))
+        }
+        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, _) => {
+            let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
+            let spans = halves.map(|half| path.time(half));
+            Some(spans.fold(Span::ZERO, |sum, span| sum + span))
+        }
+        (Algorithm::DoubleBinaryTree | Algorithm::Tree, _) => None,
     }
 }

@@ -51,5 +51,6 @@ pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
                 0
             }
         }
+        Primitive::AllReduce => 0,
     }
 }

@@ -60,6 +60,7 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
             0 => return send(stage, seat, i, n - 1, None),
             hops => (n - 1 - hops, 1),
         },
+        Primitive::AllReduce => return None,
     };
     send(stage, seat, i, count, Some(first_after))
 }
@@ -94,5 +95,6 @@ pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
             0 => 0,
             hops => n - hops,
         },
+        Primitive::AllReduce => 0,
     }
 }

@@ -5,9 +5,10 @@ use chakram::collective::{Algorithm, Primitive, Seat, Stage};
 use chakram::units::Amount;
 use proptest::prelude::*;
 
-const PRIMITIVES: [Primitive; 7] = [
+const PRIMITIVES: [Primitive; 8] = [
     Primitive::ReduceScatter,
     Primitive::AllGather,
+    Primitive::AllReduce,
     Primitive::AllToAll,
     Primitive::Broadcast,
     Primitive::Reduce,
@@ -33,7 +34,9 @@ fn line(algorithm: Algorithm, primitive: Primitive, n: u32, root: u32, bytes: u6
         phase: 0,
         primitive,
         buffer: Amount::whole(bytes),
+        mirrored: false,
     };
+    let algorithm = algorithm.resolve(primitive, n);
     let seat = |index| Seat {
         size: n,
         index,

@@ -45,8 +45,8 @@ fn every_collective_takes_what_its_closed_form_says() {
                         // No multiple of most n, and odd so that no share ends in half a picosecond.
                         _ => 1_000_003,
                     };
-                    let want = oracle::collective(&[dim], kind, bytes);
                     let root = n * 2 / 3;
+                    let want = oracle::collective(&[dim], kind, bytes, root);
                     let found = both(shape, algorithm, kind, bytes, n, root);
                     assert_eq!(found, (want, want), "{kind} of {n}, {algorithm} on {shape}");
                 }
@@ -59,7 +59,10 @@ fn every_collective_takes_what_its_closed_form_says() {
 /// takes t = 1,600 ns.
 #[test]
 fn eight_members_by_hand() {
-    use Algorithm::{Direct, Ring};
+    use Algorithm::{
+        Direct, DoubleBinaryTree, HalvingDoubling as Halving, Pairwise,
+        RecursiveDoubling as Doubling, Ring, Tree,
+    };
     use CollectiveKind as K;
     let table = [
         // 2 x 7 steps of 500 + 200 ns.
@@ -113,6 +116,70 @@ fn eight_members_by_hand() {
         (Shape::Ring, Direct, K::Gather, 10_000, 2_200_000),
         // Nothing to send but word from the opposite member: 4 x 500 ns.
         (Shape::Ring, Direct, K::Barrier, 0, 2_000_000),
+        // 1,000 + 800, 1,000 + 400, 1,000 + 200 ns, and back.
+        (Shape::Switch, Halving, K::AllReduce, 80_000, 8_800_000),
+        // 500 + 800, 1,000 + 400, 2,000 + 200 ns.
+        (Shape::Ring, Halving, K::ReduceScatter, 80_000, 4_900_000),
+        // 1, 2 and 4 links.
+        (Shape::Ring, Halving, K::Barrier, 0, 3_500_000),
+        // 3 x (500 + 1,600) ns, in each of which the last to be told tells on.
+        (
+            Shape::FullyConnected,
+            Halving,
+            K::Broadcast,
+            80_000,
+            6_300_000,
+        ),
+        (Shape::FullyConnected, Halving, K::Reduce, 80_000, 6_300_000),
+        // 4, 2 and 1 shares: 3 x 500 + 7 x 200 ns.
+        (
+            Shape::FullyConnected,
+            Halving,
+            K::Scatter,
+            80_000,
+            2_900_000,
+        ),
+        // 3 x (1,000 + 1,600) ns.
+        (Shape::Switch, Doubling, K::AllReduce, 80_000, 7_800_000),
+        // 1, 2 and 4 links: 3,500 + 3 x 1,600 ns.
+        (Shape::Ring, Doubling, K::AllReduce, 80_000, 8_300_000),
+        // 7 x (500 + 200) ns.
+        (
+            Shape::FullyConnected,
+            Pairwise,
+            K::AllToAll,
+            80_000,
+            4_900_000,
+        ),
+        // The same stands in for halving and doubling.
+        (
+            Shape::FullyConnected,
+            Halving,
+            K::AllToAll,
+            80_000,
+            4_900_000,
+        ),
+        // Up: leaves' 500 + 2 x 1,600 ns, of which the second waits for the first; again; 500 + 1,600 ns
+        // from the top to the root: 9,500 ns. Down: 500 + 1,600, then twice 500 + 2 x 1,600 ns.
+        (
+            Shape::FullyConnected,
+            Tree,
+            K::AllReduce,
+            80_000,
+            19_000_000,
+        ),
+        (Shape::FullyConnected, Tree, K::Reduce, 80_000, 9_500_000),
+        (
+            Shape::FullyConnected,
+            DoubleBinaryTree,
+            K::Broadcast,
+            80_000,
+            9_500_000,
+        ),
+        // 1 and 2 links below the top, which is 4 from the root.
+        (Shape::Ring, Tree, K::Broadcast, 80_000, 11_500_000),
+        // A ring gathers for it.
+        (Shape::Ring, Tree, K::Gather, 10_000, 4_900_000),
     ];
     for (shape, algorithm, kind, bytes, want) in table {
         let found = both(shape, algorithm, kind, bytes, 8, 0);
@@ -125,11 +192,18 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
     for shape in SHAPES {
         for (algorithm, _) in Algorithm::ALL {
             for (kind, ..) in CollectiveKind::ALL {
-                let machine = machine(&[dim(shape, 6, algorithm)]);
+                let dim = dim(shape, 6, algorithm);
+                let machine = machine(&[dim]);
                 let bytes = u64::from(kind != CollectiveKind::Barrier) * 6000;
                 let outcome = replay(&one(kind, bytes, 6, 0), &machine).outcome;
-                // Direct on a ring crosses one, two or three links; a root is served apart.
-                let alike = !(algorithm == Algorithm::Direct && shape == Shape::Ring);
+                // All but a ring's neighbours are one, two or three links apart on a ring; a root is
+                // served apart, and members of a tree end one after another.
+                let mut stages = oracle::phases(&[dim], kind, bytes).into_iter();
+                let alike = stages.all(|(_, how, ..)| match how {
+                    Algorithm::Ring => true,
+                    Algorithm::Tree | Algorithm::DoubleBinaryTree => false,
+                    _ => shape != Shape::Ring,
+                });
                 let closed = alike && !kind.has_root();
                 let expected = (u64::from(closed), u64::from(!closed));
                 assert_eq!(

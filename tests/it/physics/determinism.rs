@@ -2,7 +2,7 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::collective::Algorithm::{Direct, Ring};
+use chakram::collective::Algorithm::{self, Direct, Ring};
 use chakram::engine::Options;
 use chakram::generate::{Chain, DataParallel, Job, P2p, Pattern, Traffic};
 use chakram::topology::Shape;
@@ -97,7 +97,7 @@ proptest! {
         delays in prop::collection::vec(0_u64..3000, N),
         rounds in 1_u64..5,
         shape in prop::sample::select(vec![Shape::Ring, Shape::Switch]),
-        algorithm in prop::sample::select(vec![Ring, Direct]),
+        algorithm in prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec()),
     ) {
         let dims = [dim(shape, N as u32, algorithm), dim(Shape::FullyConnected, 2, Ring)];
         let alone = row(&dims, &late, &idle());
@@ -155,8 +155,8 @@ proptest! {
         lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(any_line).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
-        let workload = job(&vec![lines.clone(); 3], &[]);
-        let machine = machine(&[dim(Shape::FullyConnected, 3, algorithm)]);
+        let workload = job(&vec![lines.clone(); 4], &[]);
+        let machine = machine(&[dim(Shape::FullyConnected, 4, algorithm)]);
         let [closed, stepped] =
             [Options::default(), stepwise()].map(|o| replay_with(&workload, &machine, &o));
         for id in 1..=lines.len() as u32 {

@@ -65,7 +65,7 @@ fn three_dimensions_by_hand() {
     ];
     for (kind, bytes, want) in table {
         assert_eq!(times(&dims, kind, bytes, 17), [want, want], "{kind}");
-        assert_eq!(oracle::collective(&dims, kind, bytes), want, "{kind}");
+        assert_eq!(oracle::collective(&dims, kind, bytes, 17), want, "{kind}");
     }
 }
 
@@ -99,7 +99,7 @@ proptest! {
         let ranks: u32 = dims.iter().map(|dim| dim.size).product();
         let bytes = u64::from(kind != K::Barrier) * units * 216_000;
         let root = root % ranks;
-        let want = oracle::collective(&dims, kind, bytes);
+        let want = oracle::collective(&dims, kind, bytes, root);
         prop_assert_eq!(times(&dims, kind, bytes, root), [want, want]);
         let naive = naive::ends(&dims, kind, bytes, root as usize, &vec![0; ranks as usize]);
         prop_assert_eq!(naive.into_iter().max(), Some(want));

@@ -5,15 +5,48 @@
 //! rules from any guess settles them in the order of time.
 
 use super::oracle::{pass, phases};
+use super::programs;
 use super::rig::Dim;
 use chakram::collective::{Algorithm, Primitive};
 use chakram::trace::CollectiveKind;
 
-/// A message of a member's program for one line: to which index, after how many receptions.
-type Post = (u32, usize);
+/// What a message waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Needs {
+    /// So many receptions.
+    Count(usize),
+    /// The messages of these members.
+    From(Vec<u32>),
+}
+
+/// A message of a member's program for one line: to which index, what it needs, and which part of the
+/// line's buffer it is, as a fraction.
+pub type Post = (u32, Needs, (u64, u64));
 
 /// What the member `index` of a line of `n` sends, in order.
 fn program(algorithm: Algorithm, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {
+    use Primitive as P;
+    if !matches!(algorithm, Algorithm::Ring | Algorithm::Direct) {
+        return programs::program(algorithm, what, n, index, root);
+    }
+    let split = match (algorithm, what) {
+        (Algorithm::Direct, P::Broadcast | P::Reduce) => 1,
+        _ => u64::from(n),
+    };
+    let posts = counted(algorithm, what, n, index, root).into_iter();
+    posts
+        .map(|(to, count)| (to, Needs::Count(count), (1, split)))
+        .collect()
+}
+
+/// The messages of rings and direct exchanges: to which index, after how many receptions.
+fn counted(
+    algorithm: Algorithm,
+    what: Primitive,
+    n: u32,
+    index: u32,
+    root: u32,
+) -> Vec<(u32, usize)> {
     use Primitive as P;
     let next = (index + 1) % n;
     // Members from the root to here, and from here to the root.
@@ -49,7 +82,9 @@ struct Message {
     to: usize,
     stage: usize,
     dimension: usize,
-    needs: usize,
+    needs: Needs,
+    /// The index of the sender in its line.
+    index: u32,
     latency: u64,
     s: u64,
     first_byte: u64,
@@ -65,6 +100,25 @@ pub fn ends(
     starts: &[u64],
 ) -> Vec<u64> {
     let stages = phases(dims, kind, comm_size);
+    run(dims, &stages, root, starts)
+}
+
+/// What a stage on a line of all of `dim` takes, all starting together.
+pub fn line(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u64 {
+    let (algorithm, what, bytes, parts) = stage;
+    let stages = [(0, algorithm, what, bytes, parts)];
+    let starts = vec![0; dim.size as usize];
+    let ends = run(&[*dim], &stages, root as usize, &starts);
+    ends.into_iter().max().unwrap_or(0)
+}
+
+/// The same for any stages.
+fn run(
+    dims: &[Dim],
+    stages: &[(usize, Algorithm, Primitive, u64, u64)],
+    root: usize,
+    starts: &[u64],
+) -> Vec<u64> {
     let stride = |d: usize| {
         dims[..d]
             .iter()
@@ -73,27 +127,26 @@ pub fn ends(
     };
     let mut messages: Vec<Message> = Vec::new();
     for npu in 0..starts.len() {
-        for (stage, &(d, what, bytes, parts)) in stages.iter().enumerate() {
+        for (stage, &(d, algorithm, what, bytes, parts)) in stages.iter().enumerate() {
             let (dim, step) = (&dims[d], stride(d));
             let along = |npu: usize| (npu / step) as u32 % dim.size;
             // With a root, only the lines that hold something: inside, they are where the root is.
-            if kind.has_root() && npu % step != root % step {
+            if what.has_root() && npu % step != root % step {
                 continue;
             }
             let index = along(npu);
-            let split = match (dim.algorithm, what) {
-                (Algorithm::Direct, Primitive::Broadcast | Primitive::Reduce) => 1,
-                _ => u64::from(dim.size),
-            };
-            for (to, needs) in program(dim.algorithm, what, dim.size, index, along(root)) {
+            let root = if what.has_root() { along(root) } else { 0 };
+            let program = program(algorithm, what, dim.size, index, root);
+            for (to, needs, (numerator, denominator)) in program {
                 messages.push(Message {
                     from: npu,
                     to: npu - index as usize * step + to as usize * step,
                     stage,
                     dimension: d,
                     needs,
+                    index,
                     latency: dim.latency(to.abs_diff(index)),
-                    s: pass(bytes, parts * split, dim.ps_per_byte),
+                    s: pass(bytes * numerator, parts * denominator, dim.ps_per_byte),
                     first_byte: 0,
                     delivered: 0,
                 });
@@ -125,19 +178,25 @@ fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 
     let mut now = start;
     for stage in 0..stages {
         let to_here = messages.iter().filter(|m| m.to == npu && m.stage == stage);
-        let mut receptions: Vec<_> = to_here.map(|m| m.delivered).collect();
+        let mut receptions: Vec<_> = to_here.map(|m| (m.delivered, m.index)).collect();
         receptions.sort_unstable();
+        let needed = |needs: &Needs| match needs {
+            Needs::Count(0) => 0,
+            Needs::Count(count) => receptions[count - 1].0,
+            Needs::From(senders) => {
+                let theirs = receptions.iter().filter(|(_, from)| senders.contains(from));
+                theirs.map(|(at, _)| *at).max().unwrap_or(0)
+            }
+        };
         for m in messages
             .iter_mut()
             .filter(|m| m.from == npu && m.stage == stage)
         {
-            if m.needs > 0 {
-                now = now.max(receptions[m.needs - 1]);
-            }
+            now = now.max(needed(&m.needs));
             m.first_byte = now + m.latency;
             now += m.s;
         }
-        now = now.max(receptions.last().copied().unwrap_or(0));
+        now = now.max(receptions.last().map_or(0, |last| last.0));
     }
     now
 }

@@ -4,6 +4,7 @@
 //! `links · link` after it began to leave. A port sends one message at a time and receives one at
 //! a time.
 
+use super::naive;
 use super::rig::Dim;
 use chakram::collective::{Algorithm, Primitive};
 use chakram::topology::Shape;
@@ -27,6 +28,7 @@ impl Dim {
             Shape::Switch => 2,
             // The shorter way round.
             Shape::Ring => u64::from(k.min(self.size - k)),
+            Shape::Mesh => unreachable!("where NPUs are decides, not only how far they are apart"),
         };
         links * self.link_ns * 1000
     }
@@ -39,9 +41,40 @@ pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.into_iter().fold(0, serve)
 }
 
-/// What `primitive` on a line of all of `dim` takes, all starting together, with a line buffer of
-/// `bytes / parts`.
-pub fn phase(dim: &Dim, primitive: Primitive, bytes: u64, parts: u64) -> u64 {
+/// What carries out `primitive` among `n` members on a dimension whose algorithm is this: itself, or what
+/// the documentation says stands in for it.
+pub fn used(algorithm: Algorithm, primitive: Primitive, n: u32) -> Algorithm {
+    use Algorithm as A;
+    use Primitive as P;
+    let even = n.count_ones() == 1;
+    match (algorithm, primitive) {
+        (A::Ring | A::Direct, _) => algorithm,
+        (A::Pairwise, P::Broadcast | P::Reduce | P::Gather | P::Scatter) => A::Direct,
+        (_, P::AllToAll) => A::Pairwise,
+        (
+            A::Tree | A::DoubleBinaryTree,
+            P::Gather | P::Scatter | P::ReduceScatter | P::AllGather,
+        ) => A::Ring,
+        (A::HalvingDoubling | A::RecursiveDoubling, P::ReduceScatter | P::AllGather) if !even => {
+            A::Ring
+        }
+        _ => algorithm,
+    }
+}
+
+/// Whether an all-reduce among `n` members is one stage.
+fn fused(algorithm: Algorithm, n: u32) -> bool {
+    match algorithm {
+        Algorithm::Tree | Algorithm::DoubleBinaryTree => true,
+        Algorithm::RecursiveDoubling => n.count_ones() == 1,
+        _ => false,
+    }
+}
+
+/// What `primitive` on a line of all of `dim` takes with `algorithm`, all starting together, with a line
+/// buffer of `bytes / parts`.
+pub fn phase(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u64 {
+    let (algorithm, primitive, bytes, parts) = stage;
     use Primitive as P;
     let n = u64::from(dim.size);
     let share = pass(bytes, parts * n, dim.ps_per_byte);
@@ -50,7 +83,31 @@ pub fn phase(dim: &Dim, primitive: Primitive, bytes: u64, parts: u64) -> u64 {
     // Other members by distance.
     let others = || 1..dim.size;
     let nth = |k: u32| u64::from(k);
-    match (dim.algorithm, primitive) {
+    let levels = n.trailing_zeros();
+    // The part of S in which a member has the 2^j-th part of the line's shares.
+    let half = |j: u32| pass(bytes, parts * (2 << j), dim.ps_per_byte);
+    match (algorithm, primitive) {
+        // Distances 1, 2, 4, …, which cost every member the same.
+        (
+            Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling,
+            P::ReduceScatter | P::AllGather,
+        ) => (0..levels).map(|j| dim.latency(1 << j) + half(j)).sum(),
+        (Algorithm::RecursiveDoubling, P::AllReduce) => {
+            (0..levels).map(|j| dim.latency(1 << j) + whole).sum()
+        }
+        // Round k goes k places ahead; a power of two goes to and fro, which costs members of a ring
+        // differently.
+        (Algorithm::Pairwise, _) if dim.shape != Shape::Ring || n.count_ones() > 1 => {
+            others().map(|k| dim.latency(k) + share).sum()
+        }
+        (
+            Algorithm::HalvingDoubling
+            | Algorithm::RecursiveDoubling
+            | Algorithm::Tree
+            | Algorithm::DoubleBinaryTree
+            | Algorithm::Pairwise,
+            _,
+        ) => naive::line(dim, stage, root),
         // n - 1 steps to the neighbour, each a share.
         (Algorithm::Ring, P::ReduceScatter | P::AllGather) => (n - 1) * (next + share),
         // A share for distance k takes k of them: 1 + 2 + … + (n - 1).
@@ -81,15 +138,16 @@ pub fn phase(dim: &Dim, primitive: Primitive, bytes: u64, parts: u64) -> u64 {
         (Algorithm::Direct, P::Gather) => {
             received(others().map(|k| dim.latency(k)).collect(), share)
         }
+        (Algorithm::Ring | Algorithm::Direct, P::AllReduce) => unreachable!("it is two stages"),
     }
 }
 
-/// The phases of `kind` over all of `dims`: (dimension, what, bytes, parts).
+/// The phases of `kind` over all of `dims`: (dimension, how, what, bytes, parts).
 pub fn phases(
     dims: &[Dim],
     kind: CollectiveKind,
     comm_size: u64,
-) -> Vec<(usize, Primitive, u64, u64)> {
+) -> Vec<(usize, Algorithm, Primitive, u64, u64)> {
     use CollectiveKind as K;
     let size = |range: std::ops::Range<usize>| -> u64 {
         dims[range].iter().map(|dim| u64::from(dim.size)).product()
@@ -115,6 +173,14 @@ pub fn phases(
         K::AllReduce => {
             let mut both = out(Primitive::ReduceScatter, &inside);
             both.extend(back(out(Primitive::AllGather, &inside)));
+            both.retain(|(i, ..)| dims[*i].size > 1);
+            // The last way out and the first way back are neighbours.
+            let last = dims.iter().rposition(|dim| dim.size > 1);
+            if let Some(last) = last.filter(|&d| fused(dims[d].algorithm, dims[d].size)) {
+                let out = both.iter().position(|stage| stage.0 == last).unwrap();
+                both.remove(out + 1);
+                both[out].1 = Primitive::AllReduce;
+            }
             both
         }
         K::ReduceScatter => out(Primitive::ReduceScatter, &inside),
@@ -126,13 +192,33 @@ pub fn phases(
         K::Scatter => back(out(Primitive::Scatter, &outside)),
     };
     all.retain(|(i, ..)| dims[*i].size > 1);
-    all
+    let how = |(i, what, bytes, parts): (usize, Primitive, u64, u64)| {
+        let algorithm = used(dims[i].algorithm, what, dims[i].size);
+        (i, algorithm, what, bytes, parts)
+    };
+    all.into_iter().map(how).collect()
 }
 
-/// What `kind` over all of `dims` takes, all starting together: one phase after the other.
-pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64) -> u64 {
-    let phases = phases(dims, kind, comm_size).into_iter();
+/// What `kind` over all of `dims` takes, all starting together: one phase after the other, where the members
+/// of one line that begin the next are ready together.
+pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
+    let phases = phases(dims, kind, comm_size);
+    // On a ring, members that go to and fro with those whose index is their own XOR k are not alike.
+    let apart = |(d, how, ..): &(usize, Algorithm, Primitive, u64, u64)| {
+        let Dim { shape, size, .. } = dims[*d];
+        *how == Algorithm::Pairwise && shape == Shape::Ring && size >= 8 && size.count_ones() == 1
+    };
+    if phases.iter().any(apart) {
+        let starts = vec![0; dims.iter().map(|dim| dim.size as usize).product()];
+        let ends = naive::ends(dims, kind, comm_size, root as usize, &starts);
+        return ends.into_iter().max().unwrap_or(0);
+    }
+    let stride = |i: usize| dims[..i].iter().map(|dim| dim.size).product::<u32>();
     phases
-        .map(|(i, what, bytes, parts)| phase(&dims[i], what, bytes, parts))
+        .into_iter()
+        .map(|(i, how, what, bytes, parts)| {
+            let root = root / stride(i) % dims[i].size;
+            phase(&dims[i], (how, what, bytes, parts), root)
+        })
         .sum()
 }

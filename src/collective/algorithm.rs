@@ -1,0 +1,197 @@
+//! The algorithms by name: what each carries out, and what stands in where it does not.
+
+use super::{
+    Primitive, Seat, Stage, Step, direct, double_binary_tree, halving_doubling, pairwise,
+    recursive_doubling, ring, tree,
+};
+use crate::group::{Extent, Phase};
+use crate::topology::{Path, Topology};
+use std::fmt;
+
+/// How the members of one dimension carry out their part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Neighbour to neighbour, around a ring of all members.
+    Ring,
+    /// Every member to every other, one after another through its port.
+    Direct,
+    /// Exchanges with partners at doubling distances, of halves of halves.
+    HalvingDoubling,
+    /// Exchanges with partners at doubling distances, of the whole buffer.
+    RecursiveDoubling,
+    /// Up and down two binary trees, which chunks take in turn.
+    DoubleBinaryTree,
+    /// Up and down a binary tree.
+    Tree,
+    /// One partner after another.
+    Pairwise,
+}
+
+impl Algorithm {
+    /// Every algorithm with the name it has in machine files. Of those that take equally long, the
+    /// first is chosen where the choice is free.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Ring, "ring"),
+        (Self::Direct, "direct"),
+        (Self::HalvingDoubling, "halving_doubling"),
+        (Self::RecursiveDoubling, "recursive_doubling"),
+        (Self::DoubleBinaryTree, "double_binary_tree"),
+        (Self::Tree, "tree"),
+        (Self::Pairwise, "pairwise"),
+    ];
+
+    /// Whether `n` members can carry out `primitive` in this way.
+    ///
+    /// | algorithm | carries |
+    /// |---|---|
+    /// | ring, direct | all but the fused all-reduce |
+    /// | halving_doubling | reduce-scatter and all-gather of 2^L members; with a root, anything |
+    /// | recursive_doubling | the same, and the fused all-reduce of 2^L members |
+    /// | double_binary_tree, tree | the fused all-reduce, broadcast and reduce |
+    /// | pairwise | reduce-scatter, all-gather and all-to-all |
+    #[inline]
+    pub fn carries(self, primitive: Primitive, n: u32) -> bool {
+        use Primitive as P;
+        match self {
+            Self::Ring | Self::Direct => primitive != P::AllReduce,
+            Self::HalvingDoubling | Self::RecursiveDoubling => match primitive {
+                P::ReduceScatter | P::AllGather => n.is_power_of_two(),
+                P::AllReduce => self == Self::RecursiveDoubling && n.is_power_of_two(),
+                P::AllToAll => false,
+                P::Broadcast | P::Reduce | P::Gather | P::Scatter => true,
+            },
+            Self::DoubleBinaryTree | Self::Tree => {
+                matches!(primitive, P::AllReduce | P::Broadcast | P::Reduce)
+            }
+            Self::Pairwise => {
+                matches!(primitive, P::ReduceScatter | P::AllGather | P::AllToAll)
+            }
+        }
+    }
+
+    /// What carries out `primitive` among `n` members where this is asked for: this if it does,
+    /// otherwise
+    ///
+    /// - reduce-scatter and all-gather: ring;
+    /// - all-to-all: pairwise;
+    /// - with a root: ring, but direct in place of pairwise, which is what meeting the root and nobody
+    ///   else comes to;
+    /// - the fused all-reduce, which nobody needs to ask of those that do not carry it: tree.
+    #[inline]
+    pub fn resolve(self, primitive: Primitive, n: u32) -> Self {
+        match primitive {
+            _ if self.carries(primitive, n) => self,
+            Primitive::AllToAll => Self::Pairwise,
+            Primitive::AllReduce => Self::Tree,
+            _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
+            _ => Self::Ring,
+        }
+    }
+
+    /// The `i`-th message that the member in `seat` sends, `None` after the last. Messages leave in
+    /// this order, one at a time. There is none where this does not carry the stage's primitive.
+    #[inline]
+    pub fn step(self, stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+        match self {
+            Self::Ring => ring::step(stage, seat, i),
+            Self::Direct => direct::step(stage, seat, i),
+            Self::HalvingDoubling => halving_doubling::step(stage, seat, i),
+            Self::RecursiveDoubling => recursive_doubling::step(stage, seat, i),
+            Self::DoubleBinaryTree => double_binary_tree::step(stage, seat, i),
+            Self::Tree => tree::step(stage, seat, i),
+            Self::Pairwise => pairwise::step(stage, seat, i),
+        }
+    }
+
+    /// How many messages the member in `seat` receives.
+    #[inline]
+    pub fn receives(self, stage: &Stage, seat: Seat) -> u32 {
+        match self {
+            Self::Ring => ring::receives(stage, seat),
+            Self::Direct => direct::receives(stage, seat),
+            Self::HalvingDoubling => halving_doubling::receives(stage, seat),
+            Self::RecursiveDoubling => recursive_doubling::receives(stage, seat),
+            Self::DoubleBinaryTree => double_binary_tree::receives(stage, seat),
+            Self::Tree => tree::receives(stage, seat),
+            Self::Pairwise => pairwise::receives(stage, seat),
+        }
+    }
+
+    /// Whether each member receives from one other only.
+    pub fn has_sole_senders(self) -> bool {
+        self == Self::Ring
+    }
+
+    /// The one path that every message of this stage takes, `None` when they differ.
+    pub fn common_path(self, extent: &Extent, phase: &Phase, topology: &Topology) -> Option<Path> {
+        match self {
+            Self::Ring => extent.neighbour_path(phase, topology),
+            _ => extent.any_path(phase, topology),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+/// What a machine says about one of its dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// What takes least ([`auto`](super::auto)).
+    Auto,
+    /// This one, or what stands in for it ([`Algorithm::resolve`]).
+    Named(Algorithm),
+}
+
+impl Choice {
+    /// Every choice with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); Algorithm::ALL.len() + 1] = {
+        let mut all = [(Self::Auto, "auto"); Algorithm::ALL.len() + 1];
+        let mut i = 0;
+        while i < Algorithm::ALL.len() {
+            let (algorithm, name) = Algorithm::ALL[i];
+            all[i] = (Self::Named(algorithm), name);
+            i += 1;
+        }
+        all
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Algorithm::{Direct, HalvingDoubling, Pairwise, RecursiveDoubling, Ring, Tree};
+    use Primitive as P;
+
+    #[test]
+    fn each_variant_prints_the_name_at_its_place() {
+        for (place, (algorithm, name)) in Algorithm::ALL.into_iter().enumerate() {
+            assert_eq!(
+                (algorithm as usize, algorithm.to_string()),
+                (place, name.to_owned())
+            );
+        }
+        assert_eq!(Choice::ALL[2].0, Choice::Named(HalvingDoubling));
+        assert_eq!(Choice::ALL.last(), Some(&(Choice::Auto, "auto")));
+    }
+
+    #[test]
+    fn what_is_not_carried_is_carried_by_another() {
+        let table = [
+            (HalvingDoubling, P::ReduceScatter, 8, HalvingDoubling),
+            (HalvingDoubling, P::ReduceScatter, 6, Ring),
+            (HalvingDoubling, P::Scatter, 6, HalvingDoubling),
+            (RecursiveDoubling, P::AllToAll, 8, Pairwise),
+            (RecursiveDoubling, P::AllReduce, 6, Tree),
+            (Tree, P::AllGather, 8, Ring),
+            (Tree, P::Gather, 8, Ring),
+            (Pairwise, P::Broadcast, 8, Direct),
+        ];
+        for (asked, primitive, n, used) in table {
+            assert_eq!(asked.resolve(primitive, n), used, "{asked} {primitive:?}");
+        }
+    }
+}

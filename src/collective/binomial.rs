@@ -1,0 +1,97 @@
+//! Binomial trees: how a root's buffer is spread by halves, or collected, among any number of members.
+//!
+//! Members are numbered from the root, x = index − root. The parent of x is x without its lowest bit 2^b;
+//! its children are x + 2^j for all j < b that exist, and its subtree is x … x + 2^b − 1. Members send to the
+//! child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
+//! Collective Communication Operations in MPICH", 2005, section 4.4).
+//!
+//! With h = ⌈log2 n⌉, t = time of the buffer S, s = time of one n-th of it, α = latency, all starting
+//! together; exact where n = 2^h, at most that otherwise:
+//!
+//! | primitive | messages | ends after |
+//! |---|---|---|
+//! | broadcast | parent to child, S | h(α + t) |
+//! | reduce | child to parent, S, when all children's are there | h(α + t) |
+//! | gather, scatter | the same ways, the share of the child's subtree | hα + (n−1)s |
+
+use super::{Primitive, Seat, Stage, Step};
+
+/// A member's place in the tree.
+struct Place {
+    /// Members of the line.
+    size: u32,
+    /// The root's index.
+    root: u32,
+    /// Its number, counted from the root.
+    x: u32,
+}
+
+impl Place {
+    fn new(seat: Seat) -> Self {
+        Self {
+            size: seat.size,
+            root: seat.root,
+            x: (seat.index + seat.size - seat.root) % seat.size,
+        }
+    }
+
+    /// How many members the subtree of `x` has.
+    fn subtree(&self, x: u32) -> u32 {
+        match x {
+            0 => self.size,
+            _ => (x & x.wrapping_neg()).min(self.size - x),
+        }
+    }
+
+    /// How many children it has: x + 1, x + 2, x + 4, … within its subtree.
+    fn children(&self) -> u32 {
+        self.subtree(self.x).next_power_of_two().ilog2()
+    }
+
+    /// The number of its `i`-th child, largest subtree first.
+    fn child(&self, i: u32) -> u32 {
+        self.x + (1 << (self.children() - 1 - i))
+    }
+
+    /// The index of the member with number `x`.
+    fn index(&self, x: u32) -> u32 {
+        (self.root + x) % self.size
+    }
+}
+
+pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+    let place = Place::new(seat);
+    let is_root = place.x == 0;
+    let share = |x| match stage.primitive {
+        Primitive::Gather | Primitive::Scatter => {
+            stage.buffer.parts_of(place.subtree(x), place.size)
+        }
+        _ => stage.buffer,
+    };
+    let (to, of, after) = match stage.primitive {
+        Primitive::Broadcast | Primitive::Scatter if i < place.children() => {
+            let child = place.child(i);
+            (child, child, u32::from(!is_root))
+        }
+        Primitive::Reduce | Primitive::Gather if i == 0 && !is_root => {
+            (place.x & (place.x - 1), place.x, place.children())
+        }
+        _ => return None,
+    };
+    Some(Step {
+        to: place.index(to),
+        amount: share(of),
+        after,
+        arrived: 0,
+        heard: 0,
+    })
+}
+
+pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+    let place = Place::new(seat);
+    match stage.primitive {
+        Primitive::Broadcast | Primitive::Scatter => u32::from(place.x != 0),
+        Primitive::Reduce | Primitive::Gather => place.children(),
+        _ => 0,
+    }
+}

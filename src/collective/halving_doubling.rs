@@ -1,0 +1,63 @@
+//! Halving and doubling: exchanges with partners at distances 1, 2, 4, … of 2^L members.
+//!
+//! In a reduce-scatter a member exchanges half of what it has with the member whose index differs in
+//! the lowest bit, then half of the rest with the one whose index differs in the next bit, and so on:
+//! S/2, S/4, … S/n. Exchange i keeps the parts whose indices agree with the member's own in bit i, so it
+//! ends with the part of its own index. An all-gather goes back the same way: distance n/2 with S/n, then
+//! n/4 with 2S/n, down to distance 1 with S/2. So the largest messages go to the nearest partners.
+//! This is vector halving with distance doubling, and vector doubling with distance halving
+//! (R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004); R. Thakur,
+//! R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH" (2005),
+//! section 4, have the same messages in the other order of distances.
+//!
+//! With s = time of one n-th of the buffer S and α = latency, all starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | reduce-scatter | log2 n: S/2, S/4, … S/n, each when the one before was received | α log2 n + (n−1)s |
+//! | all-gather | log2 n: S/n, 2S/n, … S/2, likewise | α log2 n + (n−1)s |
+//! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
+//!
+//! Partners that start apart could send out of turn, and a message that came before its turn would be
+//! taken for another. So message i counts only when its receiver has taken step i.
+
+use super::{Primitive, Seat, Stage, Step, binomial};
+use crate::units::Amount;
+
+/// The exchange numbered `i`, with the member at `distance`.
+pub(super) fn exchange(seat: Seat, i: u32, distance: u32, amount: Amount) -> Step {
+    Step {
+        to: seat.index ^ distance,
+        amount,
+        after: i,
+        arrived: 0,
+        heard: i + 1,
+    }
+}
+
+/// How many exchanges there are: log2 n, or none if n is no power of two.
+pub(super) fn exchanges(seat: Seat) -> u32 {
+    match seat.size.is_power_of_two() {
+        true => seat.size.ilog2(),
+        false => 0,
+    }
+}
+
+pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+    let half = match stage.primitive {
+        Primitive::ReduceScatter | Primitive::AllGather if i >= exchanges(seat) => return None,
+        Primitive::ReduceScatter => i,
+        Primitive::AllGather => exchanges(seat) - 1 - i,
+        Primitive::AllReduce | Primitive::AllToAll => return None,
+        _ => return binomial::step(stage, seat, i),
+    };
+    Some(exchange(seat, i, 1 << half, stage.buffer.part(2 << half)))
+}
+
+pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+    match stage.primitive {
+        Primitive::ReduceScatter | Primitive::AllGather => exchanges(seat),
+        Primitive::AllReduce | Primitive::AllToAll => 0,
+        _ => binomial::receives(stage, seat),
+    }
+}

@@ -1,0 +1,44 @@
+//! Pairwise: one partner after another, each exchange when the one before is over.
+//!
+//! In round k = 1 … n−1 a member sends to the member k places ahead and receives from the one k places
+//! behind; where n is a power of two it exchanges with the member whose index is its own XOR k
+//! (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in
+//! MPICH", 2005, sections 4.2 and 4.3). With s = time of one n-th of the buffer S and α = latency, all
+//! starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | reduce-scatter | n−1 of S/n, the receiver's part of the own buffer | (n−1)(α + s) |
+//! | all-gather | n−1 of S/n, the own part | (n−1)(α + s) |
+//! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
+//!
+//! Data would not need the rounds, which is why [`direct`](super::direct) is faster here; they keep every
+//! member from receiving from several at once. A message that comes before its receiver is in its
+//! round counts when it is.
+
+use super::{Primitive, Seat, Stage, Step};
+
+fn rounds(stage: &Stage, seat: Seat) -> u32 {
+    match stage.primitive {
+        Primitive::ReduceScatter | Primitive::AllGather | Primitive::AllToAll => seat.size - 1,
+        _ => 0,
+    }
+}
+
+pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+    let (n, k) = (seat.size, i + 1);
+    (i < rounds(stage, seat)).then(|| Step {
+        to: match n.is_power_of_two() {
+            true => seat.index ^ k,
+            false => (seat.index + k) % n,
+        },
+        amount: stage.buffer.part(n),
+        after: i,
+        arrived: 0,
+        heard: i + 1,
+    })
+}
+
+pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+    rounds(stage, seat)
+}

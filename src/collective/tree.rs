@@ -1,0 +1,166 @@
+//! Tree: up a binary tree and down again, for any number of members.
+//!
+//! Members are numbered from the root, x = index − root. The root, 0, has one child, the top of a binary
+//! tree over 1 … n−1 whose in-order numbering is theirs: a member whose lowest bit is 2^b has its
+//! children 2^(b−1) below and above it, or the one above at the largest power of two at which there is
+//! a member. So odd numbers are leaves, members of one level have members of their own between themselves
+//! and their children, and the depth is h = ⌈log2 n⌉. NCCL numbers its trees in the same way
+//! (`src/graph/trees.cc`).
+//!
+//! With t = time of the buffer S and α = latency, all starting together; exact where n = 2^h, at most that
+//! otherwise. At every level but the root's, two children send to one port or are sent to from one:
+//!
+//! | primitive | messages | ends after |
+//! |---|---|---|
+//! | reduce | to the parent, S, when all children's are there | hα + (2h−1)t |
+//! | broadcast | to the children, S, when the parent's is there, the one below first | hα + (2h−1)t |
+//! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
+//!
+//! Members do not end together, so there is no closed form. What comes from the parent in an all-reduce
+//! follows from what all children sent, so counting messages cannot take one for another.
+
+use super::{Primitive, Seat, Stage, Step};
+
+/// The numbers of a member's relatives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Relatives {
+    pub parent: Option<u32>,
+    /// The child with the lower number; the only one, if there is only one.
+    pub below: Option<u32>,
+    pub above: Option<u32>,
+}
+
+impl Relatives {
+    /// Those of the member numbered `x` of `n`.
+    pub fn of(n: u32, x: u32) -> Self {
+        if x == 0 {
+            return Self {
+                parent: None,
+                below: Some(n.next_power_of_two() / 2),
+                above: None,
+            };
+        }
+        let bit = x & x.wrapping_neg();
+        let without = x ^ bit;
+        let up = without | bit << 1;
+        let room = (bit / 2).min(n - 1 - x);
+        Self {
+            parent: Some(if up < n { up } else { without }),
+            below: (bit > 1).then(|| x - bit / 2),
+            above: (room > 0).then(|| x + (1 << room.ilog2())),
+        }
+    }
+
+    fn children(&self) -> u32 {
+        u32::from(self.below.is_some()) + u32::from(self.above.is_some())
+    }
+
+    /// The `i`-th message as (the receiver's number, receptions that it needs).
+    fn step(&self, primitive: Primitive, i: u32) -> Option<(u32, u32)> {
+        let children = self.children();
+        let ups = match (primitive, self.parent) {
+            (Primitive::Reduce | Primitive::AllReduce, Some(parent)) if i == 0 => {
+                return Some((parent, children));
+            }
+            (Primitive::AllReduce, Some(_)) => 1,
+            (Primitive::AllReduce | Primitive::Broadcast, _) => 0,
+            _ => return None,
+        };
+        let child = match i - ups {
+            0 => self.below?,
+            1 => self.above?,
+            _ => return None,
+        };
+        Some((child, self.receives(primitive)))
+    }
+
+    /// How many messages the member receives; those down go when it has them all.
+    fn receives(&self, primitive: Primitive) -> u32 {
+        let parents = u32::from(self.parent.is_some());
+        match primitive {
+            Primitive::AllReduce => self.children() + parents,
+            Primitive::Reduce => self.children(),
+            Primitive::Broadcast => parents,
+            _ => 0,
+        }
+    }
+}
+
+/// The number of the member in `seat`, counted from the root.
+pub(super) fn number(seat: Seat) -> u32 {
+    (seat.index + seat.size - seat.root) % seat.size
+}
+
+/// The `i`-th message of the member with number `x` in its tree; `index` is the inverse of numbering.
+pub(super) fn step_at(
+    stage: &Stage,
+    seat: Seat,
+    x: u32,
+    i: u32,
+    index: impl Fn(u32) -> u32,
+) -> Option<Step> {
+    let (to, after) = Relatives::of(seat.size, x).step(stage.primitive, i)?;
+    Some(Step {
+        to: (index(to) + seat.root) % seat.size,
+        amount: stage.buffer,
+        after,
+        arrived: 0,
+        heard: 0,
+    })
+}
+
+/// How many messages the member with number `x` in its tree receives.
+pub(super) fn receives_at(stage: &Stage, seat: Seat, x: u32) -> u32 {
+    Relatives::of(seat.size, x).receives(stage.primitive)
+}
+
+pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+    step_at(stage, seat, number(seat), i, |x| x)
+}
+
+pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+    receives_at(stage, seat, number(seat))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_of_eleven() {
+        // In order over 1 ..= 10: 8 is the top; below it 4 with 2 and 6, above it 10, because 12 is not
+        // there, with 9 only.
+        let relatives = |parent, below, above| Relatives {
+            parent,
+            below,
+            above,
+        };
+        let of = |x| Relatives::of(11, x);
+        assert_eq!(of(0), relatives(None, Some(8), None));
+        assert_eq!(of(8), relatives(Some(0), Some(4), Some(10)));
+        assert_eq!(of(4), relatives(Some(8), Some(2), Some(6)));
+        assert_eq!(of(6), relatives(Some(4), Some(5), Some(7)));
+        assert_eq!(of(10), relatives(Some(8), Some(9), None));
+        assert_eq!(of(9), relatives(Some(10), None, None));
+    }
+
+    #[test]
+    fn parents_and_children_know_each_other() {
+        for n in 2..=130 {
+            for x in 0..n {
+                let own = Relatives::of(n, x);
+                for child in [own.below, own.above].into_iter().flatten() {
+                    assert_eq!(Relatives::of(n, child).parent, Some(x), "{child} of {n}");
+                }
+                let mut up = own.parent;
+                let mut depth = 0;
+                while let Some(parent) = up {
+                    let at = Relatives::of(n, parent);
+                    assert!([at.below, at.above].contains(&Some(x)) || depth > 0);
+                    (up, depth) = (at.parent, depth + 1);
+                }
+                assert!(depth <= n.next_power_of_two().ilog2(), "{x} of {n}");
+            }
+        }
+    }
+}

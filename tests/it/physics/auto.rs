@@ -1,0 +1,105 @@
+//! `auto` against the algorithms by name, in replays and in what the report says.
+
+use super::lines::{Line, call};
+use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
+use chakram::collective::{Algorithm, Choice};
+use chakram::engine::Options;
+use chakram::machine::Machine;
+use chakram::report;
+use chakram::topology::{Shape, Switching};
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::Workload;
+
+/// Every rank does `lines`.
+fn all_do(ranks: u32, lines: &[Line]) -> Workload {
+    job(&vec![lines.to_vec(); ranks as usize], &[])
+}
+
+fn auto(dims: &[Dim]) -> Machine {
+    machine_of(dims, vec![Choice::Auto; dims.len()], Switching::IDEAL)
+}
+
+fn wired(dims: &[Dim]) -> bool {
+    dims.iter().any(|dim| dim.shape == Shape::Ring)
+}
+
+/// Where every two NPUs have a way of their own, what is chosen is not slower than any one name in all
+/// dimensions. On a ring of n up to n/2 messages share a wire; `auto` counts that and the contention-free
+/// network does not, so there it may take that many times as long as the best.
+#[test]
+fn no_name_is_much_faster() {
+    let slow = |dim: Dim| Dim {
+        ps_per_byte: 40,
+        link_ns: 2000,
+        ..dim
+    };
+    let ring = Algorithm::Ring;
+    let machines = [
+        vec![dim(Shape::Switch, 8, ring)],
+        vec![dim(Shape::FullyConnected, 6, ring)],
+        vec![dim(Shape::Ring, 8, ring)],
+        vec![
+            dim(Shape::FullyConnected, 4, ring),
+            slow(dim(Shape::Switch, 8, ring)),
+        ],
+        vec![dim(Shape::Ring, 4, ring), slow(dim(Shape::Switch, 3, ring))],
+    ];
+    for dims in machines {
+        let ranks = dims.iter().map(|dim| dim.size).product();
+        for (kind, ..) in K::ALL {
+            for bytes in [96, 960_000, 96_000_000] {
+                let bytes = if kind == K::Barrier { 0 } else { bytes };
+                let workload = all_do(ranks, &[call(kind, bytes)]);
+                let found = replay(&workload, &auto(&dims)).ps();
+                let stepped = replay_with(&workload, &auto(&dims), &stepwise()).ps();
+                assert_eq!(found, stepped, "{kind} of {bytes} B");
+                let named = Algorithm::ALL.map(|(algorithm, _)| {
+                    let choices = vec![Choice::Named(algorithm); dims.len()];
+                    replay(&workload, &machine_of(&dims, choices, Switching::IDEAL)).ps()
+                });
+                let best = named.into_iter().min().unwrap();
+                // Rings of 4 and 8 wires.
+                let factor = if wired(&dims) { dims[0].size / 2 } else { 1 };
+                let most = best * u64::from(factor);
+                assert!(found <= most, "{kind} of {bytes} B: {found} and {best}");
+            }
+        }
+    }
+}
+
+/// In one group, all-gathers of 9 B and of 90 MB among 8 in a ring: 4 links and 7 bytes' time against 7
+/// links; 16 times 11.25 MB against 7 times. A machine that names an algorithm says that.
+#[test]
+fn the_report_says_what_was_used() {
+    let dims = [dim(Shape::Ring, 8, Algorithm::HalvingDoubling)];
+    let said = |workload: &Workload, machine: &Machine| {
+        let prepared =
+            chakram::engine::Prepared::new(workload, machine, &Options::default()).unwrap();
+        let (report, ()) = report::replay(&prepared, ()).unwrap();
+        let rows = report.collectives.into_iter();
+        rows.map(|row| row.algorithm).collect::<Vec<_>>()
+    };
+    let small = call(K::AllGather, 9);
+    let large = call(K::AllGather, 11_250_000);
+    let both = all_do(8, &[small.clone(), large.clone().after(&[1])]);
+    assert_eq!(
+        said(&both, &auto(&dims)),
+        ["auto: direct 8 (d0) at 72 B; auto: ring 8 (d0) at 90.0 MB"]
+    );
+    assert_eq!(said(&both, &machine(&dims)), ["halving_doubling 8 (d0)"]);
+    let one = all_do(8, &[large]);
+    assert_eq!(said(&one, &auto(&dims)), ["auto: ring 8 (d0)"]);
+    // Among 6, a ring stands in for it.
+    let dims = [dim(Shape::Ring, 6, Algorithm::HalvingDoubling)];
+    assert_eq!(said(&all_do(6, &[small]), &machine(&dims)), ["ring 6 (d0)"]);
+}
+
+/// Ring of 8 and 16 B: halving and doubling would be two stages of 3,500 ns and 0.28, recursive doubling is
+/// one; direct is two of 2,000 and more.
+#[test]
+fn a_small_all_reduce_is_one_stage() {
+    let dims = [dim(Shape::Ring, 8, Algorithm::Ring)];
+    let replay = replay(&all_do(8, &[call(K::AllReduce, 16)]), &auto(&dims));
+    // 500 + 1,000 + 2,000 ns, and 3 times 16 B in 0.32 ns.
+    assert_eq!(replay.ps(), 3_500_960);
+}

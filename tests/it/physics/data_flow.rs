@@ -1,0 +1,338 @@
+//! Who ends with what: programs carried out with sets in place of bytes, messages delayed at random.
+//!
+//! A buffer has a part for each member of a line, in an all-to-all one for each pair, and a member has of
+//! each part the set of those whose data is in it. What a message is meant to carry is written here
+//! once more; the programs say how much that is, to whom it goes and when. A message carries what its
+//! sender has of it when it leaves, so one that leaves too early, or goes to the wrong member, is missed
+//! in the end. Members begin when they like and messages take any time, but those between two members
+//! keep their order.
+
+use super::programs::halved;
+use chakram::collective::{Algorithm, Primitive, Seat, Stage, Step};
+use chakram::units::Amount;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+const PRIMITIVES: [Primitive; 8] = [
+    Primitive::ReduceScatter,
+    Primitive::AllGather,
+    Primitive::AllReduce,
+    Primitive::AllToAll,
+    Primitive::Broadcast,
+    Primitive::Reduce,
+    Primitive::Gather,
+    Primitive::Scatter,
+];
+
+/// A line that does something.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    algorithm: Algorithm,
+    primitive: Primitive,
+    n: usize,
+    root: usize,
+    mirrored: bool,
+    seed: u64,
+}
+
+/// Parts, and who is in each.
+type Load = Vec<(usize, u64)>;
+
+#[derive(Clone, Default)]
+struct Member {
+    begun: bool,
+    taken: u32,
+    credits: u32,
+    arrived: u32,
+    /// Messages that it does not listen to yet: steps that it must have taken first, and what they carry.
+    early: Vec<(u32, Load)>,
+    /// Who is in what it has of each part.
+    has: Vec<u64>,
+}
+
+/// What happens at a member: it may act, or a message comes.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Act,
+    Message { heard: u32, load: Load },
+}
+
+impl Line {
+    fn all(&self) -> u64 {
+        (1 << self.n) - 1
+    }
+
+    fn parts(&self) -> usize {
+        match self.primitive {
+            Primitive::AllToAll => self.n * self.n,
+            _ => self.n,
+        }
+    }
+
+    fn pair(&self, from: usize, to: usize) -> usize {
+        from % self.n * self.n + to % self.n
+    }
+
+    /// What the member `index` has before.
+    fn start(&self, index: usize) -> Vec<u64> {
+        use Primitive as P;
+        let own = 1 << index;
+        let has = |part: usize| match self.primitive {
+            P::ReduceScatter | P::Reduce | P::AllReduce => true,
+            P::AllGather | P::Gather => part == index,
+            P::AllToAll => part / self.n == index,
+            P::Broadcast | P::Scatter => index == self.root,
+        };
+        (0..self.parts())
+            .map(|part| if has(part) { own } else { 0 })
+            .collect()
+    }
+
+    /// Whether the member `index` has what it should have after.
+    fn is_done(&self, index: usize, has: &[u64]) -> bool {
+        use Primitive as P;
+        let n = self.n;
+        let is_root = index == self.root;
+        match self.primitive {
+            P::ReduceScatter => has[index] == self.all(),
+            P::AllReduce => has.iter().all(|&set| set == self.all()),
+            P::AllGather => (0..n).all(|part| has[part] == 1 << part),
+            P::AllToAll => (0..n).all(|from| has[self.pair(from, index)] == 1 << from),
+            P::Broadcast => has.iter().all(|&set| set == 1 << self.root),
+            P::Reduce => !is_root || has.iter().all(|&set| set == self.all()),
+            P::Gather => !is_root || (0..n).all(|part| has[part] == 1 << part),
+            P::Scatter => has[index] == 1 << self.root,
+        }
+    }
+
+    /// The members that hang on `index` in a binomial tree, itself included.
+    fn below(&self, index: usize) -> Vec<usize> {
+        let tree = halved(self.n as u32);
+        let mut found = vec![(index + self.n - self.root) % self.n];
+        let mut next = 0;
+        while next < found.len() {
+            found.extend(tree.children[found[next]].iter().map(|&x| x as usize));
+            next += 1;
+        }
+        found.iter().map(|x| (x + self.root) % self.n).collect()
+    }
+
+    /// The parts that message `i` from `index` to `to` is meant to carry.
+    fn parts_of(&self, index: usize, to: usize, i: usize) -> Vec<usize> {
+        use Algorithm as A;
+        use Primitive as P;
+        let n = self.n;
+        let back = |k: usize| (index + 2 * n - k) % n;
+        // Members that agree with `with` in the lowest `bits` bits.
+        let agree = |with: usize, bits: usize| -> Vec<usize> {
+            (0..n)
+                .filter(|p| (p ^ with) & ((1 << bits) - 1) == 0)
+                .collect()
+        };
+        let bits = n.trailing_zeros() as usize;
+        match (self.algorithm, self.primitive) {
+            // Part p sets out behind its owner, and goes round to it.
+            (A::Ring, P::ReduceScatter) => vec![back(i + 1)],
+            (A::Ring, P::AllGather | P::Gather) => vec![back(i)],
+            (A::Ring, P::Broadcast | P::Reduce) => vec![i],
+            (A::Ring, P::Scatter) => vec![(self.root + n - 1 - i) % n],
+            (A::Ring, P::AllToAll) => {
+                // For distance n-1 its own and what n-2 others sent on, then for n-2, and so on.
+                let (mut k, mut hop) = (n - 1, i);
+                while hop >= k {
+                    (k, hop) = (k - 1, hop - k);
+                }
+                vec![self.pair(back(hop), back(hop) + k)]
+            }
+            (A::HalvingDoubling | A::RecursiveDoubling, P::ReduceScatter) => agree(to, i + 1),
+            (A::HalvingDoubling | A::RecursiveDoubling, P::AllGather) => agree(index, bits - i),
+            (A::HalvingDoubling | A::RecursiveDoubling, P::Gather) => self.below(index),
+            (A::HalvingDoubling | A::RecursiveDoubling, P::Scatter) => self.below(to),
+            (_, P::Broadcast | P::Reduce | P::AllReduce) => (0..n).collect(),
+            (_, P::ReduceScatter | P::Scatter) => vec![to],
+            (_, P::AllGather | P::Gather) => vec![index],
+            (_, P::AllToAll) => vec![self.pair(index, to)],
+        }
+    }
+
+    /// What message `i` of `index` carries; a part that is summed up elsewhere is given away.
+    fn load(&self, index: usize, i: u32, step: &Step, has: &mut [u64]) -> Load {
+        let parts = self.parts_of(index, step.to as usize, i as usize);
+        let shares = parts.len() as u64 * BYTES * step.amount.parts;
+        assert_eq!(step.amount.bytes * self.n as u64, shares, "{self:?}: size");
+        let away = matches!(self.primitive, Primitive::ReduceScatter | Primitive::Reduce);
+        let take = |part: usize| {
+            assert_ne!(has[part], 0, "{self:?}: {index} has nothing of {part}");
+            match away {
+                true => (part, std::mem::take(&mut has[part])),
+                false => (part, has[part]),
+            }
+        };
+        parts.into_iter().map(take).collect()
+    }
+
+    /// Puts what a message carried to what its receiver has.
+    fn unload(&self, load: Load, has: &mut [u64]) {
+        for (part, set) in load {
+            match has[part] & set {
+                0 => has[part] |= set,
+                // All of it comes back down a tree.
+                _ => {
+                    let back = self.primitive == Primitive::AllReduce && set == self.all();
+                    assert!(back && has[part] != set, "{self:?}: {part} counted twice");
+                    has[part] = set;
+                }
+            }
+        }
+    }
+
+    fn seat(&self, index: usize) -> Seat {
+        Seat {
+            size: self.n as u32,
+            index: index as u32,
+            root: self.root as u32,
+        }
+    }
+
+    /// Carries it out, and checks who has what.
+    fn run(&self) {
+        let stage = Stage {
+            phase: 0,
+            primitive: self.primitive,
+            buffer: Amount::whole(BYTES),
+            mirrored: self.mirrored,
+        };
+        let mut dice = Dice(self.seed);
+        let mut members: Vec<Member> = (0..self.n)
+            .map(|index| Member {
+                has: self.start(index),
+                ..Member::default()
+            })
+            .collect();
+        // By time, and then in the order in which they were made.
+        let mut events = BinaryHeap::new();
+        let mut made = 0_u64;
+        let mut plan = |events: &mut BinaryHeap<_>, at: u64, to: usize, event: Event| {
+            made += 1;
+            events.push(Reverse((at, made, to, event)));
+        };
+        for index in 0..self.n {
+            plan(&mut events, dice.delay(), index, Event::Act);
+        }
+        let mut last = BTreeMap::new();
+        while let Some(Reverse((now, _, index, event))) = events.pop() {
+            let member = &mut members[index];
+            match event {
+                Event::Act => member.begun = true,
+                Event::Message { heard, load } => member.early.push((heard, load)),
+            }
+            if !member.begun {
+                continue;
+            }
+            loop {
+                let taken = member.taken;
+                let ready = |(heard, _): &(u32, Load)| *heard <= taken;
+                while let Some(found) = member.early.iter().position(ready) {
+                    let (_, load) = member.early.remove(found);
+                    self.unload(load, &mut member.has);
+                    (member.credits, member.arrived) = (member.credits + 1, member.arrived + 1);
+                }
+                let step = self.algorithm.step(&stage, self.seat(index), taken);
+                let Some(step) = step else {
+                    break;
+                };
+                if step.after > member.credits || step.arrived > member.arrived {
+                    break;
+                }
+                member.taken += 1;
+                let load = self.load(index, taken, &step, &mut member.has);
+                let to = step.to as usize;
+                let arrives = last.entry((index, to)).or_insert(0);
+                *arrives = (now + dice.delay()).max(*arrives);
+                let heard = step.heard;
+                plan(&mut events, *arrives, to, Event::Message { heard, load });
+                // Sometimes it needs a while before it goes on.
+                let pause = dice.delay();
+                if pause > 100 {
+                    plan(&mut events, now + pause, index, Event::Act);
+                    break;
+                }
+            }
+        }
+        for (index, member) in members.iter().enumerate() {
+            let seat = self.seat(index);
+            let expected = self.algorithm.receives(&stage, seat);
+            let rest = self.algorithm.step(&stage, seat, member.taken);
+            assert_eq!(
+                (member.credits, rest),
+                (expected, None),
+                "{self:?}: {index}"
+            );
+            assert!(self.is_done(index, &member.has), "{self:?}: {index}");
+        }
+    }
+}
+
+/// A buffer that is no multiple of most sizes.
+const BYTES: u64 = 1_000_003;
+
+/// Random numbers by xorshift.
+struct Dice(u64);
+
+impl Dice {
+    /// Mostly short, now and then so long that whole rounds go by.
+    fn delay(&mut self) -> u64 {
+        for (left, by) in [(true, 13), (false, 7), (true, 17)] {
+            self.0 ^= if left { self.0 << by } else { self.0 >> by };
+        }
+        match self.0 >> 33 & 7 {
+            0..5 => self.0 % 10,
+            5 | 6 => self.0 % 1000,
+            _ => self.0 % 10_000,
+        }
+    }
+}
+
+fn check(algorithm: Algorithm, sizes: std::ops::RangeInclusive<usize>) {
+    for primitive in PRIMITIVES {
+        for n in sizes.clone() {
+            if !algorithm.carries(primitive, n as u32) {
+                continue;
+            }
+            for seed in 1..=3_u64 {
+                Line {
+                    algorithm,
+                    primitive,
+                    n,
+                    root: match primitive.has_root() {
+                        true => n * (seed as usize - 1) / 3,
+                        false => 0,
+                    },
+                    mirrored: seed == 2,
+                    seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n as u64,
+                }
+                .run();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_member_ends_with_what_the_primitive_promises() {
+    for (algorithm, _) in Algorithm::ALL {
+        check(algorithm, 2..=33);
+    }
+}
+
+#[test]
+fn every_primitive_is_carried_by_what_stands_in() {
+    for (algorithm, _) in Algorithm::ALL {
+        for primitive in PRIMITIVES {
+            for n in 2..=33 {
+                let used = algorithm.resolve(primitive, n);
+                assert!(used.carries(primitive, n), "{algorithm} {primitive:?} {n}");
+                assert_eq!(used == algorithm, algorithm.carries(primitive, n));
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Who sends what to whom after what, written from what the algorithms mean: trees as sets that are
+//! split, exchanges as pairs. Every message waits for named senders, not for a number of receptions.
+
+use super::naive::{Needs, Post};
+use chakram::collective::{Algorithm, Primitive};
+
+/// What the member `index` of a line of `n` sends, in order.
+pub fn program(algorithm: Algorithm, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {
+    use Primitive as P;
+    match (algorithm, what) {
+        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, P::ReduceScatter) => {
+            // Bits from the lowest: half of the buffer, a quarter, …
+            let bits = 0..n.trailing_zeros();
+            let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
+            in_turn(rounds.collect())
+        }
+        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, P::AllGather) => {
+            let bits = (0..n.trailing_zeros()).rev();
+            let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
+            in_turn(rounds.collect())
+        }
+        (Algorithm::RecursiveDoubling, P::AllReduce) => {
+            let rounds = (0..n.trailing_zeros()).map(|bit| (flip(index, bit), (1, 1)));
+            in_turn(rounds.collect())
+        }
+        (Algorithm::Pairwise, _) => pairwise(n, index),
+        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, _) => {
+            along(&halved(n), what, n, index, root)
+        }
+        (Algorithm::Tree | Algorithm::DoubleBinaryTree, _) => {
+            along(&sorted(n), what, n, index, root)
+        }
+        (Algorithm::Ring | Algorithm::Direct, _) => unreachable!("they are counted"),
+    }
+}
+
+/// The index that differs in one binary digit.
+fn flip(index: u32, bit: u32) -> u32 {
+    match index >> bit & 1 {
+        0 => index + (1 << bit),
+        _ => index - (1 << bit),
+    }
+}
+
+/// Exchanges, each after what the partner of the one before sent.
+fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<Post> {
+    let partners: Vec<u32> = rounds.iter().map(|round| round.0).collect();
+    let before = |i: usize| partners[..i].to_vec();
+    let rounds = rounds.into_iter().enumerate();
+    rounds
+        .map(|(i, (to, share))| (to, Needs::From(before(i)), share))
+        .collect()
+}
+
+/// Round k: with the member k ahead, after the one that many less behind; or, if members pair off, with
+/// the one that makes k of the two.
+fn pairwise(n: u32, index: u32) -> Vec<Post> {
+    let share = (1, u64::from(n));
+    if n.count_ones() == 1 {
+        return in_turn((1..n).map(|k| (index ^ k, share)).collect());
+    }
+    let behind = |k: u32| (index + n - k) % n;
+    let post = |k: u32| {
+        let before = (1..k).map(behind).collect();
+        ((index + k) % n, Needs::From(before), share)
+    };
+    (1..n).map(post).collect()
+}
+
+/// A tree: the parent of every number but 0, and the children of each in the order in which they are
+/// sent to.
+pub struct Tree {
+    pub parent: Vec<u32>,
+    pub children: Vec<Vec<u32>>,
+}
+
+impl Tree {
+    fn new(n: u32) -> Self {
+        Self {
+            parent: vec![0; n as usize],
+            children: vec![Vec::new(); n as usize],
+        }
+    }
+
+    fn join(&mut self, parent: u32, child: u32) {
+        self.parent[child as usize] = parent;
+        self.children[parent as usize].push(child);
+    }
+
+    fn weight(&self, x: u32) -> u64 {
+        let below = self.children[x as usize].iter();
+        1 + below.map(|&child| self.weight(child)).sum::<u64>()
+    }
+}
+
+/// A binomial tree: the holder of 0 … n−1 gives its upper part to the first of it, where parts are cut at
+/// the largest power of two, and goes on with the lower.
+pub fn halved(n: u32) -> Tree {
+    fn split(tree: &mut Tree, from: u32, to: u32) {
+        let mut to = to;
+        while to - from > 1 {
+            let mut cut = 1;
+            while cut * 2 < to - from {
+                cut *= 2;
+            }
+            tree.join(from, from + cut);
+            split(tree, from + cut, to);
+            to = from + cut;
+        }
+    }
+    let mut tree = Tree::new(n);
+    split(&mut tree, 0, n);
+    tree
+}
+
+/// A binary tree in order over 1 … n−1 below 0: the top of a range is where its first power of two of
+/// members ends, so that what lies below it is full.
+pub fn sorted(n: u32) -> Tree {
+    /// Hangs the members from `low` to before `high` under `parent`.
+    fn hang(tree: &mut Tree, parent: u32, low: u32, high: u32) {
+        if low == high {
+            return;
+        }
+        let mut full = 1;
+        while full * 2 <= high - low {
+            full *= 2;
+        }
+        let top = low + full - 1;
+        tree.join(parent, top);
+        hang(tree, top, low, top);
+        hang(tree, top, top + 1, high);
+    }
+    let mut tree = Tree::new(n);
+    hang(&mut tree, 0, 1, n);
+    tree
+}
+
+fn along(tree: &Tree, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {
+    use Primitive as P;
+    let x = ((index + n - root) % n) as usize;
+    let at = |x: u32| (x + root) % n;
+    let parent = at(tree.parent[x]);
+    let children: Vec<u32> = tree.children[x].iter().map(|&child| at(child)).collect();
+    let share = |x: u32| match what {
+        P::Gather | P::Scatter => (tree.weight(x), u64::from(n)),
+        _ => (1, 1),
+    };
+    let mut posts = Vec::new();
+    if x != 0 && matches!(what, P::Reduce | P::Gather | P::AllReduce) {
+        posts.push((parent, Needs::From(children.clone()), share(x as u32)));
+    }
+    if matches!(what, P::Broadcast | P::Scatter | P::AllReduce) {
+        let mut before = match what {
+            P::AllReduce => children.clone(),
+            _ => Vec::new(),
+        };
+        if x != 0 {
+            before.push(parent);
+        }
+        for (&child, &to) in tree.children[x].iter().zip(&children) {
+            posts.push((to, Needs::From(before.clone()), share(child)));
+        }
+    }
+    posts
+}
