@@ -1,6 +1,12 @@
 //! Members that play a collective from scripts of their own.
+//!
+//! In order, a send is over when it has arrived, and one part after another goes on, each by an event of its
+//! own. Otherwise it is over when its last byte has left, a receive whose message is there is over at once,
+//! and messages that leave at one instant are gathered, so that nothing depends on which event of the
+//! instant came first.
 
 use super::Engine;
+use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::collective_run::Op;
 use super::event::{Class, Event};
 use crate::collective::{Act, Cue, Manner};
@@ -12,19 +18,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Gives the member of `cell` a cue, and does what it does then.
     pub(super) fn play(&mut self, now: Time, id: u32, cell: u32, cue: Cue) {
         let mut acts = Vec::new();
-        let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        let position = run.position(cell);
-        // A message may come before its receiver begins, but all scripts are of one stage.
-        let Some(stage) = run.stages.first().copied() else {
-            return;
-        };
-        let player = (id, position);
-        self.manner
-            .play(&stage, &group.extent, player, cue, &mut acts);
-        let npus = &group.extent.npus;
-        let npu = npus[position as usize];
-        for act in acts {
+        self.cue(id, cell, cue, &mut acts);
+        let mut done = 0;
+        while let Some(&act) = acts.get(done) {
+            done += 1;
             match act {
                 Act::Send {
                     to,
@@ -32,49 +29,112 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
                     label,
                     part,
                 } => {
-                    let op = self.ops.insert(Op::Scripted {
+                    let run = &self.runs[id as usize];
+                    let op = Op::Scripted {
                         run: id,
                         from: cell,
-                        to: cell - position + to,
+                        to: cell - run.position(cell) + to,
                         part,
                         label,
-                    });
-                    let ends = (npu, npus[to as usize]);
-                    let message = Message::plain(op, ends, Amount::whole(bytes));
-                    self.network.submit(now, &message, &mut self.agenda);
+                    };
+                    self.send_part(now, op, Amount::whole(bytes));
                 }
-                Act::Wait { span, part } => {
+                Act::Wait { span, part } if M::IN_ORDER => {
+                    let run = &self.runs[id as usize];
+                    let group = &self.plan.groups[run.group as usize];
+                    let npu = group.extent.npus[run.position(cell) as usize];
                     let event = Event::new(Class::Cue, id, cell);
                     self.agenda.delay(npu.0, now + span, event, part);
                 }
-                Act::Take { part } => {
-                    let op = self.ops.reserve(Op::Scripted {
-                        run: id,
-                        from: cell,
-                        to: cell,
-                        part,
-                        label: 0,
-                    });
-                    self.agenda.push(now, Event::new(Class::Taken, 0, op));
-                }
-                Act::End => {
-                    self.leave(now, id, cell);
-                }
+                Act::Wait { span, part } => self.take_later(now + span, id, cell, part),
+                Act::Take { part } if M::IN_ORDER => self.take_later(now, id, cell, part),
+                Act::Take { part } => self.cue(id, cell, Cue::Over { part }, &mut acts),
+                Act::End => self.leave(now, id, cell),
             }
         }
     }
 
-    /// A message of a script has arrived: that part is over for its sender, and then it reaches its
-    /// receiver.
+    /// Gives the member of `cell` a cue; what it does joins `acts`.
+    fn cue(&mut self, id: u32, cell: u32, cue: Cue, acts: &mut Vec<Act>) {
+        let run = &self.runs[id as usize];
+        let extent = &self.plan.groups[run.group as usize].extent;
+        let (player, root) = ((id, run.position(cell)), run.root);
+        // A message may come before its receiver begins, but all scripts are of one stage.
+        let Some(stage) = self.courses.get(run.course).stages().first().copied() else {
+            return;
+        };
+        self.manner.play(&stage, extent, player, root, cue, acts);
+    }
+
+    /// A part of a script is over at `at`.
+    fn take_later(&mut self, at: Time, id: u32, cell: u32, part: u32) {
+        let op = self.ops.reserve(Op::Scripted {
+            run: id,
+            from: cell,
+            to: cell,
+            part,
+            label: 0,
+        });
+        self.agenda.push(at, Event::new(Class::Taken, 0, op));
+    }
+
+    /// A message of a script leaves. Each member has a port in each phase: it leaves through that of the first
+    /// in which the ends differ, and enters through that of the last.
+    fn send_part(&mut self, now: Time, op: Op, amount: Amount) {
+        let Op::Scripted {
+            run: id,
+            from,
+            to,
+            part,
+            ..
+        } = op
+        else {
+            return;
+        };
+        let run = &self.runs[id as usize];
+        let extent = &self.plan.groups[run.group as usize].extent;
+        let (from, to) = (run.position(from), run.position(to));
+        let ends = (extent.npus[from as usize], extent.npus[to as usize]);
+        let op = self.ops.insert(op);
+        if M::IN_ORDER {
+            let message = Message::plain(op, ends, amount);
+            self.network.submit(now, &message, &mut self.agenda);
+            return;
+        }
+        let progress = run.progress.as_ref().expect("it has begun");
+        let differs = |phase: &crate::group::Phase| phase.index(from) != phase.index(to);
+        let port = |phase: Option<usize>, position| {
+            let first = phase.unwrap_or(0) as u32 * extent.size();
+            progress.ports.port(first + position)
+        };
+        let message = Message {
+            op,
+            ends,
+            from: port(extent.phases.iter().position(differs), from),
+            to: port(extent.phases.iter().rposition(differs), to),
+            path: None,
+            amount,
+            tell_injected: true,
+            sole_sender: false,
+            order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from,
+        };
+        let key = (ends.0.0, run.group + 1, run.sequence, 0, part.into());
+        self.send_off(now, key, message);
+    }
+
+    /// A message of a script has arrived and reaches its receiver. In order, that part is over for its sender
+    /// before.
     pub(super) fn scripted(&mut self, now: Time, id: u32, ends: (u32, u32), what: (u32, u32)) {
         let ((from, to), (part, label)) = (ends, what);
         let position = self.runs[id as usize].position(from);
-        self.play(now, id, from, Cue::Over { part });
+        if M::IN_ORDER {
+            self.play(now, id, from, Cue::Over { part });
+        }
         let from = position;
         self.play(now, id, to, Cue::Message { from, label });
     }
 
-    /// A member takes a message that was there before.
+    /// A part is over that waited, or took a message that was there before.
     pub(super) fn taken(&mut self, now: Time, op: u32) {
         if let Op::Scripted {
             run, from, part, ..

@@ -1,0 +1,266 @@
+//! Collectives whose algorithm is a script for each position of the group.
+//!
+//! A script is a graph of parts: sends, receives and waits. All parts whose predecessors are over are begun
+//! at once, in the order of the script: there are no lanes. A receive is over when it has been begun and
+//! its message has arrived; when a send is over is said by who carries it out. The sizes are those of the
+//! scripts, and the collective's own does not count. It is over at a member when all parts of its script are.
+
+use super::{Act, Cue};
+use crate::trace::CollectiveKind;
+use crate::units::Span;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+mod matched;
+
+pub use matched::Fault;
+
+/// What a part of a script is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A message to another position.
+    Send {
+        /// The receiver's position.
+        to: u32,
+        /// How much.
+        bytes: u64,
+        /// By which the receiver knows it.
+        label: u32,
+    },
+    /// A message from another position.
+    Receive {
+        /// The sender's position.
+        from: u32,
+        /// What the sender labels it with.
+        label: u32,
+    },
+    /// Time that passes.
+    Wait(Span),
+}
+
+/// The script of one position.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    ids: Vec<u64>,
+    parts: Vec<Part>,
+    /// How many others each part waits for.
+    in_degrees: Vec<u32>,
+    /// Where the successors of each part end.
+    ends: Vec<u32>,
+    successors: Vec<u32>,
+}
+
+impl Script {
+    /// Adds a part, which its author calls `id`: it waits for `in_degree` others, and `successors` wait for
+    /// it.
+    pub fn push(
+        &mut self,
+        id: u64,
+        part: Part,
+        in_degree: u32,
+        successors: impl Iterator<Item = u32>,
+    ) {
+        self.ids.push(id);
+        self.parts.push(part);
+        self.in_degrees.push(in_degree);
+        self.successors.extend(successors);
+        self.ends.push(self.successors.len() as u32);
+    }
+
+    /// What its author calls a part.
+    pub fn id(&self, part: u32) -> u64 {
+        self.ids[part as usize]
+    }
+
+    fn len(&self) -> u32 {
+        self.parts.len() as u32
+    }
+
+    fn successors(&self, part: u32) -> &[u32] {
+        let ends = |part: usize| self.ends[part] as usize;
+        let start = (part as usize).checked_sub(1).map_or(0, ends);
+        &self.successors[start..ends(part as usize)]
+    }
+}
+
+/// An algorithm: a script for each position.
+#[derive(Clone, Debug)]
+pub struct Scripts(Vec<Arc<Script>>);
+
+/// An algorithm that stands for the machine's.
+#[derive(Clone, Debug)]
+pub struct Custom {
+    /// In which collectives.
+    pub kind: CollectiveKind,
+    /// What people call it.
+    pub name: String,
+    /// What members do: position p is the p-th member of the group, counted from the root where there is
+    /// one. Each receive takes one send ([`Scripts::matched`]).
+    pub scripts: Scripts,
+}
+
+/// A message by which a receiver knows it: the sender, and its label.
+type Key = (u32, u32);
+
+/// How far a member is.
+#[derive(Clone, Debug)]
+struct Progress {
+    script: Arc<Script>,
+    waiting: Vec<u32>,
+    left: u32,
+    /// Receives that wait.
+    listening: BTreeMap<Key, VecDeque<u32>>,
+    /// Messages that have arrived and that no receive has taken.
+    arrived: BTreeMap<Key, u32>,
+}
+
+/// The members that play, by run and position.
+#[derive(Clone, Debug, Default)]
+pub struct Players(BTreeMap<(u32, u32), Progress>);
+
+impl Custom {
+    /// Whether it carries out collectives of `kind` among so many `members`. One member alone has nobody to
+    /// play with.
+    pub fn carries(&self, kind: CollectiveKind, members: u32) -> bool {
+        self.kind == kind && members > 1 && self.scripts.positions() == members
+    }
+}
+
+impl Scripts {
+    /// The algorithm of these scripts, that of position 0 first.
+    pub fn new(scripts: Vec<Script>) -> Self {
+        Self(scripts.into_iter().map(Arc::new).collect())
+    }
+
+    /// How many positions it has scripts for.
+    pub fn positions(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// The script of a position.
+    pub fn script(&self, position: u32) -> &Script {
+        &self.0[position as usize]
+    }
+
+    /// The parts of the first `size` scripts, each with its position and its place.
+    fn parts(&self, size: u32) -> impl Iterator<Item = (u32, u32, Part)> {
+        let scripts = (0..size).zip(&self.0);
+        scripts.flat_map(|(position, script)| {
+            let parts = (0..).zip(&script.parts);
+            parts.map(move |(place, &part)| (position, place, part))
+        })
+    }
+
+    /// Two of `size` positions of which the first does not send the second what it receives, if there are any.
+    pub fn unpaired(&self, size: u32) -> Option<(u32, u32)> {
+        // By sender, receiver and label: sends less receives.
+        let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
+        for (position, _, part) in self.parts(size) {
+            let (key, count) = match part {
+                Part::Send { to, label, .. } => ((position, to, label), 1),
+                Part::Receive { from, label } => ((from, position, label), -1),
+                Part::Wait(_) => continue,
+            };
+            *open.entry(key).or_insert(0) += count;
+        }
+        let mut open = open.into_iter().filter(|(_, count)| *count != 0);
+        open.next().map(|((from, to, _), _)| (from, to))
+    }
+
+    /// A peer that is none of a group of `size`, if its scripts have one.
+    pub fn stranger(&self, size: u32) -> Option<u32> {
+        let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
+        peers.find(|&peer| peer >= size)
+    }
+}
+
+impl Part {
+    fn peer(self) -> Option<u32> {
+        match self {
+            Self::Send { to: peer, .. } | Self::Receive { from: peer, .. } => Some(peer),
+            Self::Wait(_) => None,
+        }
+    }
+}
+
+impl Players {
+    /// Has the member at a position of a run play on; when it begins, `script` says which one it has. What
+    /// it does joins `acts`.
+    pub fn play(
+        &mut self,
+        scripts: &Scripts,
+        script: impl FnOnce() -> u32,
+        player: (u32, u32),
+        cue: Cue,
+        acts: &mut Vec<Act>,
+    ) {
+        let progress = self.0.entry(player).or_insert_with(|| {
+            let script = scripts.0[script() as usize].clone();
+            Progress {
+                waiting: script.in_degrees.clone(),
+                left: script.len(),
+                script,
+                listening: BTreeMap::new(),
+                arrived: BTreeMap::new(),
+            }
+        });
+        match cue {
+            Cue::Begin => {
+                let script = progress.script.clone();
+                for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
+                    progress.begin(part, acts);
+                }
+            }
+            Cue::Over { part } => progress.complete(part, acts),
+            Cue::Message { from, label } => progress.arrive((from, label), acts),
+        }
+        if progress.left == 0 {
+            acts.push(Act::End);
+            self.0.remove(&player);
+        }
+    }
+}
+
+impl Progress {
+    /// All that a part waits for is over.
+    fn begin(&mut self, part: u32, acts: &mut Vec<Act>) {
+        match self.script.parts[part as usize] {
+            Part::Send { to, bytes, label } => acts.push(Act::Send {
+                to,
+                bytes,
+                label,
+                part,
+            }),
+            Part::Receive { from, label } => {
+                let key = (from, label);
+                match self.arrived.get_mut(&key).filter(|count| **count > 0) {
+                    Some(count) => {
+                        *count -= 1;
+                        acts.push(Act::Take { part });
+                    }
+                    None => self.listening.entry(key).or_default().push_back(part),
+                }
+            }
+            Part::Wait(span) => acts.push(Act::Wait { span, part }),
+        }
+    }
+
+    fn complete(&mut self, part: u32, acts: &mut Vec<Act>) {
+        self.left -= 1;
+        let script = self.script.clone();
+        for &next in script.successors(part) {
+            self.waiting[next as usize] -= 1;
+            if self.waiting[next as usize] == 0 {
+                self.begin(next, acts);
+            }
+        }
+    }
+
+    fn arrive(&mut self, key: Key, acts: &mut Vec<Act>) {
+        let waiting = self.listening.get_mut(&key).and_then(VecDeque::pop_front);
+        match waiting {
+            Some(part) => self.complete(part, acts),
+            None => *self.arrived.entry(key).or_insert(0) += 1,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Which receive takes which send, settled before anything runs.
+//!
+//! Between two positions, the k-th receive of a label takes the k-th send of it, both counted in program
+//! order: the smallest order, by place in the script, in which each part comes after those it waits for. So
+//! the outcome does not depend on what happens first at an instant, and a circle of waits is found here.
+
+use super::{Part, Script, Scripts};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+/// Why an algorithm cannot be carried out: at which position, and in which part of its script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// There is no such peer.
+    Stranger {
+        /// The position.
+        position: u32,
+        /// The part.
+        part: u32,
+        /// The peer.
+        peer: u32,
+    },
+    /// The peer has no other half for a send or a receive.
+    Unpaired {
+        /// The position.
+        position: u32,
+        /// The part.
+        part: u32,
+        /// The peer.
+        peer: u32,
+        /// Whether it is a receive.
+        receive: bool,
+    },
+    /// It waits, through others, for itself.
+    Circle {
+        /// The position.
+        position: u32,
+        /// The part.
+        part: u32,
+    },
+}
+
+/// A part, by position and place.
+type At = (u32, u32);
+/// Sends and receives of one label between two positions.
+type Halves = (Vec<At>, Vec<At>);
+
+impl Scripts {
+    /// The same with a label for each message, which one send and one receive have.
+    ///
+    /// # Errors
+    ///
+    /// Where a peer does not exist, a half has no other, or a part waits for itself.
+    pub fn matched(&self) -> Result<Self, Fault> {
+        let size = self.positions();
+        let mut channels: BTreeMap<(u32, u32, u32), Halves> = BTreeMap::new();
+        for position in 0..size {
+            let script = self.script(position);
+            for part in script
+                .program_order()
+                .ok_or(Fault::Circle { position, part: 0 })?
+            {
+                let what = script.parts[part as usize];
+                if let Some(peer) = what.peer().filter(|&peer| peer >= size) {
+                    return Err(Fault::Stranger {
+                        position,
+                        part,
+                        peer,
+                    });
+                }
+                let at = (position, part);
+                match what {
+                    Part::Send { to, label, .. } => {
+                        let halves = channels.entry((position, to, label)).or_default();
+                        halves.0.push(at);
+                    }
+                    Part::Receive { from, label } => {
+                        let halves = channels.entry((from, position, label)).or_default();
+                        halves.1.push(at);
+                    }
+                    Part::Wait(_) => {}
+                }
+            }
+        }
+        let mut scripts: Vec<Script> = self.0.iter().map(|script| (**script).clone()).collect();
+        let mut pairs = Vec::new();
+        for ((from, to, _), (sends, receives)) in channels {
+            let both = sends.len().min(receives.len());
+            if let Some(&(position, part)) = sends.get(both).or(receives.get(both)) {
+                let receive = receives.len() > both;
+                return Err(Fault::Unpaired {
+                    position,
+                    part,
+                    peer: if receive { from } else { to },
+                    receive,
+                });
+            }
+            pairs.extend(sends.into_iter().zip(receives));
+        }
+        for &((from, send), (to, receive)) in &pairs {
+            // The receiver's place tells its messages apart.
+            for (position, part) in [(from, send), (to, receive)] {
+                let part = &mut scripts[position as usize].parts[part as usize];
+                if let Part::Send { label, .. } | Part::Receive { label, .. } = part {
+                    *label = receive;
+                }
+            }
+        }
+        match circle(&scripts, &pairs) {
+            Some((position, part)) => Err(Fault::Circle { position, part }),
+            None => Ok(Self(scripts.into_iter().map(Arc::new).collect())),
+        }
+    }
+}
+
+impl Script {
+    /// `None` where there is a circle.
+    fn program_order(&self) -> Option<Vec<u32>> {
+        let mut waiting = self.in_degrees.clone();
+        let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
+        let mut ready: BinaryHeap<Reverse<u32>> = roots.map(Reverse).collect();
+        let mut order = Vec::with_capacity(self.parts.len());
+        while let Some(Reverse(part)) = ready.pop() {
+            order.push(part);
+            for &next in self.successors(part) {
+                waiting[next as usize] -= 1;
+                if waiting[next as usize] == 0 {
+                    ready.push(Reverse(next));
+                }
+            }
+        }
+        (order.len() == self.parts.len()).then_some(order)
+    }
+}
+
+/// A part that is never over although each half of `pairs` has the other, of several one on a circle. A
+/// receive waits for its send.
+fn circle(scripts: &[Script], pairs: &[(At, At)]) -> Option<At> {
+    let sends: BTreeMap<At, At> = pairs.iter().copied().collect();
+    let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();
+    for &(_, (position, receive)) in pairs {
+        waiting[position as usize][receive as usize] += 1;
+    }
+    let all = |waiting: &[Vec<u32>], ready: bool| -> Vec<At> {
+        let all = (0..).zip(waiting).flat_map(|(position, waiting)| {
+            let parts = (0..)
+                .zip(waiting)
+                .filter(move |(_, left)| (**left == 0) == ready);
+            parts.map(move |(part, _)| (position, part))
+        });
+        all.collect()
+    };
+    let mut ready = all(&waiting, true);
+    while let Some((position, part)) = ready.pop() {
+        let own = scripts[position as usize].successors(part);
+        let own = own.iter().map(|&next| (position, next));
+        for (position, next) in own.chain(sends.get(&(position, part)).copied()) {
+            let left = &mut waiting[position as usize][next as usize];
+            *left -= 1;
+            if *left == 0 {
+                ready.push((position, next));
+            }
+        }
+    }
+    // Whoever is left waits for another that is: going back far enough leads onto a circle.
+    let mut before: BTreeMap<At, At> = BTreeMap::new();
+    let left = all(&waiting, false);
+    for &(position, part) in &left {
+        let own = scripts[position as usize].successors(part);
+        let own = own.iter().map(|&next| (position, next));
+        for next in own.chain(sends.get(&(position, part)).copied()) {
+            before.insert(next, (position, part));
+        }
+    }
+    let mut at = *left.first()?;
+    for _ in &left {
+        at = before[&at];
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send(to: u32) -> Part {
+        Part::Send {
+            to,
+            bytes: 1,
+            label: 7,
+        }
+    }
+
+    fn receive(from: u32) -> Part {
+        Part::Receive { from, label: 7 }
+    }
+
+    /// Parts that wait each for the one before.
+    fn chain(parts: &[Part]) -> Script {
+        let mut script = Script::default();
+        for (i, &part) in (0..).zip(parts) {
+            let next = Some(i + 1).filter(|&next| (next as usize) < parts.len());
+            script.push(u64::from(i), part, u32::from(i > 0), next.into_iter());
+        }
+        script
+    }
+
+    #[test]
+    fn the_first_receive_takes_the_first_send() {
+        let scripts = Scripts::new(vec![
+            chain(&[send(1), receive(1), send(1)]),
+            chain(&[receive(0), send(0), receive(0)]),
+        ]);
+        let matched = scripts.matched().unwrap();
+        let labels = |position| -> Vec<u32> {
+            let parts = matched.script(position).parts.iter();
+            let labels = parts.map(|part| match *part {
+                Part::Send { label, .. } | Part::Receive { label, .. } => label,
+                Part::Wait(_) => unreachable!("there is none"),
+            });
+            labels.collect()
+        };
+        // Each label is the place of the receive: 0 and 2 at position 1, 1 at position 0.
+        assert_eq!([labels(0), labels(1)], [[0, 1, 2], [0, 1, 2]]);
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_named() {
+        let fault = |scripts| Scripts::new(scripts).matched().unwrap_err();
+        let stranger = vec![chain(&[send(1), send(2)]), chain(&[receive(0)])];
+        let (position, part, peer) = (0, 1, 2);
+        assert_eq!(
+            fault(stranger),
+            Fault::Stranger {
+                position,
+                part,
+                peer
+            }
+        );
+        let lonely = vec![chain(&[send(1)]), chain(&[receive(0), receive(0)])];
+        let (position, part, peer, receive_half) = (1, 1, 0, true);
+        assert_eq!(
+            fault(lonely),
+            Fault::Unpaired {
+                position,
+                part,
+                peer,
+                receive: receive_half
+            }
+        );
+        // Both receive before they send; the waits behind are not on the circle.
+        let wait = Part::Wait(crate::units::Span::ZERO);
+        let both = vec![
+            chain(&[receive(1), send(1), wait]),
+            chain(&[receive(0), send(0), wait]),
+        ];
+        let Fault::Circle { part, .. } = fault(both) else {
+            panic!("another fault");
+        };
+        assert!(part < 2, "{part}");
+    }
+}

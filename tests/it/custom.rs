@@ -1,0 +1,296 @@
+//! `chakram replay --custom`: files of an algorithm, and what is refused.
+
+use super::commands::chakram;
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::{Sink, TraceWriter};
+use chakram::trace::{CollectiveKind, GroupName, Op};
+use chakram::units::Span;
+use std::path::Path;
+
+const MACHINE: &str = r#"
+name = "two"
+
+[npu.one]
+memory_bandwidth = "1 TB/s"
+memory_latency = "100 ns"
+memory_capacity = "80 GB"
+lanes = 2
+host_lanes = 1
+
+[npu.one.peak]
+fp32 = "10 TFLOP/s"
+
+[[dimension]]
+name = "wire"
+shape = "ring"
+size = 2
+bandwidth = "50 GB/s"
+latency = "500 ns"
+algorithm = "ring"
+"#;
+
+/// A node that waits for others: its id, what it does, and for whom it waits.
+type Node<'a> = (u64, Op<'static>, &'a [u64]);
+
+fn write(path: &Path, nodes: &[Node<'_>]) {
+    let mut writer = TraceWriter::new(Vec::new()).expect("memory takes everything");
+    for &(id, op, after) in nodes {
+        let node = NodeView {
+            recorded: Span::from_ns(1000),
+            ..NodeView::new(id, "node", op)
+        };
+        writer.node(&node, after).expect("memory takes everything");
+    }
+    std::fs::write(path, writer.into_inner()).expect("there is room");
+}
+
+fn message(receive: bool, peer: u32, bytes: u64) -> Op<'static> {
+    Op::Message {
+        receive,
+        peer,
+        tag: 3,
+        bytes,
+        own: None,
+        host: false,
+    }
+}
+
+fn all_reduce() -> Op<'static> {
+    Op::Collective {
+        kind: CollectiveKind::AllReduce,
+        bytes: 4000,
+        group: GroupName::World,
+        root: None,
+        dimensions: None,
+        host: false,
+    }
+}
+
+/// What a run printed.
+struct Printed {
+    code: i32,
+    out: String,
+    error: String,
+}
+
+/// A folder with a job of two ranks that carry out one all-reduce, and a machine for it.
+struct Case(tempfile::TempDir);
+
+impl Case {
+    fn new() -> Self {
+        let case = Self(tempfile::tempdir().expect("there is room"));
+        std::fs::write(case.path("machine.toml"), MACHINE).expect("there is room");
+        for rank in 0..2 {
+            write(
+                Path::new(&case.path(&format!("job.{rank}.et"))),
+                &[(1, all_reduce(), &[])],
+            );
+        }
+        case
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// The files of an algorithm.
+    fn algorithm(&self, name: &str, positions: &[&[Node<'_>]]) {
+        for (position, nodes) in positions.iter().enumerate() {
+            write(
+                Path::new(&self.path(&format!("{name}.{position}.et"))),
+                nodes,
+            );
+        }
+    }
+
+    fn replay(&self, custom: &[&str], more: &[&str]) -> Printed {
+        let (job, machine) = (self.path("job"), self.path("machine.toml"));
+        let custom = custom.iter().map(|of| match of.split_once('=') {
+            Some((kind, name)) => format!("--custom={kind}={}", self.path(name)),
+            None => format!("--custom={of}"),
+        });
+        let custom: Vec<String> = custom.collect();
+        let mut args = vec!["replay", &job, "-m", &machine];
+        args.extend(custom.iter().map(String::as_str));
+        args.extend(more);
+        let output = chakram(&args);
+        let text = |bytes| String::from_utf8(bytes).expect("it is text");
+        Printed {
+            code: output.status.code().expect("it ends by itself"),
+            out: text(output.stdout),
+            error: text(output.stderr),
+        }
+    }
+
+    /// That this is bad input, and that all of `words` are said.
+    fn refuses(&self, custom: &[&str], words: &[&str]) {
+        let Printed { code, error, .. } = self.replay(custom, &[]);
+        assert_eq!(code, 2, "{error}");
+        for word in words {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+}
+
+const SEND: Node<'_> = (7, message_to(false), &[]);
+const RECEIVE: Node<'_> = (9, message_to(true), &[]);
+
+/// Between position 0, which sends, and position 1.
+const fn message_to(receive: bool) -> Op<'static> {
+    Op::Message {
+        receive,
+        peer: if receive { 0 } else { 1 },
+        tag: 3,
+        bytes: 1000,
+        own: None,
+        host: false,
+    }
+}
+
+/// 1,000 B at 50 GB/s and 500 ns: 520 ns, whatever the all-reduce has.
+#[test]
+fn files_are_played_and_named() {
+    let case = Case::new();
+    case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
+    for kind in ["all-reduce=mine", "all_reduce=mine"] {
+        let Printed { code, out, error } = case.replay(&[kind], &["--format", "json"]);
+        assert_eq!((code, &error[..]), (0, ""));
+        let report: serde_json::Value = serde_json::from_str(&out).expect("it is JSON");
+        assert_eq!(report["makespan_ps"], 520_000);
+        let custom = &report["options"]["custom"];
+        assert_eq!(custom[0]["kind"], "all-reduce");
+        assert_eq!(custom[0]["prefix"], case.path("mine"));
+        let inputs = report["inputs"].as_array().expect("there are some");
+        let files = inputs.iter().filter(|input| input["role"] == "custom");
+        assert_eq!(files.count(), 2);
+    }
+    let text = case.replay(&["all-reduce=mine"], &[]).out;
+    let label = format!("custom {}", case.path("mine"));
+    // Lines break at spaces, and a path has none.
+    assert!(text.contains(&label), "{text}");
+    // The machine's own: 2 rounds of 500 ns and 2,000 B.
+    let plain = case.replay(&[], &[]).out;
+    assert!(
+        plain.contains("ring 2 (wire)") && plain.contains("1.080 us"),
+        "{plain}"
+    );
+}
+
+#[test]
+fn what_no_collective_takes_is_said() {
+    let case = Case::new();
+    case.algorithm("mine", &[&[SEND], &[RECEIVE], &[]]);
+    let Printed { code, out, error } = case.replay(&["all-reduce=mine"], &[]);
+    assert_eq!(code, 0);
+    assert!(out.contains("ring 2 (wire)"), "{out}");
+    let words = "no all-reduce of the job has 3 members";
+    assert!(
+        error.starts_with("note: ") && error.contains(words),
+        "{error}"
+    );
+    case.algorithm("other", &[&[SEND], &[RECEIVE]]);
+    let Printed { code, error, .. } = case.replay(&["barrier=other"], &[]);
+    assert_eq!(code, 0);
+    assert!(
+        error.contains("no barrier of the job has 2 members"),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_that_are_not_there_are_named() {
+    let case = Case::new();
+    case.refuses(&["all-reduce=none"], &["none", "PREFIX"]);
+    case.algorithm("mine", &[&[SEND], &[RECEIVE], &[]]);
+    std::fs::remove_file(case.path("mine.1.et")).expect("it is there");
+    case.refuses(&["all-reduce=mine"], &["mine", "position 1", "try:"]);
+    std::fs::remove_file(case.path("mine.2.et")).expect("it is there");
+    case.refuses(
+        &["all-reduce=mine"],
+        &["mine", "position 1", "two at least"],
+    );
+}
+
+#[test]
+fn algorithms_that_make_no_sense_are_refused() {
+    let case = Case::new();
+    let refuses = |positions: &[&[Node<'_>]], words: &[&str]| {
+        case.algorithm("bad", positions);
+        case.refuses(&["all-reduce=bad"], words);
+    };
+    // A peer without a file; a send and a receive without the other half, or with another size.
+    let far = (8, message(false, 2, 1000), &[][..]);
+    refuses(
+        &[&[SEND, far], &[RECEIVE]],
+        &["bad.0.et, node 8", "peer 2", "try:"],
+    );
+    refuses(
+        &[&[SEND], &[]],
+        &["bad.0.et, node 7", "position 1 does not receive", "try:"],
+    );
+    refuses(
+        &[&[], &[RECEIVE]],
+        &["bad.1.et, node 9", "position 0 does not send", "try:"],
+    );
+    let large = (9, message(true, 0, 1001), &[][..]);
+    refuses(&[&[SEND], &[large]], &["bad.", "try:"]);
+    // Both receive before they send.
+    let circle = |peer| {
+        [
+            (1, message(true, peer, 10), &[][..]),
+            (2, message(false, peer, 10), &[1][..]),
+        ]
+    };
+    refuses(
+        &[&circle(1), &circle(0)],
+        &["bad.", "node", "for itself", "try:"],
+    );
+    let nested = (4, all_reduce(), &[][..]);
+    refuses(
+        &[&[SEND], &[RECEIVE, nested]],
+        &["bad.1.et", "node 4", "try:"],
+    );
+    std::fs::write(case.path("bad.1.et"), b"\xff\xff").expect("there is room");
+    case.refuses(&["all-reduce=bad"], &["bad.1.et"]);
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let case = Case::new();
+    case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
+    let twice = ["all-reduce=mine", "all_reduce=mine"];
+    case.refuses(&twice, &["all-reduce", "twice", "try:"]);
+    case.refuses(&["sum=mine"], &["`sum`", "reduce-scatter"]);
+    case.refuses(&["mine"], &["KIND=PREFIX"]);
+    let Printed { code, error, .. } = case.replay(&["all-reduce=mine"], &["--comm", "recorded"]);
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("--custom") && error.contains("try:"),
+        "{error}"
+    );
+}
+
+/// In a comparison and in generated jobs as in one replay.
+#[test]
+fn other_commands_take_them_too() {
+    let case = Case::new();
+    case.algorithm("mine", &[&[SEND], &[RECEIVE]]);
+    let machine = case.path("machine.toml");
+    let custom = format!("all-reduce={}", case.path("mine"));
+    let args = [
+        "generate",
+        "collective",
+        "all-reduce",
+        "--size",
+        "4kB",
+        "--ranks",
+        "2",
+    ];
+    let mut args = args.to_vec();
+    args.extend(["--machine", &machine, "--custom", &custom]);
+    let text = String::from_utf8(chakram(&args).stdout).expect("it is text");
+    assert!(text.contains("520.000 ns"), "{text}");
+    let several = case.replay(&["all-reduce=mine"], &["-m", "dgx-a100"]);
+    assert_eq!((several.code, &several.error[..]), (0, ""));
+    assert!(several.out.contains("520.000 ns"), "{}", several.out);
+}

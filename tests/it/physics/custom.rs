@@ -1,0 +1,317 @@
+//! Collectives from scripts, in our own manner: as traces for each member of the group.
+//!
+//! On every network a byte takes 20 ps and a link 500 ns.
+
+use super::lines::{Line, call, kernel, line, receive, send};
+use super::rig::{
+    Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
+};
+use chakram::astra_sim::custom::{Lasting, read};
+use chakram::collective::{Algorithm, Custom};
+use chakram::engine::Options;
+use chakram::network::Model;
+use chakram::topology::Shape;
+use chakram::trace::{CollectiveKind as K, Op};
+use chakram::workload::{Absent, Workload};
+
+/// Carries out `kind` by a trace for each position.
+fn custom(kind: K, positions: &[Vec<Line>]) -> Custom {
+    let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
+    let scripts = read(&files, Lasting::Recorded).unwrap();
+    Custom {
+        kind,
+        name: "mine".to_owned(),
+        scripts: scripts.matched().unwrap(),
+    }
+}
+
+fn with(custom: &Custom, options: Options) -> Options {
+    Options {
+        custom: vec![custom.clone()],
+        ..options
+    }
+}
+
+fn models() -> impl Iterator<Item = Model> {
+    Model::ALL.iter().map(|(model, _)| *model)
+}
+
+/// A ring all-reduce among n: 2(n - 1) rounds, in each of which every member sends `share` bytes to the next,
+/// what it received in the round before.
+fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
+    let member = |p: u32| {
+        let rounds = (0..2 * (n - 1)).flat_map(|round| {
+            // Nodes count from 1: 2 round + 1 sends and 2 round + 2 receives.
+            let before: Vec<u64> = (round > 0)
+                .then_some(2 * u64::from(round))
+                .into_iter()
+                .collect();
+            let out = send((p + 1) % n, share).after(&before);
+            [out, receive((p + n - 1) % n, share)]
+        });
+        rounds.collect()
+    };
+    (0..n).map(member).collect()
+}
+
+/// Every rank of `n` does `lines`.
+fn everybody(n: u32, lines: &[Line]) -> Workload {
+    job(&vec![lines.to_vec(); n as usize], &[])
+}
+
+fn rings(n: u32) -> [Dim; 1] {
+    [dim(Shape::Ring, n, Algorithm::Ring)]
+}
+
+/// A line of two by two, direct.
+fn grid() -> [Dim; 2] {
+    [dim(Shape::Ring, 2, Algorithm::Direct); 2]
+}
+
+/// 6 rounds of 500 ns and 1,000 B, which is 3.12 us, as the machine's own ring takes it; from equal starts,
+/// and from others.
+#[test]
+fn a_ring_from_scripts_is_the_ring_of_the_machine() {
+    let own = custom(K::AllReduce, &ring(4, 1000));
+    let machine = machine(&rings(4));
+    for model in models() {
+        let workload = everybody(4, &[call(K::AllReduce, 4000)]);
+        let scripted = replay_with(&workload, &machine, &with(&own, over(model)));
+        assert_eq!(scripted.ends(), [3_120_000; 4], "{model}");
+        assert_eq!(scripted.outcome.messages, 24);
+        let lines = [call(K::AllReduce, 4000)];
+        let ranks: Vec<_> = (0..4).map(|rank| (rank, &lines[..])).collect();
+        let skewed = released(ranks, |rank| [0, 700, 10_000, 30][rank as usize]);
+        let skewed = skewed.finish(Some(4), Absent::Refuse).unwrap();
+        for workload in [workload, skewed] {
+            let scripted = replay_with(&workload, &machine, &with(&own, over(model)));
+            let builtin = replay_with(&workload, &machine, &over(model));
+            assert_eq!(scripted.ends(), builtin.ends(), "{model}");
+            assert_eq!(scripted.log.records, builtin.log.records, "{model}");
+        }
+    }
+}
+
+/// Never by closed form, and only where kind and number of members fit.
+#[test]
+fn others_keep_the_algorithm_of_the_machine() {
+    let own = custom(K::AllReduce, &ring(4, 50));
+    let machine = machine(&rings(8));
+    let lines = vec![call(K::AllReduce, 4000).group("half")];
+    let groups: [(&str, &[u32]); 1] = [("half", &[0, 1, 2, 3])];
+    let mut ranks = vec![lines; 4];
+    ranks.resize(8, Vec::new());
+    let replay = replay_with(
+        &job(&ranks, &groups),
+        &machine,
+        &with(&own, Options::default()),
+    );
+    // Nothing is proved of scripts.
+    assert_eq!((replay.outcome.closed, replay.outcome.stepwise), (0, 1));
+    for other in [call(K::AllReduce, 4000), call(K::AllGather, 4000)] {
+        let workload = everybody(8, &[other]);
+        let plain = replay_with(&workload, &machine, &Options::default());
+        assert_eq!(
+            replay_with(&workload, &machine, &with(&own, Options::default())),
+            plain
+        );
+        assert_eq!(plain.outcome.closed, 1);
+    }
+}
+
+/// Position 0 computes for 3 us and sends, position 1 computes for 5 us and sends back: 3 + 0.52 + 5 + 0.02 us
+/// until the last byte has left, and 0.5 us until it has arrived.
+#[test]
+fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
+    let scripts = [
+        vec![kernel(3000), send(1, 1000).after(&[1]), receive(1, 1000)],
+        vec![
+            receive(0, 1000),
+            kernel(5000).after(&[1]),
+            send(0, 1000).after(&[2]),
+        ],
+    ];
+    let own = custom(K::Barrier, &scripts);
+    let workload = everybody(2, &[call(K::Barrier, 0)]);
+    for model in models() {
+        let replay = replay_with(&workload, &machine(&rings(2)), &with(&own, over(model)));
+        assert_eq!(replay.ends(), [9_040_000, 8_540_000], "{model}");
+    }
+}
+
+/// What position 0 sends to position 1 after 1 us; the others wait for 3 and 7 us, and a node that does nothing.
+fn uneven() -> [Vec<Line>; 4] {
+    [
+        vec![kernel(1000), send(1, 1000).after(&[1])],
+        vec![receive(0, 1000)],
+        vec![kernel(3000), line(Op::Nothing).after(&[1])],
+        vec![kernel(7000)],
+    ]
+}
+
+#[test]
+fn scripts_belong_to_members_in_the_order_of_the_group() {
+    let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
+    let lines = vec![vec![call(K::AllToAll, 64).group("back")]; 4];
+    let workload = job(&lines, &groups);
+    let own = custom(K::AllToAll, &uneven());
+    for model in models() {
+        let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, over(model)));
+        // Rank 3 has the first script: 1 us and 1,000 B; rank 2 has all 0.5 us later.
+        assert_eq!(
+            replay.ends(),
+            [7_000_000, 3_000_000, 1_520_000, 1_020_000],
+            "{model}"
+        );
+    }
+}
+
+#[test]
+fn where_there_is_a_root_positions_count_from_it() {
+    let own = custom(K::Broadcast, &uneven());
+    let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
+    let run = |call: Line| {
+        let workload = job(&vec![vec![call]; 4], &groups);
+        let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, stepwise()));
+        replay.ends()
+    };
+    // The root sends to the next member of all: 2 to 3. Backwards it is 2 to 1.
+    let ends = run(call(K::Broadcast, 64).root(2));
+    assert_eq!(ends, [3_000_000, 7_000_000, 1_020_000, 1_520_000]);
+    let ends = run(call(K::Broadcast, 64).root(2).group("back"));
+    assert_eq!(ends, [3_000_000, 1_520_000, 1_020_000, 7_000_000]);
+}
+
+/// Two at once: each has ports of its own, or the second waits 20 ns for the first; and three in a row, in one
+/// run that is used again.
+#[test]
+fn several_are_under_way_at_once() {
+    let one = [vec![send(1, 1000)], vec![receive(0, 1000)]];
+    let own = custom(K::AllGather, &one);
+    let at_once = everybody(
+        2,
+        &[call(K::AllGather, 8).on(1), call(K::AllGather, 8).on(2)],
+    );
+    let in_a_row = [&[][..], &[1], &[2]].map(|after| call(K::AllGather, 8).after(after));
+    let in_a_row = everybody(2, &in_a_row);
+    for model in models() {
+        let run = |workload| {
+            let machine = machine(&rings(2));
+            replay_with(workload, &machine, &with(&own, over(model)))
+        };
+        let both = run(&at_once);
+        let second = if model == Model::ContentionFree {
+            0
+        } else {
+            20_000
+        };
+        let ends = |replay: &Replay, rank| [replay.end(rank, 1), replay.end(rank, 2)];
+        assert_eq!(ends(&both, 0), [20_000, 20_000 + second], "{model}");
+        assert_eq!(ends(&both, 1), [520_000, 520_000 + second], "{model}");
+        // Rank 0 is ahead: it sends at 0, 20 and 40 ns.
+        assert_eq!(run(&in_a_row).ends(), [60_000, 560_000], "{model}");
+    }
+}
+
+/// Rank 2 of 4 alone, after 300 ns: the others come with it.
+#[test]
+fn the_missing_play_too() {
+    let own = custom(K::AllReduce, &ring(4, 1000));
+    let lines = [kernel(300), call(K::AllReduce, 8).after(&[1])];
+    let workload = traces([(2, &lines[..])])
+        .finish(Some(4), Absent::Mirror)
+        .unwrap();
+    for model in models() {
+        let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, over(model)));
+        assert_eq!(replay.ps(), 3_420_000, "{model}");
+    }
+}
+
+/// What is there before its receiver begins is taken as that begins; what a late sender sends is waited for.
+#[test]
+fn members_begin_when_they_come() {
+    let scripts = [
+        vec![send(1, 1000)],
+        vec![receive(0, 1000), kernel(1000).after(&[1])],
+    ];
+    let own = custom(K::Barrier, &scripts);
+    let lines = [call(K::Barrier, 0)];
+    for model in models() {
+        let run = |late: u32| {
+            let builder = released([(0, &lines[..]), (1, &lines[..])], |rank| {
+                match rank == late {
+                    true => 10_000,
+                    false => 0,
+                }
+            });
+            let workload = builder.finish(Some(2), Absent::Refuse).unwrap();
+            replay_with(&workload, &machine(&rings(2)), &with(&own, over(model))).ends()
+        };
+        assert_eq!(run(1), [20_000, 11_000_000], "{model}");
+        assert_eq!(run(0), [10_020_000, 11_520_000], "{model}");
+    }
+}
+
+#[test]
+fn sizes_are_those_of_the_scripts() {
+    let own = custom(K::AllReduce, &ring(4, 1000));
+    for bytes in [8, 1 << 30] {
+        let workload = everybody(4, &[call(K::AllReduce, bytes)]);
+        let options = with(&own, Options::default());
+        assert_eq!(
+            replay_with(&workload, &machine(&rings(4)), &options).ps(),
+            3_120_000
+        );
+    }
+}
+
+/// Along two dimensions a member sends at once, along one in turn: position 0 of two by two sends 1,000 B to
+/// each of the others, and across both dimensions last. Sends to 1 and 3 leave through the same port.
+#[test]
+fn each_dimension_has_its_port() {
+    let scripts = [
+        vec![send(1, 1000), send(2, 1000), send(3, 1000)],
+        vec![receive(0, 1000)],
+        vec![receive(0, 1000)],
+        vec![receive(0, 1000)],
+    ];
+    let own = custom(K::AllToAll, &scripts);
+    let workload = everybody(4, &[call(K::AllToAll, 64)]);
+    for model in [Model::ContentionFree, Model::Ports] {
+        let replay = replay_with(&workload, &machine(&grid()), &with(&own, over(model)));
+        // To 3: leaves at 20 ns, over two links of 500 ns, 20 ns of bytes.
+        assert_eq!(
+            replay.ends(),
+            [40_000, 520_000, 520_000, 1_040_000],
+            "{model}"
+        );
+    }
+}
+
+/// Two receives of one tag and size become ready in the other order than they stand: each takes the
+/// message whose send stands where it does.
+#[test]
+fn the_first_receive_takes_the_first_send() {
+    let scripts = [
+        // The second send leaves 5 us after the first.
+        vec![
+            send(1, 1000),
+            kernel(5000).after(&[1]),
+            send(1, 1000).after(&[2]),
+        ],
+        // The first receive is ready at 9 us, the second at once; a kernel is behind the second.
+        vec![
+            kernel(9000),
+            receive(0, 1000).after(&[1]),
+            receive(0, 1000),
+            kernel(5000).after(&[3]),
+        ],
+    ];
+    let own = custom(K::Barrier, &scripts);
+    let workload = everybody(2, &[call(K::Barrier, 0)]);
+    for model in models() {
+        let replay = replay_with(&workload, &machine(&rings(2)), &with(&own, over(model)));
+        // The second message leaves from 5.02 us on and is there at 5.54 us, and then the kernel runs.
+        assert_eq!(replay.ends(), [5_040_000, 10_540_000], "{model}");
+    }
+}
