@@ -19,11 +19,13 @@ pub mod capture;
 pub mod chain;
 pub mod collective;
 pub mod data_parallel;
+pub mod memory;
 pub mod p2p;
 
 pub use chain::Chain;
 pub use collective::Collective;
 pub use data_parallel::DataParallel;
+pub use memory::Memory;
 pub use p2p::{P2p, Traffic};
 
 /// What to generate.
@@ -35,6 +37,8 @@ pub enum Pattern {
     P2p(P2p),
     /// Kernels that wait for one another and for nothing else.
     Chain(Chain),
+    /// Loads, and kernels that need them.
+    Memory(Memory),
     /// Training steps of a transformer of which every rank holds a replica.
     DataParallel(DataParallel),
 }
@@ -57,6 +61,7 @@ impl Job {
             Pattern::Collective(options) => Box::new(options.prepare()?),
             Pattern::P2p(options) => Box::new(options.prepare()?),
             Pattern::Chain(options) => Box::new(options.prepare()?),
+            Pattern::Memory(options) => Box::new(options.prepare()?),
             Pattern::DataParallel(options) => Box::new(options.prepare()?),
         }))
     }

@@ -135,7 +135,8 @@ pub struct Graph {
     waits: Vec<Span>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// Index into `calls` or `messages`, or the number format of a kernel.
+    /// Index into `calls` or `messages`, the number format of a kernel, or what switches do on the way of a
+    /// load or store.
     detail: Vec<u32>,
     successor_start: Vec<u32>,
     successors: Vec<NodeIndex>,
@@ -153,6 +154,9 @@ pub struct Graph {
 
 /// `detail` of a kernel whose format the trace does not say.
 const NO_DTYPE: u32 = u32::MAX;
+/// `detail` of a load that switches gather, and of a store that they reduce.
+const GATHERED: u32 = 1;
+const REDUCED: u32 = 2;
 
 impl Graph {
     /// How many nodes there are.
@@ -270,6 +274,16 @@ impl Graph {
         let detail = self.detail[node.index()];
         match self.kinds[node.index()] {
             Kind::Compute if detail != NO_DTYPE => Some(Dtype::ALL[detail as usize].0),
+            _ => None,
+        }
+    }
+
+    /// Whether the node stores, if it is a load that switches gather or a store that they reduce.
+    #[inline]
+    pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
+        match (self.kinds[node.index()], self.detail[node.index()]) {
+            (Kind::RemoteMemory, GATHERED) => Some(false),
+            (Kind::RemoteMemory, REDUCED) => Some(true),
             _ => None,
         }
     }

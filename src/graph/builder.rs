@@ -1,7 +1,10 @@
 //! Building a graph node by node, in any order of ids.
 
 use super::order::{Successors, cycle, program_order};
-use super::{Call, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names};
+use super::{
+    Call, GATHERED, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names,
+    REDUCED,
+};
 use crate::ids::NodeIndex;
 use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::scan::NodeView;
@@ -171,12 +174,22 @@ impl GraphBuilder {
                 let detail = dtype.map_or(NO_DTYPE, |d| d as u32);
                 (Kind::Compute, stream(Lane::Compute), flops, bytes, detail)
             }
-            Op::Memory { place, bytes, .. } => {
+            Op::Memory {
+                store,
+                place,
+                bytes,
+                in_switch,
+            } => {
                 let kind = match place {
                     MemoryPlace::Local => Kind::LocalMemory,
                     MemoryPlace::Remote => Kind::RemoteMemory,
                 };
-                (kind, stream(Lane::Memory), 0, bytes, 0)
+                let detail = match (in_switch, store) {
+                    (false, _) => 0,
+                    (true, false) => GATHERED,
+                    (true, true) => REDUCED,
+                };
+                (kind, stream(Lane::Memory), 0, bytes, detail)
             }
             Op::Message {
                 receive,

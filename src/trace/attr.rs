@@ -198,6 +198,11 @@ impl<'a> Attr<'a> {
         }
     }
 
+    /// The value as text, which it must be.
+    pub fn as_text(&self) -> Result<&'a str, TraceError> {
+        self.as_str()?.ok_or_else(|| self.unreadable("text"))
+    }
+
     /// The value as a list of texts, if it is one.
     pub fn as_texts(&self) -> Result<Option<Vec<&'a str>>, TraceError> {
         const TEXTS: u32 = 30;

@@ -1,6 +1,6 @@
 //! What a node does, decided once from its type and attributes.
 
-use super::{CollectiveKind, Dtype, TraceError};
+use super::{CollectiveKind, Dtype, TraceError, shown};
 use crate::units::Span;
 
 /// A group as a trace names it.
@@ -67,6 +67,10 @@ pub enum Op<'a> {
         place: MemoryPlace,
         /// How many bytes.
         bytes: u64,
+        /// Whether all NPUs do the same and switches on the way gather what is loaded, so that each ends
+        /// with the bytes of all (an all-gather), or reduce what is stored, so that the memory takes in the
+        /// sums (a reduce-scatter). Of remote memory only.
+        in_switch: bool,
     },
     /// One half of a message.
     Message {
@@ -107,6 +111,7 @@ pub(super) struct Facts<'a> {
     pub flops: u64,
     pub tensor_size: u64,
     pub tensor_loc: u64,
+    pub in_switch: Option<&'a str>,
     pub dtype: Option<Dtype>,
     pub stream: Option<i64>,
     pub tid: Option<i64>,
@@ -146,6 +151,16 @@ impl<'a> Facts<'a> {
     /// What a node of type `kind` with these attributes does.
     #[inline]
     pub fn op(&self, id: u64, kind: u64) -> Result<Op<'a>, TraceError> {
+        if let Some(found) = self.in_switch.filter(|_| !matches!(kind, 2 | 3)) {
+            return Err(TraceError::refused(
+                id,
+                format!(
+                    "`in_switch` is {:?} on a node of type {kind}, which is no load or store",
+                    shown(found)
+                ),
+                "drop the attribute; collectives among NPUs are nodes of their own",
+            ));
+        }
         match kind {
             0 | 1 => Ok(Op::Nothing),
             2 | 3 => self.memory(id, kind == 3),
@@ -186,11 +201,40 @@ impl<'a> Facts<'a> {
                 ));
             }
         };
+        let in_switch = match self.in_switch {
+            None => false,
+            Some(_) if place == MemoryPlace::Local => {
+                return Err(TraceError::refused(
+                    id,
+                    "`in_switch` on local memory, which is behind no switch",
+                    "set `tensor_loc` to 2 for remote memory, or drop the attribute",
+                ));
+            }
+            Some(found) if found == Self::gathering(store) => true,
+            Some(found) => {
+                let expected = Self::gathering(store);
+                let what = if store { "store" } else { "load" };
+                return Err(TraceError::refused(
+                    id,
+                    format!("`in_switch` is {:?} on a {what}", shown(found)),
+                    format!("on a {what} it is {expected:?}"),
+                ));
+            }
+        };
         Ok(Op::Memory {
             store,
             place,
             bytes: self.tensor_size,
+            in_switch,
         })
+    }
+
+    /// The value of `in_switch` on loads or stores.
+    pub fn gathering(store: bool) -> &'static str {
+        match store {
+            false => "all_gather",
+            true => "reduce_scatter",
+        }
     }
 
     fn message(&self, id: u64, receive: bool) -> Result<Op<'a>, TraceError> {
@@ -288,4 +332,49 @@ fn rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
             "ranks count from 0 and have 32 bits",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a node of type `kind` is that has `in_switch` and reaches the memory `tensor_loc`.
+    fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
+        let facts = Facts {
+            tensor_loc,
+            in_switch: Some(in_switch),
+            ..Facts::default()
+        };
+        facts.op(5, kind).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn switches_gather_loads_and_reduce_stores_beyond_the_npu() {
+        let memory = |store| Op::Memory {
+            store,
+            place: MemoryPlace::Remote,
+            bytes: 0,
+            in_switch: true,
+        };
+        assert_eq!(op(2, 2, "all_gather"), Ok(memory(false)));
+        assert_eq!(op(3, 0, "reduce_scatter"), Ok(memory(true)));
+        for (kind, place, text, expected) in [
+            (2, 2, "reduce_scatter", "on a load it is \"all_gather\""),
+            (3, 2, "all_gather", "on a store it is \"reduce_scatter\""),
+            (2, 2, "\u{1b}x", "\u{fffd}x"),
+            (2, 1, "all_gather", "local memory"),
+            (
+                4,
+                2,
+                "all_gather",
+                "node of type 4, which is no load or store",
+            ),
+            (7, 2, "reduce_scatter", "node of type 7"),
+            (0, 2, "", "node of type 0"),
+        ] {
+            let error = op(kind, place, text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+            assert!(error.contains("`in_switch`"), "{error}");
+        }
+    }
 }

@@ -202,11 +202,12 @@ fn take_any<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError>
 }
 
 /// The attributes that [`take`] reads.
-pub(super) const READ: [&str; 21] = [
+pub(super) const READ: [&str; 22] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
     "tensor_loc",
+    "in_switch",
     "dtype",
     "stream",
     "tid",
@@ -234,6 +235,7 @@ fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
         b"num_ops" => facts.flops = attr.as_u64()?,
         b"tensor_size" => facts.tensor_size = attr.as_u64()?,
         b"tensor_loc" => facts.tensor_loc = attr.as_u64()?,
+        b"in_switch" => facts.in_switch = Some(attr.as_text()?),
         b"dtype" => facts.dtype = attr.as_str()?.and_then(Dtype::from_name),
         b"stream" => facts.stream = Some(attr.as_i64()?),
         b"tid" => facts.tid = Some(attr.as_i64()?),

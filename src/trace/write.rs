@@ -5,7 +5,7 @@
 
 use super::TraceError;
 use super::groups::NODE_MARK;
-use super::op::{GroupName, MemoryPlace, Op};
+use super::op::{Facts, GroupName, MemoryPlace, Op};
 use super::proto::{self, AttributeProto, NodeType, attribute_proto::Value as Proto};
 use super::scan::{self, NodeView};
 use super::wire::Record;
@@ -276,6 +276,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             store,
             place,
             bytes,
+            in_switch,
         } => {
             push("tensor_size", Proto::Uint64Val(bytes));
             let number = match place {
@@ -283,6 +284,10 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
                 MemoryPlace::Remote => 2,
             };
             push("tensor_loc", Proto::Uint32Val(number));
+            if in_switch {
+                let text = Facts::gathering(store).to_owned();
+                push("in_switch", Proto::StringVal(text));
+            }
             if store {
                 NodeType::MemStoreNode
             } else {

@@ -35,6 +35,19 @@ fn what_is_written_is_read_back() {
             store: true,
             place: MemoryPlace::Local,
             bytes: 64,
+            in_switch: false,
+        },
+        Op::Memory {
+            store: true,
+            place: MemoryPlace::Remote,
+            bytes: 64,
+            in_switch: true,
+        },
+        Op::Memory {
+            store: false,
+            place: MemoryPlace::Remote,
+            bytes: 64,
+            in_switch: true,
         },
         Op::Message {
             receive: true,

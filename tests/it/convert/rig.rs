@@ -1,6 +1,6 @@
 //! Captures of generated jobs, their conversion, and the traces as other readers see them.
 
-use chakram::collective::Algorithm;
+use chakram::collective::{Algorithm, Choice};
 use chakram::compute::Peaks;
 use chakram::converters::pytorch::{self, Options as Conversion, files, summary::Summary};
 use chakram::engine::{Comm, Options as Replaying, Prepared};
@@ -245,7 +245,7 @@ fn machine(ranks: u32) -> Machine {
     Machine::uniform(
         "rig".to_owned(),
         topology,
-        vec![Algorithm::Ring],
+        vec![Choice::Named(Algorithm::Ring)],
         class,
         None,
     )

@@ -1,6 +1,6 @@
 //! The cases of the corpus, and machines that suit them.
 
-use chakram::collective::Algorithm;
+use chakram::collective::{Algorithm, Choice};
 use chakram::compute::Peaks;
 use chakram::machine::{Machine, NpuClass};
 use chakram::memory::{Attachment, LocalMemory, RemoteMemory};
@@ -112,7 +112,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
         capacity,
         whole_ns: false,
     };
-    let algorithms = vec![Algorithm::Ring; sizes.len()];
+    let algorithms = vec![Choice::Named(Algorithm::Ring); sizes.len()];
     Machine::uniform(
         "corpus".to_owned(),
         topology,

@@ -17,6 +17,11 @@ fn text(value: &Value) -> Option<Option<&str>> {
     }
 }
 
+/// A value as text, which it must be.
+pub fn word(value: &Value) -> Option<&str> {
+    text(value).flatten()
+}
+
 fn number(value: &Value) -> Option<Number> {
     Some(Number::Whole(match *value {
         Value::DoubleVal(v) => return Some(Number::Real(v)),

@@ -1,6 +1,6 @@
 //! What a record should read as, from the generated types, by code that the hot reader does not share.
 
-use super::coerce::{count, format, group, mask, truth, whole};
+use super::coerce::{count, format, group, mask, truth, whole, word};
 use chakram::trace::proto::{AttributeProto, Node, attribute_proto::Value};
 use chakram::trace::scan::{self, Dependencies};
 use chakram::trace::wire::Record;
@@ -143,6 +143,7 @@ impl<'a> Facts<'a> {
         self.last(&["tid"], whole)?;
         self.last(&["comm_tag"], whole)?;
         self.last(&["dtype"], format)?;
+        self.last(&["in_switch"], word)?;
         self.last(&["involved_dim", "involve_dims"], mask)?;
         self.last(&["pg_name", "comm_group"], group).map(drop)
     }
@@ -167,6 +168,10 @@ impl<'a> Facts<'a> {
                 .map(|_| size)
                 .map_err(|_| "negative size")
         };
+        let in_switch = self.last(&["in_switch"], word)?;
+        if in_switch.is_some() && ![2, 3].contains(&self.node.r#type) {
+            return Err("a switch, and no memory");
+        }
         Ok(match self.node.r#type {
             0 | 1 => Op::Nothing,
             kind @ (2 | 3) => Op::Memory {
@@ -177,6 +182,12 @@ impl<'a> Facts<'a> {
                     Some(_) => return Err("no memory"),
                 },
                 bytes: self.count("tensor_size")?.unwrap_or(0),
+                in_switch: match (in_switch, kind, self.count("tensor_loc")?) {
+                    (None, ..) => false,
+                    (Some("all_gather"), 2, place) if place != Some(1) => true,
+                    (Some("reduce_scatter"), 3, place) if place != Some(1) => true,
+                    _ => return Err("nothing that switches do"),
+                },
             },
             4 if host => Op::Host,
             4 => Op::Compute {

@@ -1,0 +1,126 @@
+//! What accesses pass on their way: servers, each with a rate, in stages that bytes cross one after
+//! another.
+//!
+//! Every layout has the memories, which serve all, and the NPUs' own ports. A design puts servers between.
+//! Bytes of a tensor lie evenly over all memories, so the memories act as one server whose rate is theirs
+//! together. A server is a link, or links that always carry alike.
+
+use super::Level;
+use crate::ids::Npu;
+use crate::units::Bandwidth;
+
+/// A server on the way of an access.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Leg {
+    /// Which.
+    pub server: u32,
+    /// Its stage: bytes cross servers of one stage side by side, and stages one after another.
+    pub stage: u32,
+    /// How many bytes it carries for each byte of the access.
+    pub weight: f64,
+    /// The same where switches gather or reduce: see [`Leg::alike`].
+    pub in_switch: f64,
+}
+
+impl Leg {
+    /// A server that carries every byte of the access, one of `alike` in its stage.
+    ///
+    /// Where switches gather, each of them carries the bytes of all n NPUs instead of those of the
+    /// n / `alike` NPUs behind it: `alike` times as many. Each access brings its own part of that.
+    pub fn alike(server: u32, stage: u32, alike: u32) -> Self {
+        Self {
+            server,
+            stage,
+            weight: 1.0,
+            in_switch: f64::from(alike),
+        }
+    }
+}
+
+/// The servers of a design, and the way of each NPU.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Bytes per second of each server.
+    rates: Vec<f64>,
+    /// The ways of NPUs that differ only in their ports: at station s those from s x `per_station` on.
+    stations: Vec<Vec<Leg>>,
+    per_station: u32,
+    npus: u32,
+    stages: u32,
+    /// Bytes of one access in one round of chunks, when all NPUs load together.
+    pub piece: f64,
+}
+
+/// The stage of the memories, and their server.
+const MEMORIES: u32 = 0;
+/// The stage of the NPUs' ports, whose servers are numbered from 1.
+const PORTS: u32 = 1;
+/// The first stage between them. The order of stages is nothing to the result.
+pub(super) const BETWEEN: u32 = 2;
+
+impl Layout {
+    /// The memories, which give `memories` bytes per second together, and the ports of NPUs, of which so
+    /// many sit at each of `stations`. `round` is what all memories send in one chunk per link.
+    pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
+        let mut rates = vec![memories];
+        rates.resize(npus as usize + 1, port.bytes_per_second());
+        let memories = Leg::alike(0, MEMORIES, 1);
+        Self {
+            rates,
+            stations: vec![vec![memories]; stations as usize],
+            per_station: npus / stations,
+            npus,
+            stages: BETWEEN,
+            piece: round / f64::from(npus),
+        }
+    }
+
+    /// Adds `count` servers and returns the number of the first.
+    pub fn servers(&mut self, count: u32, rate: Bandwidth) -> u32 {
+        let first = self.rates.len();
+        let last = first + count as usize;
+        self.rates.resize(last, rate.bytes_per_second());
+        first as u32
+    }
+
+    /// Accesses from `station` pass `leg`.
+    pub fn pass(&mut self, station: u32, leg: Leg) {
+        self.stations[station as usize].push(leg);
+        self.stages = self.stages.max(leg.stage + 1);
+    }
+
+    /// Bytes per second of each server.
+    pub fn rates(&self) -> &[f64] {
+        &self.rates
+    }
+
+    /// How many stages there are.
+    pub fn stages(&self) -> usize {
+        self.stages as usize
+    }
+
+    /// What an access of `npu` passes.
+    pub fn way(&self, npu: Npu) -> impl Iterator<Item = Leg> + '_ {
+        let station = &self.stations[(npu.0 / self.per_station) as usize];
+        let port = Leg::alike(1 + npu.0, PORTS, self.npus);
+        station.iter().copied().chain([port])
+    }
+
+    /// Levels of switches between the NPUs and the memories, that of the NPUs first.
+    pub fn tree(npus: u32, memories: f64, port: Bandwidth, round: f64, levels: &[Level]) -> Self {
+        let stations = npus / levels.first().map_or(1, |level| level.fan_in);
+        let mut layout = Self::new(npus, stations, memories, port, round);
+        let mut below = 1;
+        for (stage, level) in (BETWEEN..).zip(levels) {
+            if stage > BETWEEN {
+                below *= level.fan_in;
+            }
+            let first = layout.servers(stations / below, level.bandwidth);
+            for station in 0..stations {
+                let leg = Leg::alike(first + station / below, stage, stations / below);
+                layout.pass(station, leg);
+            }
+        }
+        layout
+    }
+}

@@ -1,0 +1,137 @@
+//! Loads that switches gather and stores that they reduce, from traces on: what they take, and who is
+//! refused.
+
+use super::lines::{Line, kernel, line};
+use super::rig::{job, replay};
+use chakram::engine::{Options, Prepared};
+use chakram::machine::Machine;
+use chakram::trace::{MemoryPlace, Op};
+
+/// 4 NPUs in 2 nodes, with this remote memory.
+fn machine(remote: &str) -> Machine {
+    let text = format!(
+        r#"name = "four"
+[npu.a]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "0"
+memory_capacity = "40 GB"
+lanes = 2
+host_lanes = 2
+peak = {{ fp32 = "1 TFLOP/s" }}
+[[dimension]]
+name = "d"
+shape = "switch"
+size = 4
+bandwidth = "100 GB/s"
+latency = "0"
+algorithm = "direct"
+[remote_memory]
+{remote}
+latency = "300 ns"
+capacity = "1 GB"
+"#
+    );
+    Machine::parse(&text, "four.toml").unwrap()
+}
+
+/// 2 groups of 10 GB/s behind 2 switches; nodes 40 and NPUs 8 GB/s; chunks of 20 kB.
+fn pool() -> Machine {
+    machine(
+        r#"attachment = "hierarchical"
+groups = 2
+group_bandwidth = "10 GB/s"
+out_switches = 2
+npus_per_node = 2
+node_bandwidth = "40 GB/s"
+in_node_bandwidth = "8 GB/s"
+chunk = "20 kB""#,
+    )
+}
+
+fn access(store: bool, bytes: u64, in_switch: bool) -> Line {
+    line(Op::Memory {
+        store,
+        place: MemoryPlace::Remote,
+        bytes,
+        in_switch,
+    })
+}
+
+#[test]
+fn every_npu_gets_the_bytes_of_all() {
+    // w = 100 kB: 400 kB from the groups' 20 GB/s take 20 us, through a node's 40 GB/s 10 us, into an
+    // NPU at 8 GB/s 50 us, which is longest. A round of chunks is 2 x 2 x 20 kB = 80 kB: 4 us of the groups
+    // and 2 us of a node come on top, and 0.3 us: 56.3 us.
+    for store in [false, true] {
+        let ranks = vec![vec![access(store, 100_000, true)]; 4];
+        assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 56_300_000);
+    }
+    // Each for itself: 100 kB: 20 us of the groups, 5 us of a node, 12.5 us of a port. A round brings an
+    // NPU 20 kB: 1 us of a node, 2.5 us of a port.
+    let ranks = vec![vec![access(false, 100_000, false)]; 4];
+    assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 23_800_000);
+}
+
+#[track_caller]
+fn refused(ranks: &[Vec<Line>], machine: &Machine, pieces: &[&str]) {
+    let workload = job(ranks, &[]);
+    let error = Prepared::new(&workload, machine, &Options::default()).unwrap_err();
+    let error = error.to_string();
+    for piece in pieces {
+        assert!(error.contains(piece), "{piece}: {error}");
+    }
+}
+
+#[test]
+fn machines_without_switches_are_refused() {
+    let ranks = vec![vec![access(false, 100, true)]; 4];
+    let channel = "bandwidth = \"10 GB/s\"\nattachment = ";
+    for name in ["per_npu", "pool"] {
+        let machine = machine(&format!("{channel}\"{name}\""));
+        refused(&ranks, &machine, &["rank 0 node 1", name, "has none"]);
+    }
+    let ring = r#"attachment = "ring"
+groups = 2
+group_bandwidth = "10 GB/s"
+link_bandwidth = "10 GB/s"
+npu_bandwidth = "10 GB/s"
+chunk = "1 kB""#;
+    refused(&ranks, &machine(ring), &["`ring`", "has none"]);
+}
+
+#[test]
+fn all_npus_must_do_the_same() {
+    let both = |bytes| vec![access(false, 100, true), access(true, bytes, true)];
+    let mut ranks = vec![both(100); 4];
+    let workload = job(&ranks, &[]);
+    assert!(Prepared::new(&workload, &pool(), &Options::default()).is_ok());
+    ranks[2] = both(200);
+    let pieces = ["rank 0 node 2", "100 B", "rank 2 node 2", "200 B"];
+    refused(&ranks, &pool(), &pieces);
+    ranks[2] = vec![access(false, 100, true)];
+    refused(&ranks, &pool(), &["rank 0 node 2", "no more of rank 2"]);
+    // A load where the others store.
+    ranks[2] = vec![access(false, 100, true), access(false, 100, true)];
+    refused(&ranks, &pool(), &["rank 0 node 2", "rank 2 node 2"]);
+    // Other nodes in between are nothing to it; ranks that are missing are.
+    ranks[2] = vec![
+        kernel(5),
+        both(100).remove(0),
+        kernel(5),
+        both(100).remove(1),
+    ];
+    let workload = job(&ranks, &[]);
+    assert!(Prepared::new(&workload, &pool(), &Options::default()).is_ok());
+    ranks.truncate(2);
+    refused(&ranks, &pool(), &["all 4 NPUs", "traces of 2 ranks"]);
+}
+
+#[test]
+fn memory_must_hold_what_all_move() {
+    // 300 MB of each of 4 NPUs are 1.2 GB.
+    let ranks = vec![vec![access(false, 300_000_000, true)]; 4];
+    refused(&ranks, &pool(), &["1.2 GB", "holds 1.0 GB"]);
+    let ranks = vec![vec![access(false, 300_000_000, false)]; 4];
+    let workload = job(&ranks, &[]);
+    assert!(Prepared::new(&workload, &pool(), &Options::default()).is_ok());
+}

@@ -1,0 +1,246 @@
+//! Pools of memory that NPUs share: loads at any time, of any size, against a plain simulator; and every
+//! number of each design, doubled.
+
+use super::lines::{Line, line};
+use super::rig::{cases, job, released, replay};
+use chakram::machine::Machine;
+use chakram::trace::{MemoryPlace, Op};
+use chakram::workload::Absent;
+use oracle::{Load, Tree};
+use proptest::prelude::*;
+
+mod oracle;
+
+/// `npus` NPUs, with this remote memory.
+fn machine(npus: u32, remote: &str) -> Machine {
+    let text = format!(
+        r#"name = "m"
+[npu.a]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "0"
+memory_capacity = "40 GB"
+lanes = 8
+host_lanes = 1
+peak = {{ fp32 = "1 TFLOP/s" }}
+[[dimension]]
+name = "d"
+shape = "switch"
+size = {npus}
+bandwidth = "100 GB/s"
+latency = "0"
+algorithm = "direct"
+[remote_memory]
+{remote}
+capacity = "1 TB"
+"#
+    );
+    Machine::parse(&text, "m.toml").unwrap()
+}
+
+fn load(bytes: u64) -> Line {
+    line(Op::Memory {
+        store: false,
+        place: MemoryPlace::Remote,
+        bytes,
+        in_switch: false,
+    })
+}
+
+/// As text, with a latency.
+fn hierarchical(tree: &Tree, switches: u64) -> String {
+    format!(
+        r#"attachment = "hierarchical"
+groups = {}
+group_bandwidth = "{} GB/s"
+out_switches = {switches}
+npus_per_node = {}
+node_bandwidth = "{} GB/s"
+in_node_bandwidth = "{} GB/s"
+chunk = "{} B"
+latency = "100 ns""#,
+        tree.groups,
+        tree.group,
+        tree.npus_per_node,
+        tree.node,
+        tree.port,
+        tree.links_chunk / switches,
+    )
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    #[test]
+    fn loads_share_as_a_plain_simulator_has_it(
+        nodes in 1_u32..5,
+        npus_per_node in 1_u32..5,
+        groups in 1_u32..4,
+        switches in 1_u64..4,
+        rates in (1_u32..50, 1_u32..50, 1_u32..50),
+        chunk in 1_u64..50,
+        loads in prop::collection::vec((0_u64..20_000, 1_u64..100_000), 20),
+        skewed: bool,
+    ) {
+        let npus = nodes * npus_per_node;
+        let (group, node, port) = rates;
+        let links_chunk = chunk * 100 * switches;
+        let tree = Tree { groups, group, npus_per_node, node, port, npus, links_chunk };
+        let machine = machine(npus, &hierarchical(&tree, switches));
+        // Rank r begins at its own time, and loads twice, side by side.
+        let at = |rank: u32| if skewed { loads[rank as usize % 20].0 } else { 0 };
+        let bytes = |rank: u32, lane: u32| loads[(rank * 2 + lane) as usize % 20].1;
+        let ranks: Vec<Vec<Line>> = (0..npus)
+            .map(|rank| (0..2).map(|lane| load(bytes(rank, lane)).on(lane.into())).collect())
+            .collect();
+        let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
+        let workload = released(lines, at).finish(Some(npus), Absent::Refuse).unwrap();
+        let replay = replay(&workload, &machine);
+        let begins = (0..npus).flat_map(|rank| (0..2).map(move |lane| (rank, lane)));
+        let begins: Vec<Load> = begins
+            .map(|(npu, lane)| Load { npu, at: at(npu) as f64 * 1000.0, bytes: bytes(npu, lane) as f64 })
+            .collect();
+        let expected = oracle::ends(&tree, &begins);
+        for (i, (load, expected)) in begins.iter().zip(expected).enumerate() {
+            let found = replay.end(load.npu, i as u32 % 2 + 1);
+            // Each change of a rate rounds an instant, by half a picosecond of all rates.
+            let off = found as f64 - (expected + 100_000.0);
+            prop_assert!(off.abs() < 100.0, "{i}: {found}, off by {off}");
+        }
+    }
+}
+
+#[test]
+fn loads_of_one_instant_begin_together_however_they_came_about() {
+    let remote = r#"attachment = "ring"
+groups = 2
+group_bandwidth = "10 GB/s"
+link_bandwidth = "50 GB/s"
+npu_bandwidth = "4 GB/s"
+chunk = "40 kB"
+latency = "0""#;
+    // The second rank loads behind a node that takes no time. 200 kB at 4 GB/s are 50 us; of a round
+    // of 80 kB each has 40 kB: 4 us of the memories, and a quarter of 40 kB on each link into a station,
+    // 0.2 us.
+    let ranks = [
+        vec![line(Op::Nothing), load(200_000)],
+        vec![line(Op::Nothing), load(200_000).after(&[1])],
+    ];
+    let replay = replay(&job(&ranks, &[]), &machine(2, remote));
+    assert_eq!([replay.end(0, 2), replay.end(1, 2)], [54_200_000; 2]);
+}
+
+/// Every NPU loads this.
+const BYTES: u64 = 1_200_000;
+
+/// Doubles the number behind `key` in `remote`, for 8 NPUs that load [`BYTES`] each, and expects these
+/// makespans in nanoseconds.
+#[track_caller]
+fn doubled(remote: &str, key: &str, before: u64, after: u64) {
+    let at = remote.find(&format!("{key} =")).expect(key) + key.len() + 2;
+    let digits = at + remote[at..].find(|c: char| c.is_ascii_digit()).unwrap();
+    let rest = remote[digits..].find(|c: char| !c.is_ascii_digit());
+    let end = rest.map_or(remote.len(), |rest| digits + rest);
+    let number: u64 = remote[digits..end].parse().unwrap();
+    let changed = format!("{}{}{}", &remote[..digits], 2 * number, &remote[end..]);
+    let workload = job(&vec![vec![load(BYTES)]; 8], &[]);
+    for (text, expected) in [(remote, before), (&changed, after)] {
+        let found = replay(&workload, &machine(8, text)).ps();
+        assert_eq!(found, expected * 1000, "{key} in {text}");
+    }
+}
+
+#[test]
+fn every_number_of_groups_behind_switches_counts() {
+    let remote = r#"attachment = "hierarchical"
+groups = 2
+group_bandwidth = "24 GB/s"
+out_switches = 3
+npus_per_node = 4
+node_bandwidth = "60 GB/s"
+in_node_bandwidth = "20 GB/s"
+chunk = "40 kB"
+latency = "5000 ns""#;
+    // Together 9.6 MB from 48 GB/s: 200 us. A round is 2 x 3 x 40 kB = 240 kB: 5 us of memory, 120 kB in
+    // each node, 2 us, and 30 kB in each NPU, 1.5 us. 200 + 2 + 1.5 + 5 = 208.5 us.
+    let before = 208_500;
+    // Memories 100 us, a node's 4.8 MB / 60 GB/s 80 us. A round is twice as much: 4 and 3 us.
+    doubled(remote, "groups", before, 112_000);
+    doubled(remote, "group_bandwidth", before, 108_500);
+    doubled(remote, "out_switches", before, 212_000);
+    // All 8 behind one node: 9.6 MB / 60 GB/s = 160 us; 240 kB in 4 us.
+    doubled(remote, "npus_per_node", before, 210_500);
+    doubled(remote, "node_bandwidth", before, 207_500);
+    doubled(remote, "in_node_bandwidth", before, 207_750);
+    doubled(remote, "chunk", before, 212_000);
+    doubled(remote, "latency", before, 213_500);
+}
+
+#[test]
+fn every_number_of_levels_of_switches_counts() {
+    let remote = r#"attachment = "switch"
+level = [{ fan_in = 2, bandwidth = "16 GB/s" }]
+groups = 2
+group_bandwidth = "60 GB/s"
+npu_bandwidth = "20 GB/s"
+chunk = "120 kB"
+latency = "5000 ns""#;
+    // Together 9.6 MB: 80 us of memory, 2.4 MB / 16 GB/s = 150 us of each of 4 links up, 60 us of a port.
+    // A round is 240 kB: 2 us of memory, 30 kB / 20 GB/s = 1.5 us of a port. 150 + 3.5 + 5.
+    let before = 158_500;
+    // 4.8 MB / 16 GB/s = 300 us of each of 2.
+    doubled(remote, "fan_in", before, 308_500);
+    // 75 us, so memory's 80 us are longest: 80 + 60 kB / 32 GB/s + 1.5 + 5.
+    doubled(remote, " bandwidth", before, 88_375);
+    // 480 kB in a round, still 2 us of memory, 3 us of a port.
+    doubled(remote, "groups", before, 160_000);
+    doubled(remote, "group_bandwidth", before, 157_500);
+    doubled(remote, "npu_bandwidth", before, 157_750);
+    doubled(remote, "chunk", before, 162_000);
+    doubled(remote, "latency", before, 163_500);
+}
+
+#[test]
+fn every_number_of_a_ring_counts() {
+    let remote = r#"attachment = "ring"
+groups = 4
+group_bandwidth = "30 GB/s"
+link_bandwidth = "10 GB/s"
+npu_bandwidth = "20 GB/s"
+chunk = "60 kB"
+latency = "5000 ns""#;
+    // Together 9.6 MB: 80 us of memory, 9.6 MB / 8 / 10 GB/s = 120 us of links, 60 us of a port. A round
+    // is 240 kB: 2 us of memory, 1.5 us of a port. 120 + 3.5 + 5.
+    let before = 128_500;
+    // An eighth is an eighth. 480 kB in a round: 2 us of memory, 3 us of a port.
+    doubled(remote, "groups", before, 130_000);
+    doubled(remote, "group_bandwidth", before, 127_500);
+    // 60 us, so memory's 80 us are longest: 80 + 240 kB / 8 / 20 GB/s + 1.5 + 5.
+    doubled(remote, "link_bandwidth", before, 88_000);
+    doubled(remote, "npu_bandwidth", before, 127_750);
+    doubled(remote, "chunk", before, 132_000);
+    doubled(remote, "latency", before, 133_500);
+}
+
+#[test]
+fn every_number_of_a_mesh_counts() {
+    let remote = r#"attachment = "mesh"
+columns = 2
+rows = 2
+group_bandwidth = "30 GB/s"
+link_bandwidth = "10 GB/s"
+npu_bandwidth = "20 GB/s"
+chunk = "60 kB"
+latency = "5000 ns""#;
+    // Together 9.6 MB: 80 us of memory, x 2 / (4 x 2 x 2) / 10 GB/s = 120 us of links, 60 us of a port.
+    // A round is 240 kB: 2 us of memory, 1.5 us of a port. 120 + 3.5 + 5.
+    let before = 128_500;
+    // 4 x 2: 9.6 MB x 4 / (4 x 4 x 2) / 10 GB/s = 120 us; memory 40 us; 480 kB in a round.
+    doubled(remote, "columns", before, 130_000);
+    doubled(remote, "rows", before, 130_000);
+    doubled(remote, "group_bandwidth", before, 127_500);
+    // 60 us, so memory's 80 us are longest: 80 + 240 kB / 8 / 20 GB/s + 1.5 + 5.
+    doubled(remote, "link_bandwidth", before, 88_000);
+    doubled(remote, "npu_bandwidth", before, 127_750);
+    doubled(remote, "chunk", before, 132_000);
+    doubled(remote, "latency", before, 133_500);
+}

@@ -1,0 +1,106 @@
+//! Loads through two levels of switches, in real numbers: shares by bisection, level by level, where the
+//! product fills servers one after another.
+
+/// Groups behind out-node switches; rates in GB/s.
+#[derive(Clone, Copy, Debug)]
+pub struct Tree {
+    pub groups: u32,
+    pub group: u32,
+    pub npus_per_node: u32,
+    pub node: u32,
+    pub port: u32,
+    pub npus: u32,
+    /// Bytes that a group sends over all of its links at once.
+    pub links_chunk: u64,
+}
+
+/// A load: whose, from when on in picoseconds, how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub npu: u32,
+    pub at: f64,
+    pub bytes: f64,
+}
+
+/// The share at which streams that could each have `limits` fill `capacity`; none is cut if they cannot.
+fn share(limits: &[f64], capacity: f64) -> f64 {
+    let (mut low, mut high) = (0.0, capacity);
+    for _ in 0..200 {
+        let middle = (low + high) / 2.0;
+        match limits.iter().map(|limit| limit.min(middle)).sum::<f64>() > capacity {
+            true => high = middle,
+            false => low = middle,
+        }
+    }
+    high
+}
+
+/// Bytes per picosecond.
+fn rate(gb: u32) -> f64 {
+    f64::from(gb) / 1000.0
+}
+
+/// What each of the NPUs with a load under way gets for it.
+fn rates(tree: &Tree, npus: &[u32]) -> Vec<f64> {
+    let with = |like: &dyn Fn(u32) -> bool| npus.iter().filter(|npu| like(**npu)).count() as f64;
+    let node = |npu: u32| npu / tree.npus_per_node;
+    let port = |npu: u32| rate(tree.port) / with(&|other| other == npu);
+    let own = |npu: u32| {
+        let inside = npus.iter().filter(|other| node(**other) == node(npu));
+        let limits: Vec<f64> = inside.map(|other| port(*other)).collect();
+        port(npu).min(share(&limits, rate(tree.node)))
+    };
+    let limits: Vec<f64> = npus.iter().map(|npu| own(*npu)).collect();
+    let all = share(&limits, rate(tree.group) * f64::from(tree.groups));
+    limits.iter().map(|limit| limit.min(all)).collect()
+}
+
+/// The time of a chunk in all stages but the longest, when a load begins among these.
+fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
+    let round = tree.links_chunk as f64 * f64::from(tree.groups);
+    let piece = load.bytes.min(round / f64::from(tree.npus));
+    let node = |npu: u32| npu / tree.npus_per_node;
+    let inside = npus.iter().filter(|npu| node(**npu) == node(load.npu));
+    let own = npus.iter().filter(|npu| **npu == load.npu);
+    let times = [
+        piece * npus.len() as f64 / (rate(tree.group) * f64::from(tree.groups)),
+        piece * inside.count() as f64 / rate(tree.node),
+        piece * own.count() as f64 / rate(tree.port),
+    ];
+    times.iter().sum::<f64>() - times.iter().copied().fold(0.0, f64::max)
+}
+
+/// When each of the loads ends, in picoseconds, without latency.
+pub fn ends(tree: &Tree, loads: &[Load]) -> Vec<f64> {
+    /// What is less is rounding.
+    const NOTHING: f64 = 1e-6;
+    let mut left: Vec<f64> = loads.iter().map(|load| load.bytes).collect();
+    let mut fills = vec![None; loads.len()];
+    let mut ends = vec![f64::NAN; loads.len()];
+    let mut now = 0.0;
+    loop {
+        let busy: Vec<usize> = (0..loads.len())
+            .filter(|&i| loads[i].at <= now && left[i] > NOTHING)
+            .collect();
+        let npus: Vec<u32> = busy.iter().map(|&i| loads[i].npu).collect();
+        for &i in &busy {
+            fills[i].get_or_insert_with(|| fill(tree, &loads[i], &npus));
+        }
+        let rates = rates(tree, &npus);
+        let over = busy
+            .iter()
+            .zip(&rates)
+            .map(|(&i, rate)| now + left[i] / rate);
+        let begin = loads.iter().map(|load| load.at).filter(|at| *at > now);
+        let Some(next) = over.chain(begin).min_by(f64::total_cmp) else {
+            return ends;
+        };
+        for (&i, rate) in busy.iter().zip(&rates) {
+            left[i] -= rate * (next - now);
+            if left[i] <= NOTHING {
+                ends[i] = next + fills[i].expect("it began");
+            }
+        }
+        now = next;
+    }
+}
