@@ -12,6 +12,7 @@ use std::process::ExitCode;
 pub mod astra_sim;
 pub mod compare;
 pub mod convert;
+pub mod custom;
 pub mod generate;
 pub mod load;
 pub mod machine;
@@ -29,6 +30,7 @@ Examples:
   chakram replay traces/data-parallel-8
   chakram replay job.0.et --machine dgx-h100x4 --absent mirror
   chakram replay job --machine dgx-h100 --machine mi300x --compute roofline
+  chakram replay job --machine dgx-h100 --custom all-reduce=mine
   chakram generate data-parallel --ranks 64 --machine dgx-h100x8
   chakram machine list"
 )]

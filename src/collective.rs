@@ -9,44 +9,44 @@
 //! Reductions cost no time of their own: they proceed at the rate at which bytes arrive, which NPU
 //! memory exceeds many times over.
 
-use crate::group::{Extent, Phase};
-use crate::topology::Path;
+use crate::group::Extent;
 use crate::trace::CollectiveKind;
 use crate::units::Amount;
-use std::fmt;
 
+mod algorithm;
+pub mod auto;
+mod binomial;
+mod carried;
 mod closed;
+mod course;
+mod custom;
 mod direct;
+mod double_binary_tree;
+mod flow_shop;
+mod halving_doubling;
 mod manner;
 mod native;
+mod pairwise;
+mod pipeline;
+mod recursive_doubling;
 mod ring;
+mod routes;
+mod schedule;
+mod tree;
 
+pub use algorithm::{Algorithm, Choice};
+pub use carried::{Carried, Chunk, carried, outward};
 pub use closed::closed_form;
+pub use course::{Course, Gates, Passage};
+pub use custom::{Custom, Fault, Part, Players, Script, Scripts};
+pub use flow_shop::{Intra, Schedule, Stages, schedule};
 pub use manner::{
-    Act, Clock, Cost, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Request,
+    Act, Clock, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Quiet, Request,
     Source, Ticket,
 };
-pub use native::{Carried, Native};
-
-/// How the members of one dimension carry out their part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Neighbour to neighbour, around a ring of all members.
-    Ring,
-    /// Every member to every other, one after another through its port.
-    Direct,
-}
-
-impl Algorithm {
-    /// Every algorithm with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); 2] = [(Self::Ring, "ring"), (Self::Direct, "direct")];
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL[*self as usize].1)
-    }
-}
+pub use native::Native;
+pub use pipeline::Pipeline;
+pub use schedule::Inter;
 
 /// What a collective does along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub enum Primitive {
     ReduceScatter,
     /// Each member of a line ends with all parts.
     AllGather,
+    /// Each member of a line ends with the sum of all buffers, in one stage.
+    AllReduce,
     /// Each member sends each other its part.
     AllToAll,
     /// The root of the line sends its buffer to all.
@@ -86,72 +88,96 @@ pub struct Stage {
     pub primitive: Primitive,
     /// The buffer of a line: what its members together build, share or reduce.
     pub buffer: Amount,
+    /// The second of two trees that chunks take in turn; of no meaning elsewhere.
+    pub mirrored: bool,
 }
 
-/// Hands `take` the stages of `kind` over the phases of `extent`, in order, with a buffer of `bytes`
-/// ([`CollectiveKind::buffer`]).
+/// Hands `take` the stages of `kind` over the phases of `extent`, in order, where a chunk's share of the
+/// buffer ([`CollectiveKind::buffer`]) is `whole`.
 ///
-/// Inner dimensions shrink what outer ones carry. With sizes n_0, n_1, … from the inside:
+/// `order` has the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter,
+/// all-gather, all-reduce and all-to-all take any; the rest go by the identity, whatever `order` says.
+/// Phases that come earlier shrink what later ones carry. With sizes n_0, n_1, … in that order:
 /// reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …; all-gather comes back inward with the
-/// same buffers; all-reduce is the one after the other; all-to-all crosses every dimension with all
-/// of S; reduce and gather go outward, broadcast and scatter inward, along the lines that hold data.
-/// A barrier is an all-gather of nothing.
-pub fn stages(kind: CollectiveKind, extent: &Extent, bytes: u64, take: impl FnMut(Stage)) {
-    let whole = Amount::whole(bytes);
-    let stage = |phase: usize, primitive, buffer| Stage {
-        phase,
-        primitive,
-        buffer,
+/// same buffers; all-reduce is the one after the other, or, where it is `fused`, has one stage in
+/// place of the two that meet in the last phase; all-to-all crosses every dimension with all of S;
+/// reduce and gather go outward, broadcast and scatter inward, along the lines that hold data. A barrier is
+/// an all-gather of nothing.
+pub fn stages(
+    kind: CollectiveKind,
+    extent: &Extent,
+    whole: Amount,
+    order: &[usize],
+    fused: bool,
+    mut take: impl FnMut(Stage),
+) {
+    let mut hand = |phase: usize, primitive, buffer| {
+        take(Stage {
+            phase,
+            primitive,
+            buffer,
+            mirrored: false,
+        });
     };
-    // S divided by the sizes inside phase d: the positions' stride is that product.
-    let shrunk = |d: usize| whole.part(extent.phases[d].stride);
+    let size = |d: &usize| extent.phases[*d].size;
+    // S divided by the sizes of the phases before place `k` of an order.
+    let shrunk = |order: &[usize], k: usize| whole.part(order[..k].iter().map(size).product());
     // S divided by the sizes outside phase d.
     let outside = |d: usize| {
         let phase = &extent.phases[d];
         whole.part(extent.size() / (phase.stride * phase.size))
     };
-    let outward = 0..extent.phases.len();
-    let inward = outward.clone().rev();
+    let identity = outward(extent);
+    let mut inward = |primitive| {
+        for &d in identity.iter().rev() {
+            let buffer = match primitive {
+                Primitive::AllGather => shrunk(identity, d),
+                Primitive::Scatter => outside(d),
+                _ => whole,
+            };
+            hand(d, primitive, buffer);
+        }
+    };
     match kind {
         CollectiveKind::AllReduce => {
-            let out = outward.map(|d| stage(d, Primitive::ReduceScatter, shrunk(d)));
-            let back = inward.map(|d| stage(d, Primitive::AllGather, shrunk(d)));
-            out.chain(back).for_each(take);
+            let both = order.len() - usize::from(fused && !order.is_empty());
+            for (k, &d) in order[..both].iter().enumerate() {
+                hand(d, Primitive::ReduceScatter, shrunk(order, k));
+            }
+            for &d in &order[both..] {
+                hand(d, Primitive::AllReduce, shrunk(order, both));
+            }
+            for (k, &d) in order[..both].iter().enumerate().rev() {
+                hand(d, Primitive::AllGather, shrunk(order, k));
+            }
         }
         CollectiveKind::ReduceScatter => {
-            outward
-                .map(|d| stage(d, Primitive::ReduceScatter, shrunk(d)))
-                .for_each(take);
+            for (k, &d) in order.iter().enumerate() {
+                hand(d, Primitive::ReduceScatter, shrunk(order, k));
+            }
         }
-        CollectiveKind::AllGather | CollectiveKind::Barrier => {
-            inward
-                .map(|d| stage(d, Primitive::AllGather, shrunk(d)))
-                .for_each(take);
+        CollectiveKind::AllGather => {
+            for (k, &d) in order.iter().enumerate().rev() {
+                hand(d, Primitive::AllGather, shrunk(order, k));
+            }
         }
         CollectiveKind::AllToAll => {
-            outward
-                .map(|d| stage(d, Primitive::AllToAll, whole))
-                .for_each(take);
+            for &d in order {
+                hand(d, Primitive::AllToAll, whole);
+            }
         }
-        CollectiveKind::Broadcast => {
-            inward
-                .map(|d| stage(d, Primitive::Broadcast, whole))
-                .for_each(take);
-        }
+        CollectiveKind::Barrier => inward(Primitive::AllGather),
+        CollectiveKind::Broadcast => inward(Primitive::Broadcast),
+        CollectiveKind::Scatter => inward(Primitive::Scatter),
         CollectiveKind::Reduce => {
-            outward
-                .map(|d| stage(d, Primitive::Reduce, whole))
-                .for_each(take);
+            for &d in identity {
+                hand(d, Primitive::Reduce, whole);
+            }
         }
         CollectiveKind::Gather => {
-            outward
-                .map(|d| stage(d, Primitive::Gather, outside(d)))
-                .for_each(take);
-        }
-        CollectiveKind::Scatter => {
-            inward
-                .map(|d| stage(d, Primitive::Scatter, outside(d)))
-                .for_each(take);
+            for &d in identity {
+                hand(d, Primitive::Gather, outside(d));
+            }
         }
     }
 }
@@ -199,43 +225,4 @@ pub struct Step {
     pub arrived: u32,
     /// How many steps the receiver must have taken to listen to it.
     pub heard: u32,
-}
-
-impl Algorithm {
-    /// The `i`-th message that the member in `seat` sends, `None` after the last. Messages leave in
-    /// this order, one at a time.
-    #[inline]
-    pub fn step(self, stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
-        match self {
-            Self::Ring => ring::step(stage, seat, i),
-            Self::Direct => direct::step(stage, seat, i),
-        }
-    }
-
-    /// How many messages the member in `seat` receives.
-    #[inline]
-    pub fn receives(self, stage: &Stage, seat: Seat) -> u32 {
-        match self {
-            Self::Ring => ring::receives(stage, seat),
-            Self::Direct => direct::receives(stage, seat),
-        }
-    }
-
-    /// Whether each member receives from one other only.
-    pub fn has_sole_senders(self) -> bool {
-        self == Self::Ring
-    }
-
-    /// The one path that every message of this stage takes, `None` when they differ.
-    pub fn common_path(
-        self,
-        extent: &Extent,
-        phase: &Phase,
-        topology: &crate::topology::Topology,
-    ) -> Option<Path> {
-        match self {
-            Self::Ring => extent.neighbour_path(phase, topology),
-            Self::Direct => extent.any_path(phase, topology),
-        }
-    }
 }

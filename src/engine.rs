@@ -8,7 +8,8 @@
 //! freed lanes take the nodes that queue for them, and then the nodes that became ready are posted,
 //! by rank and id. If that schedules events at the same instant, another round follows. When no event
 //! is left at the instant, it is *settled*: collectives whose members arrived go on, by closed form
-//! if all members arrived together and one is proved, and message by message if not. So an unrelated
+//! if all members arrived together and one is proved, and message by message if not; and loads and stores
+//! that meet on their way to a pool of memory share its links anew. So an unrelated
 //! event, or a closed form in place of messages, reorders nothing.
 //!
 //! # The life of a node
@@ -29,10 +30,9 @@
 use crate::collective::{Cue, Manner};
 use crate::graph::{Graph, Kind};
 use crate::ids::NodeIndex;
-use crate::memory::{Attachment, RemoteAccess};
+use crate::memory::{Attachment, End, RemoteAccess};
 use crate::network::{Message, Network, NetworkEvent, Notice, Schedule};
 use crate::report::Observer;
-use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 use crate::workload::Workload;
 use std::cmp::Reverse;
@@ -44,15 +44,19 @@ mod asking;
 mod chunks;
 mod collective_run;
 mod collectives;
+mod courses;
 mod endpoints;
 mod error;
 mod event;
+mod folded;
 mod in_order;
+mod in_switch;
 mod matching;
 mod messages;
 mod plan;
 mod prepared;
 mod queues;
+mod remote;
 mod rendezvous;
 mod scripts;
 mod stuck;
@@ -63,9 +67,11 @@ pub use prepared::{GroupView, Prepared};
 
 use agenda::Agenda;
 use collective_run::{Ops, Run};
+use courses::Courses;
 use event::{Class, Event};
+use folded::Reached;
 use in_order::{Disagreement, wake};
-use messages::Channel;
+use messages::{Channel, Leaving};
 use plan::{NONE, Plan, Shared};
 use queues::Queues;
 use rendezvous::Turns;
@@ -87,6 +93,8 @@ pub struct Outcome {
     pub closed: u64,
     /// Collectives carried out message by message.
     pub stepwise: u64,
+    /// Of those, collectives that were answered by closed form until something else touched their links.
+    pub unfolded: u64,
     /// Collectives that lasted as recorded or captured.
     pub recorded: u64,
     /// Messages that the network carried, steps of collectives included.
@@ -140,6 +148,8 @@ pub struct Engine<'a, O, N, M: Manner> {
     /// The size of a message that asks for another one, where messages must be asked for.
     asking: Option<u64>,
     remote: Option<RemoteAccess>,
+    /// Loads and stores that end, while they are told.
+    ends: Vec<End>,
     instances: Vec<Running<'a>>,
     /// For each node of each instance: dependencies left, perhaps [`DELAYED`], or [`COMPLETE`].
     waiting: Vec<u32>,
@@ -153,11 +163,14 @@ pub struct Engine<'a, O, N, M: Manner> {
     held: BTreeMap<u32, Message>,
     /// The ops of those that are steps of collectives: by run, cell, stage and step.
     expected: BTreeMap<(u32, u32, u16, u32), u32>,
+    /// Why the replay cannot go on.
+    refusal: Option<Refusal>,
     /// The first collective that a member issued as another one than the member before it.
     disagreement: Option<Disagreement>,
-    /// How long collectives take whose members start together, by group, kind, bytes and root.
-    closed_forms: BTreeMap<(u32, CollectiveKind, u64, u32), Option<Span>>,
-    runs: Vec<Run<M::Stage>>,
+    courses: Courses<M::Stage>,
+    /// Collectives that were asked for.
+    requests: u32,
+    runs: Vec<Run>,
     free_runs: Vec<u32>,
     /// Runs with members that arrived at this instant.
     arrivals: Vec<u32>,
@@ -169,6 +182,15 @@ pub struct Engine<'a, O, N, M: Manner> {
     /// Lanes freed in this round, as (instance, lane).
     freed: Vec<(u32, u32)>,
     notices: Vec<Notice>,
+    /// Chunks that began a stage and have yet to go on in it: run and cell.
+    moved: Vec<(u32, u32)>,
+    /// Messages that leave at this instant.
+    leaving: Vec<Leaving>,
+    /// Runs answered by closed form that could be unfolded, and how many there have been.
+    folded: u32,
+    foldings: u32,
+    /// How far the present instant has been carried out.
+    reached: Reached,
     completed: u64,
     outcome: Outcome,
 }
@@ -176,13 +198,13 @@ pub struct Engine<'a, O, N, M: Manner> {
 impl Schedule for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant commute, because they touch ports and counters of their own; except
-        // for first bytes at one port, which go by what they are before their number.
+        // Ops of one instant commute, because they touch ports and counters of their own; except for
+        // first bytes at one port and messages at one link, which go by what they are before their number.
         let event = match event {
             NetworkEvent::Injected(op) => Event::new(Class::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::new(Class::FirstByte, order, op),
             NetworkEvent::Delivered(op) => Event::new(Class::Delivered, 0, op),
-            NetworkEvent::Hop(op) => Event::new(Class::Hop, 0, op),
+            NetworkEvent::Hop { order, op } => Event::new(Class::Hop, order, op),
             NetworkEvent::LinkFree(link) => Event::new(Class::LinkFree, 0, link),
         };
         self.push(at, event);
@@ -227,7 +249,8 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             network,
             asking: manner.asking(),
             manner,
-            remote: remote.map(|m| RemoteAccess::new(*m, machine.topology().npus())),
+            remote: remote.map(|m| RemoteAccess::new(m, machine.topology().npus())),
+            ends: Vec::new(),
             instances,
             waiting,
             lanes: std::iter::repeat_with(LaneState::default)
@@ -245,8 +268,10 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             ops: Ops::default(),
             held: BTreeMap::new(),
             expected: BTreeMap::new(),
+            refusal: None,
             disagreement: None,
-            closed_forms: BTreeMap::new(),
+            courses: Courses::default(),
+            requests: 0,
             runs: Vec::new(),
             free_runs: Vec::new(),
             arrivals: Vec::new(),
@@ -254,12 +279,18 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             dormant: Vec::new(),
             freed: Vec::new(),
             notices: Vec::new(),
+            moved: Vec::new(),
+            leaving: Vec::new(),
+            folded: 0,
+            foldings: 0,
+            reached: Reached::default(),
             completed: 0,
             outcome: Outcome {
                 makespan: Span::ZERO,
                 nodes: 0,
                 closed: 0,
                 stepwise: 0,
+                unfolded: 0,
                 recorded: 0,
                 messages: 0,
             },
@@ -273,9 +304,13 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             self.agenda.push(instance.release, event);
         }
         let mut round = Vec::new();
+        let mut instant = Time::ZERO;
         while let Some(now) = self.agenda.next_time() {
             if now == Time::END {
                 return Err(ReplayError::TooLong);
+            }
+            if let Some(refusal) = self.refusal {
+                return Err(refusal.into());
             }
             self.agenda.take(&mut round);
             if M::IN_ORDER {
@@ -285,20 +320,30 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
                 if self.disagreement.is_some() {
                     break;
                 }
+                self.settle_memory(now);
                 continue;
             }
-            if round.len() > 1 {
-                round.sort_unstable();
-            }
+            self.arrange(&mut round);
             for &event in &round {
                 self.handle(now, event, 0);
             }
             self.hand_out(now);
+            if now > instant {
+                (instant, self.reached) = (now, Reached::default());
+            }
+            self.reached.rounds += 1;
+            self.send(now);
             if !self.arrivals.is_empty() && !self.agenda.has(now) {
+                self.reached.settle();
                 self.settle(now);
+                self.send(now);
+            }
+            if self.settle_memory(now) {
+                self.reached.settle();
             }
         }
-        if let Some(refusal) = self.disagreement() {
+        let disagreement = self.disagreement();
+        if let Some(refusal) = self.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
         if self.completed < self.waiting.len() as u64 {
@@ -307,6 +352,15 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
         self.outcome.nodes = self.completed;
         self.outcome.messages = self.ops.inserted();
         Ok((self.outcome, self.observer))
+    }
+
+    /// Messages that leave at this instant do.
+    #[inline]
+    fn send(&mut self, now: Time) {
+        if !self.leaving.is_empty() {
+            self.unfold_touched(now);
+            self.hand_over(now);
+        }
     }
 
     #[inline]
@@ -326,10 +380,14 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             Class::Settle => self.settle_in_order(now, event.payload()),
             Class::Vacant => self.end_member(now, event.rank(), event.payload()),
             Class::Bus => self.bus_event(now, event.rank(), event.payload()),
-            Class::Hop => self.network_event(now, NetworkEvent::Hop(event.payload())),
+            Class::Hop => {
+                let (order, op) = (event.rank(), event.payload());
+                self.network_event(now, NetworkEvent::Hop { order, op });
+            }
             Class::LinkFree => self.network_event(now, NetworkEvent::LinkFree(event.payload())),
+            Class::Memory => self.memory_event(now, event.payload()),
             Class::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
-            Class::Run => self.end_run(now, event.payload()),
+            Class::Run => self.end_run(now, event.payload(), event.rank()),
             Class::Injected => {
                 self.network_event(now, NetworkEvent::Injected(event.payload()));
             }
@@ -513,16 +571,7 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
                 let end = now + running.shared.prices[node.index()];
                 self.until(end, instance, node);
             }
-            Kind::RemoteMemory => {
-                let bytes = running.graph.bytes(node);
-                let npu = self.plan.instances[instance as usize].npu;
-                let remote = self
-                    .remote
-                    .as_mut()
-                    .expect("the plan refused machines without");
-                let end = remote.access(now, npu, bytes);
-                self.until(end, instance, node);
-            }
+            Kind::RemoteMemory => self.reach_out(now, instance, node),
             Kind::Send => {
                 let index = running.graph.message_index(node);
                 if self.comm != Comm::Model {

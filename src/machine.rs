@@ -3,10 +3,11 @@
 //! A machine is described in a TOML file, or is a preset, or is built by an importer. Its NPUs
 //! belong to classes; its network is a stack of dimensions; it may have memory beyond the NPUs' own.
 
-use crate::collective::Algorithm;
+use crate::collective::{Choice, Pipeline};
 use crate::compute::Peaks;
 use crate::ids::Npu;
 use crate::memory::{LocalMemory, RemoteMemory};
+use crate::network;
 use crate::topology::Topology;
 use assign::Assignment;
 use config::Document;
@@ -42,7 +43,9 @@ pub struct Machine {
     name: String,
     description: String,
     topology: Topology,
-    algorithms: Vec<Algorithm>,
+    network: network::Model,
+    algorithms: Vec<Choice>,
+    pipeline: Pipeline,
     scalable: bool,
     classes: Vec<NpuClass>,
     class_of: Assignment,
@@ -82,28 +85,36 @@ impl Machine {
 
     /// A machine of one class, for importers of other formats.
     ///
-    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, and no
-    /// memory is empty. The class may lack peaks; what needs one then says so.
+    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory is
+    /// empty, and the remote memory is one for so many NPUs. The class may lack peaks; what needs one then says so.
     pub fn uniform(
         name: String,
         topology: Topology,
-        algorithms: Vec<Algorithm>,
+        algorithms: Vec<Choice>,
         class: NpuClass,
         remote: Option<RemoteMemory>,
     ) -> Option<Self> {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
-        let memory = class.memory.capacity.0 > 0 && remote.is_none_or(|r| r.capacity.0 > 0);
+        let fits = |r: &RemoteMemory| r.capacity.0 > 0 && r.attachment.fits(topology.npus());
+        let memory = class.memory.capacity.0 > 0 && remote.as_ref().is_none_or(fits);
         (dimensions && lanes && memory).then(|| Self {
             name,
             description: String::new(),
             class_of: Assignment::uniform(topology.npus()),
             topology,
+            network: network::Model::default(),
             algorithms,
+            pipeline: Pipeline::default(),
             scalable: false,
             classes: vec![class],
             remote,
         })
+    }
+
+    /// The same machine with collectives cut into chunks in another way.
+    pub fn with_pipeline(self, pipeline: Pipeline) -> Self {
+        Self { pipeline, ..self }
     }
 
     /// What reports call it.
@@ -121,9 +132,19 @@ impl Machine {
         &self.topology
     }
 
-    /// How collectives are carried out: one algorithm per dimension, innermost first.
-    pub fn algorithms(&self) -> &[Algorithm] {
+    /// What becomes of messages that meet, unless a replay asks for another model.
+    pub fn network(&self) -> network::Model {
+        self.network
+    }
+
+    /// How collectives are carried out: a choice of algorithm per dimension, innermost first.
+    pub fn algorithms(&self) -> &[Choice] {
         &self.algorithms
+    }
+
+    /// How collectives are cut into chunks.
+    pub fn pipeline(&self) -> Pipeline {
+        self.pipeline
     }
 
     /// Whether `NAMExN` may set the size of the outermost dimension.

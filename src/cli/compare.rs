@@ -21,25 +21,8 @@ pub fn compare<'a>(
     options: &Options,
     threads: Option<NonZeroUsize>,
 ) -> Comparison<'a> {
-    let threads = threads.or_else(|| thread::available_parallelism().ok());
-    let threads = threads.map_or(1, NonZeroUsize::get).min(machines.len());
-    let results: Vec<OnceLock<_>> = machines.iter().map(|_| OnceLock::new()).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(machine), Some(result)) = (machines.get(index), results.get(index)) else {
-                return;
-            };
-            let set = result.set(replay(workload, machine, options));
-            set.expect("each index is taken once");
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
+    let results = on_threads(machines.len(), threads, |index| {
+        replay(workload, &machines[index], options)
     });
     let names = names(named, machines);
     let columns = machines.iter().zip(names).zip(results);
@@ -50,10 +33,41 @@ pub fn compare<'a>(
             .map(|((machine, name), result)| Column {
                 name,
                 machine,
-                result: result.into_inner().expect("every index was taken"),
+                result,
             })
             .collect(),
     }
+}
+
+/// What `work` makes of each number below `count`, `threads` at a time; as many as there are cores if that is
+/// not said.
+pub fn on_threads<T: Send + Sync>(
+    count: usize,
+    threads: Option<NonZeroUsize>,
+    work: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let threads = threads.or_else(|| thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get).min(count);
+    let results: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(result) = results.get(index) else {
+                return;
+            };
+            let set = result.set(work(index));
+            assert!(set.is_ok(), "each index is taken once");
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let results = results.into_iter().map(OnceLock::into_inner);
+    results.map(|r| r.expect("every index was taken")).collect()
 }
 
 fn replay(

@@ -3,9 +3,9 @@
 mod capture;
 
 use super::output::{Destination, RunArgs, load_machine};
-use crate::generate::{Chain, Collective, DataParallel, Job, P2p, Pattern, Traffic};
+use crate::generate::{Chain, Collective, DataParallel, Job, Memory, P2p, Pattern, Traffic};
 use crate::trace::write::{NewFile, TraceWriter};
-use crate::trace::{CollectiveKind, Dtype, TraceError};
+use crate::trace::{CollectiveKind, Dtype, MemoryPlace, TraceError};
 use crate::units::{Bandwidth, Bytes, FlopRate, Span};
 use crate::workload::Absent;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -142,6 +142,39 @@ enum PatternArgs {
         #[command(flatten)]
         target: Target,
     },
+    /// Loads from memory, and kernels that need them
+    #[command(after_help = "\
+Examples:
+  chakram generate memory --ranks 256 --bytes 1GB --kernel 200us --loads 4 --machine hiermem
+  chakram generate memory --ranks 256 --bytes 4MB --in-switch --store --machine hiermem-opt")]
+    Memory {
+        /// How many ranks
+        #[arg(long, value_name = "N")]
+        ranks: u32,
+        /// Bytes of a load or store; with --in-switch, those of one rank, which all share
+        #[arg(long, value_name = "SIZE")]
+        bytes: Bytes,
+        /// Loads of a rank
+        #[arg(long, default_value_t = 1, value_name = "N")]
+        loads: u32,
+        /// Recorded duration of the kernel behind each load; none by default
+        #[arg(long, default_value = "0", value_name = "TIME")]
+        kernel: Span,
+        /// Store as many bytes after each
+        #[arg(long)]
+        store: bool,
+        /// Loads wait for no kernel or store
+        #[arg(long)]
+        prefetch: bool,
+        /// Switches gather what is loaded and reduce what is stored
+        #[arg(long, conflicts_with = "local")]
+        in_switch: bool,
+        /// The NPU's own memory; that beyond it by default
+        #[arg(long)]
+        local: bool,
+        #[command(flatten)]
+        target: Target,
+    },
     /// Training steps of a transformer of which every rank holds a replica
     #[command(after_help = "\
 Examples:
@@ -245,12 +278,12 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     if let Some(machine) = &target.machine {
         let (machine, inputs) = load_machine(machine, target.run.wants_hashes())?;
-        let inputs: Vec<_> = inputs.into_iter().collect();
+        let mut inputs: Vec<_> = inputs.into_iter().collect();
         let workload = job.workload()?;
+        let run = &target.run;
+        let options = run.options(Absent::Refuse, &workload, &mut inputs)?;
         let mut to = Destination::Stdout(out);
-        target
-            .run
-            .replay(&workload, &name, &machine, Absent::Refuse, &inputs, &mut to)?;
+        run.replay(&workload, &name, &machine, &options, &inputs, &mut to)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -338,6 +371,32 @@ fn pattern(args: &PatternArgs) -> Result<(Pattern, String, &Target), String> {
                 dtype: *dtype,
             });
             (pattern, "chain".to_owned(), target)
+        }
+        PatternArgs::Memory {
+            ranks,
+            bytes,
+            loads,
+            kernel,
+            store,
+            prefetch,
+            in_switch,
+            local,
+            target,
+        } => {
+            let pattern = Pattern::Memory(Memory {
+                ranks: *ranks,
+                loads: *loads,
+                bytes: bytes.0,
+                place: match local {
+                    true => MemoryPlace::Local,
+                    false => MemoryPlace::Remote,
+                },
+                kernel: *kernel,
+                store: *store,
+                in_switch: *in_switch,
+                prefetch: *prefetch,
+            });
+            (pattern, format!("loads of {bytes}"), target)
         }
         PatternArgs::DataParallel {
             ranks,

@@ -1,7 +1,8 @@
 //! `chakram machine`: lists the machines that come with the program, shows one, checks files.
 
 use crate::machine::{self, Machine, MachineError, PRESETS};
-use crate::topology::Dimension;
+use crate::network::Model;
+use crate::topology::{Dimension, Switching};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
@@ -77,7 +78,7 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 }
 
 /// The width of each column of the list but the last, and of all together.
-const NAME: usize = 11;
+const NAME: usize = 13;
 const NPUS: usize = 6;
 const DIMENSIONS: usize = 30;
 const WIDTH: usize = 100;
@@ -132,9 +133,10 @@ fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
             Ok(machine) => {
                 let npus = machine.topology().npus();
                 let dimensions = dimensions(&machine).join(", ");
+                let network = network(&machine);
                 writeln!(
                     out,
-                    "{file}: ok: {}, {npus} NPUs, {dimensions}",
+                    "{file}: ok: {}, {npus} NPUs, {dimensions}{network}",
                     machine.name()
                 )?;
             }
@@ -170,6 +172,18 @@ fn dimensions(machine: &Machine) -> Vec<String> {
         format!("{} {size} @ {gb} GB/s", dimension.shape)
     };
     dimensions.iter().enumerate().map(words).collect()
+}
+
+/// `, network ports, cut-through by 4096 B`, or nothing where it is what it is by default.
+fn network(machine: &Machine) -> String {
+    let mut text = String::new();
+    if machine.network() != Model::default() {
+        text += &format!(", network {}", machine.network());
+    }
+    if machine.topology().switching() != Switching::IDEAL {
+        text += &format!(", {}", machine.topology().switching());
+    }
+    text
 }
 
 /// `text` in lines of at most `room` characters, cut between words.

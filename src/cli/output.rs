@@ -1,10 +1,12 @@
 //! How a replay is asked for and its report printed, whatever the workload came from.
 
+use super::custom::{self, CustomArg};
 use super::load::parse_map;
 use crate::compute::ComputeModel;
 use crate::engine::{Comm, Options, Prepared, ReplayError};
 use crate::ids::Npu;
 use crate::machine::{Machine, source};
+use crate::network::Model;
 use crate::report::csv::Table;
 use crate::report::json::Input;
 use crate::report::{self, Comparison, Report, Timeline, text::Style};
@@ -27,12 +29,19 @@ pub struct RunArgs {
     /// How long collectives and messages last
     #[arg(long, value_enum, default_value_t = CommArg::Model, value_name = "HOW")]
     pub comm: CommArg,
+    /// What becomes of messages that meet; as the machine's file has it by default
+    #[arg(long, value_enum, value_name = "MODEL")]
+    pub network: Option<NetworkArg>,
     /// The NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r sits on NPU r otherwise
     #[arg(long, value_name = "NPUS", value_parser = parse_placement)]
     pub map: Option<Placement>,
     /// Carry out every collective message by message, even where a closed form is proved
     #[arg(long)]
     pub stepwise: bool,
+    /// Members play collectives of a kind from files PREFIX.0.et, PREFIX.1.et, …, one for each member, where a
+    /// group has as many: KIND=PREFIX, for example all-reduce=ring8; for each kind once
+    #[arg(long, value_name = "KIND=PREFIX", value_parser = custom::parse)]
+    pub custom: Vec<CustomArg>,
     /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
     #[arg(long, value_name = "FILE.json.gz")]
     pub timeline: Option<PathBuf>,
@@ -88,6 +97,27 @@ impl CommArg {
             Self::Model => Comm::Model,
             Self::Captured => Comm::Captured,
             Self::Recorded => Comm::Recorded,
+        }
+    }
+}
+
+/// Models of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArg {
+    /// Operations do not slow one another
+    ContentionFree,
+    /// All operations share each NPU's port into a dimension
+    Ports,
+    /// All operations share every link of every route
+    Links,
+}
+
+impl NetworkArg {
+    fn model(self) -> Model {
+        match self {
+            Self::ContentionFree => Model::ContentionFree,
+            Self::Ports => Model::Ports,
+            Self::Links => Model::Links,
         }
     }
 }
@@ -149,6 +179,13 @@ impl RunArgs {
         if self.table.is_some() && self.format != Format::Csv {
             return Err("--table needs --format csv".to_owned());
         }
+        if self.network.is_some() && self.comm != CommArg::Model {
+            return Err(format!(
+                "--network says what carries communication, and with --comm {} it lasts as {0}\n  \
+                 try: leave one of the two out",
+                self.comm.policy()
+            ));
+        }
         if self.stepwise && self.comm != CommArg::Model {
             return Err(format!(
                 "--stepwise carries out collectives in messages, and with --comm {} they last as {0}\n  \
@@ -156,7 +193,14 @@ impl RunArgs {
                 self.comm.policy()
             ));
         }
-        Ok(())
+        if !self.custom.is_empty() && self.comm != CommArg::Model {
+            return Err(format!(
+                "--custom says how messages carry out collectives, and with --comm {} they last as {0}\n  \
+                 try: leave one of the two out",
+                self.comm.policy()
+            ));
+        }
+        custom::check(&self.custom)
     }
 
     /// The first option that was given and has no effect without a replay.
@@ -164,8 +208,10 @@ impl RunArgs {
         [
             (self.compute != ComputeModel::Recorded, "--compute"),
             (self.comm != CommArg::Model, "--comm"),
+            (self.network.is_some(), "--network"),
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
+            (!self.custom.is_empty(), "--custom"),
             (self.timeline.is_some(), "--timeline"),
             (self.format != Format::Text, "--format"),
             (self.table.is_some(), "--table"),
@@ -211,28 +257,40 @@ impl RunArgs {
         workload: &Workload,
         name: &str,
         machine: &Machine,
-        absent: Absent,
+        options: &Options,
         inputs: &[Input],
         to: &mut Destination<'_>,
     ) -> Result<(), Box<dyn Error>> {
-        let prepared =
-            Prepared::new(workload, machine, &self.options(absent)).map_err(ReplayError::from)?;
+        let prepared = Prepared::new(workload, machine, options).map_err(ReplayError::from)?;
         let timeline = Drawing::start(self.timeline.as_deref(), &prepared)?;
         let (report, timeline) = report::replay(&prepared, timeline)?;
         Drawing::finish(timeline, self.timeline.as_deref())?;
-        to.write(&self.render(&report, name, absent, inputs, to.style()))
+        to.write(&self.render(&report, name, options.absent, inputs, to.style()))
     }
 
-    /// What the engine is asked for.
-    pub fn options(&self, absent: Absent) -> Options {
-        Options {
+    /// What the engine is asked for to replay `workload`; files that it takes join `inputs`, if their hashes
+    /// are wanted.
+    pub fn options(
+        &self,
+        absent: Absent,
+        workload: &Workload,
+        inputs: &mut Vec<Input>,
+    ) -> Result<Options, Box<dyn Error>> {
+        let hashed = self.wants_hashes().then_some(inputs);
+        let custom = custom::load(&self.custom, hashed)?;
+        for note in custom::notes(&custom, workload) {
+            writeln!(anstream::stderr(), "note: {note}")?;
+        }
+        Ok(Options {
+            custom,
             compute: self.compute,
             comm: self.comm.policy(),
             absent,
+            network: self.network.map(NetworkArg::model),
             map: self.map.clone().map(|map| map.0),
             stepwise: self.stepwise,
             lonely_messages: false,
-        }
+        })
     }
 
     /// Whether the table that compares machines is asked for.
@@ -249,7 +307,13 @@ impl RunArgs {
         style: Style,
     ) -> String {
         match self.format {
-            Format::Text => report::text::render(report, name, &self.basis_text(), style),
+            Format::Text => {
+                let mut basis = self.basis_text();
+                if let Some(model) = report.shared_network() {
+                    basis += &format!(", network model {model}");
+                }
+                report::text::render(report, name, &basis, style)
+            }
             Format::Json => {
                 let value = report::json::render(report, self.options_json(absent), inputs);
                 format!("{value:#}\n")
@@ -308,12 +372,20 @@ impl RunArgs {
         options.insert("compute".to_owned(), self.compute_name().into());
         let comm = self.comm.policy().to_string();
         options.insert("comm".to_owned(), comm.into());
+        if let Some(network) = self.network {
+            let network = network.model().to_string();
+            options.insert("network".to_owned(), network.into());
+        }
         let absent = match absent {
             Absent::Refuse => "refuse",
             Absent::Mirror => "mirror",
         };
         options.insert("absent".to_owned(), absent.into());
         options.insert("stepwise".to_owned(), self.stepwise.into());
+        if !self.custom.is_empty() {
+            let custom = self.custom.iter().map(CustomArg::json);
+            options.insert("custom".to_owned(), custom.collect());
+        }
         if let Some(map) = &self.map {
             let npus: Vec<Value> = map.0.iter().map(|npu| npu.0.into()).collect();
             options.insert("map".to_owned(), npus.into());

@@ -22,6 +22,7 @@ Examples:
   chakram replay traces/data-parallel-8 -m dgx-a100 -m dgx-h100 -m mi300x --compute roofline
                                                       which machine, and why
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
+  chakram replay run7/job -m dgx-h100x4 --custom all-reduce=mine  files mine.0.et, …, one for each member
   chakram replay run7/job -m dgx-h100x4 --comm captured           does the conversion keep the capture?
   chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms   who waits if rank 3 is late?
 
@@ -85,6 +86,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let mut inputs = job.inputs;
     inputs.extend(machine_inputs.into_iter().flatten());
     let absent = args.job.absent.policy();
+    let options = args.run.options(absent, &job.workload, &mut inputs)?;
     let mut to = match args.output == Path::new("-") {
         true => Destination::Stdout(out),
         false => Destination::File(&args.output),
@@ -93,10 +95,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     match &machines[..] {
         [machine] if !args.run.compares() => {
             let (run, workload) = (&args.run, &job.workload);
-            run.replay(workload, &title, machine, absent, &inputs, &mut to)?;
+            run.replay(workload, &title, machine, &options, &inputs, &mut to)?;
         }
         _ => {
-            let options = args.run.options(absent);
             let comparison = compare(
                 &job.workload,
                 &title,

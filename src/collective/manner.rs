@@ -7,8 +7,8 @@
 //! stage is over for it. Steps and sources are computed when asked for, so schedules are never
 //! materialised.
 
-use super::{Seat, Step};
-use crate::group::{Extent, Phase};
+use super::{Course, Seat, Step};
+use crate::group::{Extent, Paths, Phase};
 use crate::ids::Npu;
 use crate::topology::{Path, Topology};
 use crate::trace::CollectiveKind;
@@ -26,6 +26,8 @@ pub struct Request {
     pub bytes: u64,
     /// The whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
+    /// The how-manieth of the replay it is, which tells it from others in flight.
+    pub number: u32,
 }
 
 /// Who takes part, and how the trace names them.
@@ -54,6 +56,18 @@ pub struct Queue {
     pub number: u32,
     /// How many chunks are in a stage at once.
     pub capacity: u32,
+}
+
+impl Queue {
+    /// Numbers from here on are of queues that come and go with a collective.
+    pub const APART: u32 = 1 << 31;
+
+    /// The number of queue `number` of `count` that a collective ([`Request::number`]) has for itself. They
+    /// are used again after 2^31, which two in flight then share.
+    #[inline]
+    pub fn apart(collective: u32, count: u32, number: u32) -> u32 {
+        Self::APART | collective.wrapping_mul(count).wrapping_add(number)
+    }
 }
 
 /// What a member that plays a script is told.
@@ -105,8 +119,17 @@ pub enum Act {
     End,
 }
 
-/// What a message between two NPUs takes that meets no other; `None` where the network does not say.
-pub type Cost<'a> = dyn Fn((Npu, Npu), Amount) -> Option<Span> + 'a;
+/// What a network says of messages while nothing else is under way.
+pub struct Quiet<'a> {
+    /// What a message between two NPUs takes that meets no other; `None` where the network does not say.
+    pub cost: &'a dyn Fn((Npu, Npu), Amount) -> Option<Span>,
+    /// Whether messages of other operations may come in between.
+    pub shared: bool,
+    /// Whether messages along a dimension, among a line of so many members, never hold one another up while
+    /// each member sends at most one at a time and receives at most one; the flag says that each goes to
+    /// the next member of the line.
+    pub apart: &'a dyn Fn(usize, u32, bool) -> bool,
+}
 
 /// What an endpoint does with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,12 +183,12 @@ pub trait Clock {
 /// (nvlink), ring 4 (nodes)`.
 pub struct Describer(Box<Describe>);
 
-type Describe = dyn Fn(CollectiveKind, &Extent, &Topology) -> String + Send + Sync;
+type Describe = dyn Fn(CollectiveKind, &Extent, &Topology, u64) -> String + Send + Sync;
 
 impl Describer {
     /// What `say` says.
     pub fn new(
-        say: impl Fn(CollectiveKind, &Extent, &Topology) -> String + Send + Sync + 'static,
+        say: impl Fn(CollectiveKind, &Extent, &Topology, u64) -> String + Send + Sync + 'static,
     ) -> Self {
         Self(Box::new(say))
     }
@@ -179,9 +202,15 @@ impl Describer {
         }
     }
 
-    /// The algorithms of a collective.
-    pub fn say(&self, kind: CollectiveKind, extent: &Extent, topology: &Topology) -> String {
-        self.0(kind, extent, topology)
+    /// The algorithms of a collective with a buffer of `bytes`.
+    pub fn say(
+        &self,
+        kind: CollectiveKind,
+        extent: &Extent,
+        topology: &Topology,
+        bytes: u64,
+    ) -> String {
+        self.0(kind, extent, topology, bytes)
     }
 }
 
@@ -199,17 +228,29 @@ pub trait Manner {
     /// has arrived. Otherwise an instant is ordered by content.
     const IN_ORDER: bool;
 
+    /// Where everything happens in order: whether collectives are matched in the order in which members
+    /// issue them, and not in that of their programs.
+    fn matches_as_issued(&self) -> bool {
+        true
+    }
+
     /// What a chunk does along one phase.
     type Stage: Copy + fmt::Debug;
 
     /// Where a group lies.
     fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent;
 
-    /// The one path that every message along `phase` takes, `None` when they differ or nobody asks.
-    fn common_path(&self, extent: &Extent, phase: &Phase, topology: &Topology) -> Option<Path>;
+    /// The paths along `phase` that messages have in common, if anybody asks.
+    fn paths(&self, extent: &Extent, phase: &Phase, topology: &Topology) -> Paths;
 
-    /// Fills `out` with the stages of each chunk and returns how many chunks there are.
-    fn stages(&self, request: &Request, extent: &Extent, out: &mut Vec<Self::Stage>) -> u32;
+    /// The one path that every message of a stage takes; `None` when they differ.
+    fn path(&self, stage: &Self::Stage, paths: &Paths) -> Option<Path>;
+
+    /// What decides, beside the group, its root, the kind and the bytes, how a request is carried out.
+    fn variant(&self, request: &Request) -> u64;
+
+    /// How the chunks of a collective travel. `paths` are those of [`Self::paths`].
+    fn course(&self, request: &Request, extent: &Extent, paths: &[Paths]) -> Course<Self::Stage>;
 
     /// The phase of the extent along which `stage` goes.
     fn phase(&self, stage: &Self::Stage) -> usize;
@@ -248,12 +289,13 @@ pub trait Manner {
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
 
     /// Has the member at a position of a run play on, and puts what it does into `acts`. The number of the
-    /// run tells collectives in flight apart.
+    /// run tells collectives in flight apart; `root` is the root's position.
     fn play(
         &mut self,
         stage: &Self::Stage,
         extent: &Extent,
         player: (u32, u32),
+        root: u32,
         cue: Cue,
         acts: &mut Vec<Act>,
     );
@@ -289,15 +331,14 @@ pub trait Manner {
     /// Says how collectives are carried out, for people.
     fn describer(&self) -> Describer;
 
-    /// How long a collective of `chunks` takes whose members all begin together, while `cost` says what a
-    /// message takes that meets no other; `None` where that is not proved, and where not all members
-    /// end together. `paths` are those of [`Self::common_path`].
+    /// How long a collective takes whose members all begin together, while nothing else is under way;
+    /// `None` where that is not proved, and where not all members end together. `paths` are those of
+    /// [`Self::paths`].
     fn closed_form(
         &self,
-        stages: &[Self::Stage],
-        chunks: u32,
+        course: &Course<Self::Stage>,
         extent: &Extent,
-        paths: &[Option<Path>],
-        cost: &Cost<'_>,
+        paths: &[Paths],
+        quiet: &Quiet<'_>,
     ) -> Option<Span>;
 }

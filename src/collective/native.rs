@@ -1,27 +1,45 @@
-//! Our own manner: one chunk, the machine's algorithm for each dimension, endpoints that take no time.
+//! Our own manner: the machine's algorithm for each dimension, endpoints that take no time, and chunks that
+//! follow one another through the dimensions. Where there is a custom algorithm for a collective and as many
+//! members, these play its scripts instead; a send of theirs is over when its last byte has left.
+//!
+//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in
+//! the first. At most [`Pipeline::active`] chunks of an NPU are in one dimension at once, and they share its
+//! port. In which order they enter is worked out for the whole collective before it begins, as if all
+//! members set out together and each stage took what it takes alone ([`schedule()`]); late members keep to the
+//! same order, so none ever waits for a chunk that waits for it.
+//!
+//! Closed form: where one chunk is in a dimension at a time and each stage has one, the schedule is the
+//! answer. The members of a line end a stage together and with empty ports, so each passes its chunks
+//! exactly like the one that was looked at.
 
+use super::flow_shop::{self, schedule};
 use super::manner::{
-    Act, Clock, Cost, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Request,
+    Act, Clock, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Quiet, Request,
     Source, Ticket,
 };
-use super::{Algorithm, Seat, Stage, Step, closed, stages};
-use crate::group::{Extent, Phase};
+use super::routes::routes;
+use super::{
+    Algorithm, Carried, Choice, Course, Custom, Gates, Pipeline, Players, Primitive, Seat, Stage,
+    Step, carried, closed,
+};
+use crate::group::{Extent, Paths, Phase};
 use crate::ids::Npu;
 use crate::topology::{Path, Topology};
-use crate::units::{Span, Time};
+use crate::units::{Amount, Span, Time};
 
 /// Collectives as the machine's algorithms carry them out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Native<'a> {
-    /// The algorithm of each dimension.
-    pub algorithms: &'a [Algorithm],
-}
-
-/// A stage and the algorithm that carries it out.
-#[derive(Clone, Copy, Debug)]
-pub struct Carried {
-    stage: Stage,
-    algorithm: Algorithm,
+    /// What the machine says about each dimension.
+    pub algorithms: &'a [Choice],
+    /// Where its NPUs sit.
+    pub topology: &'a Topology,
+    /// How chunks follow one another.
+    pub pipeline: Pipeline,
+    /// Algorithms that stand for the machine's; of several that fit, the first does.
+    pub custom: &'a [Custom],
+    /// The members that play them.
+    pub players: Players,
 }
 
 impl Manner for Native<'_> {
@@ -32,17 +50,46 @@ impl Manner for Native<'_> {
         Extent::new(party.npus, topology)
     }
 
-    fn common_path(&self, extent: &Extent, phase: &Phase, topology: &Topology) -> Option<Path> {
-        self.algorithms[phase.dimension].common_path(extent, phase, topology)
+    fn paths(&self, extent: &Extent, phase: &Phase, topology: &Topology) -> Paths {
+        extent.paths(phase, topology)
     }
 
-    fn stages(&self, request: &Request, extent: &Extent, out: &mut Vec<Carried>) -> u32 {
-        out.clear();
-        stages(request.kind, extent, request.buffer, |stage| {
-            let algorithm = self.algorithms[extent.phases[stage.phase].dimension];
-            out.push(Carried { stage, algorithm });
-        });
-        1
+    #[inline]
+    fn path(&self, carried: &Carried, paths: &Paths) -> Option<Path> {
+        carried.path(paths)
+    }
+
+    fn variant(&self, _: &Request) -> u64 {
+        0
+    }
+
+    fn course(&self, request: &Request, extent: &Extent, paths: &[Paths]) -> Course<Carried> {
+        let fits = |custom: &Custom| custom.carries(request.kind, extent.size());
+        if let Some(script) = self.custom.iter().position(fits) {
+            let stage = Stage {
+                phase: 0,
+                primitive: Primitive::AllReduce,
+                buffer: Amount::whole(request.buffer),
+                mirrored: false,
+            };
+            let scripted = Carried {
+                stage,
+                algorithm: Algorithm::Ring,
+                script: Some(script as u16),
+            };
+            return Course::alike(vec![scripted], 1);
+        }
+        let lie = (extent, self.topology);
+        let of = (request.kind, request.buffer);
+        let course = routes(of, lie, self.algorithms, self.pipeline);
+        if course.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
+            return course;
+        }
+        let alone = |carried: &Carried| self.alone(carried, extent, paths);
+        let spans: Vec<Span> = course.stages().iter().map(alone).collect();
+        let capacity = self.capacity(&course, extent);
+        let order = self.schedule(&course, &spans, &capacity).order;
+        course.through(Gates { order, capacity })
     }
 
     #[inline]
@@ -85,12 +132,45 @@ impl Manner for Native<'_> {
     }
 
     #[inline]
-    fn is_scripted(&self, _: &Carried) -> bool {
-        false
+    fn is_scripted(&self, carried: &Carried) -> bool {
+        carried.script.is_some()
     }
 
-    fn play(&mut self, _: &Carried, _: &Extent, _: (u32, u32), _: Cue, _: &mut Vec<Act>) {
-        unreachable!("members go by steps")
+    fn play(
+        &mut self,
+        carried: &Carried,
+        extent: &Extent,
+        player: (u32, u32),
+        root: u32,
+        cue: Cue,
+        acts: &mut Vec<Act>,
+    ) {
+        let number = carried.script.expect("only scripted stages are played");
+        let custom = &self.custom[number as usize];
+        // Scripts belong to members, which the positions of the extent need not be in the order of.
+        let size = extent.size();
+        let first = match custom.kind.has_root() {
+            true => extent.member_at[root as usize],
+            false => 0,
+        };
+        let script_of = |position: u32| (extent.member_at[position as usize] + size - first) % size;
+        let position_of = |script: u32| extent.position_of[((script + first) % size) as usize];
+        let cue = match cue {
+            Cue::Message { from, label } => Cue::Message {
+                from: script_of(from),
+                label,
+            },
+            other => other,
+        };
+        let before = acts.len();
+        let script = || script_of(player.1);
+        self.players
+            .play(&custom.scripts, script, player, cue, acts);
+        for act in &mut acts[before..] {
+            if let Act::Send { to, .. } = act {
+                *to = position_of(*to);
+            }
+        }
     }
 
     #[inline]
@@ -130,33 +210,126 @@ impl Manner for Native<'_> {
 
     fn describer(&self) -> Describer {
         let algorithms = self.algorithms.to_vec();
-        Describer::new(move |_, extent, topology| {
-            let phases = extent.phases.iter().map(|phase| {
-                let dimension = &topology.dimensions()[phase.dimension];
-                let algorithm = algorithms[phase.dimension];
-                match extent.regular {
-                    true => format!("{algorithm} {} ({})", phase.size, dimension.name),
-                    false => format!("{algorithm} {} (no sub-grid)", phase.size),
-                }
-            });
-            Describer::list(phases)
+        let pipeline = self.pipeline;
+        let custom = self.custom.to_vec();
+        Describer::new(move |kind, extent, topology, bytes| {
+            let mut custom = custom.iter();
+            if let Some(custom) = custom.find(|custom| custom.carries(kind, extent.size())) {
+                return format!("custom {}", custom.name);
+            }
+            let course = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
+            let phases = carried::describe(course.stages(), extent, topology, &algorithms);
+            let list = Describer::list(phases.into_iter());
+            match pipeline.chunks.get() {
+                1 => list,
+                _ if extent.phases.is_empty() => list,
+                _ => format!("{list}; {pipeline}"),
+            }
         })
     }
 
     fn closed_form(
         &self,
-        stages: &[Carried],
-        _: u32,
+        course: &Course<Carried>,
         extent: &Extent,
-        paths: &[Option<Path>],
-        _: &Cost<'_>,
+        paths: &[Paths],
+        quiet: &Quiet<'_>,
     ) -> Option<Span> {
-        stages.iter().try_fold(Span::ZERO, |sum, carried| {
-            let stage = &carried.stage;
-            let n = extent.phases[stage.phase].size;
-            let path = paths[stage.phase]?;
-            let span = closed::closed_form(carried.algorithm, stage, n, &path)?;
-            Some(sum + span)
+        // Several chunks in a phase at once share its ports in ways that are not proved.
+        let gates = course.gates();
+        let one_by_one = gates.is_some_and(|gates| gates.capacity.iter().all(|&most| most == 1));
+        let one_by_one = one_by_one || course.chunks() == 1;
+        let scripted = course
+            .stages()
+            .iter()
+            .any(|carried| carried.script.is_some());
+        if !one_by_one || scripted {
+            return None;
+        }
+        let spans = course.stages().iter().map(|carried| {
+            let phase = &extent.phases[carried.stage.phase];
+            let next = carried.algorithm == Algorithm::Ring;
+            let apart = (quiet.apart)(phase.dimension, phase.size, next);
+            carried.closed_form(extent, paths).filter(|_| apart)
+        });
+        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
+        // What takes no time could come after somebody else's message of the instant at which all is over.
+        if quiet.shared && spans.contains(&Span::ZERO) {
+            return None;
+        }
+        Some(match gates {
+            None => spans.into_iter().fold(Span::ZERO, |sum, span| sum + span),
+            Some(gates) => self.schedule(course, &spans, &gates.capacity).end,
         })
+    }
+}
+
+impl Native<'_> {
+    /// How many chunks of a member are in each phase at once. In trees at least four for each level: a chunk is
+    /// on its way up and down while others follow. More would only queue at the ports, those that go up
+    /// before those that come down, which their members wait for.
+    fn capacity(&self, course: &Course<Carried>, extent: &Extent) -> Vec<u32> {
+        let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
+        for carried in course.stages() {
+            if matches!(
+                carried.algorithm,
+                Algorithm::Tree | Algorithm::DoubleBinaryTree
+            ) {
+                let levels = extent.phases[carried.stage.phase]
+                    .size
+                    .next_power_of_two()
+                    .ilog2();
+                let most = &mut capacity[carried.stage.phase];
+                *most = (*most).max(4 * levels);
+            }
+        }
+        capacity
+    }
+
+    /// How the chunks of `course` pass the phases if each stage takes what `spans` says.
+    fn schedule(
+        &self,
+        course: &Course<Carried>,
+        spans: &[Span],
+        capacity: &[u32],
+    ) -> flow_shop::Schedule {
+        let phases = course.stages().iter().map(|carried| carried.stage.phase);
+        let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
+        let stages = flow_shop::Stages {
+            spans,
+            queue_of: &queue_of,
+            capacity,
+            intra: self.pipeline.intra,
+        };
+        schedule(course, stages)
+    }
+
+    /// What a stage takes alone, if need be by an estimate, on which no answer but only the order of chunks
+    /// depends: all but one n-th of the buffer through a port, and the latency to each other member.
+    fn alone(&self, carried: &Carried, extent: &Extent, paths: &[Paths]) -> Span {
+        carried.closed_form(extent, paths).unwrap_or_else(|| {
+            let phase = &extent.phases[carried.stage.phase];
+            let dimension = &self.topology.dimensions()[phase.dimension];
+            let part = carried.stage.buffer.part(phase.size);
+            let others = u64::from(phase.size - 1);
+            (dimension.bandwidth.serialization(part) + dimension.latency).times(others)
+        })
+    }
+}
+
+impl Carried {
+    /// The one path that every message takes.
+    #[inline]
+    fn path(&self, paths: &Paths) -> Option<Path> {
+        match self.algorithm == Algorithm::Ring {
+            true => paths.next,
+            false => paths.any,
+        }
+    }
+
+    fn closed_form(&self, extent: &Extent, paths: &[Paths]) -> Option<Span> {
+        let path = self.path(&paths[self.stage.phase])?;
+        let n = extent.phases[self.stage.phase].size;
+        closed::closed_form(self.algorithm, &self.stage, n, &path)
     }
 }

@@ -135,7 +135,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// How long the members of a run that lasted as recorded waited, and for whom most.
-    pub(super) fn waiting_as_recorded(&self, run: &Run<M::Stage>, group: &GroupPlan) -> Waiting {
+    pub(super) fn waiting_as_recorded(&self, run: &Run, group: &GroupPlan) -> Waiting {
         let root = root_of(group, run.sequence).filter(|&root| run.nodes[root as usize] != NONE);
         let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
         for (member, &node) in run.nodes.iter().enumerate() {

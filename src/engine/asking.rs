@@ -20,7 +20,9 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         for k in 0.. {
             let run = &self.runs[id as usize];
             let group = &self.plan.groups[run.group as usize];
-            let Some((stage, turn, Some(seat))) = run.place(cell, group, &*self.manner) else {
+            let course = self.courses.get(run.course);
+            let place = run.place(cell, course, group, &*self.manner);
+            let Some((stage, turn, Some(seat))) = place else {
                 return;
             };
             let progress = run.progress.as_ref().expect("it has begun");

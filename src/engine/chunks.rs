@@ -12,16 +12,26 @@ use crate::topology::Topology;
 use crate::units::Time;
 
 /// Stages from this on are alike in a message's order, which has 27 bits.
-const LAST_ORDER: u16 = 31;
+pub(super) const LAST_ORDER: u16 = 31;
 /// Bits of a message's order for its sender.
-const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
+pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
+
+/// What a chunk has to pass before a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Nothing,
+    /// A queue of its NPU.
+    Queue(Queue),
+    /// The gate of a phase.
+    Gate(usize),
+}
 
 impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// The chunks of the member at `position` wait for their first stage, or begin it.
     pub(super) fn enroll_at(&mut self, now: Time, id: u32, position: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        if run.stages.is_empty() {
+        if run.length == 0 {
             // Nobody to talk to: over at once, but not in the middle of what is happening.
             match M::IN_ORDER {
                 true => self
@@ -31,46 +41,87 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
             return;
         }
-        let (size, chunks, stages) = (group.extent.size(), run.chunks, run.stages.len());
+        let (size, chunks, stages) = (group.extent.size(), run.chunks, run.length);
         let npu = group.extent.npus[position as usize];
         for chunk in 0..chunks {
             let cell = chunk * size + position;
             for stage in 0..stages {
                 let run = &mut self.runs[id as usize];
-                let turn = self.manner.turn(npu, &run.stages[stage]);
+                let of = self.courses.get(run.course).stage(chunk, stage as u16);
+                let turn = self.manner.turn(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.turns[cell as usize * stages + stage] = turn;
             }
-            self.enter(now, id, cell, 0);
+            let queue = self.put(npu, id, cell, 0);
+            self.let_in(now, npu, (id, cell), queue);
         }
     }
 
-    /// A chunk comes to a stage at a member: it begins it, or queues for it.
+    /// Moves a chunk to a stage, and says what it has to pass first.
     #[inline]
-    fn enter(&mut self, now: Time, id: u32, cell: u32, stage: u16) {
+    fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> Wait {
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        let npu = group.extent.npus[run.position(cell) as usize];
-        let Some(queue) = self.put(npu, id, cell, stage) else {
-            self.open(now, id, cell);
-            return;
-        };
-        self.admit(now, npu, queue);
-    }
-
-    /// Moves a chunk into a stage and into its queue, if there is one.
-    #[inline]
-    fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> Option<Queue> {
-        let run = &mut self.runs[id as usize];
-        let stages = run.stages.len();
+        let chunk = run.chunk(cell);
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
-        let turn = progress.turns[cell as usize * stages + stage as usize];
-        let queue = self.manner.queue(&run.stages[stage as usize], turn)?;
-        self.queues.put(npu, queue.number, (id, cell));
-        Some(queue)
+        let turn = progress.turns[cell as usize * run.length + stage as usize];
+        let wait = self.wait(id, chunk, stage, turn);
+        if let Wait::Queue(queue) = wait {
+            self.queues.put(npu, queue.number, (id, cell));
+        }
+        wait
+    }
+
+    /// What a chunk has to pass before a stage, and gives back after it.
+    #[inline]
+    fn wait(&self, id: u32, chunk: u32, stage: u16, turn: u16) -> Wait {
+        let course = self.courses.get(self.runs[id as usize].course);
+        let of = course.stage(chunk, stage).expect("it is one of them");
+        match (course.gates(), self.manner.queue(of, turn)) {
+            (Some(_), _) => Wait::Gate(self.manner.phase(of)),
+            (None, Some(queue)) => Wait::Queue(queue),
+            (None, None) => Wait::Nothing,
+        }
+    }
+
+    /// Has those begin their stage that can: `chunk` or others that wait where it does.
+    #[inline]
+    fn let_in(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), wait: Wait) {
+        match wait {
+            Wait::Nothing => self.open(now, id, cell),
+            Wait::Queue(queue) => self.admit(now, npu, queue),
+            Wait::Gate(phase) => {
+                let position = self.runs[id as usize].position(cell);
+                self.pass(now, id, position, phase);
+            }
+        }
+    }
+
+    /// Has the chunks of the member at `position` pass the gate of `phase` that are there in their turn.
+    fn pass(&mut self, now: Time, id: u32, position: u32, phase: usize) {
+        loop {
+            let run = &mut self.runs[id as usize];
+            let group = &self.plan.groups[run.group as usize];
+            let gates = self.courses.get(run.course).gates();
+            let gates = gates.expect("its chunks pass gates");
+            let progress = run.progress.as_mut().expect("it has begun");
+            let gate = &mut progress.gates[position as usize * group.extent.phases.len() + phase];
+            if gate.inside >= gates.capacity[phase] {
+                return;
+            }
+            let Some(passage) = gates.order[phase].get(gate.next as usize) else {
+                return;
+            };
+            let cell = passage.chunk * group.extent.size() + position;
+            if progress.cells[cell as usize].stage != passage.stage {
+                return;
+            }
+            gate.next += 1;
+            gate.inside += 1;
+            self.open(now, id, cell);
+        }
     }
 
     /// Begins chunks that wait in a queue while it has room.
@@ -86,7 +137,8 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     fn open(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let place = run.place(cell, group, &*self.manner);
+        let course = self.courses.get(run.course);
+        let place = run.place(cell, course, group, &*self.manner);
         let (stage, turn, seat) = place.expect("it is in a stage");
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
@@ -96,13 +148,16 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             self.play(now, id, cell, Cue::Begin);
             return;
         }
+        if !M::IN_ORDER {
+            self.moved.push((id, cell));
+        }
         let Some(seat) = seat else {
             return;
         };
         self.open_endpoint(now, id, cell, (stage, turn, seat));
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
-        let waiting = &mut progress.waiting[cell as usize * run.stages.len() + number as usize];
+        let waiting = &mut progress.waiting[cell as usize * run.length + number as usize];
         let waiting = std::mem::take(waiting);
         self.listen(now, id, cell, waiting);
     }
@@ -125,7 +180,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     #[inline]
     pub(super) fn reach(&mut self, now: Time, id: u32, cell: u32, stage: u16, heard: u32) {
         let run = &mut self.runs[id as usize];
-        let stages = run.stages.len();
+        let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[cell as usize];
         if state.stage == stage && state.begun && state.taken >= heard {
@@ -140,43 +195,52 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Has a chunk do all that it can do `now` at a member.
+    /// Has the chunks that began a stage do all that they can do `now`, and those that follow from it.
+    #[inline]
+    pub(super) fn go_on(&mut self, now: Time) {
+        let mut next = 0;
+        while let Some(&(id, cell)) = self.moved.get(next) {
+            next += 1;
+            self.advance(now, id, cell);
+        }
+        self.moved.clear();
+    }
+
+    /// Has a chunk do all that it can do `now` at a member in its stage. What begins another one is in
+    /// `moved`.
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
-        loop {
-            let run = &self.runs[id as usize];
-            let group = &self.plan.groups[run.group as usize];
-            let Some((stage, turn, seat)) = run.place(cell, group, &*self.manner) else {
-                return;
+        let run = &self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
+        let course = self.courses.get(run.course);
+        let Some((stage, turn, seat)) = run.place(cell, course, group, &*self.manner) else {
+            return;
+        };
+        if let Some(seat) = seat {
+            let state = |e: &Self| {
+                let progress = e.runs[id as usize].progress.as_ref();
+                progress.expect("it has begun").cells[cell as usize]
             };
-            if let Some(seat) = seat {
-                let state = |e: &Self| {
-                    let progress = e.runs[id as usize].progress.as_ref();
-                    progress.expect("it has begun").cells[cell as usize]
-                };
-                let paced = self.manner.is_paced(&stage);
-                let mut at = state(self);
-                let mut next = self.manner.step(&stage, turn, seat, at.taken);
-                while let Some(step) = next {
-                    let held = step.after > at.credits || step.arrived > at.arrived;
-                    // Where a member may send to all others at once, the next message waits until the
-                    // port is free, so that a group of n holds n messages and not n².
-                    if held || (paced && at.leaving) {
-                        break;
-                    }
-                    next = self.manner.step(&stage, turn, seat, at.taken + 1);
-                    self.take_step(now, id, cell, step, paced || next.is_none());
-                    at = state(self);
+            let paced = self.manner.is_paced(&stage);
+            let mut at = state(self);
+            let mut next = self.manner.step(&stage, turn, seat, at.taken);
+            while let Some(step) = next {
+                let held = step.after > at.credits || step.arrived > at.arrived;
+                // Where a member may send to all others at once, the next message waits until the
+                // port is free, so that a group of n holds n messages and not n².
+                if held || (paced && at.leaving) {
+                    break;
                 }
-                let all = self.manner.receives(&stage, turn, seat)
-                    + self.manner.credits(&stage, turn, seat);
-                if next.is_some() || at.leaving || at.credits < all {
-                    return;
-                }
+                next = self.manner.step(&stage, turn, seat, at.taken + 1);
+                self.take_step(now, id, cell, step, paced || next.is_none());
+                at = state(self);
             }
-            if !self.leave(now, id, cell) {
+            let all =
+                self.manner.receives(&stage, turn, seat) + self.manner.credits(&stage, turn, seat);
+            if next.is_some() || at.leaving || at.credits < all {
                 return;
             }
         }
+        self.leave(now, id, cell);
     }
 
     /// Takes a step: sends its message, and listens to what belongs to it. `matters` says that the
@@ -186,13 +250,16 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let (position, size) = (run.position(cell), group.extent.size());
+        let chunk = run.chunk(cell);
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         let number = state.stage;
         let taken = state.taken;
         state.taken += 1;
         state.leaving = !M::IN_ORDER && matters;
-        let index = self.manner.phase(&run.stages[number as usize]);
+        let course = self.courses.get(run.course);
+        let carried = course.stage(chunk, number).expect("it is in one");
+        let index = self.manner.phase(carried);
         let phase = &group.extent.phases[index];
         let to = phase.position(position, step.to);
         let op = self.ops.insert(Op::Step {
@@ -219,10 +286,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             ends: (a, b),
             from,
             to,
-            path: group.paths[index],
+            path: self.manner.path(carried, &group.paths[index]),
             amount: step.amount,
             tell_injected: state.leaving,
-            sole_sender: !self.manner.is_paced(&run.stages[number as usize]),
+            sole_sender: !self.manner.is_paced(carried),
             order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
         };
         if self.asking.is_some() {
@@ -234,50 +301,70 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
                     self.expected.insert((id, cell, number, taken), op);
                 }
             }
+        } else if N::SHARED || run.chunks > 1 {
+            let step = u64::from(number) << 32 | u64::from(taken);
+            let key = (a.0, run.group + 1, run.sequence, chunk, step);
+            self.send_off(now, key, message);
         } else {
             self.network.submit(now, &message, &mut self.agenda);
         }
-        if M::IN_ORDER {
-            let run = &mut self.runs[id as usize];
-            let progress = run.progress.as_mut().expect("it has begun");
-            let there = progress.kept(cell, number, taken + 1, false);
-            self.listen(now, id, cell, there);
-        }
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut().expect("it has begun");
+        let there = progress.kept(cell, number, taken + 1, false);
+        self.listen(now, id, cell, there);
     }
 
-    /// A chunk has done its stage at a member. Returns whether it goes on in the next at once.
-    pub(super) fn leave(&mut self, now: Time, id: u32, cell: u32) -> bool {
+    /// A chunk has done its stage at a member, and goes on to the next, or the member is done with it.
+    pub(super) fn leave(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let position = run.position(cell);
-        let npu = group.extent.npus[position as usize];
-        let stages = run.stages.len();
+        let (npu, chunk) = (group.extent.npus[position as usize], run.chunk(cell));
         let progress = run.progress.as_mut().expect("it has begun");
         let number = progress.cells[cell as usize].stage;
-        let turn = progress.turns[cell as usize * stages + number as usize];
-        let queue = self.manner.queue(&run.stages[number as usize], turn);
-        if number as usize + 1 < stages {
+        let turn = progress.turns[cell as usize * run.length + number as usize];
+        let length = run.length;
+        let passed = self.wait(id, chunk, number, turn);
+        if number as usize + 1 < length {
             let next = self.put(npu, id, cell, number + 1);
-            if let Some(queue) = queue {
-                self.queues.leave(npu, queue.number);
-                self.admit(now, npu, queue);
-            }
-            match next {
-                Some(next) => self.admit(now, npu, next),
-                None => self.open(now, id, cell),
-            }
-            return !M::IN_ORDER;
+            self.give_back(now, npu, (id, cell), passed);
+            self.let_in(now, npu, (id, cell), next);
+            return;
         }
-        progress.cells[cell as usize].stage = stages as u16;
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut().expect("it has begun");
+        progress.cells[cell as usize].stage = length as u16;
         progress.done[position as usize] += 1;
         if progress.done[position as usize] == run.chunks {
             self.end_member(now, id, position);
+            // All that waits at the gates has passed them; queues are of all collectives.
+            if let Wait::Queue(_) = passed {
+                self.give_back(now, npu, (id, cell), passed);
+            }
+        } else {
+            self.give_back(now, npu, (id, cell), passed);
         }
-        if let Some(queue) = queue {
-            self.queues.leave(npu, queue.number);
-            self.admit(now, npu, queue);
+    }
+
+    /// Another chunk may begin where one has left.
+    #[inline]
+    fn give_back(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), passed: Wait) {
+        match passed {
+            Wait::Nothing => {}
+            Wait::Queue(queue) => {
+                self.queues.leave(npu, queue.number);
+                self.admit(now, npu, queue);
+            }
+            Wait::Gate(phase) => {
+                let run = &mut self.runs[id as usize];
+                let position = run.position(cell);
+                let group = &self.plan.groups[run.group as usize];
+                let gate = position as usize * group.extent.phases.len() + phase;
+                let progress = run.progress.as_mut().expect("it has begun");
+                progress.gates[gate].inside -= 1;
+                self.pass(now, id, position, phase);
+            }
         }
-        false
     }
 
     /// All chunks are done at a member; its node is complete.

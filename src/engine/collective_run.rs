@@ -2,7 +2,7 @@
 
 use super::as_recorded::Waiting;
 use super::plan::{GroupPlan, NONE};
-use crate::collective::{Manner, Request, Seat};
+use crate::collective::{Course, Manner, Request, Seat};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::Ports;
 use crate::units::{Span, Time};
@@ -13,7 +13,7 @@ pub(super) const OUTSIDE: u16 = u16::MAX;
 
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug)]
-pub(super) struct Run<S> {
+pub(super) struct Run {
     /// Index among the plan's groups.
     pub group: u32,
     /// The how-manieth collective of the group.
@@ -34,15 +34,22 @@ pub(super) struct Run<S> {
     pub last: Time,
     /// Members that arrived at this instant.
     pub fresh: Vec<u32>,
-    /// The stages of every chunk.
-    pub stages: Vec<S>,
+    /// The number of its course.
+    pub course: u32,
+    /// As its course says.
     pub chunks: u32,
+    /// How many stages each chunk passes.
+    pub length: usize,
     /// Where it lasts as recorded: when each member's part began, [`Time::END`] before.
     pub begins: Vec<Time>,
     /// When the last of them ends.
     pub over: Time,
     /// The longest recorded duration of a member.
     pub transfer: Span,
+    /// Which folding answers it, where its links may be asked back; 0 if none does.
+    pub folding: u32,
+    /// In which settlement of its instant that was.
+    pub folded_in: u32,
     /// Set when the run goes message by message.
     pub progress: Option<Progress>,
 }
@@ -65,6 +72,15 @@ pub(super) struct Cell {
     pub credits: u32,
 }
 
+/// How far the chunks of a member are in passing a gate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Gate {
+    /// The next passage.
+    pub next: u32,
+    /// Chunks that are inside.
+    pub inside: u32,
+}
+
 /// How far each chunk is at each position.
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -73,6 +89,8 @@ pub(super) struct Progress {
     pub cells: Vec<Cell>,
     /// What tells a passage through a stage from others ([`Manner::turn`]), by cell and stage.
     pub turns: Vec<u16>,
+    /// By position and phase, where chunks pass gates.
+    pub gates: Vec<Gate>,
     /// Messages that were there before their receiver was in their stage, by cell and stage.
     pub waiting: Vec<u32>,
     /// Messages, and askings for one, that their cell was in the stage for but not yet ready: by cell,
@@ -128,6 +146,9 @@ pub(super) enum Op {
 #[derive(Debug, Default)]
 pub(super) struct Ops {
     slots: Vec<Op>,
+    /// By slot, the how-manieth to be handed over its message was, where messages meet.
+    handed: Vec<u64>,
+    count: u64,
     free: Vec<u32>,
     inserted: u64,
 }
@@ -154,6 +175,22 @@ impl Ops {
         }
     }
 
+    /// The message of `op` is handed over.
+    #[inline]
+    pub fn hand_over(&mut self, op: u32) {
+        if self.handed.len() < self.slots.len() {
+            self.handed.resize(self.slots.len(), 0);
+        }
+        self.count += 1;
+        self.handed[op as usize] = self.count;
+    }
+
+    /// The how-manieth to be handed over the message of `op` was.
+    #[inline]
+    pub fn handed(&self, op: u32) -> u64 {
+        self.handed[op as usize]
+    }
+
     /// How many ops there have been.
     pub fn inserted(&self) -> u64 {
         self.inserted
@@ -171,7 +208,7 @@ impl Ops {
     }
 }
 
-impl<S> Default for Run<S> {
+impl Default for Run {
     fn default() -> Self {
         Self {
             group: 0,
@@ -184,28 +221,28 @@ impl<S> Default for Run<S> {
             first: Time::ZERO,
             last: Time::ZERO,
             fresh: Vec::new(),
-            stages: Vec::new(),
+            course: 0,
             chunks: 0,
+            length: 0,
             begins: Vec::new(),
             over: Time::ZERO,
             transfer: Span::ZERO,
+            folding: 0,
+            folded_in: 0,
             progress: None,
         }
     }
 }
 
-impl<S: Copy> Run<S> {
+impl Run {
     /// Makes a used run ready for another collective.
-    pub fn reset<M: Manner<Stage = S>>(
+    pub fn reset<S: Copy>(
         &mut self,
-        group: u32,
-        sequence: u32,
-        request: Request,
-        root: u32,
-        plan: &GroupPlan,
-        manner: &M,
+        (group, sequence): (u32, u32),
+        (request, root): (Request, u32),
+        members: usize,
+        (number, course): (u32, &Course<S>),
     ) {
-        let members = plan.members.len();
         (self.group, self.sequence) = (group, sequence);
         (self.request, self.root) = (Some(request), root);
         self.nodes.clear();
@@ -215,9 +252,11 @@ impl<S: Copy> Run<S> {
         self.arrived = 0;
         self.fresh.clear();
         self.progress = None;
+        self.folding = 0;
         self.begins.clear();
         (self.over, self.transfer) = (Time::ZERO, Span::ZERO);
-        self.chunks = manner.stages(&request, &plan.extent, &mut self.stages);
+        self.course = number;
+        (self.chunks, self.length) = (course.chunks(), course.length());
     }
 
     /// Member `member` arrives with its node.
@@ -248,8 +287,8 @@ impl<S: Copy> Run<S> {
         (waited, late)
     }
 
-    /// Begins to go message by message through `ports`.
-    pub fn begin(&mut self, ports: Ports) {
+    /// Begins to go message by message through `ports`, and through `gates` at each member.
+    pub fn begin(&mut self, ports: Ports, gates: usize) {
         let members = self.nodes.len();
         let cells = members * self.chunks as usize;
         let outside = Cell {
@@ -263,12 +302,32 @@ impl<S: Copy> Run<S> {
         self.progress = Some(Progress {
             ports,
             cells: vec![outside; cells],
-            turns: vec![0; cells * self.stages.len()],
-            waiting: vec![0; cells * self.stages.len()],
+            turns: vec![0; cells * self.length],
+            waiting: vec![0; cells * self.length],
+            gates: vec![Gate::default(); members * gates],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
         });
+    }
+
+    /// The chunk of a cell.
+    #[inline]
+    pub fn chunk(&self, cell: u32) -> u32 {
+        match self.chunks {
+            1 => 0,
+            _ => cell / self.nodes.len() as u32,
+        }
+    }
+
+    /// The chunk of a cell, or any other if all go alike.
+    #[inline]
+    pub fn chunk_in<S: Copy>(&self, course: &Course<S>, cell: u32) -> u32 {
+        if course.is_alike() {
+            0
+        } else {
+            self.chunk(cell)
+        }
     }
 
     /// The position of a cell.
@@ -283,16 +342,17 @@ impl<S: Copy> Run<S> {
     /// The stage in which a cell is, its turn in it and the seat there; no seat where its member has no
     /// part, nothing when it is done or outside.
     #[inline]
-    pub fn place<M: Manner<Stage = S>>(
+    pub fn place<M: Manner>(
         &self,
         cell: u32,
+        course: &Course<M::Stage>,
         plan: &GroupPlan,
         manner: &M,
-    ) -> Option<(S, u16, Option<Seat>)> {
+    ) -> Option<(M::Stage, u16, Option<Seat>)> {
         let progress = self.progress.as_ref()?;
         let number = progress.cells[cell as usize].stage;
-        let stage = *self.stages.get(number as usize)?;
-        let turn = progress.turns[cell as usize * self.stages.len() + number as usize];
+        let stage = *course.stage(self.chunk_in(course, cell), number)?;
+        let turn = progress.turns[cell as usize * self.length + number as usize];
         let seat = manner.seat(&plan.extent, &stage, self.position(cell), self.root);
         Some((stage, turn, seat))
     }

@@ -3,13 +3,35 @@
 use super::collective_run::Run;
 use super::event::{Class, Event};
 use super::in_order::Disagreement;
-use super::plan::{NONE, Slot};
-use super::{Comm, Engine};
-use crate::collective::{Manner, Request};
+use super::plan::{GroupPlan, NONE, Slot};
+use super::{Comm, Engine, Refusal};
+use crate::collective::{Manner, Quiet, Request};
 use crate::ids::NodeIndex;
 use crate::network::Network;
 use crate::report::{CollectiveRecord, Observer};
 use crate::units::{Span, Time};
+
+/// What is kept of collectives in flight, of each chunk at each member for each stage and once more, is at
+/// most so much in one of them: some gigabytes.
+const MOST: u64 = 1 << 28;
+
+/// Why a run cannot go message by message.
+fn too_large(run: &Run, members: usize) -> Option<Refusal> {
+    let (members, chunks) = (members as u64, u64::from(run.chunks));
+    let size = members
+        .saturating_mul(chunks)
+        .saturating_mul(run.length as u64 + 1);
+    (size > MOST).then(|| {
+        Refusal::new(
+            format!(
+                "a collective of {members} members in {chunks} chunks has to go message by message, which is \
+                 more than fits in memory"
+            ),
+            "fewer `chunks` in the machine's [collectives], or an algorithm and a start for which there is a \
+             closed form",
+        )
+    })
+}
 
 impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// The group slot behind a collective node, and its sequence in the group.
@@ -30,7 +52,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let (slot, mut sequence) = self.call_of(instance, node);
         let turns = &mut self.turns[slot.group as usize];
         if M::IN_ORDER {
-            sequence = turns.issued(slot.member);
+            sequence = match self.manner.matches_as_issued() {
+                true => turns.issued(slot.member),
+                false => turns.numbered(sequence),
+            };
         }
         let run = turns.run_of[sequence as usize];
         let run = if run == NONE {
@@ -40,8 +65,17 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             });
             let (request, root) = self.request(instance, node, slot, sequence);
             let group = &self.plan.groups[slot.group as usize];
-            let (of, manner) = (&mut self.runs[run as usize], &*self.manner);
-            of.reset(slot.group, sequence, request, root, group, manner);
+            let manner = &*self.manner;
+            let variant = manner.variant(&request);
+            let key = (slot.group, &request, root, variant);
+            let work_out = || manner.course(&request, &group.extent, &group.paths);
+            let number = self.courses.find(key, work_out);
+            self.runs[run as usize].reset(
+                (slot.group, sequence),
+                (request, root),
+                group.members.len(),
+                (number, self.courses.get(number)),
+            );
             self.turns[slot.group as usize].run_of[sequence as usize] = run;
             run
         } else {
@@ -65,7 +99,15 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// What a collective node asks for, and its root's position.
-    fn request(&self, instance: u32, node: NodeIndex, slot: Slot, sequence: u32) -> (Request, u32) {
+    fn request(
+        &mut self,
+        instance: u32,
+        node: NodeIndex,
+        slot: Slot,
+        sequence: u32,
+    ) -> (Request, u32) {
+        let number = self.requests;
+        self.requests = number.wrapping_add(1);
         let graph = self.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
         let group = &self.plan.groups[slot.group as usize];
@@ -74,6 +116,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             kind,
             bytes,
             buffer,
+            number,
         };
         match group.calls.get(sequence as usize) {
             Some(call) => (request(call.buffer), call.root),
@@ -150,26 +193,24 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// are alike.
     fn closed_form(&mut self, id: u32) -> Option<Span> {
         let run = &self.runs[id as usize];
-        let request = run.request?;
-        if run
-            .stages
-            .iter()
-            .any(|stage| self.manner.is_scripted(stage))
-        {
-            return None;
+        let filed = self.courses.filed(run.course);
+        if let Some(known) = filed.closed {
+            return known;
         }
-        let key = (run.group, request.kind, request.bytes, run.root);
-        if let Some(known) = self.closed_forms.get(&key) {
-            return *known;
-        }
-        let group = &self.plan.groups[run.group as usize];
+        let GroupPlan { extent, paths, .. } = &self.plan.groups[run.group as usize];
         let network = &self.network;
-        let cost = |ends, amount| network.uncontended(ends, amount);
-        let (stages, paths) = (&run.stages, &group.paths);
+        let quiet = Quiet {
+            shared: N::SHARED,
+            cost: &|ends, amount| network.uncontended(ends, amount),
+            apart: &|dimension, members, next| match extent.regular {
+                true => network.keeps_apart(dimension, members, next),
+                false => !N::SHARED,
+            },
+        };
         let span = self
             .manner
-            .closed_form(stages, run.chunks, &group.extent, paths, &cost);
-        self.closed_forms.insert(key, span);
+            .closed_form(&filed.course, extent, paths, &quiet);
+        filed.closed = Some(span);
         span
     }
 
@@ -179,7 +220,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let group = &self.plan.groups[run.group as usize];
         let position = group.extent.position_of[member as usize];
         if run.progress.is_none() {
-            run.begin(self.network.open(0));
+            run.begin(self.network.open(0), 0);
             self.outcome.stepwise += 1;
         }
         if run.arrived == group.present && run.fresh.is_empty() {
@@ -213,23 +254,31 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         if all {
             self.begin_all(now, id);
         }
-        let run = &self.runs[id as usize];
-        if all
-            && run.first == now
+        let together = all && self.runs[id as usize].first == now;
+        if together
             && !self.stepwise
             && let Some(span) = self.closed_form(id)
+            && self.fold(now, id, span)
         {
-            self.runs[id as usize].fresh.clear();
-            self.outcome.closed += 1;
-            let event = Event::new(Class::Run, 0, id);
-            self.agenda.push(now + span, event);
             return;
         }
+        self.step(now, id, all);
+    }
+
+    /// Members that arrived at this instant go on message by message; `all` have arrived.
+    pub(super) fn step(&mut self, now: Time, id: u32, all: bool) {
         let run = &mut self.runs[id as usize];
+        let group = &self.plan.groups[run.group as usize];
         if run.progress.is_none() {
+            if let Some(refusal) = too_large(run, group.members.len()) {
+                self.refusal = Some(refusal);
+                return;
+            }
             // Every member has a port in each phase.
-            let ports = group.extent.size() * group.extent.phases.len() as u32;
-            run.begin(self.network.open(ports));
+            let phases = group.extent.phases.len();
+            let ports = group.extent.size() * phases as u32;
+            let gates = self.courses.get(run.course).gates();
+            run.begin(self.network.open(ports), gates.map_or(0, |_| phases));
             self.outcome.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.fresh);
@@ -246,16 +295,17 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         for &position in &fresh {
             self.enroll_at(now, id, position);
         }
-        for &position in &fresh {
-            self.advance(now, id, position);
-        }
+        self.go_on(now);
         fresh.clear();
         self.runs[id as usize].fresh = fresh;
     }
 
     /// A collective answered by closed form is over, for all members alike; or one that lasted as
     /// recorded, of which each member's part has ended by itself.
-    pub(super) fn end_run(&mut self, now: Time, id: u32) {
+    pub(super) fn end_run(&mut self, now: Time, id: u32, folding: u32) {
+        if !self.unclaim(id, folding) {
+            return;
+        }
         if self.comm != Comm::Model {
             self.record(now, id, false);
             return;

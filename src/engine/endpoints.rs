@@ -72,10 +72,13 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let state = &mut progress.cells[cell as usize];
         state.arrived += 1;
         let r = state.arrived;
-        let stage = &run.stages[state.stage as usize];
-        let endpoint = self.manner.endpoint(stage);
+        let number = state.stage;
+        let course = self.courses.get(run.course);
+        let stage = course.stage(run.chunk_in(course, cell), number);
+        let endpoint = self.manner.endpoint(stage.expect("it listens in a stage"));
         if endpoint == Endpoint::Instant {
-            state.credits += 1;
+            let progress = run.progress.as_mut().expect("its messages are in flight");
+            progress.cells[cell as usize].credits += 1;
             return;
         }
         let group = &self.plan.groups[run.group as usize];
@@ -83,7 +86,9 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let event = Event::new(Class::Attended, id, cell);
         if let Endpoint::Delay(delay) = endpoint {
             self.agenda.delay(npu.0, now + delay, event, r);
-        } else if let Some((stage, turn, Some(seat))) = run.place(cell, group, &*self.manner) {
+        } else if let Some((stage, turn, Some(seat))) =
+            run.place(cell, course, group, &*self.manner)
+        {
             let passing = Passing::Reception(r - 1);
             let load = self
                 .manner
@@ -110,8 +115,9 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     pub(super) fn attended(&mut self, now: Time, id: u32, cell: u32, r: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
+        let course = self.courses.get(run.course);
         let (stage, turn, seat) = run
-            .place(cell, group, &*self.manner)
+            .place(cell, course, group, &*self.manner)
             .expect("its messages are dealt with in their stage");
         let seat = seat.expect("whoever receives has a seat");
         match self.manner.reduction(&stage, turn, seat, r - 1) {

@@ -39,9 +39,10 @@ pub(super) enum Class {
     Found,
     /// A message that was asked for before it was there leaves; the payload is its op.
     Asked,
-    /// A wait of a script is over; the rank is the run, the payload the cell.
+    /// Where everything happens in order, a wait of a script is over; the rank is the run, the payload the cell.
     Cue,
-    /// A script takes a message that was there; the payload is an op.
+    /// A script takes a message that was there, or, where not all happens in order, a wait of it is over; the
+    /// payload is an op.
     Taken,
     /// Members of a run arrived at this instant; the payload is the run.
     Settle,
@@ -53,10 +54,12 @@ pub(super) enum Class {
     Hop,
     /// The network's: a link has sent what it was given.
     LinkFree,
+    /// Loads or stores beyond their NPUs have streamed; the payload is the remote memory's own.
+    Memory,
 }
 
 impl Class {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Node,
         Self::Run,
         Self::Injected,
@@ -77,6 +80,7 @@ impl Class {
         Self::Bus,
         Self::Hop,
         Self::LinkFree,
+        Self::Memory,
     ];
 }
 

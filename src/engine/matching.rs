@@ -108,7 +108,7 @@ impl<'a> Leader<'a> {
 }
 
 /// Where two slots of an instance are one group, their calls need a common numbering.
-fn renumber_shared_groups(plan: &mut Plan, workload: &Workload) {
+pub(super) fn renumber_shared_groups(plan: &mut Plan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;
         let mut groups: Vec<u32> = slots.iter().map(|slot| slot.group).collect();

@@ -5,9 +5,9 @@ use super::collective_run::Op;
 use super::event::{Class, Event};
 use super::plan::NONE;
 use super::{Comm, Engine, Pair};
-use crate::collective::Manner;
+use crate::collective::{Cue, Manner};
 use crate::graph::Kind;
-use crate::ids::{NodeIndex, Rank};
+use crate::ids::{NodeIndex, Npu, Rank};
 use crate::network::{Message, Network, NetworkEvent, Notice};
 use crate::report::Observer;
 use crate::units::{Amount, Time};
@@ -27,7 +27,65 @@ pub(super) struct Channel {
     pub expected: VecDeque<u32>,
 }
 
+/// A message that leaves at this instant.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    /// What it is: its sender's NPU, then its node, or, for a step of a collective, group and sequence, chunk, stage and
+    /// step. They are handed to the network in this order, which no other message and no number of an op
+    /// changes.
+    key: Key,
+    /// The NPUs that send and receive it.
+    pub ends: (Npu, Npu),
+    message: Message,
+}
+
+type Key = (u32, u32, u32, u32, u64);
+
 impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+    /// A message leaves `now`. Where it can meet others, all that leave at this instant are gathered first.
+    pub(super) fn send_off(&mut self, now: Time, key: Key, message: Message) {
+        match M::IN_ORDER {
+            true => self.network.submit(now, &message, &mut self.agenda),
+            false => self.leaving.push(Leaving {
+                key,
+                ends: message.ends,
+                message,
+            }),
+        }
+    }
+
+    /// Hands the messages that leave at this instant to the network.
+    pub(super) fn hand_over(&mut self, now: Time) {
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.sort_unstable_by_key(|leaving| leaving.key);
+        for Leaving { message, .. } in leaving.drain(..) {
+            if N::SHARED {
+                self.ops.hand_over(message.op);
+            }
+            self.network.submit(now, &message, &mut self.agenda);
+        }
+        self.leaving = leaving;
+    }
+
+    /// Puts the events of a round into the order in which they are handled: that of their content, and
+    /// messages of one NPU that come to ports or links in the order in which they left, not in that of their ops.
+    #[inline]
+    pub(super) fn arrange(&self, round: &mut [Event]) {
+        if round.len() < 2 {
+            return;
+        }
+        round.sort_unstable();
+        if !N::SHARED {
+            return;
+        }
+        let of_one = |a: &Event, b: &Event| {
+            (a.class(), b.class()) == (Class::Hop, Class::Hop) && a.rank() == b.rank()
+        };
+        for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
+            alike.sort_unstable_by_key(|event| self.ops.handed(event.payload()));
+        }
+    }
+
     /// Hands a message between two ranks to the network.
     pub(super) fn transfer(
         &mut self,
@@ -60,6 +118,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         };
         match self.asking {
             Some(_) => self.hold(now, pair, message),
+            None if N::SHARED => {
+                let key = (ends.0.0, 0, node, pair, sender.into());
+                self.send_off(now, key, message);
+            }
             None => self.network.submit(now, &message, &mut self.agenda),
         }
     }
@@ -145,6 +207,12 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     pub(super) fn network_event(&mut self, now: Time, event: NetworkEvent) {
         let (agenda, notices) = (&mut self.agenda, &mut self.notices);
         self.network.handle(now, event, agenda, notices);
+        self.take_notices(now);
+        self.go_on(now);
+    }
+
+    #[inline]
+    fn take_notices(&mut self, now: Time) {
         while let Some(notice) = self.notices.pop() {
             match notice {
                 Notice::Injected(op) => match self.ops.get(op) {
@@ -157,7 +225,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
                         }
                         self.advance(now, run, from);
                     }
-                    Op::Asking { .. } | Op::AskingRank { .. } | Op::Scripted { .. } => {}
+                    Op::Scripted {
+                        run, from, part, ..
+                    } => self.play(now, run, from, Cue::Over { part }),
+                    Op::Asking { .. } | Op::AskingRank { .. } => {}
                 },
                 Notice::Delivered(op) => match self.ops.remove(op) {
                     Op::Send {

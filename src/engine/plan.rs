@@ -1,14 +1,14 @@
 //! What can be settled before the run: places, prices, lanes, groups and matches.
 
 use super::error::Refusal;
-use super::matching;
-use crate::collective::{Manner, Party};
+use super::{in_switch, matching};
+use crate::collective::{Custom, Manner, Party};
 use crate::compute::{ComputeModel, Kernel, Price};
 use crate::graph::{Graph, Kind, Lane};
-use crate::group::Extent;
+use crate::group::{Extent, Paths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::{Machine, NpuClass};
-use crate::topology::Path;
+use crate::network::Model;
 use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Span};
 use crate::workload::{Absent, Instance, Workload, shortened};
@@ -26,9 +26,15 @@ pub struct Options {
     pub absent: Absent,
     /// The NPU of each rank; rank r sits on NPU r if absent.
     pub map: Option<Vec<Npu>>,
+    /// The model of the network; the machine's if absent. Has no effect unless [`Comm::Model`] carries out
+    /// collectives and messages.
+    pub network: Option<Model>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect
     /// unless [`Comm::Model`] carries out collectives at all.
     pub stepwise: bool,
+    /// Algorithms that stand for the machine's in collectives of their kind among as many members as they
+    /// have scripts. Have an effect only where [`Comm::Model`] carries out collectives in our own manner.
+    pub custom: Vec<Custom>,
     /// Let sends and receives run that no other half matches: such a send completes when its message has
     /// arrived, and such a receive never does. Only where everything happens in order
     /// ([`Manner::IN_ORDER`]).
@@ -119,8 +125,8 @@ pub(super) struct GroupPlan {
     /// Members that have a trace.
     pub present: u32,
     pub extent: Extent,
-    /// For each phase: the path that all its messages take, if it is one.
-    pub paths: Vec<Option<Path>>,
+    /// For each phase: the paths that messages have in common.
+    pub paths: Vec<Paths>,
     pub calls: Vec<CallPlan>,
     /// Whether some member's lane for these collectives serves anything else too.
     pub gathers: bool,
@@ -243,8 +249,10 @@ impl Plan {
             askings: Vec::new(),
             basis,
         };
+        in_switch::check(workload, machine)?;
         plan.bind_groups(workload, machine, manner);
         if M::IN_ORDER {
+            matching::renumber_shared_groups(&mut plan, workload);
             matching::channels(&mut plan, workload, options.lonely_messages)?;
         } else {
             matching::collectives(&mut plan, workload)?;
@@ -331,7 +339,7 @@ impl Plan {
         let party = Party { npus: &npus, named };
         let extent = manner.extent(party, machine.topology());
         let paths = extent.phases.iter();
-        let paths = paths.map(|phase| manner.common_path(&extent, phase, machine.topology()));
+        let paths = paths.map(|phase| manner.paths(&extent, phase, machine.topology()));
         GroupPlan {
             id,
             dimensions,

@@ -2,11 +2,11 @@
 
 use super::plan::{Basis, Comm, NONE, Options, Plan};
 use super::{Engine, Outcome, Refusal, ReplayError};
-use crate::collective::{Describer, Manner, Native};
+use crate::collective::{Custom, Describer, Manner, Native, Players};
 use crate::group::Extent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
-use crate::network::{ContentionFree, Network};
+use crate::network::{ContentionFree, Links, Model, Network, SharedPorts};
 use crate::report::Observer;
 use crate::trace::CollectiveKind;
 use crate::workload::Workload;
@@ -25,6 +25,18 @@ pub struct GroupView<'a> {
     /// Where they lie.
     pub extent: &'a Extent,
 }
+
+/// How `machine` carries out collectives for which there is no `custom` algorithm.
+fn native<'a>(machine: &'a Machine, custom: &'a [Custom]) -> Native<'a> {
+    Native {
+        algorithms: machine.algorithms(),
+        topology: machine.topology(),
+        pipeline: machine.pipeline(),
+        custom,
+        players: Players::default(),
+    }
+}
+
 /// Everything that was settled before the run, to run from and to report from.
 #[derive(Debug)]
 pub struct Prepared<'a> {
@@ -33,6 +45,8 @@ pub struct Prepared<'a> {
     pub(super) plan: Plan,
     pub(super) stepwise: bool,
     pub(super) comm: Comm,
+    network: Model,
+    custom: Vec<Custom>,
     /// [`Manner::IN_ORDER`] of the manner that it was prepared for.
     in_order: bool,
     describer: Describer,
@@ -49,8 +63,12 @@ impl<'a> Prepared<'a> {
         machine: &'a Machine,
         options: &Options,
     ) -> Result<Self, Refusal> {
-        let algorithms = machine.algorithms();
-        Self::in_manner(workload, machine, options, &Native { algorithms })
+        Self::in_manner(
+            workload,
+            machine,
+            options,
+            &native(machine, &options.custom),
+        )
     }
 
     /// As [`Self::new`], for collectives that are carried out in another manner; to be run with it.
@@ -66,6 +84,8 @@ impl<'a> Prepared<'a> {
             plan: Plan::new(workload, machine, options, manner)?,
             stepwise: options.stepwise,
             comm: options.comm,
+            network: options.network.unwrap_or(machine.network()),
+            custom: options.custom.clone(),
             in_order: M::IN_ORDER,
             describer: manner.describer(),
         })
@@ -81,6 +101,11 @@ impl<'a> Prepared<'a> {
         self.comm
     }
 
+    /// The model of the network that [`Self::run`] takes.
+    pub fn network(&self) -> Model {
+        self.network
+    }
+
     /// The groups, as [`CollectiveRecord::group`](crate::report::CollectiveRecord::group) numbers them.
     pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.plan.groups.iter().map(|group| GroupView {
@@ -92,10 +117,10 @@ impl<'a> Prepared<'a> {
         })
     }
 
-    /// What people call the algorithms of a collective of a group.
-    pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>) -> String {
+    /// What people call the algorithms of a collective of a group with a buffer of `bytes`.
+    pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
         let topology = self.machine.topology();
-        self.describer.say(kind, group.extent, topology)
+        self.describer.say(kind, group.extent, topology, bytes)
     }
 
     /// The NPU on which `rank` sits.
@@ -130,9 +155,13 @@ impl<'a> Prepared<'a> {
 
     /// Runs to the end, watched by `observer`.
     pub fn run<O: Observer>(&self, observer: O) -> Result<(Outcome, O), ReplayError> {
-        let network = ContentionFree::new(self.machine.topology());
-        let algorithms = self.machine.algorithms();
-        self.run_in(observer, network, &mut Native { algorithms })
+        let topology = self.machine.topology();
+        let manner = &mut native(self.machine, &self.custom);
+        match self.network {
+            Model::ContentionFree => self.run_in(observer, ContentionFree::new(topology), manner),
+            Model::Ports => self.run_in(observer, SharedPorts::new(topology), manner),
+            Model::Links => self.run_in(observer, Links::new(topology), manner),
+        }
     }
 
     /// Runs to the end over `network`, with collectives in the manner that this was prepared for.

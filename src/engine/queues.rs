@@ -2,7 +2,7 @@
 
 use crate::collective::Queue;
 use crate::ids::Npu;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// One queue of one NPU.
 #[derive(Debug, Default)]
@@ -17,12 +17,19 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     of: Vec<Vec<State>>,
+    /// Those that come and go ([`Queue::APART`]), while anything is in them.
+    apart: BTreeMap<(u32, u32), State>,
 }
 
 impl Queues {
     /// A chunk comes to wait.
     #[inline]
     pub fn put(&mut self, npu: Npu, number: u32, chunk: (u32, u32)) {
+        if number >= Queue::APART {
+            let state = self.apart.entry((npu.0, number)).or_default();
+            state.waiting.push_back(chunk);
+            return;
+        }
         if npu.index() >= self.of.len() {
             self.of.resize_with(npu.index() + 1, Vec::new);
         }
@@ -36,7 +43,10 @@ impl Queues {
     /// The next chunk to begin its stage, while there is room.
     #[inline]
     pub fn admit(&mut self, npu: Npu, queue: Queue) -> Option<(u32, u32)> {
-        let state = &mut self.of[npu.index()][queue.number as usize];
+        let state = match queue.number {
+            Queue::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
+            number => &mut self.of[npu.index()][number as usize],
+        };
         if state.running >= queue.capacity {
             return None;
         }
@@ -48,6 +58,15 @@ impl Queues {
     /// A chunk has done its stage.
     #[inline]
     pub fn leave(&mut self, npu: Npu, number: u32) {
+        if number >= Queue::APART {
+            let key = (npu.0, number);
+            let state = self.apart.get_mut(&key).expect("a chunk is in it");
+            state.running -= 1;
+            if state.running == 0 && state.waiting.is_empty() {
+                self.apart.remove(&key);
+            }
+            return;
+        }
         self.of[npu.index()][number as usize].running -= 1;
     }
 }

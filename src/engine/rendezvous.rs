@@ -74,6 +74,16 @@ impl Turns {
         sequence
     }
 
+    /// Where collectives are matched in the order of the program though nobody waits for a turn: has room
+    /// for the one of that number.
+    #[inline]
+    pub fn numbered(&mut self, sequence: u32) -> u32 {
+        if sequence as usize >= self.run_of.len() {
+            self.run_of.resize(sequence as usize + 1, NONE);
+        }
+        sequence
+    }
+
     /// Member `member` is ready for collective `sequence` with `node`. Returns whether it is its
     /// turn; if not, the node waits here until [`Self::next_parked`] gives it back.
     #[inline]

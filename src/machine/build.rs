@@ -1,13 +1,14 @@
 //! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
 
 use super::assign::{self, Assignment, Fault};
-use super::config::{Document, Field, Table, quoted};
+use super::config::{Document, Table, quoted};
 use super::{Machine, MachineError, NpuClass};
-use crate::memory::{Attachment, RemoteMemory};
 use crate::units::Bytes;
 
 mod class;
+mod collectives;
 mod network;
+mod remote;
 
 /// The keys that tables may have.
 const ROOT: &[&str] = &[
@@ -16,13 +17,15 @@ const ROOT: &[&str] = &[
     "npu",
     "assign",
     "dimension",
+    "network",
+    "collectives",
     "remote_memory",
 ];
-const REMOTE: &[&str] = &["attachment", "bandwidth", "latency", "capacity"];
 
 /// An example of each quantity, for messages.
 const BANDWIDTH: &str = "450 GB/s";
 const LATENCY: &str = "500 ns";
+const SEGMENT: &str = "4 KiB";
 const CAPACITY: &str = "80 GB";
 
 /// Reads and checks the machine that `document` describes.
@@ -38,13 +41,15 @@ pub(super) fn machine(document: &Document<'_>) -> Result<Machine, MachineError> 
     let class_of = class_of(&root, &classes, network.topology.npus())?;
     let remote = root
         .get("remote_memory")
-        .map(|field| remote(&field))
+        .map(|field| remote::remote(&field, network.topology.npus()))
         .transpose()?;
     Ok(Machine {
         name,
         description,
         topology: network.topology,
+        network: network.model,
         algorithms: network.algorithms,
+        pipeline: collectives::pipeline(&root)?,
         scalable: network.scalable,
         classes,
         class_of,
@@ -97,23 +102,17 @@ fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignm
     })
 }
 
-fn remote(field: &Field<'_>) -> Result<RemoteMemory, MachineError> {
-    let table = field.table(Some(REMOTE))?;
-    Ok(RemoteMemory {
-        attachment: table.choice("attachment", &Attachment::ALL)?,
-        bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
-        latency: table.quantity("latency", LATENCY)?,
-        capacity: capacity(&table, "capacity")?,
-        whole_ns: false,
-    })
+/// The capacity at `key`.
+fn capacity(table: &Table<'_>, key: &str) -> Result<Bytes, MachineError> {
+    size(table, key, CAPACITY)
 }
 
-/// The size at `key`, which is not zero.
-fn capacity(table: &Table<'_>, key: &str) -> Result<Bytes, MachineError> {
-    let size: Bytes = table.quantity(key, CAPACITY)?;
+/// The size at `key`, which is not zero and of which `example` is one.
+fn size(table: &Table<'_>, key: &str, example: &str) -> Result<Bytes, MachineError> {
+    let size: Bytes = table.quantity(key, example)?;
     match size {
         Bytes(0) => Err(table
-            .need(key, CAPACITY)?
+            .need(key, example)?
             .refuse("a size of zero", "more than zero bytes")),
         _ => Ok(size),
     }

@@ -40,6 +40,9 @@ presets!(
     "w-2d",
     "conv-3d",
     "conv-4d",
+    "zero-infinity",
+    "hiermem",
+    "hiermem-opt",
 );
 
 /// The most bytes a machine file may have.
@@ -161,6 +164,7 @@ mod tests {
     use crate::machine::Machine;
     use crate::topology::Shape;
     use crate::trace::Dtype;
+    use crate::units::Bandwidth;
 
     /// (name, NPUs, bf16 TFLOP/s, GB/s of each dimension)
     const FIGURES: &[(&str, u32, f64, &[f64])] = &[
@@ -177,6 +181,9 @@ mod tests {
         ("w-2d", 512, 234.0, &[250.0, 250.0]),
         ("conv-3d", 512, 234.0, &[200.0, 100.0, 50.0]),
         ("conv-4d", 512, 234.0, &[250.0, 200.0, 100.0, 50.0]),
+        ("zero-infinity", 256, 2048.0, &[256.0, 512.0]),
+        ("hiermem", 256, 2048.0, &[256.0, 512.0]),
+        ("hiermem-opt", 256, 2048.0, &[512.0, 512.0]),
     ];
 
     #[test]
@@ -194,6 +201,29 @@ mod tests {
                 .collect();
             assert_eq!(found, *bandwidths, "{name}");
         }
+    }
+
+    #[test]
+    fn pools_have_the_published_figures() {
+        use crate::memory::Attachment;
+        // Table V: GB/s of local memory and of a memory group, groups, switches, GB/s within a node.
+        let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
+        for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
+            let machine = Machine::preset(name).unwrap();
+            let remote = machine.remote().unwrap();
+            let Attachment::Hierarchical(design) = &remote.attachment else {
+                panic!("{name}")
+            };
+            assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
+            assert_eq!(gb(remote.bandwidth), group);
+            assert_eq!(gb(design.in_node_bandwidth), in_node);
+            assert_eq!((design.groups, design.out_switches), (256, 16));
+        }
+        let machine = Machine::preset("zero-infinity").unwrap();
+        let remote = machine.remote().unwrap();
+        assert_eq!(remote.attachment, Attachment::PerNpu);
+        assert_eq!(gb(remote.bandwidth), 100.0);
+        assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
     }
 
     #[test]

@@ -1,9 +1,14 @@
 //! Every way a machine file can be wrong, each by line, key and what is allowed; and what is right.
 
 use super::*;
+use crate::collective::Algorithm;
+use crate::network::Model;
+use crate::topology::Switching;
 use crate::trace::Dtype;
 use crate::units::{Bandwidth, Bytes, Span};
 use proptest::prelude::*;
+
+mod remote;
 
 /// A file with two classes, two dimensions and remote memory; the tests below break it.
 const GOOD: &str = r#"name = "two"
@@ -55,8 +60,13 @@ capacity = "1 TB"
 
 /// The error of [`GOOD`] with `old` replaced by `new` where `old` first occurs.
 fn refusal(old: &str, new: &str) -> String {
-    assert!(GOOD.contains(old), "{old}");
-    let error = Machine::parse(&GOOD.replacen(old, new, 1), "m.toml");
+    refusal_in(GOOD, old, new)
+}
+
+/// The same of another text.
+fn refusal_in(text: &str, old: &str, new: &str) -> String {
+    assert!(text.contains(old), "{old}");
+    let error = Machine::parse(&text.replacen(old, new, 1), "m.toml");
     error.expect_err(new).to_string()
 }
 
@@ -64,10 +74,17 @@ fn refusal(old: &str, new: &str) -> String {
 /// `m.toml:`, line and key, then has the pattern's pieces in order; ` … ` stands for anything.
 #[track_caller]
 fn refused(table: &str) {
+    refused_in(GOOD, table);
+}
+
+/// The same of another text.
+#[track_caller]
+fn refused_in(text: &str, table: &str) {
+    let good = text;
     for line in table.trim().lines() {
         let cells: Vec<_> = line.trim_start().splitn(3, " => ").collect();
         let [old, new, pattern] = [0, 1, 2].map(|i| cells[i].replace("\\n", "\n"));
-        let text = refusal(&old, &new).replacen(": key ", ": ", 1);
+        let text = refusal_in(good, &old, &new).replacen(": key ", ": ", 1);
         let mut rest = text.strip_prefix("m.toml:").expect(&text);
         for (index, piece) in pattern.split(" … ").enumerate() {
             let at = rest.find(piece).unwrap_or_else(|| panic!("{line}\n{text}"));
@@ -91,7 +108,10 @@ fn a_good_file_is_read_as_written() {
     assert!(fast.peaks.get(Dtype::Fp64).is_none());
     assert_eq!((fast.lanes, fast.host_lanes), (32, 64));
     assert_eq!(machine.classes()[1].memory.capacity, Bytes(40_000_000_000));
-    assert_eq!(machine.algorithms(), [Algorithm::Ring, Algorithm::Direct]);
+    assert_eq!(
+        machine.algorithms(),
+        [Algorithm::Ring, Algorithm::Direct].map(Choice::Named)
+    );
     let [inner, outer] = machine.topology().dimensions() else {
         panic!()
     };
@@ -102,6 +122,41 @@ fn a_good_file_is_read_as_written() {
     assert_eq!(inner.bandwidth, Bandwidth::new(450e9).unwrap());
     assert!(machine.scalable());
     assert_eq!(machine.remote().unwrap().latency, Span::from_us(2));
+}
+
+#[test]
+fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
+    let read = |keys: &str| {
+        let text = GOOD.replacen("[remote", &format!("[network]\n{keys}\n[remote"), 1);
+        let machine = Machine::parse(&text, "m.toml").unwrap();
+        (machine.network(), machine.topology().switching())
+    };
+    let by = |bytes| Switching::CutThrough {
+        segment: Bytes(bytes),
+    };
+    assert_eq!(read(""), (Model::ContentionFree, Switching::IDEAL));
+    assert_eq!(read("model = \"ports\""), (Model::Ports, Switching::IDEAL));
+    assert_eq!(read("segment = \"4 KiB\"").1, by(4096));
+    let all = "model = \"links\"\nswitching = \"cut_through\"\nsegment = \"0 B\"";
+    assert_eq!(read(all), (Model::Links, Switching::IDEAL));
+    let whole = "switching = \"store_and_forward\"";
+    assert_eq!(
+        read(whole),
+        (Model::ContentionFree, Switching::StoreAndForward)
+    );
+    let machine = Machine::parse(GOOD, "m.toml").unwrap();
+    assert_eq!(machine.network(), Model::ContentionFree);
+    refused(
+        r#"
+        [remote_memory] => [network]\nmodle = 1\n[remote_memory] => 42: `network.modle` … unknown … model, switching, segment
+        [remote_memory] => [network]\nmodel = "fast"\n[remote_memory] => 42: `network.model` … "fast" … contention_free, ports, links
+        [remote_memory] => [network]\nswitching = "slow"\n[remote_memory] => 42: `network.switching` … "slow" … cut_through, store_and_forward
+        [remote_memory] => [network]\nsegment = 64\n[remote_memory] => 42: `network.segment` … the number 64 … such as "4 KiB"
+        [remote_memory] => [network]\nsegment = "4 ns"\n[remote_memory] => 42: `network.segment` … is not a size
+        [remote_memory] => [network]\nswitching = "store_and_forward"\nsegment = "4 KiB"\n[remote_memory] => 43: `network.segment` … a segment … store_and_forward
+        [remote_memory] => [[network]]\n[remote_memory] => 41: `network` … an array … a table
+        "#,
+    );
 }
 
 #[test]
@@ -127,7 +182,7 @@ fn unknown_and_missing_keys_are_refused() {
         name = "two" =>  => 1: `name` … found nothing
         lanes = 32 =>  => 4: `npu.fast.lanes` … found nothing … from 1 to
         size = 2 =>  => 32: `dimension[1].size` … found nothing
-        shape = "ring" =>  => 24: `dimension[0].shape` … ring, fully_connected
+        shape = "ring" =>  => 24: `dimension[0].shape` … ring, mesh, fully_connected
         capacity = "1 TB" =>  => 41: `remote_memory.capacity` … such as
         "#,
     );
@@ -175,7 +230,7 @@ fn impossible_values_are_refused() {
     refused(
         r#"
         "ring" => "torus" => 26: `dimension[0].shape` … "torus" … switch
-        "direct" => "tree" => 38: `dimension[1].algorithm` … "tree" … ring, direct
+        "direct" => "star" => 38: `dimension[1].algorithm` … "star" … ring, direct, halving_doubling, recursive_doubling, double_binary_tree, tree, pairwise, auto
         "pool" => "far" => 42: `remote_memory.attachment` … per_npu, pool
         size = 4 => size = 0 => 27: `dimension[0].size` … the number 0 … from 1 to
         size = 4 => size = -4 => 27: `dimension[0].size` … the number -4
@@ -244,7 +299,7 @@ fn assignments_that_do_not_fit_are_refused() {
 fn uniform_machines_are_checked() {
     let whole = Machine::parse(GOOD, "m.toml").unwrap();
     let make = |algorithms: &[Algorithm], class: NpuClass| {
-        let algorithms = algorithms.to_vec();
+        let algorithms = algorithms.iter().copied().map(Choice::Named).collect();
         Machine::uniform(
             "m".to_owned(),
             whole.topology().clone(),

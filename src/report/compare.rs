@@ -173,6 +173,14 @@ impl<'a> Comparison<'a> {
         makespans(first, report)
     }
 
+    /// Whether any node loads or stores beyond its NPU.
+    fn reaches_out(&self) -> bool {
+        self.workload.graphs().iter().any(|graph| {
+            let mut kinds = graph.nodes().map(|node| graph.kind(node));
+            kinds.any(|kind| kind == Kind::RemoteMemory)
+        })
+    }
+
     /// The number formats of the kernels of the job.
     fn dtypes(&self) -> Vec<Dtype> {
         let graphs = self.workload.graphs().iter();

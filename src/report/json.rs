@@ -12,7 +12,7 @@ pub(super) const SCHEMA: &str = "chakram.report.1";
 /// An input of the replay: what it was for, its name, and the hash of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// `trace`, `machine`, `groups`.
+    /// `trace`, `machine`, `groups`, `custom`.
     pub role: &'static str,
     /// The file, or the name of a preset.
     pub name: String,
@@ -51,6 +51,7 @@ pub(super) fn body(report: &Report) -> Map<String, Value> {
         "nodes": outcome.nodes,
         "messages": outcome.messages,
         "collectives_by_closed_form": outcome.closed,
+        "collectives_unfolded": outcome.unfolded,
         "collectives_in_messages": outcome.stepwise,
         "collectives_as_recorded": outcome.recorded,
         "kernels": {
@@ -58,6 +59,7 @@ pub(super) fn body(report: &Report) -> Map<String, Value> {
             "kept_recorded": report.basis.fell_back,
             "unknown": report.basis.unknown,
         },
+        "network": report.network,
         "communication": {
             "as_recorded": report.basis.as_recorded,
             "unknown": report.basis.unrecorded,

@@ -4,13 +4,13 @@ use super::Observer;
 use super::breakdown::{Breakdown, Charged, NpuTime, Part};
 use super::collectives::{Collectives, Tally};
 use super::operators::{Operator, Operators};
-use crate::collective::{Manner, Native};
+use crate::collective::Manner;
 use crate::engine::{Basis, Comm, GroupView, Outcome, Prepared, ReplayError};
 use crate::graph::{Kind, Repairs};
 use crate::ids::{Npu, Rank};
 use crate::network::{ContentionFree, Network};
 use crate::trace::CollectiveKind;
-use crate::units::Span;
+use crate::units::{Bytes, Span};
 use crate::workload::shortened;
 
 /// Where the time of one NPU went.
@@ -79,6 +79,8 @@ pub struct Report {
     pub absent: Vec<Rank>,
     /// How durations of collectives and messages were found.
     pub comm: Comm,
+    /// The model of the network that carried them, if one did: [`Network::NAME`].
+    pub network: Option<String>,
     /// What durations rest on.
     pub basis: Basis,
     /// What was repaired in the traces, over all ranks.
@@ -97,9 +99,9 @@ pub struct Report {
 
 /// Replays `prepared`, watched by `extra` too, and reports.
 pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report, O), ReplayError> {
-    let algorithms = prepared.machine().algorithms();
-    let network = ContentionFree::new(prepared.machine().topology());
-    replay_in(prepared, extra, network, &mut Native { algorithms })
+    let (outcome, observers) = prepared.run(observers(prepared, extra))?;
+    let network = prepared.network().to_string();
+    Ok(finish(prepared, outcome, observers, network))
 }
 
 /// As [`replay`], over another network and with collectives in another manner.
@@ -109,15 +111,28 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
     network: N,
     manner: &mut M,
 ) -> Result<(Report, O), ReplayError> {
-    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
-    let observers = (
-        Breakdown::new(prepared),
-        (
-            Collectives::new(groups.len()),
-            (Operators::new(prepared), extra),
-        ),
-    );
+    let observers = observers(prepared, extra);
     let (outcome, observers) = prepared.run_in(observers, network, manner)?;
+    Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
+}
+
+/// Those that a report needs, and another one.
+type Observers<'a, O> = (Breakdown<'a>, (Collectives, (Operators<'a>, O)));
+
+fn observers<'a, O: Observer>(prepared: &'a Prepared<'a>, extra: O) -> Observers<'a, O> {
+    let collectives = Collectives::new(prepared.groups().count());
+    let operators = Operators::new(prepared);
+    (Breakdown::new(prepared), (collectives, (operators, extra)))
+}
+
+/// The report of a replay that has ended.
+fn finish<O>(
+    prepared: &Prepared<'_>,
+    outcome: Outcome,
+    observers: Observers<'_, O>,
+    network: String,
+) -> (Report, O) {
+    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
     let (breakdown, (collectives, (operators, extra))) = observers;
     let (times, mut charged) = breakdown.finish(outcome.makespan);
     let messages = charged.pop().unwrap_or_default();
@@ -177,7 +192,7 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
             tally,
             charged: charged[index as usize * CollectiveKind::ALL.len() + kind as usize],
             latest: latest(index, kind),
-            algorithm: algorithm_label(prepared, kind, group),
+            algorithm: algorithms_label(prepared, kind, group, &tally),
         }
     });
     let report = Report {
@@ -186,6 +201,7 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
         ranks: workload.ranks(),
         absent,
         comm: prepared.comm(),
+        network: (prepared.comm() == Comm::Model).then_some(network),
         basis: prepared.basis(),
         repairs,
         rows,
@@ -195,7 +211,7 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
         operators: operators.finish(),
         outcome,
     };
-    Ok((report, extra))
+    (report, extra)
 }
 
 /// `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
@@ -210,20 +226,48 @@ pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> Str
     }
 }
 
-/// The algorithm in each dimension that the group spans, or on what the durations of its collectives
-/// rest instead.
+/// The algorithm in each dimension that the group spans, for a buffer of `bytes`, or on what the durations
+/// of its collectives rest instead.
 pub(super) fn algorithm_label(
     prepared: &Prepared<'_>,
     kind: CollectiveKind,
     group: &GroupView<'_>,
+    bytes: u64,
 ) -> String {
     match prepared.comm() {
-        Comm::Model => prepared.algorithms(kind, group),
+        Comm::Model => prepared.algorithms(kind, group, bytes),
         other => format!("as {other}"),
     }
 }
 
+/// The same for collectives of several sizes: what the smallest and the largest use, if that differs. What
+/// an algorithm takes is a constant and a part in proportion to the buffer, so one that takes least at both
+/// ends takes least between them.
+fn algorithms_label(
+    prepared: &Prepared<'_>,
+    kind: CollectiveKind,
+    group: &GroupView<'_>,
+    tally: &Tally,
+) -> String {
+    let label = |bytes| algorithm_label(prepared, kind, group, bytes);
+    let (small, large) = (label(tally.smallest), label(tally.largest));
+    match small == large {
+        true => small,
+        false => format!(
+            "{small} at {}; {large} at {}",
+            Bytes(tally.smallest),
+            Bytes(tally.largest)
+        ),
+    }
+}
+
 impl Report {
+    /// The model of the network that carried communication, where it is one under which operations meet.
+    pub fn shared_network(&self) -> Option<&str> {
+        let name = self.network.as_deref();
+        name.filter(|&name| name != ContentionFree::NAME)
+    }
+
     /// The mean of a time over NPUs, to the nearest picosecond.
     pub fn mean(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
         let sum: u128 = self

@@ -233,8 +233,8 @@ fn collective_table(out: &mut String, report: &Report, style: Style) -> std::fmt
                 share(waited, tally.waited)
             )
         });
-        let algorithm = clip(&row.algorithm, WIDTH - 4 - late.len());
-        writeln!(out, "    {algorithm}{late}")?;
+        let how = format!("{}{late}", row.algorithm);
+        paragraph(out, &how, "    ", 4, anstyle::Style::new())?;
     }
     more(out, report.collectives.len(), GROUP_ROWS, "collectives")?;
     writeln!(

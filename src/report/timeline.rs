@@ -11,7 +11,6 @@ use super::{CollectiveRecord, Observer};
 use crate::engine::{Comm, GroupView, Prepared};
 use crate::graph::{Kind, Lane};
 use crate::ids::NodeIndex;
-use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Time};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -27,8 +26,8 @@ type Track = Option<NodeIndex>;
 pub struct Timeline<'a, W> {
     prepared: &'a Prepared<'a>,
     started: Started,
-    /// What collectives of each group are called: the group and its algorithm.
-    groups: Vec<(String, Vec<String>)>,
+    /// What each group is called, and the group.
+    groups: Vec<(String, GroupView<'a>)>,
     /// The receives that are posted, by instance and track.
     receives: Vec<Vec<Track>>,
     out: W,
@@ -40,14 +39,10 @@ pub struct Timeline<'a, W> {
 impl<'a, W: Write> Timeline<'a, W> {
     /// Starts a timeline of `prepared`.
     pub fn new(prepared: &'a Prepared<'a>, out: W) -> Self {
-        let groups: Vec<GroupView<'_>> = prepared.groups().collect();
-        let kinds = || CollectiveKind::ALL.iter().map(|(kind, ..)| *kind);
-        let labels = groups.iter().map(|group| {
-            let algorithms = kinds().map(|kind| algorithm_label(prepared, kind, group));
-            (group_label(prepared, group), algorithms.collect::<Vec<_>>())
-        });
+        let groups = prepared.groups();
+        let groups = groups.map(|group| (group_label(prepared, &group), group));
         let mut this = Self {
-            groups: labels.collect(),
+            groups: groups.collect(),
             started: Started::new(prepared),
             receives: vec![Vec::new(); prepared.workload().instances().len()],
             prepared,
@@ -166,10 +161,11 @@ impl<'a, W: Write> Timeline<'a, W> {
         let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
         match kind {
             Kind::Collective => {
-                let (group, algorithms) =
-                    &self.groups[self.prepared.group_of(instance, node) as usize];
+                let (group, view) = &self.groups[self.prepared.group_of(instance, node) as usize];
                 let call = graph.call(node).kind;
-                let algorithm = &algorithms[call as usize];
+                let buffer = call.buffer(bytes, view.members.len() as u32);
+                let buffer = buffer.unwrap_or(u64::MAX);
+                let algorithm = algorithm_label(self.prepared, call, view, buffer);
                 (
                     format!("{call} of {}, {group}, {algorithm}", Bytes(bytes)),
                     json!({"node": id, "name": name, "bytes": bytes, "group": group,

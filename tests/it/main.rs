@@ -7,8 +7,11 @@
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
 //! - `convert`: conversions of captures, against the truth of generated jobs
+//! - `custom`: `--custom`, its files and what is wrong with them
 //! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `harness`: the bodies of the fuzz targets, run on every seed
+//! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
+//! - `networks`: which model of the network is taken, and who says so
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `readers`: the two readers of traces against each other, and files of every kind
@@ -22,8 +25,11 @@ mod commands;
 mod compare;
 mod convert;
 mod corpus;
+mod custom;
 mod generated;
 mod harness;
+mod networks;
+mod paper;
 mod physics;
 mod readers;
 mod rooms;

@@ -3,30 +3,46 @@
 //! - `rig` and `lines`: machines and traces in a few words, and a log of what an observer is told;
 //! - `oracle`: integer arithmetic and closed forms, written again from what algorithms mean;
 //! - `naive`: the same collectives message by message, as a fixpoint over explicit times;
+//! - `trains`: messages as packets over links, which serve one train after another;
+//! - `flows`: messages that are handed over at given times;
+//! - `programs`: who sends what to whom after what, for the simulator `naive`;
 //! - `fixpoint`: delays and communication that lasts as recorded, as a fixpoint over explicit times;
 //! - `doubling`: a machine file whose numbers are doubled one by one.
 //!
 //! The other modules are tests, one theme each.
 
 mod as_recorded;
+mod auto;
 mod bytes;
 mod closed_forms;
+mod custom;
+mod data_flow;
 mod delays;
 mod determinism;
 mod doubling;
 mod fixpoint;
+mod flows;
+mod folding;
 mod groups;
 mod hierarchy;
+mod in_switch;
 mod lines;
+mod links;
 mod machine_keys;
 mod messages;
 mod mirror;
 mod monotone;
 mod naive;
 mod oracle;
+mod pipeline;
 mod placement;
+mod pools;
+mod ports;
+mod programs;
 mod refused;
 mod rig;
 mod skewed;
 mod stuck;
+mod table_v;
+mod trains;
 mod turns;

@@ -1,10 +1,12 @@
 //! Machines as JSON, in base units: bytes, bytes and operations per second, picoseconds.
 
-use crate::collective::Algorithm;
+use crate::collective::{Choice, Inter, Intra};
 use crate::ids::Npu;
 use crate::machine::{Machine, NpuClass};
 use crate::memory::Attachment;
+use crate::topology::Switching;
 use crate::trace::Dtype;
+use crate::units::Bandwidth;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
@@ -33,7 +35,7 @@ pub(super) fn summary(machine: &Machine) -> Value {
                 "size": dimension.size,
                 "bandwidth_bytes_per_s": dimension.bandwidth.bytes_per_second(),
                 "latency_ps": dimension.latency.0,
-                "algorithm": name_of(&Algorithm::ALL, algorithm),
+                "algorithm": name_of(&Choice::ALL, algorithm),
             })
         })
         .collect();
@@ -42,7 +44,19 @@ pub(super) fn summary(machine: &Machine) -> Value {
         "description": machine.description(),
         "npus": machine.topology().npus(),
         "scalable": machine.scalable(),
+        "network": network(machine),
         "dimensions": dimensions,
+    })
+}
+
+/// The model, and how messages are passed on; `segment_bytes` is what of one must be there, and null means all.
+fn network(machine: &Machine) -> Value {
+    json!({
+        "model": machine.network().to_string(),
+        "segment_bytes": match machine.topology().switching() {
+            Switching::CutThrough { segment } => Some(segment.0),
+            Switching::StoreAndForward => None,
+        },
     })
 }
 
@@ -54,15 +68,64 @@ pub(super) fn details(machine: &Machine) -> Value {
     all["class_runs"] = runs
         .map(|(Npu(first), Npu(last), class)| json!({"first": first, "last": last, "class": class}))
         .collect();
+    let pipeline = machine.pipeline();
+    all["collectives"] = json!({
+        "chunks": pipeline.chunks,
+        "active": pipeline.active,
+        "schedule": name_of(&Inter::ALL, &pipeline.inter),
+        "order": name_of(&Intra::ALL, &pipeline.intra),
+    });
     all["remote_memory"] = machine.remote().map_or(Value::Null, |remote| {
-        json!({
-            "attachment": name_of(&Attachment::ALL, &remote.attachment),
+        let mut value = json!({
+            "attachment": remote.attachment.name(),
             "bandwidth_bytes_per_s": remote.bandwidth.bytes_per_second(),
             "latency_ps": remote.latency.0,
             "capacity_bytes": remote.capacity.0,
-        })
+        });
+        if let Some(own) = design(&remote.attachment) {
+            value["design"] = own;
+        }
+        value
     });
     all
+}
+
+/// What a pool that is a network is made of.
+fn design(attachment: &Attachment) -> Option<Value> {
+    let rate = |bandwidth: Bandwidth| bandwidth.bytes_per_second();
+    Some(match attachment {
+        Attachment::PerNpu | Attachment::Pool | Attachment::PerNode(_) => return None,
+        Attachment::Hierarchical(design) => json!({
+            "groups": design.groups,
+            "out_switches": design.out_switches,
+            "npus_per_node": design.npus_per_node,
+            "node_bandwidth_bytes_per_s": rate(design.node_bandwidth),
+            "in_node_bandwidth_bytes_per_s": rate(design.in_node_bandwidth),
+            "chunk_bytes": design.chunk.0,
+        }),
+        Attachment::Switch(design) => json!({
+            "groups": design.groups,
+            "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
+            "levels": design.levels.iter().map(|level| json!({
+                "fan_in": level.fan_in,
+                "bandwidth_bytes_per_s": rate(level.bandwidth),
+            })).collect::<Vec<_>>(),
+            "chunk_bytes": design.chunk.0,
+        }),
+        Attachment::Ring(design) => json!({
+            "groups": design.groups,
+            "link_bandwidth_bytes_per_s": rate(design.link_bandwidth),
+            "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
+            "chunk_bytes": design.chunk.0,
+        }),
+        Attachment::Mesh(design) => json!({
+            "columns": design.columns,
+            "rows": design.rows,
+            "link_bandwidth_bytes_per_s": rate(design.link_bandwidth),
+            "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
+            "chunk_bytes": design.chunk.0,
+        }),
+    })
 }
 
 fn class(class: &NpuClass) -> Value {

@@ -74,10 +74,8 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             );
             return (text, vertex);
         }
-        let scripted = run
-            .stages
-            .iter()
-            .any(|stage| self.manner.is_scripted(stage));
+        let stages = self.courses.get(run.course).stages();
+        let scripted = stages.iter().any(|stage| self.manner.is_scripted(stage));
         if scripted {
             let text =
                 "its algorithm, which waits for a message of its own at this rank".to_owned();

@@ -1,10 +1,13 @@
-//! The `dimension` tables: the topology, and an algorithm for each dimension.
+//! The `dimension` tables and that of the network: the topology, an algorithm for each dimension, and what
+//! becomes of messages.
 
-use super::{BANDWIDTH, LATENCY};
-use crate::collective::Algorithm;
+use super::{BANDWIDTH, LATENCY, SEGMENT};
+use crate::collective::Choice;
 use crate::machine::MachineError;
 use crate::machine::config::{Table, quoted};
-use crate::topology::{Dimension, Shape, Topology};
+use crate::network::Model;
+use crate::topology::{Dimension, Shape, Switching, Topology};
+use crate::units::Bytes;
 
 /// The keys that each table may have.
 pub(super) const KEYS: &[&str] = &[
@@ -17,14 +20,18 @@ pub(super) const KEYS: &[&str] = &[
     "scalable",
 ];
 
-/// What the `dimension` tables say.
+/// The keys that the table of the network may have.
+const NETWORK: &[&str] = &["model", "switching", "segment"];
+
+/// What the tables say.
 pub(super) struct Network {
     pub topology: Topology,
-    pub algorithms: Vec<Algorithm>,
+    pub model: Model,
+    pub algorithms: Vec<Choice>,
     pub scalable: bool,
 }
 
-/// Reads and checks all dimensions.
+/// Reads and checks all dimensions, and how they are used.
 pub(super) fn network(root: &Table<'_>) -> Result<Network, MachineError> {
     let expected = "a table [[dimension]] for each dimension, innermost first";
     let field = root.need("dimension", expected)?;
@@ -53,15 +60,40 @@ pub(super) fn network(root: &Table<'_>) -> Result<Network, MachineError> {
                 return Err(field.refuse(found, "it on the outermost, the last, only"));
             }
         }
-        algorithms.push(table.choice("algorithm", &Algorithm::ALL)?);
+        algorithms.push(table.choice("algorithm", &Choice::ALL)?);
         dimensions.push(dimension);
     }
     let topology = Topology::new(dimensions);
+    let topology = topology.ok_or_else(|| field.refuse("no dimension", expected))?;
+    let (model, switching) = match root.get("network") {
+        Some(field) => traffic(&field.table(Some(NETWORK))?)?,
+        None => (Model::default(), Switching::IDEAL),
+    };
     Ok(Network {
-        topology: topology.ok_or_else(|| field.refuse("no dimension", expected))?,
+        topology: topology.with_switching(switching),
+        model,
         algorithms,
         scalable,
     })
+}
+
+/// The model, and how messages are passed on; every key may be absent.
+fn traffic(table: &Table<'_>) -> Result<(Model, Switching), MachineError> {
+    let model = table.get("model").map(|field| field.choice(&Model::ALL));
+    let names = [
+        (Switching::IDEAL, "cut_through"),
+        (Switching::StoreAndForward, "store_and_forward"),
+    ];
+    let switching = table.get("switching").map(|field| field.choice(&names));
+    let mut switching = switching.transpose()?.unwrap_or(Switching::IDEAL);
+    if let Some(field) = table.get("segment") {
+        let segment: Bytes = field.quantity(SEGMENT)?;
+        if switching == Switching::StoreAndForward {
+            return Err(field.refuse("a segment", "none where switching is store_and_forward"));
+        }
+        switching = Switching::CutThrough { segment };
+    }
+    Ok((model.transpose()?.unwrap_or_default(), switching))
 }
 
 fn dimension(table: &Table<'_>) -> Result<Dimension, MachineError> {

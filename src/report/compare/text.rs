@@ -67,11 +67,19 @@ fn machines(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Resu
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;
     let dtypes = comparison.dtypes();
+    let remote = comparison.reaches_out();
     let width = comparison.columns.iter().map(|c| c.name.chars().count());
     let width = width.max().unwrap_or(0).min(CELL);
     for column in &comparison.columns {
         let name = format!("  {:<width$}  ", clip(&column.name, width));
-        let text = made_of(column.machine, &dtypes);
+        let mut text = made_of(column.machine, &dtypes);
+        let report = column.result.as_ref().ok();
+        if let Some(model) = report.and_then(Report::shared_network) {
+            text += &format!("; network model {model}");
+        }
+        if let Some(memory) = column.machine.remote().filter(|_| remote) {
+            text += &format!("; remote memory {memory}");
+        }
         paragraph(out, &text, &name, width + 4, anstyle::Style::new())?;
     }
     Ok(())

@@ -17,6 +17,7 @@ fn load(place: MemoryPlace, bytes: u64) -> Line {
         store: false,
         place,
         bytes,
+        in_switch: false,
     })
 }
 

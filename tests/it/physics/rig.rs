@@ -1,15 +1,16 @@
 //! Machines and jobs in a few words, and a log of what a replay tells its observer.
 
 use super::lines::Line;
-use chakram::collective::Algorithm;
+use chakram::collective::{Algorithm, Choice};
 use chakram::compute::Peaks;
 use chakram::engine::{Comm, Options, Outcome, Prepared};
 use chakram::graph::{Dependencies, Graph, Kind};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{Machine, NpuClass};
 use chakram::memory::LocalMemory;
+use chakram::network::Model;
 use chakram::report::{CollectiveRecord, Observer};
-use chakram::topology::{Dimension, Shape, Topology};
+use chakram::topology::{Dimension, Shape, Switching, Topology};
 use chakram::trace::scan::NodeView;
 use chakram::trace::write::{Sink, TraceWriter};
 use chakram::units::{Bandwidth, Bytes, Span, Time};
@@ -49,6 +50,18 @@ pub fn cases(count: u32) -> ProptestConfig {
 
 /// A machine of these dimensions whose NPUs have lanes enough for anything.
 pub fn machine(dims: &[Dim]) -> Machine {
+    let named = dims.iter().map(|dim| Choice::Named(dim.algorithm));
+    machine_of(dims, named.collect(), Switching::IDEAL)
+}
+
+/// The same, with messages passed on in this way.
+pub fn switched(dims: &[Dim], switching: Switching) -> Machine {
+    let named = dims.iter().map(|dim| Choice::Named(dim.algorithm));
+    machine_of(dims, named.collect(), switching)
+}
+
+/// The same, with other choices of algorithms.
+pub fn machine_of(dims: &[Dim], choices: Vec<Choice>, switching: Switching) -> Machine {
     let dimensions = dims.iter().enumerate().map(|(i, dim)| Dimension {
         name: format!("d{i}"),
         shape: dim.shape,
@@ -68,13 +81,31 @@ pub fn machine(dims: &[Dim]) -> Machine {
         host_lanes: 1024,
     };
     let topology = Topology::new(dimensions.collect()).unwrap();
-    let algorithms = dims.iter().map(|dim| dim.algorithm).collect();
-    Machine::uniform("rig".to_owned(), topology, algorithms, class, None).unwrap()
+    let topology = topology.with_switching(switching);
+    Machine::uniform("rig".to_owned(), topology, choices, class, None).unwrap()
 }
 
 /// The traces of these ranks, written as files are and read back.
 pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> WorkloadBuilder {
     released(ranks, |_| 0)
+}
+
+/// A trace of these nodes, as the contents of its file.
+pub fn contents(lines: &[Line]) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    for (id, line) in (1..).zip(lines) {
+        let name = format!("n{id}");
+        let node = NodeView {
+            lane: line.lane,
+            recorded: Span::from_ns(line.ns),
+            delay: Span::from_ns(line.delay_ns),
+            wait: Span::from_ns(line.wait_ns),
+            eager: line.eager,
+            ..NodeView::new(id, &name, line.op)
+        };
+        writer.node(&node, &line.after).unwrap();
+    }
+    writer.into_inner()
 }
 
 /// The same, each rank released at so many nanoseconds.
@@ -84,21 +115,7 @@ pub fn released<'l>(
 ) -> WorkloadBuilder {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in ranks {
-        let mut writer = TraceWriter::new(Vec::new()).unwrap();
-        for (id, line) in (1..).zip(lines) {
-            let name = format!("n{id}");
-            let node = NodeView {
-                lane: line.lane,
-                recorded: Span::from_ns(line.ns),
-                delay: Span::from_ns(line.delay_ns),
-                wait: Span::from_ns(line.wait_ns),
-                eager: line.eager,
-                ..NodeView::new(id, &name, line.op)
-            };
-            writer.node(&node, &line.after).unwrap();
-        }
-        let contents = writer.into_inner();
-        let (graph, binding) = Graph::read(&contents, rank, Dependencies::Both).unwrap();
+        let (graph, binding) = Graph::read(&contents(lines), rank, Dependencies::Both).unwrap();
         let graph = builder.graph(graph);
         builder
             .rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))
@@ -161,6 +178,14 @@ pub fn priced(comm: Comm) -> Options {
     Options {
         comm,
         ..Options::default()
+    }
+}
+
+/// Over this network, message by message.
+pub fn over(model: Model) -> Options {
+    Options {
+        network: Some(model),
+        ..stepwise()
     }
 }
 

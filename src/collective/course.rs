@@ -1,0 +1,114 @@
+//! The course of a collective: how its chunks travel from stage to stage.
+//!
+//! A collective is cut into chunks of one size. Each takes a *route*, a list of stages; routes are
+//! equally long and differ in the order in which they visit the phases. A chunk may have to wait before a
+//! stage. Where that is at a *gate*, chunks pass in an order that is set for the whole collective, the same
+//! at every member: members that each decided by themselves could hold a phase for one another's partners
+//! and stand still for ever, as ASTRA-sim's do when there are fewer active chunks than chunks.
+
+/// A chunk enters a stage of its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// Which chunk.
+    pub chunk: u32,
+    /// Which stage of its route.
+    pub stage: u16,
+}
+
+/// The order in which chunks enter the stages of each phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gates {
+    /// For each phase of the group, all passages through it.
+    pub order: Vec<Vec<Passage>>,
+    /// For each phase, how many chunks of a member are in it at once; at least 1.
+    pub capacity: Vec<u32>,
+}
+
+/// How the chunks of a collective travel.
+#[derive(Clone, Debug)]
+pub struct Course<S> {
+    stages: Vec<S>,
+    length: usize,
+    route_of: Vec<u16>,
+    chunks: u32,
+    gates: Option<Gates>,
+}
+
+impl<S: Copy> Course<S> {
+    /// `chunks` that all pass through `stages`.
+    pub fn alike(stages: Vec<S>, chunks: u32) -> Self {
+        Self {
+            length: stages.len(),
+            stages,
+            route_of: Vec::new(),
+            chunks,
+            gates: None,
+        }
+    }
+
+    /// A chunk for each of `route_of`, which names one of the routes that make up `stages`, each of
+    /// `length`.
+    pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u16>) -> Self {
+        debug_assert!(length == 0 || stages.len().is_multiple_of(length));
+        Self {
+            stages,
+            length,
+            chunks: route_of.len() as u32,
+            route_of,
+            gates: None,
+        }
+    }
+
+    /// The same with chunks that pass `gates`.
+    pub fn through(self, gates: Gates) -> Self {
+        Self {
+            gates: Some(gates),
+            ..self
+        }
+    }
+
+    /// How many chunks there are.
+    #[inline]
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// How many stages each chunk passes.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The stages of all routes, one after another.
+    pub fn stages(&self) -> &[S] {
+        &self.stages
+    }
+
+    /// The route of `chunk`.
+    #[inline]
+    pub fn route(&self, chunk: u32) -> usize {
+        match self.route_of.is_empty() {
+            true => 0,
+            false => usize::from(self.route_of[chunk as usize]),
+        }
+    }
+
+    /// Whether all chunks pass through the same stages.
+    #[inline]
+    pub fn is_alike(&self) -> bool {
+        self.route_of.is_empty()
+    }
+
+    /// Stage `number` of `chunk`; none beyond the last.
+    #[inline]
+    pub fn stage(&self, chunk: u32, number: u16) -> Option<&S> {
+        let number = usize::from(number);
+        (number < self.length).then(|| &self.stages[self.route(chunk) * self.length + number])
+    }
+
+    /// The gates, if chunks pass any.
+    #[inline]
+    pub fn gates(&self) -> Option<&Gates> {
+        self.gates.as_ref()
+    }
+}

@@ -1,0 +1,217 @@
+//! Chunks through the phases of one member, when every stage takes a known time: a flow shop.
+//!
+//! All members that begin a collective together do the same, so one stands for all. Each queue has as many
+//! places as chunks may be in a phase at once. Among those that wait, a policy says who is next; a chunk
+//! that ends a stage joins the queue of the next before the place it leaves is taken.
+
+use super::{Course, Passage};
+use crate::units::Span;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Which of the chunks that wait for a phase is next. Of equal ones it is the one that came first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Intra {
+    /// First come, first served.
+    #[default]
+    Fifo,
+    /// The one whose stage takes the shortest time; within a phase that is the smallest.
+    SmallestFirst,
+    /// The one with the fewest stages left.
+    FewestLeft,
+}
+
+impl Intra {
+    /// Every policy with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Fifo, "fifo"),
+        (Self::SmallestFirst, "smallest_first"),
+        (Self::FewestLeft, "fewest_left"),
+    ];
+}
+
+/// What is known of the stages.
+#[derive(Clone, Copy, Debug)]
+pub struct Stages<'a> {
+    /// How long each stage of each route takes, in the order of [`Course::stages`].
+    pub spans: &'a [Span],
+    /// The queue of each; queues are numbered from 0.
+    pub queue_of: &'a [u32],
+    /// The places of each queue; at least 1.
+    pub capacity: &'a [u32],
+    /// Who is next.
+    pub intra: Intra,
+}
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// When the last chunk has passed all stages.
+    pub end: Span,
+    /// For each queue, the passages in the order in which they began.
+    pub order: Vec<Vec<Passage>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    /// Keys of the policy, the number of the arrival, and the chunk.
+    waiting: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    running: u32,
+}
+
+struct Shop<'a, S> {
+    course: &'a Course<S>,
+    stages: Stages<'a>,
+    queues: Vec<Queue>,
+    /// The stage that each chunk is in or waits for.
+    stage: Vec<u16>,
+    /// Ends of stages: when, in which order they were begun, and the chunk.
+    ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
+    count: u64,
+    order: Vec<Vec<Passage>>,
+}
+
+impl<S: Copy> Shop<'_, S> {
+    /// Where the stage that a chunk is in stands in the lists.
+    fn index(&self, chunk: u32) -> usize {
+        self.course.route(chunk) * self.course.length() + usize::from(self.stage[chunk as usize])
+    }
+
+    fn admit(&mut self, now: Span, queue: u32) {
+        while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
+            && let Some(Reverse((_, _, chunk))) = self.queues[queue as usize].waiting.pop()
+        {
+            self.queues[queue as usize].running += 1;
+            self.count += 1;
+            let end = now + self.stages.spans[self.index(chunk)];
+            self.ends.push(Reverse((end, self.count, chunk)));
+            let stage = self.stage[chunk as usize];
+            self.order[queue as usize].push(Passage { chunk, stage });
+        }
+    }
+
+    fn put(&mut self, chunk: u32) -> u32 {
+        let index = self.index(chunk);
+        let left = self.course.length() - usize::from(self.stage[chunk as usize]);
+        let key = match self.stages.intra {
+            Intra::Fifo => 0,
+            Intra::SmallestFirst => self.stages.spans[index].0,
+            Intra::FewestLeft => left as u64,
+        };
+        let queue = self.stages.queue_of[index];
+        self.count += 1;
+        let entry = Reverse((key, self.count, chunk));
+        self.queues[queue as usize].waiting.push(entry);
+        queue
+    }
+}
+
+/// How the chunks of `course` pass the stages if all set out at once.
+pub fn schedule<S: Copy>(course: &Course<S>, stages: Stages<'_>) -> Schedule {
+    let queues = stages.queue_of.iter().max();
+    let queues = queues.map_or(0, |&queue| queue as usize + 1);
+    let mut shop = Shop {
+        course,
+        stages,
+        queues: vec![Queue::default(); queues],
+        stage: vec![0; course.chunks() as usize],
+        ends: BinaryHeap::new(),
+        count: 0,
+        order: vec![Vec::new(); queues],
+    };
+    let mut end = Span::ZERO;
+    if course.length() > 0 {
+        for chunk in 0..course.chunks() {
+            shop.put(chunk);
+        }
+        for queue in 0..queues {
+            shop.admit(Span::ZERO, queue as u32);
+        }
+    }
+    while let Some(Reverse((now, _, chunk))) = shop.ends.pop() {
+        end = now;
+        let left = stages.queue_of[shop.index(chunk)];
+        shop.stage[chunk as usize] += 1;
+        let goes_on = usize::from(shop.stage[chunk as usize]) < course.length();
+        let next = goes_on.then(|| shop.put(chunk));
+        shop.queues[left as usize].running -= 1;
+        shop.admit(now, left);
+        if let Some(next) = next {
+            shop.admit(now, next);
+        }
+    }
+    let order = shop.order;
+    Schedule { end, order }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(spans: &[u64], queues: &[u32], chunks: u32, capacity: u32) -> u64 {
+        let spans: Vec<Span> = spans.iter().map(|&ns| Span::from_ns(ns)).collect();
+        let stages = Stages {
+            spans: &spans,
+            queue_of: queues,
+            capacity: &[capacity; 2],
+            intra: Intra::Fifo,
+        };
+        schedule(&Course::alike(vec![(); spans.len()], chunks), stages)
+            .end
+            .0
+            / 1000
+    }
+
+    #[test]
+    fn one_queue_serves_chunk_after_chunk() {
+        // Four chunks of 7 ns one after another, two at a time, all at once.
+        assert_eq!(end(&[7], &[0], 4, 1), 28);
+        assert_eq!(end(&[7], &[0], 4, 2), 14);
+        assert_eq!(end(&[7], &[0], 4, 9), 7);
+    }
+
+    #[test]
+    fn two_queues_are_a_pipeline() {
+        // Out 5 and 3: the slower is never idle, and the last chunk's 3 follow: 4 · 5 + 3.
+        assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
+        // Out 3 and 5: the first fills for 3, then 4 · 5.
+        assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
+    }
+
+    #[test]
+    fn the_way_back_queues_behind_the_way_out() {
+        // Queue 0, then 1, then 0 again. Two chunks: out 0-2 and 2-4; over there 2-12 and 12-22; back when
+        // they come: 12-14 and 22-24.
+        assert_eq!(end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
+        // Over there 1: chunk 0 comes back at 3 behind chunk 1, which is out 2-4; back 4-6. Chunk 1 is over
+        // there 4-5 and back 6-8.
+        assert_eq!(end(&[2, 1, 2], &[0, 1, 0], 2, 1), 8);
+    }
+
+    #[test]
+    fn policies_say_who_is_next() {
+        // Two routes over queues 0 and 1: chunk 0 takes 4 ns in queue 0, then 4 in queue 1; chunk 1 takes 3
+        // in queue 1, then 3 in queue 0; chunk 2 as chunk 0.
+        let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
+        let course = Course::routed(vec![(); 4], 2, vec![0, 1, 0]);
+        let order = |intra| {
+            let stages = Stages {
+                spans: &spans,
+                queue_of: &[0, 1, 1, 0],
+                capacity: &[1, 1],
+                intra,
+            };
+            let Schedule { end, order } = schedule(&course, stages);
+            let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
+            (end.0 / 1000, chunks(0), chunks(1))
+        };
+        // Queue 0: chunk 0 from 0 to 4. Chunk 1 comes at 3, after chunk 2: first come, so 2 from 4 to 8, 1
+        // from 8 to 11. Queue 1: chunk 1 until 3, 0 from 4 to 8, 2 from 8 to 12.
+        assert_eq!(order(Intra::Fifo), (12, vec![0, 2, 1], vec![1, 0, 2]));
+        // The smallest, and the one with the fewest stages left, is chunk 1: from 4 to 7; 2 from 7 to 11,
+        // and in queue 1 from 11 to 15.
+        for intra in [Intra::SmallestFirst, Intra::FewestLeft] {
+            assert_eq!(order(intra), (15, vec![0, 1, 2], vec![1, 0, 2]));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Closed forms where operations meet: taken, unfolded when touched, and in the end as if nothing had been
+//! folded.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Dim, Replay, dim, job, machine, replay_with};
+use chakram::collective::{Algorithm, Pipeline};
+use chakram::engine::Options;
+use chakram::machine::Machine;
+use chakram::network::Model;
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::Workload;
+use std::num::NonZeroU32;
+
+fn options(network: Model, stepwise: bool) -> Options {
+    Options {
+        network: Some(network),
+        stepwise,
+        ..Options::default()
+    }
+}
+
+/// What completed when, in an order of its own.
+fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
+    let mut events = replay.log.events.clone();
+    events.sort_unstable();
+    events
+}
+
+/// With closed forms, which is the same as without.
+#[track_caller]
+fn both(workload: &Workload, machine: &Machine, network: Model, what: &str) -> Replay {
+    let folded = replay_with(workload, machine, &options(network, false));
+    let stepped = replay_with(workload, machine, &options(network, true));
+    let (a, b) = (events(&folded), events(&stepped));
+    let differ = a
+        .iter()
+        .filter(|e| !b.contains(e))
+        .chain(b.iter().filter(|e| !a.contains(e)));
+    let differ: Vec<_> = differ.take(6).collect();
+    assert!(differ.is_empty(), "{network}: {what}: {differ:?}");
+    assert_eq!(stepped.outcome.closed + stepped.outcome.unfolded, 0);
+    folded
+}
+
+/// Four members of a switch, 20 ps/B and 500 ns a link; an all-reduce by ring of 40,000 B: 6 steps of 1,000
+/// ns + 10,000 B · 20 ps = 1,200 ns: 7,200 ns.
+fn four() -> Machine {
+    machine(&[dim(Shape::Switch, 4, Algorithm::Ring)])
+}
+
+fn all_reduce() -> Line {
+    call(K::AllReduce, 40_000)
+}
+
+const ALONE: u64 = 7_200_000;
+
+#[test]
+fn whoever_is_alone_is_answered_at_once() {
+    for network in [Model::Ports, Model::Links] {
+        let ranks = vec![vec![all_reduce()]; 4];
+        let replay = both(&job(&ranks, &[]), &four(), network, "alone");
+        assert_eq!(replay.ends(), [ALONE; 4]);
+        let outcome = &replay.outcome;
+        assert_eq!(
+            (outcome.closed, outcome.unfolded, outcome.messages),
+            (1, 0, 0)
+        );
+    }
+}
+
+/// A message of 5,000 B from rank 0 to rank 2 at 2,300 ns. Rank 0 sends 10,000 B of the all-reduce from 2,400 to
+/// 2,600 ns (step 2), so the message leaves before, from 2,300 to 2,400, and the step after it, at once.
+/// At rank 2's port step 1 is in from 2,200 to 2,400 and step 2 is from 3,400 to 3,600; the message from
+/// 3,300 to 3,400. Nothing is late, but it had to be asked. At 2,350 ns it holds the port until 2,450: step 2 of
+/// rank 0 is 50 ns late, and so is everything behind it around the ring; rank 2 receives the message from
+/// 3,350 to 3,450 and its step 2 50 ns late. Rank 0's delay goes around: step 3 of rank 1, 4 of rank 2, 5
+/// of rank 3. Member m ends with the receipt of its predecessor's step 5: only rank 0's is late by rank 0's delay,
+/// and rank 3's by rank 2's, which goes on from its own step 3: 4 of rank 3, 5 of rank 0.
+#[test]
+fn a_message_unfolds_what_it_touches() {
+    for network in [Model::Ports, Model::Links] {
+        let run = |ns| {
+            let mut ranks = vec![vec![all_reduce()]; 4];
+            ranks[0].extend([kernel(ns).on(1), send(2, 5000).after(&[2]).on(2)]);
+            ranks[2].push(receive(0, 5000));
+            both(&job(&ranks, &[]), &four(), network, "touched")
+        };
+        let early = run(2300);
+        assert_eq!((early.outcome.closed, early.outcome.unfolded), (0, 1));
+        let end = |replay: &Replay| -> Vec<_> { (0..4).map(|r| replay.end(r, 1)).collect() };
+        assert_eq!(end(&early), [ALONE; 4]);
+        assert_eq!(
+            end(&run(2350)),
+            [ALONE + 50_000, ALONE + 50_000, ALONE, ALONE]
+        );
+        // After the end it is nobody's business.
+        let late = run(7200);
+        assert_eq!((late.outcome.closed, late.outcome.unfolded), (1, 0));
+    }
+}
+
+/// Rank 0 also joins a collective of its own, which is over as soon as both are settled, and then sends 5,000
+/// B to rank 2 at the same instant. The first step of the all-reduce left when that was settled, so the
+/// message follows from 200 to 300 ns, comes to rank 2 by 1,300 ns, between its steps, and holds nothing up.
+#[test]
+fn what_follows_a_settlement_leaves_behind_it() {
+    for network in [Model::Ports, Model::Links] {
+        let mut ranks = vec![vec![all_reduce()]; 4];
+        let alone = call(K::AllReduce, 8).group("alone").on(1);
+        ranks[0].extend([alone, send(2, 5000).after(&[2]).on(2)]);
+        ranks[2].push(receive(0, 5000));
+        let replay = both(&job(&ranks, &[("alone", &[0])]), &four(), network, "behind");
+        let ends = [replay.end(0, 3), replay.end(2, 2)];
+        assert_eq!(ends, [300_000, 1_300_000]);
+        assert_eq!((0..4).map(|r| replay.end(r, 1)).max(), Some(ALONE));
+    }
+}
+
+/// Ranks 0 and 2 begin an all-reduce of 5,000 B at 1,200 ns, when they have their second step of the large one to
+/// send. That leaves in the round, and what is settled after it from 1,400 to 1,450 ns, is there by 2,450,
+/// and leaves again until 2,650, behind the third step: until 3,650. Nothing holds the large one up.
+#[test]
+fn what_is_settled_leaves_behind_the_rounds_before() {
+    for network in [Model::Ports, Model::Links] {
+        for small in ["a", "z"] {
+            let mut ranks = vec![vec![all_reduce().group("m")]; 4];
+            for rank in [0, 2] {
+                let begins = call(K::AllReduce, 5000).group(small).after(&[2]).on(2);
+                ranks[rank].extend([kernel(1200).on(1), begins]);
+            }
+            let groups: [(&str, &[u32]); 2] = [(small, &[0, 2]), ("m", &[0, 1, 2, 3])];
+            let mut groups = groups;
+            groups.sort_unstable();
+            let replay = both(&job(&ranks, &groups), &four(), network, small);
+            assert_eq!(replay.outcome.unfolded, 1);
+            assert_eq!([replay.end(0, 3), replay.end(2, 3)], [3_650_000; 2]);
+            assert_eq!((0..4).map(|r| replay.end(r, 1)).max(), Some(ALONE));
+        }
+    }
+}
+
+/// Rows of a grid have their own links: each is answered; their columns meet nobody else's either.
+#[test]
+fn groups_that_share_no_link_stay_folded() {
+    let grid = machine(&[
+        dim(Shape::Ring, 4, Algorithm::Ring),
+        dim(Shape::Switch, 2, Algorithm::Direct),
+    ]);
+    let rank = |r: u32| {
+        let row = ["a", "b"][r as usize / 4];
+        let column = ["c", "d", "e", "f"][r as usize % 4];
+        let on = |name, lane| all_reduce().group(name).on(lane);
+        vec![on(row, 1), on(column, 2)]
+    };
+    let ranks: Vec<_> = (0..8).map(rank).collect();
+    let groups: [(&str, &[u32]); 6] = [
+        ("a", &[0, 1, 2, 3]),
+        ("b", &[4, 5, 6, 7]),
+        ("c", &[0, 4]),
+        ("d", &[1, 5]),
+        ("e", &[2, 6]),
+        ("f", &[3, 7]),
+    ];
+    let workload = job(&ranks, &groups);
+    for network in [Model::Ports, Model::Links] {
+        let outcome = both(&workload, &grid, network, "apart").outcome;
+        assert_eq!(
+            (outcome.closed, outcome.unfolded, outcome.stepwise),
+            (6, 0, 0)
+        );
+    }
+    // Half a ring is not closed: the way from its last to its first goes over the others' links.
+    let half = job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
+    let ring = machine(&[dim(Shape::Ring, 4, Algorithm::Ring)]);
+    let outcome = both(&half, &ring, Model::Links, "half").outcome;
+    assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
+}
+
+/// A plain generator of numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// Collectives of rows, columns and all, and messages between any two, at moments that often agree.
+fn random(dice: &mut Dice) -> (Workload, Machine) {
+    let shapes = [
+        Shape::Ring,
+        Shape::Switch,
+        Shape::FullyConnected,
+        Shape::Mesh,
+    ];
+    let dims: Vec<Dim> = (0..1 + dice.below(3))
+        .map(|_| Dim {
+            ps_per_byte: dice.one(&[1, 10, 20]),
+            link_ns: dice.one(&[0, 100, 500]),
+            ..dim(
+                dice.one(&shapes),
+                2 + dice.below(3) as u32,
+                dice.one(&[Algorithm::Ring, Algorithm::Direct]),
+            )
+        })
+        .collect();
+    let npus: u32 = dims.iter().map(|d| d.size).product();
+    let pipeline = Pipeline {
+        chunks: NonZeroU32::new(dice.one(&[1, 1, 3])).unwrap(),
+        ..Pipeline::default()
+    };
+    let machine = machine(&dims).with_pipeline(pipeline);
+    let inner = dims[0].size;
+    let names = [
+        "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p",
+    ];
+    let rows: Vec<Vec<u32>> = (0..npus / inner)
+        .map(|row| (row * inner..(row + 1) * inner).collect())
+        .collect();
+    let mut ranks = vec![Vec::new(); npus as usize];
+    for lane in 0..1 + dice.below(4) as i64 {
+        let bytes = 240 * (1 + dice.below(20)) * u64::from(npus);
+        let kind = dice.one(&[K::AllReduce, K::ReduceScatter, K::AllToAll, K::Broadcast]);
+        let (apart, at) = (dice.below(4) == 0, 100 * dice.below(30));
+        let whole = rows.len() > 16 || dice.below(2) == 0;
+        for (rank, lines) in (0_u32..).zip(&mut ranks) {
+            let at = if apart { at + 50 * u64::from(rank) } else { at };
+            lines.push(kernel(at).on(20 + lane));
+            let after = [lines.len() as u64];
+            let call = call(kind, bytes).after(&after).on(40 + lane);
+            lines.push(match whole {
+                true => call,
+                false => {
+                    let row = rank / inner;
+                    call.group(names[row as usize]).root(row * inner)
+                }
+            });
+        }
+    }
+    for tag in 0..dice.below(5) {
+        let (from, to) = (
+            dice.below(npus.into()) as u32,
+            dice.below(npus.into()) as u32,
+        );
+        if from == to {
+            continue;
+        }
+        let (at, bytes) = (100 * dice.below(60), 1 + dice.below(20_000));
+        let lines = &mut ranks[from as usize];
+        lines.push(kernel(at).on(60 + tag as i64));
+        let after = [lines.len() as u64];
+        lines.push(
+            send(to, bytes)
+                .tag(tag as i32)
+                .after(&after)
+                .on(80 + tag as i64),
+        );
+        ranks[to as usize].push(receive(from, bytes).tag(tag as i32));
+    }
+    let groups: Vec<(&str, &[u32])> = match rows.len() {
+        0..=16 => names
+            .iter()
+            .copied()
+            .zip(rows.iter().map(Vec::as_slice))
+            .collect(),
+        _ => Vec::new(),
+    };
+    (job(&ranks, &groups), machine)
+}
+
+#[test]
+fn folding_changes_nothing() {
+    let mut dice = Dice(7);
+    let (mut closed, mut unfolded, mut stepwise) = (0, 0, 0);
+    for case in 0..400 {
+        let (workload, machine) = random(&mut dice);
+        for network in [Model::ContentionFree, Model::Ports, Model::Links] {
+            let outcome = both(&workload, &machine, network, &case.to_string()).outcome;
+            if network != Model::ContentionFree {
+                closed += outcome.closed;
+                unfolded += outcome.unfolded;
+                stepwise += outcome.stepwise;
+            }
+        }
+    }
+    // Both happen, often.
+    assert!(
+        closed > 100 && unfolded > 100,
+        "{closed} closed, {unfolded} unfolded, {stepwise} stepwise"
+    );
+}

@@ -1,0 +1,333 @@
+//! Collectives in chunks: closed form and message by message, against a plain pipeline.
+
+use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
+use chakram::collective::{Algorithm, Inter, Intra, Pipeline};
+use chakram::engine::{Options, Prepared};
+use chakram::generate::{Collective, Job, Pattern};
+use chakram::machine::Machine;
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Span;
+use chakram::workload::Workload;
+use proptest::prelude::*;
+use std::num::NonZeroU32;
+
+fn count(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).unwrap()
+}
+
+fn pipeline(chunks: u32, active: u32, inter: Inter, intra: Intra) -> Pipeline {
+    Pipeline {
+        chunks: count(chunks),
+        active: count(active),
+        inter,
+        intra,
+    }
+}
+
+fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
+    let mut options = Collective::new(kind, bytes, ranks);
+    options.skew = Span::from_ns(skew_ns);
+    let job = Job::new(Pattern::Collective(options)).unwrap();
+    job.workload().unwrap()
+}
+
+/// What a chunk of `bytes` does in each dimension that it visits: which, and for how long, in ps. Every
+/// share is a whole number of bytes. Ring: n - 1 times latency and a share; direct: latency once.
+fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
+    let stage = |d: usize, bytes: u64| {
+        let Dim { size, .. } = dims[d];
+        let hops = if dims[d].shape == Shape::Switch { 2 } else { 1 };
+        let latency = hops * dims[d].link_ns * 1000;
+        let (others, share) = (u64::from(size) - 1, bytes / u64::from(size));
+        assert_eq!(share * u64::from(size), bytes, "shares are whole");
+        let share = share * dims[d].ps_per_byte;
+        match dims[d].algorithm {
+            Algorithm::Ring => (d, others * (latency + share)),
+            _ => (d, latency + others * share),
+        }
+    };
+    let mut left = bytes;
+    let mut out = Vec::new();
+    for &d in order {
+        out.push(stage(d, left));
+        left /= u64::from(dims[d].size);
+    }
+    let back: Vec<_> = out.iter().rev().copied().collect();
+    match kind {
+        K::AllReduce => out.into_iter().chain(back).collect(),
+        K::ReduceScatter => out,
+        K::AllGather => back,
+        _ => unreachable!("not asked for"),
+    }
+}
+
+/// The orders that a greedy balance gives, by Themis's rule, in exact fractions over a common denominator.
+fn balanced(dims: &[Dim], chunks: u32) -> Vec<Vec<usize>> {
+    let product: u64 = dims.iter().map(|d| u64::from(d.size)).product();
+    let mut loads = vec![0_u64; dims.len()];
+    let mut all = Vec::new();
+    for _ in 0..chunks {
+        let mut order: Vec<usize> = (0..dims.len()).collect();
+        for i in 0..order.len() {
+            for j in i + 1..order.len() {
+                let (a, b) = (order[i], order[j]);
+                if (loads[b], b) < (loads[a], a) {
+                    order.swap(i, j);
+                }
+            }
+        }
+        // A chunk of `16 product` parts, so that a sixteenth of it is `product`.
+        let load = |d: usize, parts: u64| {
+            parts * (u64::from(dims[d].size) - 1) * dims[d].ps_per_byte / u64::from(dims[d].size)
+        };
+        let gap = loads[order[order.len() - 1]] - loads[order[0]];
+        if gap < load(order[0], product) {
+            order.sort_unstable();
+        }
+        let mut parts = 16 * product;
+        for &d in &order {
+            loads[d] += load(d, parts);
+            parts /= u64::from(dims[d].size);
+        }
+        all.push(order);
+    }
+    all
+}
+
+/// When the last chunk is through, if one chunk is in a dimension at a time: a list of chunks that is
+/// searched at every instant at which something ends.
+fn plain(visits: &[Vec<(usize, u64)>], dims: usize, intra: Intra) -> u64 {
+    // For each chunk: visits done, since when it waits (with a counter), and when it ends what it does.
+    let mut done = vec![0_usize; visits.len()];
+    let mut since: Vec<u64> = (0..visits.len() as u64).collect();
+    let mut ends: Vec<Option<u64>> = vec![None; visits.len()];
+    let mut begun = vec![0_u64; visits.len()];
+    let mut clock = visits.len() as u64;
+    let mut now = 0;
+    loop {
+        for d in 0..dims {
+            let here = |c: &usize| done[*c] < visits[*c].len() && visits[*c][done[*c]].0 == d;
+            if (0..visits.len()).any(|c| here(&c) && ends[c].is_some()) {
+                continue;
+            }
+            let waiting = (0..visits.len()).filter(|c| here(c) && ends[*c].is_none());
+            let next = waiting.min_by_key(|&c| match intra {
+                Intra::Fifo => (0, since[c]),
+                Intra::SmallestFirst => (visits[c][done[c]].1, since[c]),
+                Intra::FewestLeft => ((visits[c].len() - done[c]) as u64, since[c]),
+            });
+            if let Some(c) = next {
+                ends[c] = Some(now + visits[c][done[c]].1);
+                clock += 1;
+                begun[c] = clock;
+            }
+        }
+        let running = (0..visits.len()).filter(|&c| ends[c].is_some());
+        let Some(first) = running.min_by_key(|&c| (ends[c], begun[c])) else {
+            return now;
+        };
+        now = ends[first].take().unwrap();
+        done[first] += 1;
+        clock += 1;
+        since[first] = clock;
+    }
+}
+
+fn dims() -> impl Strategy<Value = Vec<Dim>> {
+    let one = (
+        prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch]),
+        2_u32..5,
+        1_u64..40,
+        0_u64..3,
+        any::<bool>(),
+    );
+    let one = one.prop_map(|(shape, size, ps_per_byte, link_ns, ring)| Dim {
+        ps_per_byte: [1, 2, 4, 5, 8, 10, 20, 25, 40, 50][ps_per_byte as usize % 10],
+        link_ns: 100 * link_ns,
+        ..dim(
+            shape,
+            size,
+            match ring || shape == Shape::Ring {
+                true => Algorithm::Ring,
+                false => Algorithm::Direct,
+            },
+        )
+    });
+    prop::collection::vec(one, 1..4)
+}
+
+fn policies() -> impl Strategy<Value = (Inter, Intra)> {
+    (
+        prop::sample::select(Inter::ALL.map(|(inter, _)| inter).to_vec()),
+        prop::sample::select(Intra::ALL.map(|(intra, _)| intra).to_vec()),
+    )
+}
+
+/// Bytes of `kind` of which each of `chunks` is `chunk` bytes of the whole buffer.
+fn bytes(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
+    let whole = chunk * u64::from(chunks);
+    match kind {
+        K::AllGather | K::Gather => whole / u64::from(npus),
+        _ => whole,
+    }
+}
+
+const KINDS: [K; 6] = [
+    K::AllReduce,
+    K::ReduceScatter,
+    K::AllGather,
+    K::AllToAll,
+    K::Broadcast,
+    K::Gather,
+];
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// Equal starts: the closed form is taken, and it and the messages say what a plain pipeline says.
+    #[test]
+    fn chunks_are_a_pipeline(
+        dims in dims(),
+        (inter, intra) in policies(),
+        chunks in 2_u32..12,
+        kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
+        factor in 1_u64..50,
+    ) {
+        let npus: u32 = dims.iter().map(|d| d.size).product();
+        let chunk = u64::from(npus) * factor;
+        let workload = job(kind, bytes(kind, chunk, chunks, npus), npus, 0);
+        let machine = machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
+        let orders = match inter {
+            Inter::Themis => balanced(&dims, chunks),
+            _ => (0..chunks as usize).map(|c| {
+                let turn = if inter == Inter::RoundRobin { c } else { 0 };
+                (0..dims.len()).map(|d| (d + turn) % dims.len()).collect()
+            }).collect(),
+        };
+        let visits: Vec<_> = orders.iter().map(|order| visits(&dims, kind, chunk, order)).collect();
+        let want = plain(&visits, dims.len(), intra);
+        let closed = replay(&workload, &machine);
+        prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
+        let stepped = replay_with(&workload, &machine, &stepwise());
+        prop_assert_eq!(stepped.outcome.stepwise, 1);
+        prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
+    }
+
+    /// Late members: nobody waits for ever, nobody ends before it could, and neighbours that wait for
+    /// neighbours are never later than if all had started with the last.
+    #[test]
+    fn late_members_keep_to_the_order(
+        dims in dims(),
+        (inter, intra) in policies(),
+        chunks in 2_u32..9,
+        active in 1_u32..4,
+        kind in prop::sample::select(KINDS.to_vec()),
+        algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
+        skew in 1_u64..3000,
+    ) {
+        let (algorithm, _) = algorithm;
+        let dims: Vec<Dim> = dims.into_iter().map(|d| Dim { algorithm, ..d }).collect();
+        let npus: u32 = dims.iter().map(|d| d.size).product();
+        let bytes = bytes(kind, 48 * u64::from(npus), chunks, npus);
+        let machine = machine(&dims).with_pipeline(pipeline(chunks, active, inter, intra));
+        let together = replay_with(&job(kind, bytes, npus, 0), &machine, &stepwise()).ps();
+        let late = replay(&job(kind, bytes, npus, skew), &machine);
+        prop_assert_eq!((late.outcome.closed, late.outcome.stepwise), (0, 1));
+        prop_assert_eq!(late.outcome.nodes, 2 * u64::from(npus) - 1);
+        let last = u64::from(npus - 1) * skew * 1000;
+        prop_assert!(late.ps() >= last);
+        // Rings are sums and maxima of what came before, so what is later makes nothing earlier.
+        if active == 1 && algorithm == Algorithm::Ring {
+            prop_assert!(late.ps() >= together);
+            prop_assert!(late.ps() <= last + together, "{} > {last} + {together}", late.ps());
+        }
+    }
+}
+
+/// Two dimensions of 2 with 10 and 20 ps/B and no latency, direct; 8,000 B in 4 chunks of 2,000 B.
+/// Reduce-scatter of a chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same way back.
+fn small(chunks: u32, active: u32) -> Machine {
+    let dims = [10, 20].map(|ps_per_byte| Dim {
+        ps_per_byte,
+        link_ns: 0,
+        ..dim(Shape::Switch, 2, Algorithm::Direct)
+    });
+    machine(&dims).with_pipeline(pipeline(chunks, active, Inter::Ascending, Intra::Fifo))
+}
+
+#[test]
+fn four_chunks_by_hand() {
+    let workload = job(K::AllReduce, 8000, 4, 0);
+    // One chunk: 40 + 40 + 40 + 40 ns.
+    assert_eq!(replay(&workload, &small(1, 1)).ps(), 160_000);
+    // Dimension 0: out 0-10, 10-20, 20-30, 30-40. Dimension 1, first come: chunk 0 out 10-20; chunk 0's
+    // way back (at 20) and chunk 1's way out (at 20) come together, the one that began earlier first: 0
+    // back 20-30, 1 out 30-40, 2 out 40-50, 1 back 50-60, 3 out 60-70, 2 back 70-80, 3 back 80-90 or an
+    // order alike: 8 stages of 10 ns without a gap, 10-90. The last goes back in dimension 0: 90-100.
+    assert_eq!(replay(&workload, &small(4, 1)).ps(), 100_000);
+    assert_eq!(
+        replay_with(&workload, &small(4, 1), &stepwise()).ps(),
+        100_000
+    );
+    // Two chunks at once share a port, so that none gets more than there is: each dimension has 8 stages
+    // of 10 ns to do, and fills and drains for 10 at least.
+    let two = replay(&workload, &small(4, 2));
+    assert_eq!(two.outcome.stepwise, 1);
+    assert!((100_000..=120_000).contains(&two.ps()), "{}", two.ps());
+}
+
+#[test]
+fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
+    // 3 bytes in 3 chunks of 1 B over 2 of 2: halves and quarters of bytes: 1/2 · 10 and 1/4 · 20 = 5 ps
+    // each way. Dimension 1 is busy for 6 stages from 5 on, and the last goes back: 5 + 30 + 5.
+    let workload = job(K::AllReduce, 3, 4, 0);
+    assert_eq!(replay(&workload, &small(64, 1)).ps(), 40);
+    // Nothing at all is one chunk.
+    assert_eq!(replay(&job(K::Barrier, 0, 4, 0), &small(64, 1)).ps(), 0);
+}
+
+/// Eight on a switch without latency, S = 640,000 B at 20 ps/B: t = 12,800 ns. In a tree a member between
+/// others receives S from each of two below, S from above, which is 3t for its port. Two trees halve the
+/// data: as an inner member of one it receives S/2 twice and once, as a leaf of the other S/2 once, and sends
+/// as much: 2t. What chunks add is filling and draining: not more than some levels of a chunk of S/64.
+/// Unchunked, levels follow one another.
+#[test]
+fn trees_live_by_chunks() {
+    let t = 12_800_000;
+    let time = |algorithm, chunks| {
+        let flat = Dim {
+            link_ns: 0,
+            ..dim(Shape::Switch, 8, algorithm)
+        };
+        let machine = machine(&[flat]);
+        let machine = machine.with_pipeline(pipeline(chunks, 1, Inter::Ascending, Intra::Fifo));
+        let replay = replay(&job(K::AllReduce, 640_000, 8, 0), &machine);
+        assert_eq!(replay.outcome.stepwise, 1);
+        replay.ps()
+    };
+    use Algorithm::{DoubleBinaryTree, Tree};
+    let (one, two) = (time(Tree, 64), time(DoubleBinaryTree, 64));
+    assert!((3 * t..3 * t + t / 2).contains(&one), "{one}");
+    assert!((2 * t..2 * t + t / 2).contains(&two), "{two}");
+    assert!(time(Tree, 1) > one && time(DoubleBinaryTree, 1) > one);
+}
+
+/// What would not fit in memory is refused when it has to go message by message; by closed form it needs none.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let ranks = 1 << 17;
+    let workload = job(K::AllReduce, 1 << 30, ranks, 0);
+    let flat = |algorithm| {
+        let machine = machine(&[dim(Shape::Switch, ranks, algorithm)]);
+        machine.with_pipeline(pipeline(4096, 1, Inter::Ascending, Intra::Fifo))
+    };
+    assert_eq!(
+        replay(&workload, &flat(Algorithm::Direct)).outcome.closed,
+        1
+    );
+    let machine = flat(Algorithm::Tree);
+    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let error = prepared.run(()).unwrap_err().to_string();
+    assert!(error.contains("131072 members in 4096 chunks"), "{error}");
+}
