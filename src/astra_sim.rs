@@ -10,6 +10,9 @@
 //! [`Inputs`] is all of it together, for one run of the original, checked one against another.
 //!
 //! Two units of bandwidth meet here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
+//!
+//! What ASTRA-sim does and a sound model would not is a [`Quirk`] with a name. A run has them all unless some
+//! are corrected.
 
 mod algorithm;
 mod aware;
@@ -18,18 +21,20 @@ mod collectives;
 pub mod custom;
 mod document;
 mod error;
-mod flow_shop;
 mod groups_file;
 mod inputs;
 mod json;
 mod lenient;
+mod links;
 pub mod logging;
 mod machine;
 mod memory;
 mod memory_file;
 mod network_file;
 mod per_node;
+mod ports;
 mod program;
+mod quirks;
 mod shared_bus;
 mod statistics;
 mod summary;
@@ -37,6 +42,7 @@ mod symmetry;
 mod system;
 mod tensors;
 mod trace;
+mod trains;
 mod unaware;
 mod yaml;
 
@@ -46,16 +52,20 @@ pub use collectives::Collectives;
 pub use error::{InputError, Note};
 pub use groups_file::Groups;
 pub use inputs::{Flags, Inputs, NetworkModel};
+pub use links::Links;
 pub use machine::machine;
 pub use memory::{Memory, Ran};
 pub use memory_file::{Remote, Sharing};
 pub use network_file::{Dimension, Network};
 pub use per_node::PerNode;
+pub use ports::Ported;
 pub use program::Phase;
+pub use quirks::{Quirk, Quirks};
 pub use statistics::{Roofline, Work};
 pub use system::{Implementations, LogGp, Optimization, PerKind, Scheduling, System};
 pub use tensors::Tensors;
 pub use trace::{Read, Reader, counts_as};
+pub use trains::{Leg, Place, Trains, Way};
 pub use unaware::Unaware;
 
 #[cfg(test)]

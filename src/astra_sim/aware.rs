@@ -4,12 +4,17 @@
 //! next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋;
 //! messages that find it busy queue, first come, first served. On a ring messages go the shorter way,
 //! and upwards where both are equal; a switch is a device of its own between any two.
+//!
+//! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
+//! [`Links`](super::Links).
 
 use super::network_file::{self, Dimension};
-use super::unaware::bytes_per_ns;
+use super::quirks::{self, Quirks};
+use super::unaware::path_rate;
+use crate::ids::Npu;
 use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
 use crate::topology::Shape;
-use crate::units::{Span, Time};
+use crate::units::Time;
 
 /// In place of an op: there is none.
 const NONE: u32 = u32::MAX;
@@ -31,7 +36,7 @@ const FREE: Link = Link {
 /// A message on its way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
-    bytes: u64,
+    bytes: f64,
     at: u32,
     to: u32,
     /// The next one in the queue of its link.
@@ -45,6 +50,7 @@ pub struct Aware {
     npus: u32,
     latency: f64,
     bytes_per_ns: f64,
+    quirks: Quirks,
     /// By device and then by its links; a device's are made when it first sends.
     links: Vec<Box<[Link]>>,
     /// By op.
@@ -53,18 +59,19 @@ pub struct Aware {
 
 impl Aware {
     /// The network of `file`, of which only the first dimension counts: one of more is refused before.
-    pub fn new(file: &network_file::Network) -> Self {
+    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
         let Dimension {
             shape,
             npus,
-            bandwidth,
             latency,
+            ..
         } = file.dimensions[0];
         Self {
             shape,
             npus,
             latency,
-            bytes_per_ns: bytes_per_ns(bandwidth),
+            bytes_per_ns: path_rate(&file.dimensions[0], quirks),
+            quirks,
             // One more for a switch.
             links: vec![Box::default(); npus as usize + 1],
             carried: Vec::new(),
@@ -87,13 +94,14 @@ impl Aware {
                     false => (1, if at == 0 { n - 1 } else { at - 1 }),
                 }
             }
+            Shape::Mesh => unreachable!("network files have none"),
         }
     }
 
     /// Links of a device.
     fn fan_out(&self, device: u32) -> usize {
         match self.shape {
-            Shape::Ring => 2,
+            Shape::Ring | Shape::Mesh => 2,
             Shape::Switch if device < self.npus => 1,
             Shape::FullyConnected | Shape::Switch => self.npus as usize,
         }
@@ -127,10 +135,10 @@ impl Aware {
         let (link, device) = self.next_link(at, to);
         self.links[at as usize][link as usize].busy = true;
         self.carried[op as usize].at = device;
-        let serialization = bytes as f64 / self.bytes_per_ns;
-        let arrival = now + Span::from_ns((self.latency + serialization) as u64);
-        agenda.schedule(arrival, NetworkEvent::Hop(op));
-        let free = now + Span::from_ns(serialization as u64);
+        let serialization = bytes / self.bytes_per_ns;
+        let arrival = now + self.quirks.span(self.latency + serialization);
+        agenda.schedule(arrival, NetworkEvent::Hop { order: 0, op });
+        let free = now + self.quirks.span(serialization);
         let number = at * self.stride() + link;
         agenda.schedule(free, NetworkEvent::LinkFree(number));
     }
@@ -138,7 +146,7 @@ impl Aware {
     /// By how much the numbers of links of neighbouring devices differ.
     fn stride(&self) -> u32 {
         match self.shape {
-            Shape::Ring => 2,
+            Shape::Ring | Shape::Mesh => 2,
             Shape::FullyConnected | Shape::Switch => self.npus,
         }
     }
@@ -148,6 +156,18 @@ impl Aware {
 }
 
 impl Network for Aware {
+    const NAME: &'static str = "congestion_aware";
+    const SHARED: bool = true;
+
+    // Nobody has asked for more than these safe answers.
+    fn keeps_apart(&self, _: usize, _: u32, _: bool) -> bool {
+        false
+    }
+
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
     fn open(&mut self, count: u32) -> Ports {
         Ports::new(0, count)
     }
@@ -162,7 +182,7 @@ impl Network for Aware {
         }
         let (from, to) = message.ends;
         self.carried[op] = Carried {
-            bytes: message.amount.bytes(),
+            bytes: quirks::bytes(message.amount),
             at: from.0,
             to: to.0,
             next: NONE,
@@ -179,7 +199,7 @@ impl Network for Aware {
         notices: &mut Vec<Notice>,
     ) {
         match event {
-            NetworkEvent::Hop(op) => {
+            NetworkEvent::Hop { op, .. } => {
                 let Carried { at, to, .. } = self.carried[op as usize];
                 match at == to {
                     true => notices.push(Notice::Delivered(op)),

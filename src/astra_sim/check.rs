@@ -48,7 +48,7 @@ impl Collectives {
             ));
         }
         let (chunk, count) = self.chunks(kind, bytes);
-        if chunk == 0 && !alone {
+        if chunk.bytes == 0 && kind == CollectiveKind::AllGather && !alone {
             return Err((
                 format!(
                     "an all-gather of {bytes} bytes has chunks of 0 bytes, and the original never ends"
@@ -56,7 +56,8 @@ impl Collectives {
                 "fewer `preferred-dataset-splits` than bytes, or a larger all-gather",
             ));
         }
-        if self.has_buses() && chunk > i32::MAX as u64 {
+        if self.has_buses() && chunk.bytes() > i32::MAX as u64 {
+            let chunk = chunk.bytes();
             return Err((
                 format!("chunks of {chunk} bytes, and a shared bus counts them in 31 bits"),
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
@@ -71,6 +72,10 @@ impl Collectives {
             ));
         }
         let whole = members.is_none_or(|members| members == self.npus());
+        if !whole && self.groups_span() {
+            // What its algorithms cannot do a ring does.
+            return self.check_one(Algorithm::Ring, kind, members.unwrap_or(0), false);
+        }
         if !whole {
             return match list {
                 [only] if only.algorithm == Algorithm::DoubleBinaryTree => Err((
@@ -162,6 +167,9 @@ impl Collectives {
             }
             Algorithm::Ring | Algorithm::Direct { .. } => return Ok(()),
         };
+        if self.can(algorithm, kind, members, several) {
+            return Ok(());
+        }
         if !members.is_power_of_two() {
             return Err((
                 format!(
@@ -182,12 +190,30 @@ impl Collectives {
                 "ring or direct, which have them all",
             ));
         }
-        if tree && several && self.optimization() == Optimization::LocalBwAware {
-            return Err((
-                format!("localBWAware needs reduce-scatter and all-gather, which {name} has not"),
-                "\"collective-optimization\": \"baseline\", or ring, direct or halvingDoubling",
-            ));
+        Err((
+            format!("localBWAware needs reduce-scatter and all-gather, which {name} has not"),
+            "\"collective-optimization\": \"baseline\", or ring, direct or halvingDoubling",
+        ))
+    }
+
+    /// Whether an algorithm carries out a collective among `members`, of which that may be one dimension of
+    /// `several`.
+    pub(super) fn can(
+        &self,
+        algorithm: Algorithm,
+        kind: CollectiveKind,
+        members: u32,
+        several: bool,
+    ) -> bool {
+        let scatters = several && self.optimization() == Optimization::LocalBwAware;
+        match algorithm {
+            Algorithm::Ring | Algorithm::Direct { .. } => true,
+            Algorithm::HalvingDoubling => {
+                members.is_power_of_two() && kind != CollectiveKind::AllToAll
+            }
+            Algorithm::DoubleBinaryTree => {
+                members.is_power_of_two() && kind == CollectiveKind::AllReduce && !scatters
+            }
         }
-        Ok(())
     }
 }

@@ -19,13 +19,28 @@
 //!
 //! Before the first message and after each reception an endpoint takes its delay (10 ns in named
 //! groups); a reception that is reduced takes 3⌊m / bandwidth⌋ ns more, two reads and a write.
+//!
+//! # Where quirks are corrected
+//!
+//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, of S divided by that, exactly, and
+//! so are all shares of them. Without [`Quirk::ShortList`] the last name of a list stands for the
+//! dimensions behind it, or a ring where that cannot be. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a phase for
+//! each dimension in which its members differ, and one that does not is a line along the outermost of them;
+//! both are carried out as the list says for the dimension, or by a ring where that cannot be, and queue at
+//! that dimension. Without [`Quirk::SharedQueue`] each phase has its own queues, which NPUs pass in the order
+//! in which chunks come from the phase before. Without [`Quirk::GroupEndpoint`] its endpoints are like all others. Without
+//! [`Quirk::OneAtATime`] collectives of an NPU overlap; each has queues of its own, taken in turn from the
+//! first, so that NPUs which come to them in different orders do not wait for each other, and they are
+//! matched in program order.
 
 use super::program::Turn;
+use super::quirks::{self, Quirk, Quirks};
 use super::shared_bus::SharedBus;
-use super::{Algorithm, Implementation, Inputs, Optimization, PerKind, custom};
-use crate::group::Extent;
+use super::{Algorithm, Implementation, Inputs, Optimization, PerKind};
+use crate::collective::{Players, Scripts};
+use crate::group::{self, Extent};
 use crate::trace::CollectiveKind;
-use crate::units::Span;
+use crate::units::{Amount, Span};
 use std::collections::BTreeMap;
 
 mod manner;
@@ -46,6 +61,7 @@ pub struct Collectives {
     splits: u64,
     optimization: Optimization,
     implementations: super::Implementations,
+    quirks: Quirks,
     npus: u32,
     dimensions: usize,
     sizes: Vec<u32>,
@@ -59,13 +75,15 @@ pub struct Collectives {
     /// Whether anything is counted per level.
     counts: bool,
     levels: Vec<Level>,
+    /// Of which collective they count, by NPU; nothing where they count on and on.
+    counted: Vec<Option<u32>>,
     /// One for each NPU, where they are modelled.
     buses: Vec<SharedBus>,
     /// Custom algorithms, by number.
-    scripts: Vec<custom::Algorithm>,
+    scripts: Vec<Scripts>,
     script_of: PerKind<Option<u16>>,
     script_of_node: BTreeMap<u64, u16>,
-    players: custom::Players,
+    players: Players,
 }
 
 impl Collectives {
@@ -83,10 +101,11 @@ impl Collectives {
         let dimensions = inputs.network.dimensions.len();
         let counts = queues > 1 || trees(&system.implementations.all_reduce);
         let npus = inputs.network.npus();
-        Self {
+        let mut own = Self {
             splits: u64::from(system.splits),
             optimization: system.optimization,
             implementations: system.implementations.clone(),
+            quirks: inputs.quirks,
             npus,
             dimensions,
             sizes: inputs.network.dimensions.iter().map(|d| d.npus).collect(),
@@ -100,6 +119,10 @@ impl Collectives {
                 true => vec![Level::default(); npus as usize * dimensions],
                 false => Vec::new(),
             },
+            counted: match counts && !inputs.quirks.has(Quirk::OneAtATime) {
+                true => vec![None; npus as usize],
+                false => Vec::new(),
+            },
             buses: match system.shared_bus {
                 Some(terms) => vec![SharedBus::new(terms, system.reduction_delay); npus as usize],
                 None => Vec::new(),
@@ -107,17 +130,43 @@ impl Collectives {
             scripts: Vec::new(),
             script_of: PerKind::default(),
             script_of_node: BTreeMap::new(),
-            players: custom::Players::default(),
+            players: Players::default(),
+        };
+        if !own.quirks.has(Quirk::ShortList) {
+            own.lengthen();
         }
+        own
+    }
+
+    /// Has the last name of each list stand for the dimensions that it does not reach, or a ring where it
+    /// cannot.
+    fn lengthen(&mut self) {
+        let mut lists = std::mem::take(&mut self.implementations);
+        for (kind, list) in [
+            (CollectiveKind::AllReduce, &mut lists.all_reduce),
+            (CollectiveKind::AllGather, &mut lists.all_gather),
+            (CollectiveKind::ReduceScatter, &mut lists.reduce_scatter),
+            (CollectiveKind::AllToAll, &mut lists.all_to_all),
+        ] {
+            let Some(&last) = list.last().filter(|last| !last.one) else {
+                continue;
+            };
+            for &size in self.sizes.get(list.len()..).unwrap_or_default() {
+                let algorithm = match self.can(last.algorithm, kind, size, true) {
+                    true => last.algorithm,
+                    false => Algorithm::Ring,
+                };
+                list.push(Implementation {
+                    algorithm,
+                    one: false,
+                });
+            }
+        }
+        self.implementations = lists;
     }
 
     /// Has `algorithm`, read from the files that begin with `prefix`, stand for what `inputs` says.
-    pub fn add_custom(
-        &mut self,
-        inputs: &Inputs,
-        prefix: &std::path::Path,
-        algorithm: custom::Algorithm,
-    ) {
+    pub fn add_custom(&mut self, inputs: &Inputs, prefix: &std::path::Path, algorithm: Scripts) {
         let number = self.scripts.len() as u16;
         self.scripts.push(algorithm);
         let (own, files) = (&mut self.script_of, &inputs.system.custom);
@@ -149,7 +198,7 @@ impl Collectives {
     }
 
     /// A custom algorithm.
-    pub(super) fn custom(&self, number: u16) -> &custom::Algorithm {
+    pub(super) fn custom(&self, number: u16) -> &Scripts {
         &self.scripts[number as usize]
     }
 
@@ -165,11 +214,11 @@ impl Collectives {
         }
     }
 
-    /// How long `bytes` are reduced: two reads and a write, each cut off to whole ns.
+    /// How long `amount` is reduced: two reads and a write, each cut off to whole ns if anything is.
     #[inline]
-    fn reduction_of(&self, bytes: u64) -> Span {
-        let once = |gbps: f64| (bytes as f64 / (gbps * 1e9) * 1e9) as u64;
-        Span::from_ns(self.reduction.map_or(0, once).saturating_mul(3))
+    fn reduction_of(&self, amount: Amount) -> Span {
+        let once = |gbps: f64| quirks::bytes(amount) / (gbps * 1e9) * 1e9;
+        self.quirks.span(self.reduction.map_or(0.0, once)).times(3)
     }
 
     /// Whether loads pass buses.
@@ -191,8 +240,18 @@ impl Collectives {
         self.optimization
     }
 
-    /// Bytes of a chunk and how many there are.
-    pub(super) fn chunks(&self, kind: CollectiveKind, bytes: u64) -> (u64, u32) {
+    /// Whether named groups go through the dimensions that they span.
+    pub(super) fn groups_span(&self) -> bool {
+        !self.quirks.has(Quirk::GroupRing)
+    }
+
+    /// What is in a chunk and how many there are.
+    pub(super) fn chunks(&self, kind: CollectiveKind, bytes: u64) -> (Amount, u32) {
+        if !self.quirks.has(Quirk::Padding) {
+            let count = self.splits.min(bytes).max(1);
+            let parts = count;
+            return (Amount { bytes, parts }, count as u32);
+        }
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
             chunk = u64::from(self.npus);
@@ -202,13 +261,26 @@ impl Collectives {
             0 => 0,
             _ => size.div_ceil(chunk),
         };
-        (chunk, u32::try_from(count).unwrap_or(u32::MAX))
+        (
+            Amount::whole(chunk),
+            u32::try_from(count).unwrap_or(u32::MAX),
+        )
+    }
+
+    /// Whether an extent is that of a named group which is not all ranks: as one line it is no sub-grid, and
+    /// where it spans dimensions its line of all has a number of its own.
+    fn is_named(&self, extent: &Extent) -> bool {
+        let beyond = |phase: &group::Phase| phase.dimension > self.dimensions;
+        !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
     /// The phases of the extent that a collective goes through, innermost first, with the level whose
     /// queues they pass and how they are carried out.
     fn route(&self, kind: CollectiveKind, extent: &Extent) -> Vec<(u32, u32, Algorithm)> {
         let list = self.list(kind);
+        if self.is_named(extent) && self.groups_span() {
+            return self.route_of_group(kind, list, extent);
+        }
         if !extent.regular {
             let algorithm = match list {
                 [only] => only.algorithm,
@@ -227,6 +299,41 @@ impl Collectives {
                 route.push((phase as u32, level as u32, implementation.algorithm));
             }
             if implementation.one {
+                break;
+            }
+        }
+        route
+    }
+
+    /// The route of a named group that spans dimensions: in each its own algorithm, or a ring where it has
+    /// too few members for that.
+    fn route_of_group(
+        &self,
+        kind: CollectiveKind,
+        list: &[Implementation],
+        extent: &Extent,
+    ) -> Vec<(u32, u32, Algorithm)> {
+        let along = extent.phases.iter().enumerate();
+        let along: Vec<_> = along
+            .filter(|(_, p)| p.dimension < self.dimensions)
+            .collect();
+        let mut route = Vec::new();
+        for &(number, phase) in &along {
+            let level = phase.dimension as u32;
+            let said = list.get(phase.dimension).or(list.last());
+            let Some(&Implementation { algorithm, one }) = said else {
+                break;
+            };
+            // All members as one line, which is the last phase.
+            let number = if one { extent.phases.len() - 1 } else { number };
+            let size = extent.phases[number].size;
+            let several = along.len() > 1 && !one;
+            let algorithm = match self.can(algorithm, kind, size, several) {
+                true => algorithm,
+                false => Algorithm::Ring,
+            };
+            route.push((number as u32, level, algorithm));
+            if one {
                 break;
             }
         }

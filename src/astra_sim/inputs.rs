@@ -1,8 +1,8 @@
 //! All inputs of a run together, checked one against another.
 
 use super::{
-    Collectives, Groups, InputError, Network, Note, PerKind, PerNode, Remote, Sharing, System,
-    logging,
+    Collectives, Groups, InputError, Network, Note, PerKind, PerNode, Quirk, Quirks, Remote,
+    Sharing, System, logging,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -61,6 +61,8 @@ pub struct Flags {
     pub rendezvous: bool,
     /// Unknown keys are notes.
     pub lenient: bool,
+    /// What is done as ASTRA-sim does.
+    pub quirks: Quirks,
 }
 
 /// All inputs of a run but its traces.
@@ -86,6 +88,8 @@ pub struct Inputs {
     pub endpoint_delay: u64,
     /// A handshake precedes every message.
     pub rendezvous: bool,
+    /// What is done as ASTRA-sim does.
+    pub quirks: Quirks,
     /// What does not mean what one may think.
     pub notes: Vec<Note>,
 }
@@ -161,6 +165,7 @@ impl Inputs {
             per_node,
             queues: flags.queues,
             rendezvous: flags.rendezvous,
+            quirks: flags.quirks,
             notes,
         };
         inputs.check(flags)
@@ -191,10 +196,11 @@ impl Inputs {
             })
         };
         let dimensions = self.network.dimensions.len();
-        if self.model == NetworkModel::Aware && dimensions > 1 {
+        let one_only = self.model == NetworkModel::Aware && self.quirks.has(Quirk::StoreAndForward);
+        if one_only && dimensions > 1 {
             let why = format!(
                 "found {dimensions} dimensions, expected one: the congestion-aware network has no \
-                 more\n  try: --network-model unaware"
+                 more\n  try: --network-model unaware, or --quirks all,-store-and-forward"
             );
             return refuse(&flags.network, "topology", why);
         }
@@ -215,7 +221,8 @@ impl Inputs {
                 );
                 return refuse(&flags.system, key, why);
             }
-            if !list.is_empty() && !one && list.len() < dimensions {
+            let short = self.quirks.has(Quirk::ShortList) && list.len() < dimensions;
+            if !list.is_empty() && !one && short {
                 self.notes.push(Note {
                     file: flags.system.display().to_string(),
                     line: None,
@@ -290,6 +297,12 @@ fn of_flags(flags: &Flags) -> Vec<Note> {
     ] {
         if scale != 1.0 {
             notes.push(Note::flag(flag, unused));
+        }
+    }
+    for quirk in flags.quirks.corrected() {
+        if !quirk.applies(flags.model) {
+            let why = format!("{quirk} does not apply to the {} network", flags.model);
+            notes.push(Note::flag("--quirks", &why));
         }
     }
     if flags.logging_folder.is_some() {

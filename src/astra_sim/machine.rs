@@ -1,7 +1,7 @@
 //! The machine that the input files describe.
 
-use super::{Inputs, Remote, Sharing};
-use crate::collective::Algorithm;
+use super::{Inputs, Quirk, Quirks, Remote, Sharing};
+use crate::collective::{Algorithm, Choice};
 use crate::machine::{Machine, NpuClass};
 use crate::memory::{Attachment, LocalMemory, RemoteMemory};
 use crate::topology::{Dimension, Topology};
@@ -18,7 +18,10 @@ pub fn machine(inputs: &Inputs, lanes: u32) -> Machine {
         name: format!("dimension {number}"),
         shape: dimension.shape,
         size: dimension.npus,
-        bandwidth: Bandwidth::new(dimension.bandwidth * f64::from(1 << 30)).unwrap_or(one),
+        bandwidth: {
+            let rate = inputs.quirks.bytes_per_ns(dimension.bandwidth) * 1e9;
+            Bandwidth::new(rate).unwrap_or(one)
+        },
         latency: Span::from_seconds(dimension.latency * 1e-9),
     });
     let topology = Topology::new(dimensions.collect()).expect("the network file was checked");
@@ -34,13 +37,13 @@ pub fn machine(inputs: &Inputs, lanes: u32) -> Machine {
         lanes,
         host_lanes: 1,
     };
-    let algorithms = vec![Algorithm::Ring; inputs.network.dimensions.len()];
-    let remote = inputs.memory.map(remote);
+    let algorithms = vec![Choice::Named(Algorithm::Ring); inputs.network.dimensions.len()];
+    let remote = inputs.memory.map(|memory| remote(memory, inputs.quirks));
     let machine = Machine::uniform("ASTRA-sim".to_owned(), topology, algorithms, class, remote);
     machine.expect("an algorithm for each dimension, lanes and memory")
 }
 
-fn remote(memory: Remote) -> RemoteMemory {
+fn remote(memory: Remote, quirks: Quirks) -> RemoteMemory {
     RemoteMemory {
         attachment: match memory.sharing {
             Sharing::PerNpu => Attachment::PerNpu,
@@ -50,6 +53,6 @@ fn remote(memory: Remote) -> RemoteMemory {
         bandwidth: Bandwidth::new(memory.bandwidth as f64 * 1e9).expect("it is at least 1 GB/s"),
         latency: Span::from_ns(memory.latency),
         capacity: Bytes(u64::MAX),
-        whole_ns: true,
+        whole_ns: quirks.has(Quirk::WholeNs),
     }
 }

@@ -9,8 +9,13 @@
 //! Packets come in rounds of W that are never reduced and Z that are: all of them in a reduce-scatter,
 //! those of every other round in an all-reduce ([`Rounds`]). That gives the expected reductions for
 //! Z = n - 1 and W = 1, and surprising ones for windows and for groups.
+//!
+//! Where quirks are corrected, `direct` gathers when all is reduced and reduces in groups as elsewhere,
+//! halving-doubling reduces all L messages of its way in at their own sizes (Z = L), a tree reduces on its
+//! way up alone, and shares are exact fractions.
 
 use super::Algorithm;
+use super::quirks::{Quirk, Quirks};
 use crate::collective::{Load, Passing, Seat, Source, Step, Ticket};
 use crate::units::Amount;
 
@@ -35,16 +40,22 @@ pub struct Phase {
     pub(super) phase: u32,
     pub(super) algorithm: Algorithm,
     pub(super) part: Part,
-    /// Bytes that a member brings.
-    pub(super) bytes: u64,
+    /// What a member brings.
+    pub(super) amount: Amount,
     /// Members of a line.
     pub(super) size: u32,
     /// The level whose queues it passes: the dimension, or the innermost for groups.
     pub(super) level: u32,
     /// Which of the level's queues.
     pub(super) rotation: Rotation,
-    /// Whether it is the phase of a named group, whose endpoints take a constant 10 ns.
-    pub(super) fast: bool,
+    /// Whether it is the phase of a named group.
+    pub(super) named: bool,
+    /// Which of the collective's phases it is.
+    pub(super) order: u32,
+    /// The number of its collective.
+    pub(super) collective: u32,
+    /// What it does as ASTRA-sim does.
+    pub(super) quirks: Quirks,
     /// The custom algorithm that stands for it all, if one does.
     pub(super) script: Option<u16>,
 }
@@ -133,14 +144,40 @@ fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
 }
 
 impl Phase {
-    /// Bytes that a member has after the phase.
-    pub(super) fn result(&self) -> u64 {
+    /// One of `n` equal parts: in whole bytes, what is left over cut off, with [`Quirk::Padding`], and exact
+    /// without.
+    pub(super) fn part(&self, amount: Amount, n: u64) -> Amount {
+        match self.quirks.has(Quirk::Padding) {
+            true => Amount::whole(amount.bytes() / n),
+            false => Amount {
+                bytes: amount.bytes,
+                parts: amount.parts.saturating_mul(n),
+            },
+        }
+    }
+
+    /// As much `n` times over.
+    fn times(amount: Amount, n: u64) -> Amount {
+        match amount.parts.is_multiple_of(n) {
+            true => Amount {
+                bytes: amount.bytes,
+                parts: amount.parts / n,
+            },
+            false => Amount {
+                bytes: amount.bytes.saturating_mul(n),
+                parts: amount.parts,
+            },
+        }
+    }
+
+    /// What a member has after the phase.
+    pub(super) fn result(&self) -> Amount {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
-            (Algorithm::DoubleBinaryTree, _) => self.bytes,
-            (_, Part::AllReduce | Part::AllToAll) => self.bytes,
-            (_, Part::ReduceScatter) => self.bytes / n,
-            (_, Part::AllGather) => self.bytes.saturating_mul(n),
+            (Algorithm::DoubleBinaryTree, _) => self.amount,
+            (_, Part::AllReduce | Part::AllToAll) => self.amount,
+            (_, Part::ReduceScatter) => self.part(self.amount, n),
+            (_, Part::AllGather) => Self::times(self.amount, n),
         }
     }
 
@@ -165,10 +202,11 @@ impl Phase {
 
     #[inline]
     pub(super) fn step(&self, turn: Turn, seat: Seat, i: u32) -> Option<Step> {
-        let (to, bytes, arrived) = match self.algorithm {
+        let after = i + 1;
+        let (to, amount, after, arrived) = match self.algorithm {
             Algorithm::Ring => {
                 let to = along(seat.index, seat.size, 1, turn.backward);
-                (i < ring::steps(self, seat)).then(|| (to, ring::bytes(self), 0))?
+                (i < ring::steps(self, seat)).then(|| (to, ring::amount(self), after, 0))?
             }
             Algorithm::Direct { .. } => {
                 let to = along(
@@ -177,8 +215,8 @@ impl Phase {
                     direct::distance(seat, i),
                     turn.backward,
                 );
-                let arrived = direct::arrived(self, seat, i);
-                (i < direct::steps(self, seat)).then(|| (to, ring::bytes(self), arrived))?
+                let (after, arrived) = direct::after(self, seat, i);
+                (i < direct::steps(self, seat)).then(|| (to, ring::amount(self), after, arrived))?
             }
             Algorithm::HalvingDoubling => {
                 if i >= halving_doubling::steps(self, seat) {
@@ -187,7 +225,8 @@ impl Phase {
                 let packet = halving_doubling::packet(self, seat, i);
                 (
                     halving_doubling::partner(seat, packet.distance),
-                    packet.bytes,
+                    packet.amount,
+                    after,
                     0,
                 )
             }
@@ -195,7 +234,7 @@ impl Phase {
                 let step = tree::Role::of(turn, seat).step(i)?;
                 return Some(Step {
                     to: step.to,
-                    amount: Amount::whole(self.bytes),
+                    amount: self.amount,
                     after: step.after,
                     arrived: 0,
                     heard: step.heard,
@@ -205,8 +244,8 @@ impl Phase {
         // Step i of one is what its partner listens to with its own step i.
         Some(Step {
             to,
-            amount: Amount::whole(bytes),
-            after: i + 1,
+            amount,
+            after,
             arrived,
             heard: i + 1,
         })
@@ -238,12 +277,18 @@ impl Phase {
         let (idle, busy) = match self.algorithm {
             Algorithm::Direct { window } => {
                 let idle = direct::window(window, seat);
-                match self.fast {
+                match self.named && self.quirks.has(Quirk::GroupReductions) {
                     true => (idle, idle.saturating_mul(seat.size - 1)),
                     false => (idle, idle),
                 }
             }
-            Algorithm::HalvingDoubling => (1, halving_doubling::levels(seat) - 1),
+            Algorithm::HalvingDoubling => {
+                let levels = halving_doubling::levels(seat);
+                match self.quirks.has(Quirk::HalvingDoublingReductions) {
+                    true => (1, levels - 1),
+                    false => (1, levels),
+                }
+            }
             Algorithm::Ring | Algorithm::DoubleBinaryTree => (1, seat.size - 1),
         };
         Rounds { idle, busy }
@@ -252,21 +297,22 @@ impl Phase {
     /// What passes the bus: packets that are not reduced leave the NPU, the others come to it, and all but
     /// the last window of those of a round go back.
     pub(super) fn load(&self, turn: Turn, seat: Seat, of: Passing, ticket: Ticket) -> Load {
-        let load = |bytes: u64, outward, reduces, returns| Load {
+        let load = |amount: Amount, outward, reduces, returns| Load {
             // Larger ones are refused before.
-            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            bytes: u32::try_from(amount.bytes()).unwrap_or(u32::MAX),
             outward,
             reduces,
             returns,
             ticket,
         };
         if self.algorithm == Algorithm::DoubleBinaryTree {
-            let reduces = tree::Role::of(turn, seat).reduces();
+            let role = tree::Role::of(turn, seat);
             return match of {
-                Passing::Beginning => load(self.bytes, true, false, false),
+                Passing::Beginning => load(self.amount, true, false, false),
                 Passing::Reception(r) => {
-                    let first_child = r == 0 && tree::Role::of(turn, seat).receives() > 1;
-                    load(self.bytes, false, reduces, reduces && !first_child)
+                    let first_child = r == 0 && role.receives() > 1;
+                    let returns = role.reduces() && !first_child;
+                    load(self.amount, false, self.tree_reduces(role, r), returns)
                 }
             };
         }
@@ -276,33 +322,45 @@ impl Phase {
             Passing::Beginning => 0,
             Passing::Reception(r) => rounds.idle + r,
         };
-        let bytes = match self.algorithm {
-            Algorithm::HalvingDoubling => halving_doubling::packet(self, seat, p).bytes,
-            _ => ring::bytes(self),
+        let amount = match (self.algorithm, of) {
+            (Algorithm::HalvingDoubling, Passing::Reception(r)) => self.halved_reception(seat, r),
+            (Algorithm::HalvingDoubling, _) => halving_doubling::packet(self, seat, p).amount,
+            _ => ring::amount(self),
         };
         match rounds.left(p) {
-            None => load(bytes, true, false, false),
+            None => load(amount, true, false, false),
             Some(left) => {
                 let reduces = rounds.reduces(self.part, p);
-                load(bytes, false, reduces, left + 1 > rounds.idle)
+                load(amount, false, reduces, left + 1 > rounds.idle)
             }
         }
     }
 
-    /// The bytes that reception `r` has a member reduce.
+    /// The size at which reception `r` of halving-doubling is dealt with: that of the next message, half of
+    /// what came in a reduce-scatter, with [`Quirk::HalvingDoublingReductions`]; its own without.
     #[inline]
-    pub(super) fn reduced(&self, turn: Turn, seat: Seat, r: u32) -> Option<u64> {
+    fn halved_reception(&self, seat: Seat, r: u32) -> Amount {
+        let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
+        halving_doubling::packet(self, seat, r + ahead).amount
+    }
+
+    /// Whether a member of a tree reduces its reception `r`; the third of an inner one comes from above.
+    #[inline]
+    fn tree_reduces(&self, role: tree::Role, r: u32) -> bool {
+        role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))
+    }
+
+    /// What reception `r` has a member reduce.
+    #[inline]
+    pub(super) fn reduced(&self, turn: Turn, seat: Seat, r: u32) -> Option<Amount> {
         let rounds = self.rounds(seat);
         let reduces = || rounds.reduces(self.part, rounds.idle + r);
         match self.algorithm {
-            Algorithm::Ring | Algorithm::Direct { .. } => reduces().then(|| ring::bytes(self)),
-            // The size is that of the next message: half of what came in a reduce-scatter.
-            Algorithm::HalvingDoubling => {
-                reduces().then(|| halving_doubling::packet(self, seat, 1 + r).bytes)
-            }
+            Algorithm::Ring | Algorithm::Direct { .. } => reduces().then(|| ring::amount(self)),
+            Algorithm::HalvingDoubling => reduces().then(|| self.halved_reception(seat, r)),
             Algorithm::DoubleBinaryTree => {
-                let reduces = tree::Role::of(turn, seat).reduces();
-                reduces.then_some(self.bytes)
+                let reduces = self.tree_reduces(tree::Role::of(turn, seat), r);
+                reduces.then_some(self.amount)
             }
         }
     }

@@ -183,6 +183,7 @@ mod tests {
             store: false,
             place: crate::trace::MemoryPlace::Remote,
             bytes: 5,
+            in_switch: false,
         };
         let send = Op::Message {
             receive: false,

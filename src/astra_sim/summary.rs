@@ -1,6 +1,6 @@
 //! The inputs as they were understood, one line per section.
 
-use super::{Implementation, Inputs, Sharing};
+use super::{Implementation, Inputs, Quirk, Sharing};
 use std::path::PathBuf;
 
 impl Inputs {
@@ -47,9 +47,14 @@ impl Inputs {
     }
 
     fn network_line(&self) -> String {
+        let unit = if self.quirks.has(Quirk::Gib) {
+            "GiB"
+        } else {
+            "GB"
+        };
         let dimensions = self.network.dimensions.iter().map(|dimension| {
             format!(
-                "{} of {} at {} GiB/s and {} ns",
+                "{} of {} at {} {unit}/s and {} ns",
                 dimension.shape, dimension.npus, dimension.bandwidth, dimension.latency
             )
         });

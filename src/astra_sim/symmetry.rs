@@ -7,9 +7,10 @@
 
 use super::Algorithm;
 use super::program::{Part, Phase, Turn};
-use crate::collective::{Cost, Seat};
+use crate::collective::Seat;
 use crate::group::Extent;
-use crate::units::Span;
+use crate::ids::Npu;
+use crate::units::{Amount, Span};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -21,9 +22,9 @@ pub(super) struct Line<'a> {
     pub stage: &'a Phase,
     pub turn: Turn,
     pub extent: &'a Extent,
-    /// The machine's.
-    pub dimensions: usize,
-    pub cost: &'a Cost<'a>,
+    /// NPUs along the machine's dimensions.
+    pub sizes: &'a [u32],
+    pub cost: &'a dyn Fn((Npu, Npu), Amount) -> Option<Span>,
 }
 
 /// What comes to a member, in the order of an instant.
@@ -36,7 +37,7 @@ enum Due {
 
 impl Line<'_> {
     /// How long the phase takes, if it is the same for all members.
-    pub fn span(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
+    pub fn span(&self, endpoint: Span, reduction: impl Fn(Amount) -> Span) -> Option<Span> {
         match self.stage.algorithm {
             // Members of a tree do different things.
             Algorithm::DoubleBinaryTree => None,
@@ -61,10 +62,16 @@ impl Line<'_> {
         (self.cost)((npu(index), npu(step.to)), step.amount)
     }
 
-    /// Whether a message costs the same whoever sends it. Along a dimension of the machine it does.
-    fn alike(&self) -> bool {
+    /// Whether the line is a whole dimension of the machine.
+    fn is_dimension(&self) -> bool {
         let phase = &self.extent.phases[self.stage.phase as usize];
-        if self.extent.regular && phase.dimension < self.dimensions {
+        self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
+    }
+
+    /// Whether a message costs the same whoever sends it. Along a dimension of the machine it does. Lines of
+    /// a sub-grid are alike, so the first speaks for all.
+    fn alike(&self) -> bool {
+        if self.is_dimension() {
             return true;
         }
         if self.stage.size > COMPARED {
@@ -77,12 +84,11 @@ impl Line<'_> {
         })
     }
 
-    fn ring(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
+    fn ring(&self, endpoint: Span, reduction: impl Fn(Amount) -> Span) -> Option<Span> {
         let (size, seat) = (self.stage.size, self.seat(0));
-        let phase = &self.extent.phases[self.stage.phase as usize];
-        let along = self.extent.regular && phase.dimension < self.dimensions;
         let cost = self.message(0, 0)?;
-        let same = along || (1..size).all(|index| self.message(index, 0) == Some(cost));
+        let same =
+            self.is_dimension() || (1..size).all(|index| self.message(index, 0) == Some(cost));
         let messages = u64::from(self.stage.receives(self.turn, seat));
         let reduced = match self.stage.part {
             Part::AllReduce | Part::ReduceScatter => u64::from(size - 1),
@@ -95,7 +101,7 @@ impl Line<'_> {
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }
 
-    fn simulate(&self, endpoint: Span, reduction: impl Fn(u64) -> Span) -> Option<Span> {
+    fn simulate(&self, endpoint: Span, reduction: impl Fn(Amount) -> Span) -> Option<Span> {
         let seat = self.seat(0);
         let start = self.stage.credits(self.turn, seat);
         let all = start + self.stage.receives(self.turn, seat);
@@ -114,8 +120,8 @@ impl Line<'_> {
                     continue;
                 }
                 Due::Attended(r) => match self.stage.reduced(self.turn, seat, r) {
-                    Some(bytes) => {
-                        push(&mut due, now + reduction(bytes), Due::Credits(1));
+                    Some(amount) => {
+                        push(&mut due, now + reduction(amount), Due::Credits(1));
                         continue;
                     }
                     None => credits += 1,

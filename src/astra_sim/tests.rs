@@ -1,6 +1,6 @@
 //! Inputs and graphs for the unit tests.
 
-use super::{Collectives, Flags, Inputs, NetworkModel, Reader};
+use super::{Collectives, Flags, Inputs, NetworkModel, Quirks, Reader};
 use crate::graph::Graph;
 use crate::trace::Op;
 use crate::trace::scan::NodeView;
@@ -24,6 +24,7 @@ pub fn flags() -> Flags {
         injection_scale: 1.0,
         rendezvous: false,
         lenient: false,
+        quirks: Quirks::ALL,
     }
 }
 

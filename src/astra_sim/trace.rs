@@ -6,26 +6,35 @@
 //! recorded is 1 ns. Otherwise a kernel of f operations on b bytes lasts ⌊f / min(peak, bandwidth · f/b)⌋
 //! ns; one of 0 bytes is skipped, and one of 0 operations, which the original never finishes, lasts
 //! ⌊b / bandwidth⌋ ns. A broadcast lasts as recorded and is no communication.
+//!
+//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send has a lane
+//! of its own. Without [`Quirk::WholeNs`] kernels are priced to the ps.
 
 use super::collectives::Collectives;
 use super::lenient;
-use super::{Inputs, Note};
+use super::{Inputs, Note, Quirk, Quirks};
 use crate::graph::{Binding, Dependencies, Graph, Kind, Lane};
 use crate::ids::NodeIndex;
 use crate::trace::scan::NodeView;
 use crate::trace::{CollectiveKind, GroupName, MemoryPlace, Op, TraceError};
 use crate::units::Span;
 
-/// The lane of kernels, and that of everything else that leaves the NPU. Receives of a pure replay have
-/// lanes of their own behind them.
+/// The lane of kernels, and that of everything else that leaves the NPU, perhaps without loads and stores.
+/// Receives of a pure replay, and communication that waits for no other, have lanes of their own behind them.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
+const LOADS: i64 = 2;
 /// What a node that only lasts stands for.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
-/// Lanes of an NPU, without those of receives.
-pub(super) const LANES: u32 = 2;
+/// Lanes of an NPU without those of single nodes.
+fn lanes(quirks: Quirks) -> u32 {
+    match quirks.has(Quirk::OneAtATime) {
+        true => 2,
+        false => 3,
+    }
+}
 
 /// A rank's trace, read.
 #[derive(Debug)]
@@ -90,7 +99,7 @@ impl<'a> Reader<'a> {
         };
         let mut state = State {
             reader: self,
-            receives: 0,
+            own: 0,
             last: None,
         };
         let policy = Dependencies::Both;
@@ -98,7 +107,7 @@ impl<'a> Reader<'a> {
         Ok(Read {
             graph,
             binding,
-            lanes: LANES + state.receives,
+            lanes: lanes(self.inputs.quirks) + state.own,
             notes,
         })
     }
@@ -107,7 +116,8 @@ impl<'a> Reader<'a> {
 /// What is remembered from node to node.
 struct State<'a> {
     reader: &'a Reader<'a>,
-    receives: u32,
+    /// Nodes that have a lane of their own.
+    own: u32,
     /// The collective that was checked last.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
 }
@@ -137,9 +147,9 @@ impl State<'_> {
             }
             _ if replay_only => {
                 if let Op::Message { receive: true, .. } = node.op {
-                    node.lane = Some(i64::from(LANES + self.receives));
-                    self.receives += 1;
+                    node.lane = Some(self.own_lane());
                 }
+                self.part(node);
                 node.op = timed(match node.op {
                     Op::Memory { .. } => MEMORY,
                     Op::Nothing => NOTHING,
@@ -151,7 +161,10 @@ impl State<'_> {
                 node.op = timed(NOTHING);
                 node.recorded = Span::ZERO;
             }
-            Op::Memory { place, .. } => *place = MemoryPlace::Remote,
+            Op::Memory { place, .. } => {
+                *place = MemoryPlace::Remote;
+                self.part(node);
+            }
             Op::Message { bytes, .. } if *bytes == 0 => {
                 return Err(TraceError::refused(
                     node.id,
@@ -159,11 +172,14 @@ impl State<'_> {
                     "leave the node out, or give it the size that was sent",
                 ));
             }
-            Op::Message { .. } => {}
+            Op::Message { .. } => self.part(node),
             Op::Collective {
                 kind: CollectiveKind::Broadcast,
                 ..
-            } => node.op = timed(COMMUNICATION),
+            } => {
+                self.part(node);
+                node.op = timed(COMMUNICATION);
+            }
             Op::Collective {
                 kind,
                 bytes,
@@ -190,9 +206,30 @@ impl State<'_> {
                     checked.map_err(|(why, hint)| TraceError::refused(node.id, why, hint))?;
                     self.last = Some(seen);
                 }
+                self.part(node);
             }
         }
         Ok(())
+    }
+
+    /// The next lane of a single node.
+    fn own_lane(&mut self) -> i64 {
+        self.own += 1;
+        i64::from(lanes(self.reader.inputs.quirks) + self.own - 1)
+    }
+
+    /// Parts what goes one at a time in the original, where that is corrected.
+    fn part(&mut self, node: &mut NodeView<'_>) {
+        if self.reader.inputs.quirks.has(Quirk::OneAtATime) {
+            return;
+        }
+        match node.op {
+            Op::Memory { .. } => node.lane = Some(LOADS),
+            Op::Collective { .. } | Op::Message { receive: false, .. } => {
+                node.lane = Some(self.own_lane());
+            }
+            _ => {}
+        }
     }
 
     fn roofline(&self, id: u64, flops: u64, bytes: u64) -> Result<Span, TraceError> {
@@ -215,7 +252,7 @@ impl State<'_> {
             0.0 => bytes / bandwidth,
             _ => flops / (bandwidth * (flops / bytes)).min(peak),
         };
-        Ok(Span::from_ns((seconds * 1e9) as u64))
+        Ok(self.reader.inputs.quirks.span(seconds * 1e9))
     }
 }
 

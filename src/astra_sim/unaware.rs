@@ -3,8 +3,13 @@
 //! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the numbers
 //! of the *lowest* dimension in which its ends differ; the others do not count. Hops: the shorter way
 //! round a ring, one between any two that are fully connected, two through a switch.
+//!
+//! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest sets
+//! the rate. Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its part of the
+//! NPU's bandwidth.
 
 use super::network_file;
+use super::quirks::{self, Quirk, Quirks};
 use crate::ids::Npu;
 use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
 use crate::topology::Shape;
@@ -19,50 +24,68 @@ struct Level {
     bytes_per_ns: f64,
 }
 
-/// Bytes per ns of a bandwidth in GB/s of 2^30 bytes.
-pub(super) fn bytes_per_ns(gbps: f64) -> f64 {
-    gbps * f64::from(1 << 30) / 1e9
+/// Bytes per ns of the path of one message along a dimension that nobody shares.
+pub(super) fn path_rate(dimension: &network_file::Dimension, quirks: Quirks) -> f64 {
+    let rate = quirks.bytes_per_ns(dimension.bandwidth);
+    match dimension.shape {
+        Shape::FullyConnected if !quirks.has(Quirk::FullyConnectedLinks) => {
+            rate / f64::from(dimension.npus - 1)
+        }
+        _ => rate,
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Unaware {
     levels: Vec<Level>,
+    quirks: Quirks,
 }
 
 impl Unaware {
     /// The network of `file`.
-    pub fn new(file: &network_file::Network) -> Self {
+    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
         let levels = file.dimensions.iter().map(|dimension| Level {
             shape: dimension.shape,
             size: dimension.npus,
             latency: dimension.latency,
-            bytes_per_ns: bytes_per_ns(dimension.bandwidth),
+            bytes_per_ns: path_rate(dimension, quirks),
         });
         Self {
             levels: levels.collect(),
+            quirks,
         }
     }
 
-    /// How long a message of `bytes` takes from one NPU to another.
+    /// How long a message of `amount` takes from one NPU to another.
     #[inline]
-    fn delay(&self, (a, b): (Npu, Npu), bytes: u64) -> Span {
+    fn delay(&self, (a, b): (Npu, Npu), amount: Amount) -> Span {
         let (mut a, mut b) = (a.0, b.0);
+        let (mut latency, mut slowest) = (0.0, f64::INFINITY);
         for level in &self.levels {
             let (x, y) = (a % level.size, b % level.size);
             if x != y {
-                let hops = f64::from(level.shape.hops(level.size, x, y));
-                let ns = hops * level.latency + bytes as f64 / level.bytes_per_ns;
-                return Span::from_ns(ns as u64);
+                latency += f64::from(level.shape.hops(level.size, x, y)) * level.latency;
+                slowest = level.bytes_per_ns.min(slowest);
+                if self.quirks.has(Quirk::FirstDimension) {
+                    break;
+                }
             }
             (a, b) = (a / level.size, b / level.size);
         }
-        // To oneself: nothing is crossed.
-        Span::ZERO
+        // To oneself nothing is crossed, and it takes no time.
+        self.quirks.span(latency + quirks::bytes(amount) / slowest)
     }
 }
 
 impl Network for Unaware {
+    const NAME: &'static str = "congestion_unaware";
+    const SHARED: bool = false;
+
+    fn keeps_apart(&self, _: usize, _: u32, _: bool) -> bool {
+        true
+    }
+
     fn open(&mut self, count: u32) -> Ports {
         Ports::new(0, count)
     }
@@ -70,12 +93,12 @@ impl Network for Unaware {
     fn close(&mut self, _: Ports) {}
 
     fn uncontended(&self, ends: (Npu, Npu), amount: Amount) -> Option<Span> {
-        Some(self.delay(ends, amount.bytes()))
+        Some(self.delay(ends, amount))
     }
 
     #[inline]
     fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
-        let delay = self.delay(message.ends, message.amount.bytes());
+        let delay = self.delay(message.ends, message.amount);
         agenda.schedule(now + delay, NetworkEvent::Delivered(message.op));
     }
 
@@ -98,7 +121,7 @@ impl Network for Unaware {
 mod tests {
     use super::*;
 
-    fn network(shapes: &[(Shape, u32, f64, f64)]) -> Unaware {
+    fn network(shapes: &[(Shape, u32, f64, f64)], quirks: Quirks) -> Unaware {
         let dimensions =
             shapes.iter().map(
                 |&(shape, npus, bandwidth, latency)| network_file::Dimension {
@@ -108,13 +131,16 @@ mod tests {
                     latency,
                 },
             );
-        Unaware::new(&network_file::Network {
-            dimensions: dimensions.collect(),
-        })
+        let dimensions = dimensions.collect();
+        Unaware::new(&network_file::Network { dimensions }, quirks)
+    }
+
+    fn ps(network: &Unaware, a: u32, b: u32, bytes: u64) -> u64 {
+        network.delay((Npu(a), Npu(b)), Amount::whole(bytes)).0
     }
 
     fn ns(network: &Unaware, a: u32, b: u32) -> u64 {
-        network.delay((Npu(a), Npu(b)), 1 << 20).0 / 1000
+        ps(network, a, b, 1 << 20) / 1000
     }
 
     #[test]
@@ -125,18 +151,43 @@ mod tests {
             (Shape::FullyConnected, 20_031),
             (Shape::Switch, 20_531),
         ] {
-            assert_eq!(ns(&network(&[(shape, 16, 50.0, 500.0)]), 1, 4), expected);
+            let network = network(&[(shape, 16, 50.0, 500.0)], Quirks::ALL);
+            assert_eq!(ns(&network, 1, 4), expected);
         }
         // At 200, 100 and 50 GB/s: 4,882.8 + 50, 9,765.6 + 500, 19,531.25 + 2 · 2,000 ns. Only the lowest
         // dimension that differs counts: from 0 to 63 that is the ring.
-        let stack = network(&[
-            (Shape::Ring, 2, 200.0, 50.0),
-            (Shape::FullyConnected, 8, 100.0, 500.0),
-            (Shape::Switch, 4, 50.0, 2000.0),
-        ]);
+        let stack = network(&STACK, Quirks::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);
         assert_eq!(ns(&stack, 0, 16), 23_531);
         assert_eq!(ns(&stack, 0, 63), 4_932);
+    }
+
+    const STACK: [(Shape, u32, f64, f64); 3] = [
+        (Shape::Ring, 2, 200.0, 50.0),
+        (Shape::FullyConnected, 8, 100.0, 500.0),
+        (Shape::Switch, 4, 50.0, 2000.0),
+    ];
+
+    #[test]
+    fn all_dimensions_count_where_that_is_corrected() {
+        let stack = network(&STACK, Quirks::ALL.without(Quirk::FirstDimension));
+        // From 0 to 63: 50 + 500 + 2 * 2,000 ns, and 2^20 B at the slowest, 50 GB/s of 2^30: 19,531.25 ns.
+        assert_eq!(ns(&stack, 0, 63), 24_081);
+        // Along one dimension as before.
+        assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
+        assert_eq!(ns(&stack, 5, 5), 0);
+    }
+
+    #[test]
+    fn links_units_and_rounding_where_they_are_corrected() {
+        let with = |quirk| network(&STACK, Quirks::ALL.without(quirk));
+        // 100 / 7 GB/s of 2^30 on each of seven links: 7 * 9,765.625 + 500 ns. Other shapes as before.
+        let links = with(Quirk::FullyConnectedLinks);
+        assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));
+        // 2^20 B at 200 B/ns: 5,242.88 + 50 ns.
+        assert_eq!(ns(&with(Quirk::Gib), 0, 1), 5_292);
+        // 4,882.8125 + 50 ns is 4,932,812.5 ps, and halves go away from zero.
+        assert_eq!(ps(&with(Quirk::WholeNs), 0, 1, 1 << 20), 4_932_813);
     }
 }

@@ -1,7 +1,7 @@
 //! `chakram astra-sim`: the files and flags of ASTRA-sim in, its answer out.
 
 use super::output::{Destination, Format};
-use crate::astra_sim::{Flags, NetworkModel};
+use crate::astra_sim::{Flags, NetworkModel, Quirk, Quirks};
 use clap::{ArgAction, Args, ValueEnum};
 use job::Job;
 use serde_json::{Map, Value, json};
@@ -12,17 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod arguments;
+mod explain;
 mod job;
 mod render;
 mod replay;
 
 pub use arguments::arguments;
 
-/// Run ASTRA-sim's inputs: its files and its flags
-#[derive(Debug, Args)]
-#[command(
-    args_override_self = true,
-    after_help = "\
+const EXAMPLES: &str = "\
 Examples:
   chakram astra-sim --workload-configuration=wl/all_reduce --system-configuration=system.json \\
       --remote-memory-configuration=no_memory_expansion.json --network-configuration=network.yml
@@ -30,12 +27,33 @@ Examples:
   chakram astra-sim … --lenient                  unknown flags and keys are ignored, and said
   chakram astra-sim … --format json -o out.json  everything that was found, for programs
   chakram astra-sim … --timeline out.json.gz     every node as a picture
+  chakram astra-sim … --quirks none              a sound model in place of ASTRA-sim's
+  chakram astra-sim … --explain-quirks           by how much each quirk moves the answer
 
 Called through a link named AstraSim_Analytical_Congestion_Unaware or
 AstraSim_Analytical_Congestion_Aware, the program is this command with that network model:
   ln -s $(command -v chakram) AstraSim_Analytical_Congestion_Aware
 
-Exit codes: 0 done, 1 the replay is stuck, 2 bad input"
+Exit codes: 0 done, 1 the replay is stuck, 2 bad input";
+
+/// The quirks with what they are, and the examples.
+fn help() -> String {
+    let mut help = "Quirks (--quirks all,-NAME corrects one, none,+NAME all but one):\n".to_owned();
+    for quirk in Quirk::all() {
+        help += &format!(
+            "  {quirk}: {}\n    corrected: {}\n",
+            quirk.original(),
+            quirk.corrected()
+        );
+    }
+    help + "\n" + EXAMPLES
+}
+
+/// Run ASTRA-sim's inputs: its files and its flags
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = help()
 )]
 pub struct AstraSimArgs {
     /// Prefix of the traces: rank R reads PREFIX.R.et
@@ -81,6 +99,14 @@ pub struct AstraSimArgs {
     /// Whether links are ever busy
     #[arg(long, value_enum, value_name = "MODEL", default_value_t = ModelArg::Unaware)]
     network_model: ModelArg,
+    /// What is done as ASTRA-sim does, where a sound model would not: all or none, and then -NAME or +NAME,
+    /// between commas
+    #[arg(long, value_name = "SET", default_value_t = Quirks::ALL)]
+    quirks: Quirks,
+    /// Replay with all quirks, with each of them corrected, and with all of them corrected, and say by how
+    /// much that moves the answer
+    #[arg(long, conflicts_with_all = ["quirks", "timeline"])]
+    explain_quirks: bool,
     /// Ignore unknown flags and unknown keys of files, and say so
     #[arg(long)]
     lenient: bool,
@@ -131,11 +157,14 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// Bad input, a replay that is stuck, or output that cannot be written.
 pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let job = Job::load(args)?;
     let mut to = match args.output == Path::new("-") {
         true => Destination::Stdout(out),
         false => Destination::File(&args.output),
     };
+    if args.explain_quirks {
+        return explain::run(args, &mut to);
+    }
+    let job = Job::load(args, args.quirks)?;
     replay::run(args, job, &mut to)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -144,21 +173,25 @@ impl AstraSimArgs {
     /// What of them a report repeats.
     fn options(&self) -> Map<String, Value> {
         let options = json!({
-            "network_model": self.flags().model.to_string(),
+            "network_model": self.flags(self.quirks).model.to_string(),
             "num_queues_per_dim": self.num_queues_per_dim,
             "injection_scale": self.injection_scale,
             "rendezvous_protocol": self.rendezvous_protocol,
             "lenient": self.lenient,
             "stepwise": self.stepwise,
         });
-        match options {
+        let mut options = match options {
             Value::Object(options) => options,
             _ => unreachable!("it is written as an object"),
+        };
+        if self.quirks != Quirks::ALL {
+            options.insert("quirks".to_owned(), self.quirks.to_string().into());
         }
+        options
     }
 
     /// What the library is told of them.
-    fn flags(&self) -> Flags {
+    fn flags(&self, quirks: Quirks) -> Flags {
         Flags {
             model: match self.network_model {
                 ModelArg::Unaware => NetworkModel::Unaware,
@@ -177,6 +210,7 @@ impl AstraSimArgs {
             injection_scale: self.injection_scale,
             rendezvous: self.rendezvous_protocol,
             lenient: self.lenient,
+            quirks,
         }
     }
 }

@@ -8,4 +8,5 @@ mod inputs;
 pub mod oracle;
 mod outputs;
 mod product;
+mod quirks;
 mod rows;

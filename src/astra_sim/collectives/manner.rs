@@ -1,18 +1,18 @@
 //! The answers to what the engine asks.
 
 use crate::astra_sim::program::{Part, Phase, Rotation, Turn};
-use crate::astra_sim::{Algorithm, Implementation, Optimization, flow_shop, symmetry};
+use crate::astra_sim::{Algorithm, Implementation, Optimization, Quirk, symmetry};
 use crate::collective::{
-    Act, Clock, Cost, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Request, Seat,
-    Source, Step, Ticket,
+    Act, Clock, Course, Cue, Describer, Endpoint, Intra, Load, Manner, Party, Passing, Queue,
+    Quiet, Request, Seat, Source, Stages, Step, Ticket, schedule,
 };
-use crate::group::{self, Extent};
+use crate::group::{self, Extent, Paths};
 use crate::ids::Npu;
 use crate::topology::{Path, Topology};
 use crate::trace::CollectiveKind;
-use crate::units::{Span, Time};
+use crate::units::{Amount, Span, Time};
 
-use super::Collectives;
+use super::{Collectives, Level};
 
 /// The endpoint's delay in named groups, ns.
 const FAST: u64 = 10;
@@ -24,14 +24,15 @@ impl Manner for Collectives {
     type Stage = Phase;
 
     fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent {
-        if party.named && party.npus.len() < self.npus as usize {
+        let named = party.named && party.npus.len() < self.npus as usize;
+        if named && !self.groups_span() {
             return line(party.npus);
         }
         let mut extent = Extent::new(party.npus, topology);
-        // All of them as one line, for `one…`.
-        if party.npus.len() > 1 {
+        // All of them as one line, for `one…`. A group that is no sub-grid is one.
+        if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::Phase {
-                dimension: self.dimensions,
+                dimension: self.dimensions + usize::from(named),
                 size: party.npus.len() as u32,
                 stride: 1,
             });
@@ -39,12 +40,26 @@ impl Manner for Collectives {
         extent
     }
 
-    fn common_path(&self, _: &Extent, _: &group::Phase, _: &Topology) -> Option<Path> {
+    fn paths(&self, _: &Extent, _: &group::Phase, _: &Topology) -> Paths {
+        Paths::default()
+    }
+
+    fn path(&self, _: &Phase, _: &Paths) -> Option<Path> {
         None
     }
 
-    fn stages(&self, request: &Request, extent: &Extent, out: &mut Vec<Phase>) -> u32 {
-        out.clear();
+    fn variant(&self, request: &Request) -> u64 {
+        let script = self.script(request.kind, request.node);
+        let script = script.map_or(0, |script| u64::from(script) + 1);
+        match self.quirks.has(Quirk::OneAtATime) {
+            true => script,
+            // Each has queues of its own, by its number.
+            false => u64::from(request.number) << 32 | script,
+        }
+    }
+
+    fn course(&self, request: &Request, extent: &Extent, _: &[Paths]) -> Course<Phase> {
+        let mut out = Vec::new();
         let script = self.script(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.size() > 1) {
             // A member plays it in the first queue of the innermost level; nothing else of it counts.
@@ -52,31 +67,38 @@ impl Manner for Collectives {
                 phase: 0,
                 algorithm: Algorithm::Ring,
                 part: Part::AllReduce,
-                bytes: request.bytes,
+                amount: Amount::whole(request.bytes),
                 size: extent.size(),
                 level: 0,
                 rotation: Rotation::None,
-                fast: !extent.regular,
+                named: self.is_named(extent),
+                order: 0,
+                collective: request.number,
+                quirks: self.quirks,
                 script: Some(script),
             });
-            return 1;
+            return Course::alike(out, 1);
         }
         let (chunk, count) = self.chunks(request.kind, request.bytes);
         let route = self.route(request.kind, extent);
-        let mut bytes = chunk;
+        let named = self.is_named(extent);
+        let mut amount = chunk;
         let mut push = |&(phase, level, algorithm): &(u32, u32, Algorithm), part, rotation| {
             let stage = Phase {
                 phase,
                 algorithm,
                 part,
-                bytes,
+                amount,
                 size: extent.phases[phase as usize].size,
                 level,
                 rotation,
-                fast: !extent.regular,
+                named,
+                order: out.len() as u32,
+                collective: request.number,
+                quirks: self.quirks,
                 script: None,
             };
-            bytes = stage.result();
+            amount = stage.result();
             out.push(stage);
         };
         match (request.kind, self.optimization) {
@@ -107,7 +129,7 @@ impl Manner for Collectives {
                 }
             }
         }
-        count
+        Course::alike(out, count)
     }
 
     #[inline]
@@ -133,6 +155,14 @@ impl Manner for Collectives {
         };
         if !self.counts {
             return turn.packed();
+        }
+        if let Some(last) = self.counted.get_mut(npu.index())
+            && *last != Some(stage.collective)
+        {
+            // NPUs may come to collectives that overlap in different orders.
+            *last = Some(stage.collective);
+            let first = npu.index() * self.dimensions;
+            self.levels[first..][..self.dimensions].fill(Level::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
@@ -160,10 +190,25 @@ impl Manner for Collectives {
 
     #[inline]
     fn queue(&self, stage: &Phase, turn: u16) -> Option<Queue> {
+        let number = self.line_up(stage) * self.queues + u32::from(Turn::unpacked(turn).queue);
+        let number = match self.quirks.has(Quirk::OneAtATime) {
+            true => number,
+            // A collective goes through each dimension twice at most.
+            false => Queue::apart(
+                stage.collective,
+                2 * self.dimensions as u32 * self.queues,
+                number,
+            ),
+        };
         Some(Queue {
-            number: stage.level * self.queues + u32::from(Turn::unpacked(turn).queue),
+            number,
             capacity: self.capacity,
         })
+    }
+
+    #[inline]
+    fn matches_as_issued(&self) -> bool {
+        self.quirks.has(Quirk::OneAtATime)
     }
 
     #[inline]
@@ -195,18 +240,22 @@ impl Manner for Collectives {
         stage: &Phase,
         extent: &Extent,
         player: (u32, u32),
+        _: u32,
         cue: Cue,
         acts: &mut Vec<Act>,
     ) {
         let script = stage.script.expect("only scripted stages are played");
-        let algorithm = &self.scripts[script as usize];
-        self.players
-            .play(algorithm, player, &extent.npus, cue, acts);
+        let scripts = &self.scripts[script as usize];
+        let place = || {
+            let own = extent.npus[player.1 as usize];
+            extent.npus.iter().filter(|npu| **npu < own).count() as u32
+        };
+        self.players.play(scripts, place, player, cue, acts);
     }
 
     #[inline]
     fn endpoint(&self, stage: &Phase) -> Endpoint {
-        match stage.fast {
+        match self.is_fast(stage) {
             true => Endpoint::Delay(Span::from_ns(FAST)),
             false if self.buses.is_empty() => Endpoint::Delay(self.endpoint),
             false => Endpoint::Bus,
@@ -231,8 +280,8 @@ impl Manner for Collectives {
 
     #[inline]
     fn reduction(&self, stage: &Phase, turn: u16, seat: Seat, r: u32) -> Option<Span> {
-        let bytes = stage.reduced(Turn::unpacked(turn), seat, r)?;
-        Some(self.reduction_of(bytes))
+        let amount = stage.reduced(Turn::unpacked(turn), seat, r)?;
+        Some(self.reduction_of(amount))
     }
 
     #[inline]
@@ -246,11 +295,11 @@ impl Manner for Collectives {
 
     fn describer(&self) -> Describer {
         let own = self.clone();
-        Describer::new(move |kind, extent, topology| {
+        Describer::new(move |kind, extent, topology, _| {
             let phases = own.route(kind, extent).into_iter();
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
-                let one = phase.dimension == own.dimensions;
+                let one = phase.dimension >= own.dimensions;
                 let name = Implementation { algorithm, one };
                 match topology.dimensions().get(phase.dimension) {
                     Some(dimension) if extent.regular => {
@@ -265,18 +314,17 @@ impl Manner for Collectives {
 
     fn closed_form(
         &self,
-        stages: &[Phase],
-        chunks: u32,
+        course: &Course<Phase>,
         extent: &Extent,
-        _: &[Option<Path>],
-        cost: &Cost<'_>,
+        _: &[Paths],
+        quiet: &Quiet<'_>,
     ) -> Option<Span> {
         // Chunks of NPUs with several queues depend on what came before.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
-        if !plain || stages.iter().any(|stage| stage.script.is_some()) {
+        if !plain || course.stages().iter().any(|stage| stage.script.is_some()) {
             return None;
         }
-        let spans = stages.iter().map(|stage| {
+        let spans = course.stages().iter().map(|stage| {
             let backward = stage.rotation == Rotation::Second;
             let line = symmetry::Line {
                 stage,
@@ -285,18 +333,43 @@ impl Manner for Collectives {
                     ..Turn::default()
                 },
                 extent,
-                dimensions: self.dimensions,
-                cost,
+                sizes: &self.sizes,
+                cost: quiet.cost,
             };
-            let endpoint = match stage.fast {
+            let endpoint = match self.is_fast(stage) {
                 true => Span::from_ns(FAST),
                 false => self.endpoint,
             };
-            line.span(endpoint, |bytes| self.reduction_of(bytes))
+            line.span(endpoint, |amount| self.reduction_of(amount))
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        let queues: Vec<u32> = stages.iter().map(|stage| stage.level).collect();
-        Some(flow_shop::last_end(&spans, &queues, chunks, self.capacity))
+        let queues = course.stages().iter().map(|stage| self.line_up(stage));
+        let queues: Vec<u32> = queues.collect();
+        let last = queues.iter().max().map_or(0, |&queue| queue as usize);
+        let stages = Stages {
+            spans: &spans,
+            queue_of: &queues,
+            capacity: &vec![self.capacity; last + 1],
+            intra: Intra::Fifo,
+        };
+        Some(schedule(course, stages).end)
+    }
+}
+
+impl Collectives {
+    /// Whether endpoints of `stage` take a constant time.
+    #[inline]
+    fn is_fast(&self, stage: &Phase) -> bool {
+        stage.named && self.quirks.has(Quirk::GroupEndpoint)
+    }
+
+    /// Which queues of an NPU chunks line up in before `stage`: those of its dimension, or of its own.
+    #[inline]
+    fn line_up(&self, stage: &Phase) -> u32 {
+        match self.quirks.has(Quirk::SharedQueue) {
+            true => stage.level,
+            false => stage.order,
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! n-1 messages, twice that in an all-reduce; at most W are not answered. The second half of an
 //! all-reduce begins when all n-1 messages of the first have been *received* and any one of them has
-//! been reduced, not when all have.
+//! been reduced, not when all have. Where that is corrected, it begins when all have been reduced: with
+//! W + n-1 credits.
 
-use super::{Part, Phase};
+use super::{Algorithm, Part, Phase, Quirk};
 use crate::collective::Seat;
 
 /// Packets that are under way at once.
@@ -25,10 +26,18 @@ pub(super) fn distance(seat: Seat, i: u32) -> u32 {
     1 + i % (seat.size - 1)
 }
 
-/// How many messages must have been received before step `i`, dealt with or not.
-pub(super) fn arrived(phase: &Phase, seat: Seat, i: u32) -> u32 {
-    match phase.part {
-        Part::AllReduce if i >= seat.size - 1 => seat.size - 1,
-        _ => 0,
+/// How many credits step `i` needs, and how many messages must have been received before, dealt with or
+/// not.
+pub(super) fn after(phase: &Phase, seat: Seat, i: u32) -> (u32, u32) {
+    let others = seat.size - 1;
+    match (phase.part, phase.algorithm) {
+        (Part::AllReduce, Algorithm::Direct { window: given }) if i >= others => {
+            let reduced = window(given, seat) + others;
+            match phase.quirks.has(Quirk::EarlyReduction) {
+                true => (i + 1, others),
+                false => (reduced.max(i + 1), others),
+            }
+        }
+        _ => (i + 1, 0),
     }
 }

@@ -7,12 +7,13 @@
 
 use super::{Part, Phase};
 use crate::collective::Seat;
+use crate::units::Amount;
 
 /// A message: how far away its partner is, and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub distance: u32,
-    pub bytes: u64,
+    pub amount: Amount,
 }
 
 /// L, the logarithm of the number of members.
@@ -31,24 +32,24 @@ pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
 /// The `p`-th packet.
 pub(super) fn packet(phase: &Phase, seat: Seat, p: u32) -> Packet {
     let levels = levels(seat);
+    let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     // A size that is halved again and again is cut off each time, which is the same as once.
-    let halved = |times: u32| phase.bytes.checked_shr(times).unwrap_or(0);
-    let doubled =
-        |bytes: u64, times: u32| bytes.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX));
+    let halved = |times: u32| phase.part(phase.amount, power(times));
+    let doubled = |amount: Amount, times: u32| Phase::times(amount, power(times));
     match phase.part {
         Part::AllGather => Packet {
             distance: (seat.size / 2).checked_shr(p).unwrap_or(0),
-            bytes: doubled(phase.bytes, p),
+            amount: doubled(phase.amount, p),
         },
         Part::AllReduce if p >= levels => Packet {
             distance: 1_u32
                 .checked_shl((2 * levels - 1).wrapping_sub(p))
                 .unwrap_or(0),
-            bytes: doubled(halved(levels + 1), p - levels + 1),
+            amount: doubled(halved(levels + 1), p - levels + 1),
         },
         _ => Packet {
             distance: 1_u32.checked_shl(p).unwrap_or(0),
-            bytes: halved(p + 1),
+            amount: halved(p + 1),
         },
     }
 }

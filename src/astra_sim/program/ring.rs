@@ -5,6 +5,7 @@
 
 use super::{Part, Phase};
 use crate::collective::Seat;
+use crate::units::Amount;
 
 /// Messages that a member sends, and receives.
 pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
@@ -16,10 +17,10 @@ pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
     }
 }
 
-/// Bytes of each message, of rings and of direct.
-pub(super) fn bytes(phase: &Phase) -> u64 {
+/// What each message carries, of rings and of direct.
+pub(super) fn amount(phase: &Phase) -> Amount {
     match phase.part {
-        Part::AllGather => phase.bytes,
-        _ => phase.bytes / u64::from(phase.size),
+        Part::AllGather => phase.amount,
+        _ => phase.part(phase.amount, u64::from(phase.size)),
     }
 }

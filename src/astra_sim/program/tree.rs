@@ -4,7 +4,8 @@
 //! With n = 2^L members the root has one subtree, a complete binary tree of the n-1 others whose
 //! in-order numbering is that of the line. The root is the last of the line or, mirrored, the first.
 //! A leaf sends up; an inner member reduces what its two children send, sends up, reduces what comes
-//! back (again), and sends it to both children; it is done then, delivered or not.
+//! back (again, unless that is corrected), and sends it to both children; it is done then, delivered or
+//! not.
 
 use super::Turn;
 use crate::collective::{Seat, Source};

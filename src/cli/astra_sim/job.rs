@@ -1,9 +1,10 @@
 //! What a run of ASTRA-sim's inputs needs, read from its files.
 
 use super::AstraSimArgs;
-use crate::astra_sim::{Collectives, Inputs, Note, Reader, Tensors, Work, custom};
+use crate::astra_sim::{Collectives, Inputs, Note, Quirks, Reader, Tensors, Work, custom};
 use crate::cli::load;
 use crate::cli::output::Format;
+use crate::collective::Scripts;
 use crate::report::json::Input;
 use crate::trace::TraceError;
 use crate::trace::file::{Contents, RankFile};
@@ -34,11 +35,11 @@ pub struct Job {
 }
 
 impl Job {
-    /// Reads everything that `args` name.
-    pub fn load(args: &AstraSimArgs) -> Result<Self, Box<dyn Error>> {
+    /// Reads everything that `args` name, for a run with these quirks.
+    pub fn load(args: &AstraSimArgs, quirks: Quirks) -> Result<Self, Box<dyn Error>> {
         let hash = args.format == Format::Json;
         let mut files = Vec::new();
-        let inputs = Inputs::read(&args.flags(), &mut |role, path| {
+        let inputs = Inputs::read(&args.flags(quirks), &mut |role, path| {
             let text = std::fs::read_to_string(path)?;
             if hash {
                 files.push(load::input(role, path, text.as_bytes()));
@@ -126,7 +127,7 @@ fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
 
 /// The custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
 /// the number of NPUs.
-fn custom_algorithm(prefix: &Path, npus: u32) -> Result<custom::Algorithm, TraceError> {
+fn custom_algorithm(prefix: &Path, npus: u32) -> Result<Scripts, TraceError> {
     let files = rank_files(prefix, npus).into_iter();
     let mut files: Vec<_> = files.map(|file| file.path).collect();
     let missing = files.iter().skip(1).position(|path| !path.exists());
@@ -134,6 +135,6 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<custom::Algorithm, Trace
     let contents = files.iter().map(|path| Contents::open(path));
     let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
     let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
-    let algorithm = custom::Algorithm::read(&bytes);
+    let algorithm = custom::read(&bytes, custom::Lasting::AstraSim);
     algorithm.map_err(|(position, error)| error.in_file(&files[position as usize]))
 }

@@ -3,9 +3,11 @@
 use super::AstraSimArgs;
 use super::job::Job;
 use super::render::{self, Row};
-use crate::astra_sim::{self, Aware, Collectives, Inputs, Memory, NetworkModel, Ran, Unaware};
+use crate::astra_sim::{
+    self, Aware, Collectives, Inputs, Links, Memory, NetworkModel, Ported, Quirk, Ran, Unaware,
+};
 use crate::cli::output::{Destination, Drawing, Format};
-use crate::engine::{Options, Prepared, ReplayError};
+use crate::engine::{Options, Outcome, Prepared, ReplayError};
 use crate::graph::Kind;
 use crate::network::Network;
 use crate::report::{self, Busy, Observer, Report, Spans};
@@ -22,12 +24,7 @@ use std::path::PathBuf;
 pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<(), Box<dyn Error>> {
     let (inputs, workload, mut collectives) = (&job.inputs, &job.workload, job.collectives);
     let machine = astra_sim::machine(inputs, job.lanes);
-    let options = Options {
-        stepwise: args.stepwise,
-        lonely_messages: args.lenient,
-        ..Options::default()
-    };
-    let prepared = Prepared::in_manner(workload, &machine, &options, &collectives);
+    let prepared = Prepared::in_manner(workload, &machine, &options(args), &collectives);
     let prepared = prepared.map_err(ReplayError::from)?;
     for note in &job.notes {
         writeln!(anstream::stderr(), "note: {note}")?;
@@ -46,7 +43,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     let watched = (&mut busy, (spans.as_mut(), timeline));
     let full = args.format == Format::Json;
     let result = replay(&prepared, inputs, &mut collectives, full, watched);
-    let result = result.map(|(report, (_, (_, timeline)))| (report, timeline));
+    let result = result.map(|(_, report, (_, (_, timeline)))| (report, timeline));
     let mut rows = Vec::new();
     for (instance, time) in busy.times().enumerate() {
         let row = Row::new(instances[instance].rank.0, time, job.work[instance]);
@@ -83,6 +80,27 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     Ok(())
 }
 
+/// How the engine is to run what `args` ask for.
+pub fn options(args: &AstraSimArgs) -> Options {
+    Options {
+        stepwise: args.stepwise,
+        lonely_messages: args.lenient,
+        ..Options::default()
+    }
+}
+
+/// Replays `job` and says how it ended, and nothing else.
+pub fn outcome(args: &AstraSimArgs, job: Job) -> Result<Outcome, ReplayError> {
+    let (inputs, mut collectives) = (&job.inputs, job.collectives);
+    let machine = astra_sim::machine(inputs, job.lanes);
+    let prepared = Prepared::in_manner(&job.workload, &machine, &options(args), &collectives);
+    let (outcome, _, ()) = replay(&prepared?, inputs, &mut collectives, false, ())?;
+    Ok(outcome)
+}
+
+/// How a replay ended, with a report if one was wanted, and who watched it.
+type Replayed<O> = Result<(Outcome, Option<Report>, O), ReplayError>;
+
 /// Replays `prepared` over the network that `inputs` choose, with a report if a `full` one is wanted.
 fn replay<O: Observer>(
     prepared: &Prepared<'_>,
@@ -90,14 +108,26 @@ fn replay<O: Observer>(
     collectives: &mut Collectives,
     full: bool,
     observer: O,
-) -> Result<(Option<Report>, O), ReplayError> {
-    let network = &inputs.network;
+) -> Replayed<O> {
+    let (file, quirks) = (&inputs.network, inputs.quirks);
+    let shares = !quirks.has(Quirk::FreePorts);
+    let cuts_through = !quirks.has(Quirk::StoreAndForward);
     match inputs.model {
+        NetworkModel::Unaware if shares => {
+            let network = Ported::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
+        }
         NetworkModel::Unaware => {
-            replay_over(Unaware::new(network), prepared, collectives, full, observer)
+            let network = Unaware::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
+        }
+        NetworkModel::Aware if cuts_through => {
+            let network = Links::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
         }
         NetworkModel::Aware => {
-            replay_over(Aware::new(network), prepared, collectives, full, observer)
+            let network = Aware::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
         }
     }
 }
@@ -108,15 +138,15 @@ fn replay_over<N: Network, O: Observer>(
     collectives: &mut Collectives,
     full: bool,
     observer: O,
-) -> Result<(Option<Report>, O), ReplayError> {
+) -> Replayed<O> {
     match full {
         true => {
             let replayed = report::replay_in(prepared, observer, network, collectives);
-            replayed.map(|(report, observer)| (Some(report), observer))
+            replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer))
         }
         false => {
             let run = prepared.run_in(observer, network, collectives);
-            run.map(|(_, observer)| (None, observer))
+            run.map(|(outcome, observer)| (outcome, None, observer))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the original says of collectives among few NPUs: runs of it, written down. Both the plain simulator
 //! and the program must say the same.
 
-mod groups;
+pub mod groups;
 mod table;
 
 use super::oracle::algorithms::Algorithm;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 const MIB: u64 = 1 << 20;
 
 /// One collective of all NPUs, in four chunks, on dimensions of (shape, size, bandwidth, latency).
-fn one(
+pub fn one(
     network: Network,
     dims: &[(Shape, usize, f64, f64)],
     kind: Kind,

@@ -4,7 +4,7 @@
 use crate::commands::chakram;
 use crate::corpus::cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::astra_sim::{Flags, Inputs, NetworkModel, PerNode};
+use chakram::astra_sim::{Flags, Inputs, NetworkModel, PerNode, Quirks};
 use chakram::trace::Op;
 use chakram::trace::scan::NodeView;
 use chakram::trace::write::{Sink, TraceWriter};
@@ -266,6 +266,7 @@ fn cases_of_the_corpus_are_read() {
             },
             rendezvous: line.contains("rendezvous-protocol=true"),
             lenient: false,
+            quirks: Quirks::ALL,
         };
         let read = &mut |_: &'static str, path: &Path| {
             let found = get(path.to_str().expect("plain names"));

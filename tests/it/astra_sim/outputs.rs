@@ -137,6 +137,7 @@ fn mixed(system: Value) -> Case {
         store: false,
         place: MemoryPlace::Remote,
         bytes: 1000,
+        in_switch: false,
     };
     Case::new(
         system,

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Makes the collective one of two groups: the first half of the NPUs, and the second.
-fn halves(config: &mut Config) {
+pub fn halves(config: &mut Config) {
     let npus = config.npus();
     for (group, first) in [(1, 0), (2, npus / 2)] {
         let members: Vec<usize> = (first..first + npus / 2).collect();

@@ -9,7 +9,7 @@ use super::config::Config;
 pub struct Dice(u64);
 
 impl Dice {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
             dice.roll();
@@ -25,12 +25,12 @@ impl Dice {
     }
 
     /// From `low` to `high`, both included.
-    fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.roll() % (high - low + 1)
     }
 
     /// Some size between the two; small ones as likely as large ones.
-    fn size(&mut self, low: u64, high: u64) -> u64 {
+    pub fn size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.between(low.ilog2().into(), high.ilog2().into());
         let size = match self.one_in(3) {
             true => 1 << bits,
@@ -39,11 +39,11 @@ impl Dice {
         size.clamp(low, high)
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.roll().is_multiple_of(n)
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.roll() as usize % from.len()]
     }
 }

@@ -1,0 +1,120 @@
+//! The aware network, cut through: links that carry one message at a time, over all dimensions. That is
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) corrected.
+//!
+//! Dimensions are crossed in their order, the innermost first. Along a ring messages go the shorter way,
+//! and upwards where both are equal, over each NPU between; two that are fully connected have a link each
+//! way; to and from a switch each NPU has one link. Latencies add up, and the slowest link sets the rate.
+
+use super::network_file;
+use super::quirks::Quirks;
+use super::trains::{Leg, Place, Trains, Way};
+use super::unaware::path_rate;
+use crate::topology::Shape;
+
+/// The network of links.
+pub type Links = Trains<Wires>;
+
+/// One dimension as the model needs it.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    shape: Shape,
+    size: u32,
+    /// The product of the sizes of those inside.
+    stride: u32,
+    latency: f64,
+    bytes_per_ns: f64,
+    /// The first of an NPU's links along it.
+    first: u32,
+}
+
+impl Level {
+    fn coordinate(&self, npu: u32) -> u32 {
+        npu / self.stride % self.size
+    }
+
+    /// An NPU's own links: up and down a ring, to each other one, to a switch and from it.
+    fn links(&self) -> u32 {
+        match self.shape {
+            Shape::Ring | Shape::Mesh | Shape::Switch => 2,
+            Shape::FullyConnected => self.size,
+        }
+    }
+
+    /// The next NPU round the ring from coordinate `x` to `y`, and whether it lies upwards.
+    fn around(&self, x: u32, y: u32) -> (u32, bool) {
+        let n = self.size;
+        let up = if y >= x { y - x } else { n - x + y };
+        match up <= n - up {
+            true => (if x + 1 == n { 0 } else { x + 1 }, true),
+            false => (if x == 0 { n - 1 } else { x - 1 }, false),
+        }
+    }
+}
+
+/// See the module. State 0 of a message is at an NPU, d + 1 at the switch of dimension d, whose coordinate
+/// of the receiver it has taken.
+#[derive(Debug)]
+pub struct Wires {
+    levels: Vec<Level>,
+    servers: u32,
+}
+
+impl Links {
+    /// The network of `file`.
+    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
+        let (mut stride, mut first) = (1, 0);
+        let levels = file.dimensions.iter().map(|dimension| {
+            let level = Level {
+                shape: dimension.shape,
+                size: dimension.npus,
+                stride,
+                latency: dimension.latency,
+                bytes_per_ns: path_rate(dimension, quirks),
+                first,
+            };
+            stride *= dimension.npus;
+            first += level.links();
+            level
+        });
+        let levels = levels.collect();
+        let way = Wires {
+            levels,
+            servers: first,
+        };
+        Self::along(way, file.npus(), quirks)
+    }
+}
+
+impl Way for Wires {
+    const NAME: &'static str = "links";
+
+    fn leg(&self, at: Place, to: u32) -> Option<Leg> {
+        let leg = |level: &Level, link, npu, state| Leg {
+            server: (at.npu, level.first + link),
+            held: level.bytes_per_ns,
+            rate: level.bytes_per_ns,
+            latency: level.latency,
+            to: Place { npu, state },
+        };
+        if let Some(dimension) = at.state.checked_sub(1) {
+            return Some(leg(&self.levels[dimension as usize], 1, at.npu, 0));
+        }
+        let mut levels = self.levels.iter().zip(1..);
+        let (level, number) = levels.find(|(l, _)| l.coordinate(at.npu) != l.coordinate(to))?;
+        let (x, y) = (level.coordinate(at.npu), level.coordinate(to));
+        let moved = |next: u32| at.npu - x * level.stride + next * level.stride;
+        Some(match level.shape {
+            Shape::Switch => leg(level, 0, moved(y), number),
+            Shape::FullyConnected => leg(level, y, moved(y), 0),
+            Shape::Ring => {
+                let (next, up) = level.around(x, y);
+                leg(level, u32::from(!up), moved(next), 0)
+            }
+            Shape::Mesh => unreachable!("network files have none"),
+        })
+    }
+
+    fn servers(&self) -> u32 {
+        self.servers
+    }
+}

@@ -1,0 +1,123 @@
+//! The unaware network with ports: what an NPU sends into a dimension, and what it receives from it, goes
+//! through one port each, message by message. That is [`Quirk::FreePorts`] corrected.
+//!
+//! Latencies and bandwidths are those of [`Unaware`](super::Unaware). With [`Quirk::FirstDimension`] a
+//! message goes from its sender's port in the lowest dimension in which its ends differ to its receiver's
+//! port there; without, it crosses each dimension in which they differ, and turns at the NPUs between. With
+//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes n - 1
+//! messages' bytes in the time of one, but a message is no faster for it.
+
+use super::network_file;
+use super::quirks::{Quirk, Quirks};
+use super::trains::{Leg, Place, Trains, Way};
+use crate::topology::Shape;
+
+/// The network of ports.
+pub type Ported = Trains<Ports>;
+
+/// One dimension as the model needs it.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    shape: Shape,
+    size: u32,
+    /// The product of the sizes of those inside.
+    stride: u32,
+    latency: f64,
+    /// Bytes per ns, of a port and of a message.
+    port: f64,
+    rate: f64,
+}
+
+impl Level {
+    fn coordinate(&self, npu: u32) -> u32 {
+        npu / self.stride % self.size
+    }
+}
+
+/// See the module. State 2d of a message is before it leaves into dimension d or one behind, 2d + 1 before
+/// it enters an NPU from d.
+#[derive(Debug)]
+pub struct Ports {
+    levels: Vec<Level>,
+    only_first: bool,
+}
+
+impl Ported {
+    /// The network of `file`.
+    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
+        let mut stride = 1;
+        let levels = file.dimensions.iter().map(|dimension| {
+            let rate = quirks.bytes_per_ns(dimension.bandwidth);
+            let links =
+                quirks.has(Quirk::FullyConnectedLinks) && dimension.shape == Shape::FullyConnected;
+            let level = Level {
+                shape: dimension.shape,
+                size: dimension.npus,
+                stride,
+                latency: dimension.latency,
+                port: if links {
+                    rate * f64::from(dimension.npus - 1)
+                } else {
+                    rate
+                },
+                rate,
+            };
+            stride *= dimension.npus;
+            level
+        });
+        let levels: Vec<Level> = levels.collect();
+        let only_first = quirks.has(Quirk::FirstDimension);
+        Self::along(Ports { levels, only_first }, file.npus(), quirks)
+    }
+}
+
+impl Way for Ports {
+    const NAME: &'static str = "ports";
+
+    fn leg(&self, at: Place, to: u32) -> Option<Leg> {
+        let (npu, enters) = (at.npu, at.state % 2 == 1);
+        let from = (at.state / 2) as usize;
+        let differ = |level: &&Level| level.coordinate(npu) != level.coordinate(to);
+        let dimension = match enters {
+            true => from,
+            false => {
+                from + self.levels[from..]
+                    .iter()
+                    .position(|level| differ(&level))?
+            }
+        };
+        let level = &self.levels[dimension];
+        let state = 2 * dimension as u32;
+        if enters {
+            return Some(Leg {
+                server: (npu, state + 1),
+                held: level.port,
+                rate: level.rate,
+                latency: 0.0,
+                to: Place {
+                    npu,
+                    state: state + 2,
+                },
+            });
+        }
+        let (x, y) = (level.coordinate(npu), level.coordinate(to));
+        let next = match self.only_first {
+            true => to,
+            false => npu - x * level.stride + y * level.stride,
+        };
+        Some(Leg {
+            server: (npu, state),
+            held: level.port,
+            rate: level.rate,
+            latency: f64::from(level.shape.hops(level.size, x, y)) * level.latency,
+            to: Place {
+                npu: next,
+                state: state + 1,
+            },
+        })
+    }
+
+    fn servers(&self) -> u32 {
+        2 * self.levels.len() as u32
+    }
+}

@@ -1,0 +1,378 @@
+//! What ASTRA-sim does and a sound model would not, each by a name of its own.
+//!
+//! With a quirk, the models do as ASTRA-sim does, to the ns. Without it, it is *corrected*. Models ask when
+//! they are made; each of them says in its first lines what is corrected.
+
+use super::NetworkModel;
+use super::error::did_you_mean;
+use crate::units::{Amount, Span};
+use std::fmt;
+use std::str::FromStr;
+
+/// Something that ASTRA-sim does and a sound model would not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Quirk {
+    /// Chunks that do not end with the buffer.
+    Padding,
+    /// Lists of implementations that leave out dimensions.
+    ShortList,
+    /// Bandwidth that nobody shares.
+    FreePorts,
+    /// Bandwidth of each link between any two that are fully connected.
+    FullyConnectedLinks,
+    /// Only the lowest dimension that a message crosses counts.
+    FirstDimension,
+    /// Messages stored whole at every device.
+    StoreAndForward,
+    /// Named groups as one line.
+    GroupRing,
+    /// Endpoints of named groups.
+    GroupEndpoint,
+    /// Reductions of `direct` in named groups.
+    GroupReductions,
+    /// Communication one at a time.
+    OneAtATime,
+    /// Queues of chunks that several phases share.
+    SharedQueue,
+    /// A GB of 2^30 bytes.
+    Gib,
+    /// Times cut off to whole ns.
+    WholeNs,
+    /// Reductions of halving-doubling.
+    HalvingDoublingReductions,
+    /// `direct` gathers before all is reduced.
+    EarlyReduction,
+    /// Reductions of the double binary tree.
+    TreeReductions,
+}
+
+/// A quirk in words.
+struct About {
+    quirk: Quirk,
+    name: &'static str,
+    original: &'static str,
+    corrected: &'static str,
+}
+
+const fn about(
+    quirk: Quirk,
+    name: &'static str,
+    original: &'static str,
+    corrected: &'static str,
+) -> About {
+    About {
+        quirk,
+        name,
+        original,
+        corrected,
+    }
+}
+
+/// In the order of the enumeration.
+const ABOUT: [About; 16] = [
+    about(
+        Quirk::Padding,
+        "padding",
+        "every chunk has floor(size / splits) bytes, the last too; small ones are padded, shares cut off",
+        "as many chunks as splits, which cover the size exactly, in equal shares",
+    ),
+    about(
+        Quirk::ShortList,
+        "short-list",
+        "dimensions behind the end of a list of implementations are left out",
+        "the last name of a list stands for the dimensions behind it",
+    ),
+    about(
+        Quirk::FreePorts,
+        "free-ports",
+        "nobody shares the bandwidth of an NPU, however many messages are under way",
+        "an NPU sends and receives one message at a time in a dimension",
+    ),
+    about(
+        Quirk::FullyConnectedLinks,
+        "fully-connected-links",
+        "the bandwidth of FullyConnected is that of each link, so an NPU has n - 1 times as much",
+        "the bandwidth of FullyConnected is that of an NPU, over all its links",
+    ),
+    about(
+        Quirk::FirstDimension,
+        "first-dimension",
+        "only the lowest dimension that a message crosses delays it",
+        "latencies of all dimensions crossed add up, and the slowest sets the rate",
+    ),
+    about(
+        Quirk::StoreAndForward,
+        "store-and-forward",
+        "each device takes in a message whole before it passes it on; one dimension only",
+        "messages cut through; several dimensions are crossed in their order",
+    ),
+    about(
+        Quirk::GroupRing,
+        "group-ring",
+        "a named group is one line, a ring where the list has several names",
+        "a named group goes through the dimensions that it spans, each with its own algorithm",
+    ),
+    about(
+        Quirk::GroupEndpoint,
+        "group-endpoint",
+        "endpoints of named groups take 10 ns",
+        "endpoints of named groups take the endpoint delay of the system file",
+    ),
+    about(
+        Quirk::GroupReductions,
+        "group-reductions",
+        "direct in a named group reduces what it gathers, too",
+        "direct in a named group reduces once",
+    ),
+    about(
+        Quirk::OneAtATime,
+        "one-at-a-time",
+        "collectives, sends, loads and stores of an NPU wait for one another",
+        "collectives and sends wait for nothing but what they depend on, loads and stores for each other",
+    ),
+    about(
+        Quirk::SharedQueue,
+        "shared-queue",
+        "phases out and back share a dimension's queue, where late NPUs may wait for each other for ever",
+        "each phase of a collective has a queue of its own",
+    ),
+    about(
+        Quirk::Gib,
+        "gib",
+        "a GB of the network file is 2^30 bytes",
+        "a GB is 10^9 bytes everywhere",
+    ),
+    about(
+        Quirk::WholeNs,
+        "whole-ns",
+        "times of messages, reductions, kernels and loads are cut off to whole ns",
+        "times are rounded to the nearest ps",
+    ),
+    about(
+        Quirk::HalvingDoublingReductions,
+        "halving-doubling-reductions",
+        "halvingDoubling reduces one message too few, each at the size of the next",
+        "halvingDoubling reduces all that it receives on the way in, as large as it is",
+    ),
+    about(
+        Quirk::EarlyReduction,
+        "early-reduction",
+        "direct goes on to gather when all parts are there and any one of them is reduced",
+        "direct goes on to gather when all parts are reduced",
+    ),
+    about(
+        Quirk::TreeReductions,
+        "tree-reductions",
+        "members of a doubleBinaryTree reduce the result again on its way down",
+        "members of a doubleBinaryTree reduce on the way up alone",
+    ),
+];
+
+impl Quirk {
+    /// All of them, in the order in which they are listed.
+    pub fn all() -> impl ExactSizeIterator<Item = Self> {
+        ABOUT.iter().map(|about| about.quirk)
+    }
+
+    fn about(self) -> &'static About {
+        &ABOUT[self as usize]
+    }
+
+    /// The name by which it is switched.
+    pub fn name(self) -> &'static str {
+        self.about().name
+    }
+
+    /// What ASTRA-sim does.
+    pub fn original(self) -> &'static str {
+        self.about().original
+    }
+
+    /// What is done instead where it is corrected.
+    pub fn corrected(self) -> &'static str {
+        self.about().corrected
+    }
+
+    /// Whether it is one of what goes by `model`. The aware network shares its links as it is, and has one
+    /// dimension; the unaware one stores nothing.
+    pub fn applies(self, model: NetworkModel) -> bool {
+        match self {
+            Self::FreePorts | Self::FirstDimension => model == NetworkModel::Unaware,
+            Self::StoreAndForward => model == NetworkModel::Aware,
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for Quirk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The quirks that a run has; the others are corrected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quirks(u32);
+
+impl Quirks {
+    /// All: as ASTRA-sim does.
+    pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
+    /// None: everything is corrected.
+    pub const NONE: Self = Self(0);
+
+    /// Whether a run has `quirk`.
+    #[inline]
+    pub const fn has(self, quirk: Quirk) -> bool {
+        self.0 >> quirk as u8 & 1 == 1
+    }
+
+    /// These and `quirk`.
+    pub const fn with(self, quirk: Quirk) -> Self {
+        Self(self.0 | 1 << quirk as u8)
+    }
+
+    /// These but `quirk`.
+    pub const fn without(self, quirk: Quirk) -> Self {
+        Self(self.0 & !(1 << quirk as u8))
+    }
+
+    /// Those that are corrected.
+    pub fn corrected(self) -> impl Iterator<Item = Quirk> {
+        Quirk::all().filter(move |quirk| !self.has(*quirk))
+    }
+
+    /// A time of so many ns.
+    #[inline]
+    pub(super) fn span(self, ns: f64) -> Span {
+        match self.has(Quirk::WholeNs) {
+            true => Span::from_ns(ns as u64),
+            false => Span::from_ns(1).scaled(ns),
+        }
+    }
+
+    /// Bytes per ns of a bandwidth in GB/s of the network file.
+    pub(super) fn bytes_per_ns(self, gbps: f64) -> f64 {
+        match self.has(Quirk::Gib) {
+            true => gbps * f64::from(1 << 30) / 1e9,
+            false => gbps,
+        }
+    }
+}
+
+/// The bytes of a share, which need not be whole.
+#[inline]
+pub(super) fn bytes(amount: Amount) -> f64 {
+    amount.bytes as f64 / amount.parts as f64
+}
+
+/// As [`FromStr`] takes them: the shorter of what is there and what is not.
+impl fmt::Display for Quirks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
+        f.write_str(if mostly { "all" } else { "none" })?;
+        for quirk in Quirk::all().filter(|quirk| self.has(*quirk) != mostly) {
+            write!(f, ",{}{quirk}", if mostly { '-' } else { '+' })?;
+        }
+        Ok(())
+    }
+}
+
+/// `all` or `none`, and then what is left out (`-NAME`) or added (`+NAME`), between commas.
+impl FromStr for Quirks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut items = text.split(',');
+        let mut quirks = match items.next() {
+            Some("all") => Self::ALL,
+            Some("none") => Self::NONE,
+            _ => return Err("expected `all` or `none` first, as in `all,-padding`".to_owned()),
+        };
+        for item in items {
+            let (adds, name) = match (item.strip_prefix('+'), item.strip_prefix('-')) {
+                (Some(name), _) => (true, name),
+                (_, Some(name)) => (false, name),
+                _ => {
+                    return Err(format!(
+                        "found `{item}`, expected +NAME or -NAME, as in `all,-padding`"
+                    ));
+                }
+            };
+            let quirk = Quirk::all().find(|quirk| quirk.name() == name);
+            let names = ABOUT.map(|about| about.name);
+            let quirk = quirk.ok_or_else(|| {
+                let hint = did_you_mean(name, names);
+                format!(
+                    "no quirk is called `{name}`{hint}; they are {}",
+                    names.join(", ")
+                )
+            })?;
+            quirks = match adds {
+                true => quirks.with(quirk),
+                false => quirks.without(quirk),
+            };
+        }
+        Ok(quirks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_enumeration() {
+        for (place, about) in ABOUT.iter().enumerate() {
+            assert_eq!(about.quirk as usize, place, "{}", about.name);
+        }
+        let mut names = ABOUT.map(|about| about.name);
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
+
+    #[test]
+    fn sets_are_written_as_they_are_read() {
+        for text in [
+            "all",
+            "none",
+            "all,-padding,-gib",
+            "none,+padding,+whole-ns",
+        ] {
+            let quirks: Quirks = text.parse().unwrap();
+            assert_eq!(quirks.to_string(), text);
+        }
+        let quirks: Quirks = "none,+gib,+padding,-gib".parse().unwrap();
+        assert_eq!(quirks, Quirks::NONE.with(Quirk::Padding));
+        assert!(quirks.has(Quirk::Padding) && !quirks.has(Quirk::Gib));
+        assert_eq!(Quirks::ALL.corrected().count(), 0);
+        assert_eq!(Quirks::NONE.corrected().count(), ABOUT.len());
+    }
+
+    #[test]
+    fn other_sets_are_refused() {
+        let error = |text: &str| text.parse::<Quirks>().unwrap_err();
+        assert!(error("").starts_with("expected `all` or `none` first"));
+        assert!(error("padding").starts_with("expected `all` or `none` first"));
+        assert!(error("all,padding").contains("expected +NAME or -NAME"));
+        assert!(error("all,").contains("expected +NAME or -NAME"));
+        let unknown = error("all,-pading");
+        assert!(unknown.contains("did you mean `padding`?"), "{unknown}");
+        assert!(
+            unknown.contains("free-ports, fully-connected-links"),
+            "{unknown}"
+        );
+    }
+
+    #[test]
+    fn times_and_rates() {
+        // 1.6786 ns: cut off, and 1,679 ps to the nearest.
+        assert_eq!(Quirks::ALL.span(1.6786), Span::from_ns(1));
+        assert_eq!(Quirks::NONE.span(1.6786), Span(1679));
+        // 50 GB/s: 50 * 2^30 / 10^9 = 53.6870912 bytes per ns, and 50.
+        assert_eq!(Quirks::ALL.bytes_per_ns(50.0), 53.687_091_2);
+        assert_eq!(Quirks::NONE.bytes_per_ns(50.0), 50.0);
+        // A third of 10 bytes.
+        assert_eq!(bytes(Amount::whole(10).part(3)), 10.0 / 3.0);
+    }
+}
