@@ -1,6 +1,7 @@
-//! Every folder under `traces/` is a case: the program's answer to `chakram replay` on it, or to `chakram
-//! astra-sim` where it has a `system.json`, is its golden, `expected.txt`. `BLESS=1 cargo test --test it cases` writes them anew; say in the commit
-//! why the new answer is right.
+//! Every folder under `traces/` is a case: the program's answer to the commands in its `command.txt`, or to
+//! `chakram replay` on it, or to `chakram astra-sim` where it has a `system.json`, is its golden,
+//! `expected.txt`. Where there are machines beside `machine.toml` they are compared with it. `BLESS=1 cargo
+//! test --test it cases` writes the goldens anew; say in the commit why the new answer is right.
 
 use chakram::trace::file::Contents;
 use std::path::Path;
@@ -18,19 +19,24 @@ fn every_case_gives_its_expected_report() {
     assert!(!cases.is_empty(), "there are cases");
     for case in cases {
         let relative = case.strip_prefix(root).unwrap();
-        let arguments = arguments(root, relative);
-        let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
-            .current_dir(root)
-            .args(&arguments)
-            .output()
-            .unwrap();
-        let found = format!(
-            "$ chakram {}\n{}{}exit code {}\n",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-            output.status.code().unwrap()
-        );
+        let mut found = String::new();
+        for arguments in commands(root, relative) {
+            let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
+                .current_dir(root)
+                .args(&arguments)
+                .output()
+                .unwrap();
+            found += &format!(
+                "$ chakram {}\n{}{}exit code {}\n",
+                arguments.join(" "),
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+                output.status.code().unwrap()
+            );
+            let answer = String::from_utf8_lossy(&output.stdout);
+            let widest = answer.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(100) || output.status.code() != Some(0));
+        }
         let golden = case.join("expected.txt");
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(&golden, &found).unwrap();
@@ -38,16 +44,35 @@ fn every_case_gives_its_expected_report() {
         let expected = std::fs::read_to_string(&golden)
             .unwrap_or_else(|e| panic!("{}: {e}; BLESS=1 writes it", golden.display()));
         assert_eq!(found, expected, "{}", relative.display());
-        let widest = found.lines().skip(1).map(|line| line.chars().count()).max();
-        assert!(widest <= Some(100) || output.status.code() != Some(0));
     }
 }
 
-/// What the program is asked about a case.
+/// What the program is asked about a case: the lines of its `command.txt`, if it has one.
+fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
+    let Ok(text) = std::fs::read_to_string(root.join(case).join("command.txt")) else {
+        return vec![arguments(root, case)];
+    };
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.split_whitespace().map(str::to_owned).collect())
+        .collect()
+}
+
+/// What the program is asked about traces and the machine beside them.
 fn arguments(root: &Path, case: &Path) -> Vec<String> {
     let name = case.display();
     if !root.join(case).join("system.json").is_file() {
-        return vec!["replay".to_owned(), name.to_string()];
+        let mut arguments = vec!["replay".to_owned(), name.to_string()];
+        let others = other_machines(&root.join(case));
+        if !others.is_empty() {
+            for file in ["machine.toml"]
+                .into_iter()
+                .chain(others.iter().map(String::as_str))
+            {
+                arguments.push(format!("--machine={name}/{file}"));
+            }
+        }
+        return arguments;
     }
     let traces = std::fs::read_dir(root.join(case)).unwrap();
     let mut traces = traces.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -59,6 +84,17 @@ fn arguments(root: &Path, case: &Path) -> Vec<String> {
         format!("--network-configuration={name}/network.yml"),
         format!("--remote-memory-configuration={name}/memory.json"),
     ]
+}
+
+/// The machines of a case beside `machine.toml`, by name.
+fn other_machines(case: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(case).unwrap();
+    let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut others: Vec<_> = names
+        .filter(|name| name.ends_with(".toml") && name != "machine.toml")
+        .collect();
+    others.sort();
+    others
 }
 
 /// A case that has captures in a folder `capture` has the traces that they convert to.

@@ -1,0 +1,94 @@
+//! What the ASTRA-sim 2.0 paper reports, from the machine files under `traces/` and the presets.
+
+use chakram::engine::{Options, Prepared};
+use chakram::generate::{Collective, Job, Pattern};
+use chakram::machine::Machine;
+use chakram::trace::CollectiveKind;
+use std::path::Path;
+
+/// Microseconds of an all-reduce of 10^9 bytes among all NPUs, answered by closed form.
+fn all_reduce(machine: &Machine) -> f64 {
+    let npus = machine.topology().npus();
+    let collective = Collective::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
+    let workload = Job::new(Pattern::Collective(collective)).unwrap();
+    let workload = workload.workload().unwrap();
+    let prepared = Prepared::new(&workload, machine, &Options::default()).unwrap();
+    let (outcome, ()) = prepared.run(()).unwrap();
+    assert_eq!((outcome.closed, outcome.stepwise), (1, 0));
+    outcome.makespan.0 as f64 / 1e6
+}
+
+fn file(case: &str, name: &str) -> Machine {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+    let path = path.join(case).join(format!("{name}.toml"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    Machine::parse(&text, name).unwrap()
+}
+
+fn preset(name: &str) -> Machine {
+    Machine::preset(name).unwrap()
+}
+
+#[track_caller]
+fn within(found: f64, want: f64, part: f64) {
+    let error = (found - want) / want;
+    assert!(
+        error.abs() <= part,
+        "{found} is {:+.3} % from {want}",
+        100.0 * error
+    );
+}
+
+/// The table's collective times in microseconds, for 1024 MB at 2^30 bytes a GB, which is what 10^9 bytes
+/// take at 10^9.
+#[test]
+fn table_4_to_0_3_percent() {
+    let rows = [
+        ("2_8_8_4", 4392.85),
+        ("2_8_8_8", 4392.85),
+        ("2_8_8_16", 4392.85),
+        ("2_8_8_32", 4392.85),
+        ("4_8_8_4", 2212.60),
+        ("8_8_8_4", 1753.48),
+        ("16_8_8_4", 1879.17),
+    ];
+    for (name, want) in rows {
+        within(all_reduce(&file("table-4", name)), want, 0.003);
+    }
+}
+
+/// Loads of an all-reduce of S bytes: 2 S (n-1)/n / B in the first dimension, 1/n of that size in the next.
+/// W-2D: 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us, then 15/16 of 1/32: 234 us. In ascending order the most
+/// loaded dimension sets the pace; Conv-4D's first is filled and drained by one chunk in 64: 4,375 +
+/// 4,000/64. Under Themis the sum of all loads is shared: the paper says that W-2D, Conv-3D and Conv-4D
+/// come to what the wafers of one dimension with their total rate take: 511/512 · 2 GB / rate.
+#[test]
+fn figure_9a_to_1_percent_and_its_claims_to_3() {
+    let wafer = |rate: f64| 2.0 * 511.0 / 512.0 / rate * 1e6;
+    for (name, rate) in [
+        ("w-1d-350", 350.0),
+        ("w-1d-500", 500.0),
+        ("w-1d-600", 600.0),
+    ] {
+        let plain = all_reduce(&preset(name));
+        within(plain, wafer(rate), 0.001);
+        let themis = all_reduce(&file("fig-9a", name));
+        assert!(
+            (plain - themis).abs() < 1e-9,
+            "one dimension leaves nothing to choose"
+        );
+    }
+    // Plain, under Themis by a greedy pipeline of 64 chunks, and the wafer that it comes to.
+    let systems = [
+        ("w-2d", 7750.0, 4004.0, 500.0),
+        ("conv-3d", 9375.0, 5801.0, 350.0),
+        ("conv-4d", 4437.5, 3406.0, 600.0),
+    ];
+    for (name, plain, balanced, rate) in systems {
+        within(all_reduce(&preset(name)), plain, 0.01);
+        let themis = all_reduce(&file("fig-9a", name));
+        within(themis, balanced, 0.01);
+        within(themis, wafer(rate), 0.03);
+    }
+    assert!(all_reduce(&preset("conv-4d")) < all_reduce(&preset("w-1d-350")));
+}
