@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Every attribute that a reader looks at, and some that it does not.
+/// Every attribute that a reader looks at but `in_switch`, and some that it does not.
 const NAMES: [&str; 24] = [
     "is_cpu_op",
     "num_ops",
@@ -132,6 +132,9 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
             .prop_map(|values| Value::BoolList(proto::BoolList { values }))
             .boxed(),
         "is_cpu_op" | "eager" => any::<bool>().prop_map(Value::BoolVal).boxed(),
+        "in_switch" => prop::sample::select(vec!["all_gather", "reduce_scatter", "all_reduce"])
+            .prop_map(|text| Value::StringVal(text.to_owned()))
+            .boxed(),
         "dtype" | "pg_name" => text().prop_map(Value::StringVal).boxed(),
         _ => (0_u64..12).prop_map(Value::Uint64Val).boxed(),
     };
@@ -139,7 +142,8 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
 }
 
 fn any_attribute() -> impl Strategy<Value = AttributeProto> {
-    let named = prop::sample::select(&NAMES[..]);
+    // Most nodes are refused that have it.
+    let named = prop_oneof![99 => prop::sample::select(&NAMES[..]), 1 => Just("in_switch")];
     let valued = named.prop_flat_map(|name| (Just(name), option::weighted(0.95, value(name))));
     (valued, "[a-z]{0,3}").prop_map(|((name, value), doc_string)| AttributeProto {
         doc_string,

@@ -72,6 +72,12 @@ fn node_of(id: u64, choice: u32) -> Node {
             ],
         ),
     };
+    if kind == 2 && choice / 6 % 3 == 2 && choice % 4 == 1 {
+        attr.push(attribute(
+            "in_switch",
+            Value::StringVal("all_gather".to_owned()),
+        ));
+    }
     if choice % 4 == 1 {
         attr.push(number("delay_ns", i64::from(choice)));
     }
