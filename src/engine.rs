@@ -182,6 +182,8 @@ pub struct Engine<'a, O, N, M: Manner> {
     /// Lanes freed in this round, as (instance, lane).
     freed: Vec<(u32, u32)>,
     notices: Vec<Notice>,
+    /// The events of a round; kept for its allocation.
+    round: Vec<Event>,
     /// Chunks that began a stage and have yet to go on in it: run and cell.
     moved: Vec<(u32, u32)>,
     /// Messages that leave at this instant.
@@ -279,6 +281,7 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             dormant: Vec::new(),
             freed: Vec::new(),
             notices: Vec::new(),
+            round: Vec::new(),
             moved: Vec::new(),
             leaving: Vec::new(),
             folded: 0,
@@ -303,7 +306,6 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             let event = Event::new(Class::Release, i as u32, 0);
             self.agenda.push(instance.release, event);
         }
-        let mut round = Vec::new();
         let mut instant = Time::ZERO;
         while let Some(now) = self.agenda.next_time() {
             if now == Time::END {
@@ -312,20 +314,13 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             if let Some(refusal) = self.refusal {
                 return Err(refusal.into());
             }
-            self.agenda.take(&mut round);
+            self.round(now);
             if M::IN_ORDER {
-                for &event in &round {
-                    self.happen(now, event);
-                }
                 if self.disagreement.is_some() {
                     break;
                 }
                 self.settle_memory(now);
                 continue;
-            }
-            self.arrange(&mut round);
-            for &event in &round {
-                self.handle(now, event, 0);
             }
             self.hand_out(now);
             if now > instant {
@@ -352,6 +347,24 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
         self.outcome.nodes = self.completed;
         self.outcome.messages = self.ops.inserted();
         Ok((self.outcome, self.observer))
+    }
+
+    /// Takes the events that are due next, `now`, and handles them.
+    #[inline]
+    fn round(&mut self, now: Time) {
+        let mut round = std::mem::take(&mut self.round);
+        self.agenda.take(&mut round);
+        if M::IN_ORDER {
+            for &event in &round {
+                self.happen(now, event);
+            }
+        } else {
+            self.arrange(&mut round);
+            for &event in &round {
+                self.handle(now, event, 0);
+            }
+        }
+        self.round = round;
     }
 
     /// Messages that leave at this instant do.

@@ -100,7 +100,8 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Carries out a run from its start until `now`, in the one loop, with an agenda that holds nothing else.
+    /// Carries out a run from its start until `now`, by the rounds of the loop over an agenda that holds
+    /// nothing else.
     ///
     /// What it does at this instant, it does from round to round until nothing is left; then the instant is
     /// settled. So it has done all of that if there was a settlement since it began, or since the instant did;
@@ -117,7 +118,6 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let agenda = std::mem::take(&mut self.agenda);
         let leaving = std::mem::take(&mut self.leaving);
         self.step(start, id, true);
-        let mut round = Vec::new();
         // Where it is, and how many rounds it has handled there.
         let (mut at, mut handled) = (start, 0);
         while at < now || done || handled < rounds {
@@ -130,13 +130,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             } else {
                 (at, handled + 1)
             };
-            self.agenda.take(&mut round);
-            self.arrange(&mut round);
-            for &event in &round {
-                self.handle(due, event, 0);
-            }
+            self.round(due);
         }
         let mut rest: Agenda = std::mem::replace(&mut self.agenda, agenda);
+        let mut round = Vec::new();
         while let Some(due) = rest.next_time() {
             rest.take(&mut round);
             for &event in &round {
