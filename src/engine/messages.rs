@@ -30,9 +30,9 @@ pub(super) struct Channel {
 /// A message that leaves at this instant.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    /// What it is: its sender's NPU, then its node, or, for a step of a collective, group and sequence, chunk, stage and
-    /// step. They are handed to the network in this order, which no other message and no number of an op
-    /// changes.
+    /// What it is: its sender's NPU, then its node, or, for a step of a collective, group and sequence,
+    /// chunk, stage and step. They are handed to the network in this order, which no other message and no
+    /// number of an op changes.
     key: Key,
     /// The NPUs that send and receive it.
     pub ends: (Npu, Npu),
