@@ -19,14 +19,18 @@ pub enum Intra {
     SmallestFirst,
     /// The one with the fewest stages left.
     FewestLeft,
+    /// One on its way back, an all-gather, after one on its way out, and the other way round, where both
+    /// wait; first come, first served among alike. ASTRA-sim's `RG`.
+    Alternate,
 }
 
 impl Intra {
     /// Every policy with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str); 4] = [
         (Self::Fifo, "fifo"),
         (Self::SmallestFirst, "smallest_first"),
         (Self::FewestLeft, "fewest_left"),
+        (Self::Alternate, "alternate"),
     ];
 }
 
@@ -39,6 +43,8 @@ pub struct Stages<'a> {
     pub queue_of: &'a [u32],
     /// The places of each queue; at least 1.
     pub capacity: &'a [u32],
+    /// Of each stage, whether it is on the way back.
+    pub back: &'a [bool],
     /// Who is next.
     pub intra: Intra,
 }
@@ -54,9 +60,27 @@ pub struct Schedule {
 
 #[derive(Clone, Debug, Default)]
 struct Queue {
-    /// Keys of the policy, the number of the arrival, and the chunk.
-    waiting: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// Keys of the policy, the number of the arrival, and the chunk; those on their way back apart, where
+    /// they take turns with the others.
+    waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
+    /// Of which kind the last to begin was.
+    last: usize,
     running: u32,
+}
+
+impl Queue {
+    /// Who is next.
+    fn pop(&mut self) -> Option<u32> {
+        let other = 1 - self.last;
+        let kind = if self.waiting[other].is_empty() {
+            self.last
+        } else {
+            other
+        };
+        let Reverse((_, _, chunk)) = self.waiting[kind].pop()?;
+        self.last = kind;
+        Some(chunk)
+    }
 }
 
 struct Shop<'a, S> {
@@ -79,7 +103,7 @@ impl<S: Copy> Shop<'_, S> {
 
     fn admit(&mut self, now: Span, queue: u32) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
-            && let Some(Reverse((_, _, chunk))) = self.queues[queue as usize].waiting.pop()
+            && let Some(chunk) = self.queues[queue as usize].pop()
         {
             self.queues[queue as usize].running += 1;
             self.count += 1;
@@ -94,14 +118,15 @@ impl<S: Copy> Shop<'_, S> {
         let index = self.index(chunk);
         let left = self.course.length() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
-            Intra::Fifo => 0,
+            Intra::Fifo | Intra::Alternate => 0,
             Intra::SmallestFirst => self.stages.spans[index].0,
             Intra::FewestLeft => left as u64,
         };
         let queue = self.stages.queue_of[index];
         self.count += 1;
         let entry = Reverse((key, self.count, chunk));
-        self.queues[queue as usize].waiting.push(entry);
+        let apart = self.stages.intra == Intra::Alternate && self.stages.back[index];
+        self.queues[queue as usize].waiting[usize::from(apart)].push(entry);
         queue
     }
 }
@@ -154,6 +179,7 @@ mod tests {
             spans: &spans,
             queue_of: queues,
             capacity: &[capacity; 2],
+            back: &vec![false; spans.len()],
             intra: Intra::Fifo,
         };
         schedule(&Course::alike(vec![(); spans.len()], chunks), stages)
@@ -199,6 +225,7 @@ mod tests {
                 spans: &spans,
                 queue_of: &[0, 1, 1, 0],
                 capacity: &[1, 1],
+                back: &[false; 4],
                 intra,
             };
             let Schedule { end, order } = schedule(&course, stages);
@@ -213,5 +240,31 @@ mod tests {
         for intra in [Intra::SmallestFirst, Intra::FewestLeft] {
             assert_eq!(order(intra), (15, vec![0, 1, 2], vec![1, 0, 2]));
         }
+    }
+
+    #[test]
+    fn those_that_come_back_take_turns_with_those_that_go_out() {
+        // Queue 0 for 2 ns, then 1 for 1 ns, then 0 again, three chunks. First come: out 0-2, 2-4, 4-6, then
+        // back in the order in which they came. In turns: chunk 0 out 0-2; 1 out 2-4, while 0 is over
+        // there until 3; at 4 chunk 0 waits to come back and 2 to go out: back 4-6; 2 out 6-8, as 1 has come
+        // back but is of the kind of the last; 1 back 8-10; 2 back 10-12.
+        let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
+        let course = Course::alike(vec![(); 3], 3);
+        let order = |intra| {
+            let stages = Stages {
+                spans: &spans,
+                queue_of: &[0, 1, 0],
+                capacity: &[1, 1],
+                back: &[false, false, true],
+                intra,
+            };
+            let Schedule { end, order } = schedule(&course, stages);
+            let passages = order[0].iter().map(|p| (p.chunk, p.stage));
+            (end.0 / 1000, passages.collect::<Vec<_>>())
+        };
+        let first_come = vec![(0, 0), (1, 0), (2, 0), (0, 2), (1, 2), (2, 2)];
+        assert_eq!(order(Intra::Fifo), (12, first_come));
+        let in_turns = vec![(0, 0), (1, 0), (0, 2), (2, 0), (1, 2), (2, 2)];
+        assert_eq!(order(Intra::Alternate), (12, in_turns));
     }
 }

@@ -3,8 +3,8 @@
 //! members, these play its scripts instead; a send of theirs is over when its last byte has left.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in
-//! the first. At most [`Pipeline::active`] chunks of an NPU are in one dimension at once, and they share its
-//! port. In which order they enter is worked out for the whole collective before it begins, as if all
+//! the first. At most [`Pipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four
+//! for each level, and they share its port. In which order they enter is worked out for the whole collective before it begins, as if all
 //! members set out together and each stage took what it takes alone ([`schedule()`]); late members keep to the
 //! same order, so none ever waits for a chunk that waits for it.
 //!
@@ -295,10 +295,14 @@ impl Native<'_> {
     ) -> flow_shop::Schedule {
         let phases = course.stages().iter().map(|carried| carried.stage.phase);
         let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
+        let back = course.stages().iter();
+        let back = back.map(|carried| carried.stage.primitive == Primitive::AllGather);
+        let back: Vec<bool> = back.collect();
         let stages = flow_shop::Stages {
             spans,
             queue_of: &queue_of,
             capacity,
+            back: &back,
             intra: self.pipeline.intra,
         };
         schedule(course, stages)

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 pub struct Pipeline {
     /// Chunks of a collective; fewer where it has fewer bytes.
     pub chunks: NonZeroU32,
-    /// How many chunks of an NPU are in one dimension at once.
+    /// How many chunks of an NPU are in one dimension at once; in trees perhaps more.
     pub active: NonZeroU32,
     /// In which order each chunk visits the dimensions.
     pub inter: Inter,

@@ -350,6 +350,7 @@ impl Manner for Collectives {
             spans: &spans,
             queue_of: &queues,
             capacity: &vec![self.capacity; last + 1],
+            back: &vec![false; course.stages().len()],
             intra: Intra::Fifo,
         };
         Some(schedule(course, stages).end)

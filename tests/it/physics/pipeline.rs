@@ -97,7 +97,13 @@ fn balanced(dims: &[Dim], chunks: u32) -> Vec<Vec<usize>> {
 
 /// When the last chunk is through, if one chunk is in a dimension at a time: a list of chunks that is
 /// searched at every instant at which something ends.
-fn plain(visits: &[Vec<(usize, u64)>], dims: usize, intra: Intra) -> u64 {
+fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: Intra) -> u64 {
+    // Whether what a chunk does or waits for is an all-gather, and what the last to begin was.
+    let back = |done: usize, all: usize| match kind {
+        K::AllReduce => 2 * done >= all,
+        other => other == K::AllGather,
+    };
+    let mut last = vec![false; dims];
     // For each chunk: visits done, since when it waits (with a counter), and when it ends what it does.
     let mut done = vec![0_usize; visits.len()];
     let mut since: Vec<u64> = (0..visits.len() as u64).collect();
@@ -106,7 +112,7 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, intra: Intra) -> u64 {
     let mut clock = visits.len() as u64;
     let mut now = 0;
     loop {
-        for d in 0..dims {
+        for (d, last) in last.iter_mut().enumerate() {
             let here = |c: &usize| done[*c] < visits[*c].len() && visits[*c][done[*c]].0 == d;
             if (0..visits.len()).any(|c| here(&c) && ends[c].is_some()) {
                 continue;
@@ -116,8 +122,13 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, intra: Intra) -> u64 {
                 Intra::Fifo => (0, since[c]),
                 Intra::SmallestFirst => (visits[c][done[c]].1, since[c]),
                 Intra::FewestLeft => ((visits[c].len() - done[c]) as u64, since[c]),
+                Intra::Alternate => {
+                    let same = back(done[c], visits[c].len()) == *last;
+                    (u64::from(same), since[c])
+                }
             });
             if let Some(c) = next {
+                *last = back(done[c], visits[c].len());
                 ends[c] = Some(now + visits[c][done[c]].1);
                 clock += 1;
                 begun[c] = clock;
@@ -206,7 +217,7 @@ proptest! {
             }).collect(),
         };
         let visits: Vec<_> = orders.iter().map(|order| visits(&dims, kind, chunk, order)).collect();
-        let want = plain(&visits, dims.len(), intra);
+        let want = plain(&visits, dims.len(), kind, intra);
         let closed = replay(&workload, &machine);
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
         let stepped = replay_with(&workload, &machine, &stepwise());
