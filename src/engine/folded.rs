@@ -93,7 +93,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         while self.folded > 0
             && let Some(leaving) = self.leaving.get(next)
         {
-            match self.network.claimed(leaving.ends) {
+            match self.network.claimed(leaving.message.ends) {
                 Some(id) => self.unfold(now, id),
                 None => next += 1,
             }

@@ -7,7 +7,7 @@ use super::plan::NONE;
 use super::{Comm, Engine, Pair};
 use crate::collective::{Cue, Manner};
 use crate::graph::Kind;
-use crate::ids::{NodeIndex, Npu, Rank};
+use crate::ids::{NodeIndex, Rank};
 use crate::network::{Message, Network, NetworkEvent, Notice};
 use crate::report::Observer;
 use crate::units::{Amount, Time};
@@ -34,9 +34,8 @@ pub(super) struct Leaving {
     /// chunk, stage and step. They are handed to the network in this order, which no other message and no
     /// number of an op changes.
     key: Key,
-    /// The NPUs that send and receive it.
-    pub ends: (Npu, Npu),
-    message: Message,
+    /// What is sent.
+    pub message: Message,
 }
 
 type Key = (u32, u32, u32, u32, u64);
@@ -46,11 +45,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     pub(super) fn send_off(&mut self, now: Time, key: Key, message: Message) {
         match M::IN_ORDER {
             true => self.network.submit(now, &message, &mut self.agenda),
-            false => self.leaving.push(Leaving {
-                key,
-                ends: message.ends,
-                message,
-            }),
+            false => self.leaving.push(Leaving { key, message }),
         }
     }
 
