@@ -1,0 +1,189 @@
+//! The life of a node in the loop: delayed, ready, posted, waiting for its lane, issued, complete.
+
+use super::event::{Class, Event};
+use super::in_order::wake;
+use super::plan::NONE;
+use super::{COMPLETE, Comm, DELAYED, Engine, key};
+use crate::collective::Manner;
+use crate::graph::Kind;
+use crate::ids::NodeIndex;
+use crate::network::Network;
+use crate::report::Observer;
+use crate::units::{Span, Time};
+
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+    /// All that `node` waits for is complete, but it is ready only after `delay`.
+    #[inline(never)]
+    pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
+        self.observer.delayed(now, instance, node);
+        let event = Event::new(Class::Ready, instance, node.0);
+        self.agenda.push(now + delay, event);
+    }
+
+    #[inline]
+    pub(super) fn complete(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        let (graph, first) = (running.graph, running.first_node);
+        self.observer
+            .completed(now, instance, node, graph.kind(node));
+        self.waiting[first + node.index()] = COMPLETE;
+        self.completed += 1;
+        self.outcome.makespan = now.since(Time::ZERO);
+        if M::IN_ORDER && !self.dormant.is_empty() {
+            wake(&mut self.dormant, instance, &mut self.ready);
+        }
+        let lane = running.shared.lanes[graph.lane(node) as usize];
+        if lane != NONE {
+            let lane = running.first_lane + lane;
+            let state = &mut self.lanes[lane as usize];
+            state.holder = 0;
+            if M::IN_ORDER || !state.queue.is_empty() {
+                self.freed.push((instance, lane));
+            }
+        }
+        for &next in graph.successors(node) {
+            let left = &mut self.waiting[first + next.index()];
+            *left -= 1;
+            if *left == 0 {
+                self.ready.push(key(instance, next));
+            } else if *left == DELAYED {
+                *left = 0;
+                self.delay(now, instance, next, graph.delay(next));
+            }
+        }
+    }
+
+    /// Gives freed lanes to the nodes that queue for them, and posts the nodes that became ready.
+    #[inline]
+    pub(super) fn hand_out(&mut self, now: Time) {
+        if !self.freed.is_empty() {
+            self.refill(now);
+        }
+        if self.ready.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        if ready.len() > 1 {
+            ready.sort_unstable();
+        }
+        for &word in &ready {
+            self.post(now, (word >> 32) as u32, NodeIndex(word as u32));
+        }
+        ready.clear();
+        self.ready = ready;
+    }
+
+    /// Schedules the completion of a node that holds its lane until `end`.
+    #[inline]
+    pub(super) fn until(&mut self, end: Time, instance: u32, node: NodeIndex) {
+        let event = Event::new(Class::Node, instance, node.0);
+        if M::IN_ORDER {
+            let npu = self.plan.instances[instance as usize].npu;
+            self.agenda.delay(npu.0, end, event, 0);
+        } else {
+            self.agenda.push(end, event);
+        }
+    }
+
+    /// Gives freed lanes to the nodes that queue for them, by rank and lane.
+    pub(super) fn refill(&mut self, now: Time) {
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.sort_unstable();
+        for &(instance, lane) in &freed {
+            let state = &mut self.lanes[lane as usize];
+            if state.holder == 0
+                && let Some(node) = state.queue.pop_front()
+            {
+                state.holder = node + 1;
+                self.issue(now, instance, NodeIndex(node));
+            }
+        }
+        freed.clear();
+        self.freed = freed;
+    }
+
+    /// A ready node asks for what it needs first.
+    #[inline]
+    pub(super) fn post(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        match running.graph.kind(node) {
+            Kind::Nothing => {
+                self.observer.issued(now, instance, node, Kind::Nothing);
+                self.agenda
+                    .push(now, Event::new(Class::Node, instance, node.0));
+            }
+            Kind::Receive => self.post_receive(now, instance, node),
+            Kind::Collective => {
+                let alone = self.comm != Comm::Model && self.is_alone(instance, node);
+                if alone {
+                    self.enqueue(now, instance, node);
+                    if self.comm == Comm::Captured {
+                        return;
+                    }
+                }
+                let (slot, sequence) = self.call_of(instance, node);
+                let turns = &mut self.turns[slot.group as usize];
+                // Who is alone is counted like all others, but has gone when its turn comes.
+                let parked = if alone { NONE } else { node.0 };
+                if turns.ready(slot.member, sequence, parked) && !alone {
+                    self.enqueue(now, instance, node);
+                }
+                let parked = |e: &mut Self| e.turns[slot.group as usize].next_parked();
+                while let Some((member, node)) = parked(self) {
+                    if node == NONE {
+                        continue;
+                    }
+                    let rank = self.plan.groups[slot.group as usize].members[member as usize];
+                    let instance = self.plan.instance_of[rank.index()];
+                    self.enqueue(now, instance, NodeIndex(node));
+                }
+            }
+            _ => self.enqueue(now, instance, node),
+        }
+    }
+
+    /// Takes the node's lane if it is free, and a place in its queue otherwise.
+    #[inline]
+    pub(super) fn enqueue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        let lane = running.shared.lanes[running.graph.lane(node) as usize];
+        let lane = &mut self.lanes[(running.first_lane + lane) as usize];
+        if lane.holder == 0 && lane.queue.is_empty() {
+            lane.holder = node.0 + 1;
+            self.issue(now, instance, node);
+        } else {
+            lane.queue.push_back(node.0);
+        }
+    }
+
+    /// The node holds its lane and starts.
+    #[inline]
+    pub(super) fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = &self.instances[instance as usize];
+        let kind = running.graph.kind(node);
+        self.observer.issued(now, instance, node, kind);
+        match kind {
+            Kind::Compute | Kind::Host | Kind::LocalMemory => {
+                let end = now + running.shared.prices[node.index()];
+                self.until(end, instance, node);
+            }
+            Kind::RemoteMemory => self.reach_out(now, instance, node),
+            Kind::Send => {
+                let index = running.graph.message_index(node);
+                if self.comm != Comm::Model {
+                    self.start_send(now, instance, node);
+                    return;
+                }
+                let own = self.workload.instances()[instance as usize].rank;
+                let message = running.graph.messages()[index];
+                let peer =
+                    self.workload.instances()[instance as usize].peers[message.peer as usize];
+                let pair = self.plan.instances[instance as usize].pairs[index];
+                let bytes = running.graph.bytes(node);
+                self.transfer(now, own, peer, bytes, pair, Some((instance, node)));
+            }
+            Kind::Collective => self.arrive(now, instance, node),
+            Kind::Nothing | Kind::Receive => unreachable!("they hold no lane"),
+        }
+    }
+}
