@@ -1,10 +1,13 @@
 //! The course of a collective: how its chunks travel from stage to stage.
 //!
-//! A collective is cut into chunks of one size. Each takes a *route*, a list of stages; routes are
-//! equally long and differ in the order in which they visit the phases. A chunk may have to wait before a
-//! stage. Where that is at a *gate*, chunks pass in an order that is set for the whole collective, the same
-//! at every member: members that each decided by themselves could hold a phase for one another's partners
-//! and stand still for ever, as ASTRA-sim's do when there are fewer active chunks than chunks.
+//! A collective is cut into chunks. Each takes a *route*, a list of stages with the bytes of each; routes are
+//! equally long and differ in the order in which they visit the phases and in the size of the chunks that
+//! take them. So chunks of one route are of one size, and where all are, and go one way, there is one route.
+//!
+//! A chunk may have to wait before a stage. Where that is at a *gate*, chunks pass in an order that is set for
+//! the whole collective, the same at every member: members that each decided by themselves could hold a phase
+//! for one another's partners and stand still for ever, as ASTRA-sim's do when there are fewer active chunks
+//! than chunks.
 
 /// A chunk enters a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,7 @@ pub struct Gates {
 pub struct Course<S> {
     stages: Vec<S>,
     length: usize,
-    route_of: Vec<u16>,
+    route_of: Vec<u32>,
     chunks: u32,
     gates: Option<Gates>,
 }
@@ -48,7 +51,7 @@ impl<S: Copy> Course<S> {
 
     /// A chunk for each of `route_of`, which names one of the routes that make up `stages`, each of
     /// `length`.
-    pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u16>) -> Self {
+    pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
         Self {
             stages,
@@ -89,7 +92,7 @@ impl<S: Copy> Course<S> {
     pub fn route(&self, chunk: u32) -> usize {
         match self.route_of.is_empty() {
             true => 0,
-            false => usize::from(self.route_of[chunk as usize]),
+            false => self.route_of[chunk as usize] as usize,
         }
     }
 

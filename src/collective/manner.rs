@@ -1,6 +1,6 @@
 //! The manner in which collectives are carried out: what the engine asks while one is in flight.
 //!
-//! A collective is cut into *chunks* that are alike. At each member a chunk passes through the same
+//! A collective is cut into *chunks*. At each member a chunk passes through the same
 //! *stages*, one after another, each along one phase of the group. In a stage the member at a seat
 //! runs a program: it has *credits*, takes steps, each of which needs some, and earns one with each
 //! message that it has received and dealt with. When all steps are taken and all credits earned, the

@@ -26,6 +26,7 @@ use crate::group::{Extent, Paths, Phase};
 use crate::ids::Npu;
 use crate::topology::{Path, Topology};
 use crate::units::{Amount, Span, Time};
+use std::num::NonZeroU32;
 
 /// Collectives as the machine's algorithms carry them out.
 #[derive(Clone, Debug)]
@@ -220,11 +221,14 @@ impl Manner for Native<'_> {
             let course = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
             let phases = carried::describe(course.stages(), extent, topology, &algorithms);
             let list = Describer::list(phases.into_iter());
-            match pipeline.chunks.get() {
-                1 => list,
-                _ if extent.phases.is_empty() => list,
-                _ => format!("{list}; {pipeline}"),
+            let mut pipeline = pipeline;
+            match (pipeline.chunks.get(), NonZeroU32::new(course.chunks())) {
+                (1, _) => return list,
+                _ if extent.phases.is_empty() => return list,
+                (equal, Some(all)) if all.get() > equal => pipeline.chunks = all,
+                _ => {}
             }
+            format!("{list}; {pipeline}")
         })
     }
 

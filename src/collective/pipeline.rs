@@ -8,7 +8,8 @@ use std::num::NonZeroU32;
 /// How collectives are cut into chunks, and how these follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// Chunks of a collective; fewer where it has fewer bytes.
+    /// Chunks of a collective if all are equal; fewer where it has fewer bytes. A schedule that cuts them up
+    /// ([`Inter::ThemisFlex`]) makes more.
     pub chunks: NonZeroU32,
     /// How many chunks of an NPU are in one dimension at once; in trees perhaps more.
     pub active: NonZeroU32,
@@ -19,7 +20,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// The most chunks of a collective.
+    /// The most equal chunks of a collective.
     pub const MOST_CHUNKS: u32 = 1 << 12;
 }
 

@@ -1,6 +1,6 @@
 //! The routes of a collective's chunks: in which order each visits the phases, and by which algorithms.
 
-use super::schedule::orders;
+use super::schedule::{Way, ways};
 use super::{Algorithm, Carried, Choice, Chunk, Course, Pipeline, carried};
 use crate::group::Extent;
 use crate::topology::Topology;
@@ -8,8 +8,8 @@ use crate::trace::CollectiveKind;
 use crate::units::Amount;
 
 /// The course of a collective of `kind` with a buffer of `bytes`, without gates. It has as many chunks as
-/// the pipeline says, but no more than bytes. Where two trees share the work, every other chunk takes the
-/// second.
+/// the pipeline says, but no more than bytes; its schedule may cut them up. Where two trees share the work,
+/// every other chunk takes the second.
 pub(super) fn routes(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&Extent, &Topology),
@@ -18,34 +18,103 @@ pub(super) fn routes(
 ) -> Course<Carried> {
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.get().min(most);
-    let (orders, mut route_of) = orders(pipeline.inter, kind, (extent, topology), chunks);
+    let whole = Amount::whole(bytes);
+    let (ways, mut route_of) = ways(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
-    let add = |order: &[usize], mirrored, all: &mut Vec<Carried>| {
+    let add = |way: &Way, mirrored, all: &mut Vec<Carried>| {
         let chunk = Chunk {
-            whole: Amount::whole(bytes).part(chunks),
-            order,
+            whole: way.share(whole, chunks),
+            order: &way.order,
             // Routes are equally long, so an all-reduce is in one stage in all of them or in none.
-            fuses: orders.len() == 1,
+            fuses: ways.len() == 1,
             mirrored,
         };
         carried(kind, extent, topology, choices, &chunk, all);
     };
-    for order in &orders {
-        add(order, false, &mut all);
+    for way in &ways {
+        add(way, false, &mut all);
     }
-    let length = all.len() / orders.len();
+    let length = all.len() / ways.len();
     let trees = |c: &Carried| c.algorithm == Algorithm::DoubleBinaryTree;
-    if chunks > 1 && all.iter().any(trees) {
-        for order in &orders {
-            add(order, true, &mut all);
+    if route_of.len() > 1 && all.iter().any(trees) {
+        for way in &ways {
+            add(way, true, &mut all);
         }
         for route in route_of.iter_mut().skip(1).step_by(2) {
-            *route += orders.len() as u16;
+            *route += ways.len() as u32;
         }
         return Course::routed(all, length, route_of);
     }
-    match &orders[..] {
+    match &ways[..] {
         [_] => Course::alike(all, chunks),
         _ => Course::routed(all, length, route_of),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Inter, Primitive};
+    use super::*;
+    use crate::ids::Npu;
+    use crate::topology::{Dimension, Shape};
+    use crate::units::{Bandwidth, Span};
+    use std::num::NonZeroU32;
+
+    fn course(sizes: &[(u32, f64)], bytes: u64, (inter, chunks): (Inter, u32)) -> Course<Carried> {
+        let dimensions = sizes.iter().map(|&(size, rate)| Dimension {
+            name: String::new(),
+            shape: Shape::Switch,
+            size,
+            bandwidth: Bandwidth::new(rate).unwrap(),
+            latency: Span::ZERO,
+        });
+        let topology = Topology::new(dimensions.collect()).unwrap();
+        let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+        let extent = Extent::new(&npus, &topology);
+        let trees = vec![Choice::Named(Algorithm::DoubleBinaryTree); sizes.len()];
+        let pipeline = Pipeline {
+            chunks: NonZeroU32::new(chunks).unwrap(),
+            inter,
+            ..Pipeline::default()
+        };
+        let of = (CollectiveKind::AllReduce, bytes);
+        routes(of, (&extent, &topology), &trees, pipeline)
+    }
+
+    /// The first stage of a chunk has all of it. Whatever the bytes, the fractions add up to them.
+    #[test]
+    fn no_byte_is_lost() {
+        let mut unequal = 0;
+        for bytes in [1, 3, 1000, 999_983, 1 << 30, (1 << 56) - 1, u64::MAX / 7] {
+            for (inter, _) in Inter::ALL {
+                for chunks in [1, 2, 7, 64] {
+                    let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
+                    let course = course(&sizes, bytes, (inter, chunks));
+                    // In units of the smallest fraction: 256 grains in each of the chunks.
+                    let unit = 256 * u128::from(u64::from(chunks).min(bytes));
+                    let mut sum = 0;
+                    for chunk in 0..course.chunks() {
+                        let stage = course.stage(chunk, 0).unwrap().stage;
+                        assert_eq!(stage.primitive, Primitive::ReduceScatter);
+                        let Amount { bytes, parts } = stage.buffer;
+                        assert_eq!(unit % u128::from(parts), 0);
+                        sum += u128::from(bytes) * (unit / u128::from(parts));
+                    }
+                    assert_eq!(sum, u128::from(bytes) * unit, "{inter:?} {bytes} {chunks}");
+                    unequal += u32::from(course.chunks() > chunks);
+                }
+            }
+        }
+        assert!(unequal > 10, "{unequal}");
+    }
+
+    #[test]
+    fn equal_chunks_of_one_way_have_one_route() {
+        let all = course(&[(4, 1e9)], 1000, (Inter::ThemisFlex, 1));
+        assert!(all.is_alike());
+        // Two trees in turn.
+        let all = course(&[(4, 1e9)], 1000, (Inter::ThemisFlex, 5));
+        let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();
+        assert_eq!(routes, [0, 1, 0, 1, 0]);
     }
 }

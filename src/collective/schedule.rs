@@ -1,21 +1,21 @@
-//! In which order chunks visit the dimensions.
+//! In which order chunks visit the dimensions, and how large they are.
 //!
 //! *Ascending*: every chunk goes outward from the innermost dimension. With links of unequal load the most
 //! loaded dimension then sets the pace alone.
 //!
 //! *Round robin*: chunk k begins with dimension k mod D and goes outward from there, around.
 //!
-//! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022;
-//! ASTRA-sim's `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions by the load that
-//! chunks before it have put on them, the least loaded first, where it is largest; then its own load is
-//! added. A chunk that is s bytes large when it comes to dimension d with n members and bandwidth B loads it
-//! with s (n−1)/n / B and is s/n large afterwards. If the difference in load is less than what a sixteenth of
-//! a chunk would put on the least loaded dimension, the chunk goes in ascending order. All-gather takes
-//! the order backwards. All-to-all, of which nothing shrinks on the way, is ascending.
+//! *Themis* and *Themis, flex*: each chunk goes where the load is least ([`balance`]). All-gather takes
+//! the order backwards. All-to-all, of which nothing shrinks on the way, is ascending, in equal chunks.
+
+mod balance;
 
 use crate::group::Extent;
 use crate::topology::Topology;
 use crate::trace::CollectiveKind;
+use crate::units::Amount;
+use balance::Balance;
+use std::collections::BTreeMap;
 
 /// In which order chunks visit the dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,80 +27,92 @@ pub enum Inter {
     RoundRobin,
     /// The least loaded first.
     Themis,
+    /// The least loaded first, in chunks that make the loads equal.
+    ThemisFlex,
 }
 
 impl Inter {
     /// Every policy with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ascending, "ascending"),
         (Self::RoundRobin, "round_robin"),
         (Self::Themis, "themis"),
+        (Self::ThemisFlex, "themis_flex"),
     ];
 }
 
-/// Of a chunk, what the difference in load must at least be worth.
-const LEAST_GAP: f64 = 1.0 / 16.0;
+/// The grains of a chunk that is as large as all would be if all were equal; what a chunk has is a whole
+/// number of them.
+const EQUAL: u32 = 256;
 
-/// The orders in which `chunks` of a collective visit the phases of `extent`, each once, and which of them
-/// each chunk takes.
-pub(super) fn orders(
+/// What tells chunks of a collective apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Way {
+    /// The phases in the order in which it visits them, each once.
+    pub order: Vec<usize>,
+    /// How large it is, in grains.
+    grains: u32,
+}
+
+impl Way {
+    /// Its share of a collective of `whole` that would be in as many `chunks` if all were equal. The
+    /// shares of a collective are together exactly the whole, as long as it is less than 2^56 bytes.
+    pub fn share(&self, whole: Amount, chunks: u32) -> Amount {
+        whole.parts_of(self.grains, EQUAL).part(chunks)
+    }
+}
+
+/// The ways that the chunks of a collective of `whole` take through the phases of `extent`, and which of them
+/// each chunk takes. There are as many as `chunks` where all are equal, and at most sixteen times as many.
+pub(super) fn ways(
     inter: Inter,
-    kind: CollectiveKind,
+    (kind, whole): (CollectiveKind, Amount),
     (extent, topology): (&Extent, &Topology),
     chunks: u32,
-) -> (Vec<Vec<usize>>, Vec<u16>) {
+) -> (Vec<Way>, Vec<u32>) {
     let phases = extent.phases.len();
     let ascending: Vec<usize> = (0..phases).collect();
+    let equal = |order| Way {
+        order,
+        grains: EQUAL,
+    };
     let shrinks = match kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::AllGather => {
             true
         }
         CollectiveKind::AllToAll => false,
-        _ => return (vec![ascending], vec![0; chunks as usize]),
+        _ => return (vec![equal(ascending)], vec![0; chunks as usize]),
     };
-    let mut orders = vec![ascending.clone()];
-    let mut route_of = Vec::with_capacity(chunks as usize);
-    let mut loads = vec![0.0; phases];
-    for chunk in 0..chunks as usize {
-        let mut order = ascending.clone();
-        match inter {
-            Inter::Ascending => {}
-            Inter::RoundRobin => order.rotate_left(chunk % phases.max(1)),
-            Inter::Themis if !shrinks => {}
-            Inter::Themis => themis(&mut loads, &mut order, (extent, topology)),
+    // Of a buffer whose grains are not exact all chunks are equal.
+    let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
+    let mut balance = match inter {
+        Inter::Themis | Inter::ThemisFlex if !shrinks => None,
+        Inter::Themis => Some(Balance::new(extent, topology)),
+        Inter::ThemisFlex if exact => Some(Balance::flexible(extent, topology)),
+        Inter::ThemisFlex => Some(Balance::new(extent, topology)),
+        Inter::Ascending | Inter::RoundRobin => None,
+    };
+    let mut ways = Vec::new();
+    let mut known = BTreeMap::new();
+    let mut way_of = Vec::with_capacity(chunks as usize);
+    let mut left = u64::from(chunks) * u64::from(EQUAL);
+    while left > 0 {
+        let mut way = equal(ascending.clone());
+        match &mut balance {
+            Some(balance) => way.grains = balance.next(&mut way.order, left),
+            None if inter == Inter::RoundRobin => {
+                way.order.rotate_left(way_of.len() % phases.max(1))
+            }
+            None => {}
         }
-        let known = orders.iter().position(|other| *other == order);
-        let route = known.unwrap_or_else(|| {
-            orders.push(order);
-            orders.len() - 1
+        left -= u64::from(way.grains);
+        let number = *known.entry(way).or_insert_with_key(|way| {
+            ways.push(way.clone());
+            ways.len() as u32 - 1
         });
-        // There are at most as many orders as chunks.
-        route_of.push(route as u16);
+        way_of.push(number);
     }
-    (orders, route_of)
-}
-
-/// Puts the phases into the order for the next chunk, and adds its load.
-fn themis(loads: &mut [f64], order: &mut [usize], (extent, topology): (&Extent, &Topology)) {
-    // Seconds of a whole chunk, taken as one byte: only ratios matter.
-    let load = |phase: usize, share: f64| {
-        let phase = &extent.phases[phase];
-        let bandwidth = topology.dimensions()[phase.dimension].bandwidth;
-        let n = f64::from(phase.size);
-        share * (n - 1.0) / n / bandwidth.bytes_per_second()
-    };
-    // A stable sort: equally loaded dimensions stay ascending.
-    order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
-    if let (Some(&least), Some(&most)) = (order.first(), order.last())
-        && loads[most] - loads[least] < load(least, LEAST_GAP)
-    {
-        order.sort_unstable();
-    }
-    let mut share = 1.0;
-    for &phase in &*order {
-        loads[phase] += load(phase, share);
-        share /= f64::from(extent.phases[phase].size);
-    }
+    (ways, way_of)
 }
 
 #[cfg(test)]
@@ -123,11 +135,147 @@ mod tests {
         (Extent::new(&npus, &topology), topology)
     }
 
+    /// The grains and the order of every chunk.
+    fn cut(
+        (inter, kind, bytes): (Inter, CollectiveKind, u64),
+        dimensions: &[(u32, f64)],
+        chunks: u32,
+    ) -> Vec<(u32, Vec<usize>)> {
+        let (extent, topology) = machine(dimensions);
+        let of = (kind, Amount::whole(bytes));
+        let (ways, way_of) = ways(inter, of, (&extent, &topology), chunks);
+        let way = |number: &u32| &ways[*number as usize];
+        let chunks = way_of.iter().map(way);
+        chunks.map(|way| (way.grains, way.order.clone())).collect()
+    }
+
     fn of(inter: Inter, kind: CollectiveKind, chunks: u32) -> Vec<Vec<usize>> {
-        let (extent, topology) = machine(&[(4, 1e9), (2, 1e9)]);
-        let (orders, route_of) = orders(inter, kind, (&extent, &topology), chunks);
-        let order = |route: &u16| orders[usize::from(*route)].clone();
-        route_of.iter().map(order).collect()
+        let all = cut((inter, kind, 1000), &[(4, 1e9), (2, 1e9)], chunks);
+        assert!(all.iter().all(|(grains, _)| *grains == EQUAL));
+        all.into_iter().map(|(_, order)| order).collect()
+    }
+
+    const FLEX: (Inter, CollectiveKind, u64) =
+        (Inter::ThemisFlex, CollectiveKind::ReduceScatter, 1000);
+
+    #[test]
+    fn flexible_chunks_close_the_gap() {
+        let (out, back) = (vec![0, 1], vec![1, 0]);
+        // Two of 2, one byte a second. A chunk of s loads the dimension that it visits first with s/2, the other
+        // with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 is to put 1/4 on dimension 1, so it is a half: 1/2 and
+        // 1/2 + 1/8. Chunk 2, to put 1/8 there, a quarter: 5/8 and 11/16. Chunk 3, for 1/16, an eighth: 11/16
+        // and 23/32. Chunk 4, for 1/32, a sixteenth, which is the least: 23/32 and 47/64. For 1/64 it would be
+        // a thirty-second: so chunk 5 is ascending, and has the sixteenth that is left of two.
+        assert_eq!(
+            cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
+            [
+                (256, out.clone()),
+                (128, back.clone()),
+                (64, back.clone()),
+                (32, back.clone()),
+                (16, back.clone()),
+                (16, out.clone()),
+            ]
+        );
+        // Two of 2, the second half as fast again: s/2 and s/3 where it comes first. Chunk 0: 1/2 and 1/6. Chunk 1, for 1/3,
+        // is a whole one: 1/6 + 1/3 = 1/2 and 1/2 + 1/4 = 3/4. Chunk 2, for 1/4, three quarters: 3/4 and
+        // 3/4 + 3/16 = 15/16. Chunk 3, for 3/16, would be 9/16: a quarter is left of three.
+        assert_eq!(
+            cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),
+            [
+                (256, out.clone()),
+                (256, back.clone()),
+                (192, back.clone()),
+                (64, back.clone()),
+            ]
+        );
+        // 4 and 2, the second twice as fast: 3/4 s and s/4. Chunk 0: 3/4 and 1/16. To put 11/16 on dimension
+        // 1, chunk 1 would be 11/4: it is a whole one.
+        assert_eq!(
+            cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
+            [(256, out.clone()), (256, back.clone())]
+        );
+        // 8 and 4, 8 times as fast: 7/8 s and 3/32 s. Four chunks put 7/8, then 7/32 each on dimension 0 and
+        // 3/256, 3/32 each on dimension 1: whole ones.
+        let whole = cut(FLEX, &[(8, 1e9), (4, 8e9)], 4);
+        assert!(whole.iter().all(|(grains, _)| *grains == EQUAL));
+    }
+
+    #[test]
+    fn what_flexible_chunks_leave_alone() {
+        let equal = |all: &[(u32, Vec<usize>)]| all.iter().all(|(grains, _)| *grains == EQUAL);
+        let themis = |(_, kind, bytes)| (Inter::Themis, kind, bytes);
+        let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
+        // One dimension has nothing to close.
+        let all = cut(FLEX, &three[..1], 5);
+        assert_eq!(all, cut(themis(FLEX), &three[..1], 5));
+        assert!(equal(&all) && all.len() == 5);
+        // Nor has a group of one.
+        let (_, topology) = machine(&three);
+        let alone = Extent::new(&[Npu(3)], &topology);
+        let of = (FLEX.1, Amount::whole(1000));
+        let (ways, way_of) = ways(FLEX.0, of, (&alone, &topology), 5);
+        assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
+        // What does not shrink, and what is so large that its grains are not exact.
+        let all_to_all = (Inter::ThemisFlex, CollectiveKind::AllToAll, 1000);
+        let huge = (Inter::ThemisFlex, CollectiveKind::AllGather, 1 << 56);
+        for of in [all_to_all, huge] {
+            let all = cut(of, &three, 5);
+            assert_eq!(all, cut(themis(of), &three, 5));
+            assert!(equal(&all));
+        }
+        let large = (Inter::ThemisFlex, CollectiveKind::AllGather, (1 << 56) - 1);
+        assert!(!equal(&cut(large, &three, 5)));
+    }
+
+    /// Machines of all kinds: grains add up to all, only the last chunk is less than a sixteenth, and each but the last
+    /// goes as the rule says, by loads that are summed up anew, to a millionth.
+    #[test]
+    fn flexible_chunks_keep_the_rule() {
+        let mut seed = 1_u64;
+        let mut below = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % n
+        };
+        let mut sizes = 0;
+        for _ in 0..300 {
+            let dimensions: Vec<(u32, f64)> = (0..2 + below(3))
+                .map(|_| (2 + below(7) as u32, (1 + below(40)) as f64 * 1e9))
+                .collect();
+            let chunks = 1 + below(70) as u32;
+            let all = cut(FLEX, &dimensions, chunks);
+            assert_eq!(all.iter().map(|c| c.0).sum::<u32>(), 256 * chunks);
+            assert!((chunks as usize..=16 * chunks as usize).contains(&all.len()));
+            let mut loads = vec![0.0; dimensions.len()];
+            let time = |d: usize, s: f64| {
+                let (n, rate) = dimensions[d];
+                s * f64::from(n - 1) / f64::from(n) / rate
+            };
+            for (i, (grains, order)) in all.iter().enumerate() {
+                let (size, last) = (f64::from(*grains) / 256.0, i + 1 == all.len());
+                let (first, most) = (order[0], loads.iter().copied().fold(0.0, f64::max));
+                let least = loads.iter().copied().fold(f64::INFINITY, f64::min);
+                let alike = |load: f64| load <= least + 1e-6 * most;
+                let equal = order.is_sorted() && (*grains == 256 || last);
+                let by_load = |w: &[usize]| loads[w[0]] <= loads[w[1]] + 1e-6 * most;
+                let sorted = alike(loads[first]) && order.windows(2).all(by_load);
+                // Any of those that are least loaded may be the one.
+                let right = (0..loads.len()).filter(|d| alike(loads[*d])).any(|d| {
+                    let want = (most - least) / time(d, 1.0);
+                    let fits = (size - want.min(1.0)).abs() < 0.501 / 256.0;
+                    let closes = d == first && sorted && (fits || (last && size < want));
+                    (want < 0.062_501 && equal) || (want > 0.062_499 && closes)
+                });
+                assert!(right, "{dimensions:?}: chunk {i} of {all:?} at {loads:?}");
+                sizes += u32::from(*grains != 256);
+                let mut left = size;
+                for &d in order {
+                    loads[d] += time(d, left);
+                    left /= f64::from(dimensions[d].0);
+                }
+            }
+        }
+        assert!(sizes > 1000, "{sizes} chunks are not equal");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
-use chakram::collective::{Algorithm, Pipeline};
+use chakram::collective::{Algorithm, Inter, Pipeline};
 use chakram::engine::Options;
 use chakram::machine::Machine;
 use chakram::network::Model;
@@ -215,6 +215,7 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
     let npus: u32 = dims.iter().map(|d| d.size).product();
     let pipeline = Pipeline {
         chunks: NonZeroU32::new(dice.one(&[1, 1, 3])).unwrap(),
+        inter: dice.one(&Inter::ALL).0,
         ..Pipeline::default()
     };
     let machine = machine(&dims).with_pipeline(pipeline);

@@ -32,6 +32,15 @@ fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
     job.workload().unwrap()
 }
 
+/// A switch without latency.
+fn switch(size: u32, ps_per_byte: u64) -> Dim {
+    Dim {
+        ps_per_byte,
+        link_ns: 0,
+        ..dim(Shape::Switch, size, Algorithm::Direct)
+    }
+}
+
 /// What a chunk of `bytes` does in each dimension that it visits: which, and for how long, in ps. Every
 /// share is a whole number of bytes. Ring: n - 1 times latency and a share; direct: latency once.
 fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
@@ -62,12 +71,14 @@ fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64
     }
 }
 
-/// The orders that a greedy balance gives, by Themis's rule, in exact fractions over a common denominator.
-fn balanced(dims: &[Dim], chunks: u32) -> Vec<Vec<usize>> {
+/// The orders that a greedy balance gives, by Themis's rule, in exact fractions over a common denominator;
+/// and how many 256ths of an equal chunk each chunk has, if those that go by load are to make loads `equal`.
+fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     let product: u64 = dims.iter().map(|d| u64::from(d.size)).product();
     let mut loads = vec![0_u64; dims.len()];
     let mut all = Vec::new();
-    for _ in 0..chunks {
+    let mut left = 256 * u64::from(chunks);
+    while left > 0 {
         let mut order: Vec<usize> = (0..dims.len()).collect();
         for i in 0..order.len() {
             for j in i + 1..order.len() {
@@ -77,20 +88,27 @@ fn balanced(dims: &[Dim], chunks: u32) -> Vec<Vec<usize>> {
                 }
             }
         }
-        // A chunk of `16 product` parts, so that a sixteenth of it is `product`.
+        // A chunk of `256 product` parts, so that a sixteenth of it is `16 product`.
         let load = |d: usize, parts: u64| {
             parts * (u64::from(dims[d].size) - 1) * dims[d].ps_per_byte / u64::from(dims[d].size)
         };
         let gap = loads[order[order.len() - 1]] - loads[order[0]];
-        if gap < load(order[0], product) {
+        let mut grains = 256;
+        if gap < load(order[0], 16 * product) {
             order.sort_unstable();
+        } else if equal {
+            // What a grain puts there, and the nearest number of them.
+            let one = load(order[0], product);
+            grains = ((2 * gap + one) / (2 * one)).min(256);
         }
-        let mut parts = 16 * product;
+        let grains = grains.min(left);
+        left -= grains;
+        let mut parts = grains * product;
         for &d in &order {
             loads[d] += load(d, parts);
             parts /= u64::from(dims[d].size);
         }
-        all.push(order);
+        all.push((grains, order));
     }
     all
 }
@@ -196,7 +214,8 @@ const KINDS: [K; 6] = [
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// Equal starts: the closed form is taken, and it and the messages say what a plain pipeline says.
+    /// Equal starts: the closed form is taken, and it and the messages say what a plain pipeline says. Chunks that
+    /// make loads equal bring them to where a hair decides: there loads are exact in binary.
     #[test]
     fn chunks_are_a_pipeline(
         dims in dims(),
@@ -205,24 +224,55 @@ proptest! {
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         factor in 1_u64..50,
     ) {
+        let flexible = inter == Inter::ThemisFlex;
+        let binary = |d: Dim| Dim {
+            size: if flexible { d.size & !1 } else { d.size },
+            ps_per_byte: if flexible { d.ps_per_byte.next_power_of_two() } else { d.ps_per_byte },
+            ..d
+        };
+        let dims: Vec<Dim> = dims.into_iter().map(binary).collect();
         let npus: u32 = dims.iter().map(|d| d.size).product();
-        let chunk = u64::from(npus) * factor;
+        let chunk = 256 * u64::from(npus) * factor;
         let workload = job(kind, bytes(kind, chunk, chunks, npus), npus, 0);
         let machine = machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
         let orders = match inter {
-            Inter::Themis => balanced(&dims, chunks),
+            Inter::Themis | Inter::ThemisFlex => balanced(&dims, chunks, flexible),
             _ => (0..chunks as usize).map(|c| {
                 let turn = if inter == Inter::RoundRobin { c } else { 0 };
-                (0..dims.len()).map(|d| (d + turn) % dims.len()).collect()
+                (256, (0..dims.len()).map(|d| (d + turn) % dims.len()).collect())
             }).collect(),
         };
-        let visits: Vec<_> = orders.iter().map(|order| visits(&dims, kind, chunk, order)).collect();
+        let visits = orders.iter().map(|(grains, order)| visits(&dims, kind, chunk / 256 * grains, order));
+        let visits: Vec<_> = visits.collect();
         let want = plain(&visits, dims.len(), kind, intra);
         let closed = replay(&workload, &machine);
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
         let stepped = replay_with(&workload, &machine, &stepwise());
         prop_assert_eq!(stepped.outcome.stepwise, 1);
         prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
+    }
+
+    /// Chunks of many sizes, of any number of bytes, on any machine: the closed form is what the messages do. In
+    /// one dimension they are equal chunks.
+    #[test]
+    fn chunks_that_make_loads_equal_agree(
+        dims in dims(),
+        intra in prop::sample::select(Intra::ALL.map(|(intra, _)| intra).to_vec()),
+        chunks in 1_u32..20,
+        kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
+        bytes in 1_u64..1_000_000,
+    ) {
+        let npus: u32 = dims.iter().map(|d| d.size).product();
+        let workload = job(kind, bytes, npus, 0);
+        let of = |inter| machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
+        let closed = replay(&workload, &of(Inter::ThemisFlex));
+        prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
+        let stepped = replay_with(&workload, &of(Inter::ThemisFlex), &stepwise());
+        prop_assert_eq!(stepped.outcome.stepwise, 1);
+        prop_assert_eq!(closed.ps(), stepped.ps());
+        if dims.len() == 1 {
+            prop_assert_eq!(&stepped, &replay_with(&workload, &of(Inter::Ascending), &stepwise()));
+        }
     }
 
     /// Late members: nobody waits for ever, nobody ends before it could, and neighbours that wait for
@@ -259,11 +309,7 @@ proptest! {
 /// Two dimensions of 2 with 10 and 20 ps/B and no latency, direct; 8,000 B in 4 chunks of 2,000 B.
 /// Reduce-scatter of a chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same way back.
 fn small(chunks: u32, active: u32) -> Machine {
-    let dims = [10, 20].map(|ps_per_byte| Dim {
-        ps_per_byte,
-        link_ns: 0,
-        ..dim(Shape::Switch, 2, Algorithm::Direct)
-    });
+    let dims = [10, 20].map(|ps_per_byte| switch(2, ps_per_byte));
     machine(&dims).with_pipeline(pipeline(chunks, active, Inter::Ascending, Intra::Fifo))
 }
 
@@ -286,6 +332,33 @@ fn four_chunks_by_hand() {
     let two = replay(&workload, &small(4, 2));
     assert_eq!(two.outcome.stepwise, 1);
     assert!((100_000..=120_000).contains(&two.ps()), "{}", two.ps());
+}
+
+/// 4 and 2 with 10 and 40 ps/B, direct; 4,096 B in two equal chunks of 2,048 B. A chunk of s puts 3/4 s · 10
+/// ps on dimension 0 and s/2 · 40 ps on dimension 1, if it comes there first, and in units of 10 ps/B:
+/// chunk 0, ascending: 3/4, and a quarter of 2: 1/2. Chunk 1 is to put 1/4 on dimension 1, so it is 1/8: 3/4
+/// there, and 3/4 · 1/16 = 3/64 more in dimension 0. To close that, chunk 2 would be 3/128, less than 1/16:
+/// so it is ascending, and the 7/8 that are left. 2,048, 256 and 1,792 B.
+///
+/// Chunk 0: 15,360 ps in dimension 0, 10,240 ps for 512 B in dimension 1, and back. Chunk 1: 5,120 ps in
+/// dimension 1, 960 ps for 128 B in dimension 0, and back. Chunk 2: 13,440 and 8,960 ps, and back.
+///
+/// Dimension 0: 0 out until 15,360; 2, which waits longer than 1, until 28,800; 1 out until 29,760, and back
+/// until 30,720. Dimension 1: 1 out until 5,120; 0 out from 15,360 until 25,600, and back, as nobody waits,
+/// until 35,840; 2, there since 28,800, out until 44,800; 1, there since 30,720, back until 49,920; 2 back until
+/// 58,880. Dimension 0: 0 back from 35,840 until 51,200; 2 back from 58,880 until 72,320.
+#[test]
+fn three_chunks_that_make_loads_equal_by_hand() {
+    let dims = [switch(4, 10), switch(2, 40)];
+    let workload = job(K::AllReduce, 4096, 8, 0);
+    let of = |inter| machine(&dims).with_pipeline(pipeline(2, 1, inter, Intra::Fifo));
+    let (closed, stepped) = (
+        replay(&workload, &of(Inter::ThemisFlex)),
+        replay_with(&workload, &of(Inter::ThemisFlex), &stepwise()),
+    );
+    assert_eq!((closed.ps(), stepped.ps()), (72_320, 72_320));
+    // Of 8 members each sends to 3, then 1, 1 and 3, or the other way round, in each of three chunks.
+    assert_eq!(stepped.outcome.messages, 8 * 3 * 8);
 }
 
 #[test]
