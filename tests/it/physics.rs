@@ -21,6 +21,7 @@ mod delays;
 mod determinism;
 mod doubling;
 mod fixpoint;
+mod flexible;
 mod flows;
 mod folding;
 mod groups;

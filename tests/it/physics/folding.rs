@@ -29,7 +29,7 @@ fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
 
 /// With closed forms, which is the same as without.
 #[track_caller]
-fn both(workload: &Workload, machine: &Machine, network: Model, what: &str) -> Replay {
+pub fn both(workload: &Workload, machine: &Machine, network: Model, what: &str) -> Replay {
     let folded = replay_with(workload, machine, &options(network, false));
     let stepped = replay_with(workload, machine, &options(network, true));
     let (a, b) = (events(&folded), events(&stepped));

@@ -16,7 +16,7 @@ fn count(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).unwrap()
 }
 
-fn pipeline(chunks: u32, active: u32, inter: Inter, intra: Intra) -> Pipeline {
+pub fn pipeline(chunks: u32, active: u32, inter: Inter, intra: Intra) -> Pipeline {
     Pipeline {
         chunks: count(chunks),
         active: count(active),
@@ -25,7 +25,7 @@ fn pipeline(chunks: u32, active: u32, inter: Inter, intra: Intra) -> Pipeline {
     }
 }
 
-fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
+pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
     let mut options = Collective::new(kind, bytes, ranks);
     options.skew = Span::from_ns(skew_ns);
     let job = Job::new(Pattern::Collective(options)).unwrap();
@@ -33,7 +33,7 @@ fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
 }
 
 /// A switch without latency.
-fn switch(size: u32, ps_per_byte: u64) -> Dim {
+pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     Dim {
         ps_per_byte,
         link_ns: 0,
@@ -163,7 +163,7 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: Intra) -> u6
     }
 }
 
-fn dims() -> impl Strategy<Value = Vec<Dim>> {
+pub fn dims() -> impl Strategy<Value = Vec<Dim>> {
     let one = (
         prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch]),
         2_u32..5,
@@ -252,29 +252,6 @@ proptest! {
         prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
     }
 
-    /// Chunks of many sizes, of any number of bytes, on any machine: the closed form is what the messages do. In
-    /// one dimension they are equal chunks.
-    #[test]
-    fn chunks_that_make_loads_equal_agree(
-        dims in dims(),
-        intra in prop::sample::select(Intra::ALL.map(|(intra, _)| intra).to_vec()),
-        chunks in 1_u32..20,
-        kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
-        bytes in 1_u64..1_000_000,
-    ) {
-        let npus: u32 = dims.iter().map(|d| d.size).product();
-        let workload = job(kind, bytes, npus, 0);
-        let of = |inter| machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
-        let closed = replay(&workload, &of(Inter::ThemisFlex));
-        prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
-        let stepped = replay_with(&workload, &of(Inter::ThemisFlex), &stepwise());
-        prop_assert_eq!(stepped.outcome.stepwise, 1);
-        prop_assert_eq!(closed.ps(), stepped.ps());
-        if dims.len() == 1 {
-            prop_assert_eq!(&stepped, &replay_with(&workload, &of(Inter::Ascending), &stepwise()));
-        }
-    }
-
     /// Late members: nobody waits for ever, nobody ends before it could, and neighbours that wait for
     /// neighbours are never later than if all had started with the last.
     #[test]
@@ -332,33 +309,6 @@ fn four_chunks_by_hand() {
     let two = replay(&workload, &small(4, 2));
     assert_eq!(two.outcome.stepwise, 1);
     assert!((100_000..=120_000).contains(&two.ps()), "{}", two.ps());
-}
-
-/// 4 and 2 with 10 and 40 ps/B, direct; 4,096 B in two equal chunks of 2,048 B. A chunk of s puts 3/4 s · 10
-/// ps on dimension 0 and s/2 · 40 ps on dimension 1, if it comes there first, and in units of 10 ps/B:
-/// chunk 0, ascending: 3/4, and a quarter of 2: 1/2. Chunk 1 is to put 1/4 on dimension 1, so it is 1/8: 3/4
-/// there, and 3/4 · 1/16 = 3/64 more in dimension 0. To close that, chunk 2 would be 3/128, less than 1/16:
-/// so it is ascending, and the 7/8 that are left. 2,048, 256 and 1,792 B.
-///
-/// Chunk 0: 15,360 ps in dimension 0, 10,240 ps for 512 B in dimension 1, and back. Chunk 1: 5,120 ps in
-/// dimension 1, 960 ps for 128 B in dimension 0, and back. Chunk 2: 13,440 and 8,960 ps, and back.
-///
-/// Dimension 0: 0 out until 15,360; 2, which waits longer than 1, until 28,800; 1 out until 29,760, and back
-/// until 30,720. Dimension 1: 1 out until 5,120; 0 out from 15,360 until 25,600, and back, as nobody waits,
-/// until 35,840; 2, there since 28,800, out until 44,800; 1, there since 30,720, back until 49,920; 2 back until
-/// 58,880. Dimension 0: 0 back from 35,840 until 51,200; 2 back from 58,880 until 72,320.
-#[test]
-fn three_chunks_that_make_loads_equal_by_hand() {
-    let dims = [switch(4, 10), switch(2, 40)];
-    let workload = job(K::AllReduce, 4096, 8, 0);
-    let of = |inter| machine(&dims).with_pipeline(pipeline(2, 1, inter, Intra::Fifo));
-    let (closed, stepped) = (
-        replay(&workload, &of(Inter::ThemisFlex)),
-        replay_with(&workload, &of(Inter::ThemisFlex), &stepwise()),
-    );
-    assert_eq!((closed.ps(), stepped.ps()), (72_320, 72_320));
-    // Of 8 members each sends to 3, then 1, 1 and 3, or the other way round, in each of three chunks.
-    assert_eq!(stepped.outcome.messages, 8 * 3 * 8);
 }
 
 #[test]
