@@ -9,7 +9,8 @@
 //! by rank and id. If that schedules events at the same instant, another round follows. When no event
 //! is left at the instant, it is *settled*: collectives whose members arrived go on, by closed form
 //! if all members arrived together and one is proved, and message by message if not; and loads and stores
-//! that meet on their way to a pool of memory share its links anew. So an unrelated
+//! that meet on their way to a pool of memory share its links anew, after their chunks have come to the
+//! network's ports, behind all messages of the instant. So an unrelated
 //! event, or a closed form in place of messages, reorders nothing.
 //!
 //! # The life of a node
@@ -30,8 +31,8 @@
 use crate::collective::{Cue, Manner};
 use crate::graph::{Graph, Kind};
 use crate::ids::NodeIndex;
-use crate::memory::{Attachment, End, RemoteAccess};
-use crate::network::{Message, Network, NetworkEvent, Notice, Schedule};
+use crate::memory::{Attachment, End, RemoteAccess, Through};
+use crate::network::{Message, Network, NetworkEvent, Notice, Place, Schedule};
 use crate::report::Observer;
 use crate::units::{Span, Time};
 use crate::workload::Workload;
@@ -149,6 +150,10 @@ pub struct Engine<'a, O, N, M: Manner> {
     /// The size of a message that asks for another one, where messages must be asked for.
     asking: Option<u64>,
     remote: Option<RemoteAccess>,
+    /// The dimension of the network whose ports loads and stores share with messages, if they do.
+    through: Option<usize>,
+    /// Ports that loads and stores which began in this round will come to.
+    reaching: Vec<Place>,
     /// Loads and stores that end, while they are told.
     ends: Vec<End>,
     instances: Vec<Running<'a>>,
@@ -215,7 +220,7 @@ impl Schedule for Agenda {
 }
 
 impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
-    fn new(prepared: &'a Prepared<'a>, observer: O, network: N, manner: &'a mut M) -> Self {
+    fn new(prepared: &'a Prepared<'a>, observer: O, mut network: N, manner: &'a mut M) -> Self {
         let (workload, plan) = (prepared.workload, &prepared.plan);
         let mut waiting = Vec::with_capacity(workload.nodes() as usize);
         let mut instances = Vec::with_capacity(plan.instances.len());
@@ -242,6 +247,10 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
         }
         let machine = prepared.machine;
         let remote = machine.remote();
+        let met = prepared.comm == Comm::Model && network.attachments().is_some();
+        let through = remote.and_then(|memory| memory.through.as_ref());
+        let through = through.filter(|_| met).map(Through::dimension);
+        let npus = machine.topology().npus();
         Self {
             workload,
             plan,
@@ -252,7 +261,9 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             network,
             asking: manner.asking(),
             manner,
-            remote: remote.map(|m| RemoteAccess::new(m, machine.topology().npus())),
+            remote: remote.map(|memory| RemoteAccess::new(memory, npus, met)),
+            through,
+            reaching: Vec::new(),
             ends: Vec::new(),
             instances,
             waiting,
@@ -368,9 +379,12 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
         self.round = round;
     }
 
-    /// Messages that leave at this instant do.
+    /// Messages that leave at this instant do, and loads and stores take their ports from who claims them.
     #[inline]
     fn send(&mut self, now: Time) {
+        if !self.reaching.is_empty() {
+            self.reach_ports(now);
+        }
         if !self.leaving.is_empty() {
             self.unfold_touched(now);
             self.hand_over(now);

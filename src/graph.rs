@@ -135,8 +135,8 @@ pub struct Graph {
     waits: Vec<Span>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// Index into `calls` or `messages`, the number format of a kernel, or what switches do on the way of a
-    /// load or store.
+    /// Index into `calls` or `messages`, the number format of a kernel, or whether it stores and what switches
+    /// do on the way of a load or store.
     detail: Vec<u32>,
     successor_start: Vec<u32>,
     successors: Vec<NodeIndex>,
@@ -157,6 +157,8 @@ const NO_DTYPE: u32 = u32::MAX;
 /// `detail` of a load that switches gather, and of a store that they reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
+/// `detail` of any other store.
+const STORED: u32 = 3;
 
 impl Graph {
     /// How many nodes there are.
@@ -285,6 +287,16 @@ impl Graph {
             (Kind::RemoteMemory, GATHERED) => Some(false),
             (Kind::RemoteMemory, REDUCED) => Some(true),
             _ => None,
+        }
+    }
+
+    /// Whether the node is a store, in the NPU's own memory or beyond it.
+    #[inline]
+    pub fn stores(&self, node: NodeIndex) -> bool {
+        let detail = self.detail[node.index()];
+        match self.kinds[node.index()] {
+            Kind::LocalMemory | Kind::RemoteMemory => matches!(detail, REDUCED | STORED),
+            _ => false,
         }
     }
 

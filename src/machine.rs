@@ -96,7 +96,7 @@ impl Machine {
     ) -> Option<Self> {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
-        let fits = |r: &RemoteMemory| r.capacity.0 > 0 && r.attachment.fits(topology.npus());
+        let fits = |r: &RemoteMemory| r.capacity.0 > 0 && r.fits(&topology);
         let memory = class.memory.capacity.0 > 0 && remote.as_ref().is_none_or(fits);
         (dimensions && lanes && memory).then(|| Self {
             name,

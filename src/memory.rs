@@ -6,27 +6,38 @@
 //! accesses share while they last: the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023),
 //! one file each. A design says what there is of links and which of them an access passes
 //! (`memory/layout.rs`); how those that meet share is the same for all (`memory/sharing.rs`).
+//!
+//! The last stage of either may be the port of the NPU into a dimension of the network ([`Through`]). Where
+//! messages meet there, loads and stores meet them as well, chunk by chunk (`memory/chunks.rs`); where they do
+//! not, the port is one stage more.
 
-use crate::ids::Npu;
-use crate::units::{Amount, Bandwidth, Bytes, Span, Time};
+use crate::topology::Topology;
+use crate::units::{Bandwidth, Bytes, Span};
 use std::fmt;
 
+mod chunks;
 mod hierarchical;
 mod layout;
+mod lines;
 mod local;
 mod mesh;
 mod per_node;
 mod per_npu;
 mod pool;
 mod ring;
+mod running;
 mod sharing;
 mod switch;
+mod through;
 
+pub use chunks::Turn;
 pub use hierarchical::Hierarchical;
 pub use mesh::Mesh;
 pub use ring::Ring;
+pub use running::{Access, RemoteAccess};
 pub use sharing::End;
 pub use switch::{Level, Switch};
+pub use through::{MOST_CHUNKS, Through};
 
 /// The memory of one NPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,6 +98,27 @@ impl Attachment {
         }
     }
 
+    /// Whether accesses are served one at a time.
+    pub fn is_channel(&self) -> bool {
+        matches!(self, Self::PerNpu | Self::Pool | Self::PerNode(_))
+    }
+
+    /// Whether each NPU reaches it by a port of its own, which can be the network's.
+    pub fn has_ports(&self) -> bool {
+        !matches!(self, Self::Ring(_) | Self::Mesh(_))
+    }
+
+    /// The port's bandwidth that it is built with; channels have none.
+    fn port(&self) -> Option<Bandwidth> {
+        match self {
+            Self::PerNpu | Self::Pool | Self::PerNode(_) => None,
+            Self::Hierarchical(design) => Some(design.in_node_bandwidth),
+            Self::Switch(design) => Some(design.npu_bandwidth),
+            Self::Ring(design) => Some(design.npu_bandwidth),
+            Self::Mesh(design) => Some(design.npu_bandwidth),
+        }
+    }
+
     /// Whether bytes pass switches, which can gather and reduce them.
     pub fn has_switches(&self) -> bool {
         matches!(self, Self::Hierarchical(_) | Self::Switch(_))
@@ -106,6 +138,33 @@ pub struct RemoteMemory {
     pub capacity: Bytes,
     /// Whether a channel's bytes / bandwidth is cut off to whole nanoseconds, as ASTRA-sim has it.
     pub whole_ns: bool,
+    /// The ports of the network that its bytes come through, if they do. Their bandwidth is then that of
+    /// the NPUs' ports in its design.
+    pub through: Option<Through>,
+}
+
+impl RemoteMemory {
+    /// Whether it can be that of a machine with this network.
+    pub fn fits(&self, topology: &Topology) -> bool {
+        let through = |through: &Through| {
+            let port = self.attachment.port();
+            let same = port.is_none_or(|port| port == through.bandwidth());
+            self.attachment.has_ports() && same && through.fits(topology)
+        };
+        self.attachment.fits(topology.npus()) && self.through.as_ref().is_none_or(through)
+    }
+
+    /// How many chunks an access of `bytes` is on a machine of `npus` NPUs, where messages can meet it; `None`
+    /// where they cannot.
+    pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
+        let through = self.through.as_ref()?;
+        let piece = match &self.attachment {
+            Attachment::Hierarchical(design) => design.piece(npus),
+            Attachment::Switch(design) => design.piece(npus),
+            _ => through.chunk().0 as f64,
+        };
+        Some(chunks::count(bytes as f64, piece))
+    }
 }
 
 /// What it is made of, for people: `4 groups of 100 GB/s behind 16 switches, 256 GB/s for each NPU`.
@@ -147,149 +206,10 @@ impl fmt::Display for RemoteMemory {
                     "{columns} x {rows} of {one} GB/s on a mesh of {link} GB/s"
                 )
             }
+        }?;
+        match &self.through {
+            Some(through) => write!(f, " through {}", through.name()),
+            None => Ok(()),
         }
-    }
-}
-
-/// A load or store beyond the NPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// Who asks.
-    pub npu: Npu,
-    /// Bytes that the memory reads or writes for it.
-    pub bytes: u64,
-    /// Whether all NPUs do the same and the switches gather what is loaded, so that each ends with the
-    /// bytes of all, or reduce what is stored.
-    pub in_switch: bool,
-    /// The caller's own number for it.
-    pub token: u64,
-}
-
-/// The remote memory of a running machine: what its channels or links are doing.
-#[derive(Debug)]
-pub struct RemoteAccess {
-    latency: Span,
-    bandwidth: Bandwidth,
-    whole_ns: bool,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    PerNpu(per_npu::Channels),
-    Pool(pool::Channel),
-    PerNode(per_node::Channels),
-    Shared(Box<sharing::Sharing>),
-}
-
-impl RemoteAccess {
-    /// Nothing under way on a machine of `npus` NPUs, which `memory` was checked for.
-    pub fn new(memory: &RemoteMemory, npus: u32) -> Self {
-        let (one, latency) = (memory.bandwidth, memory.latency);
-        let shared = |layout| State::Shared(Box::new(sharing::Sharing::new(layout, latency)));
-        let state = match &memory.attachment {
-            Attachment::PerNpu => State::PerNpu(per_npu::Channels::new(npus)),
-            Attachment::Pool => State::Pool(pool::Channel::default()),
-            Attachment::PerNode(size) => State::PerNode(per_node::Channels::new(npus, *size)),
-            Attachment::Hierarchical(design) => shared(design.layout(one, npus)),
-            Attachment::Switch(design) => shared(design.layout(one, npus)),
-            Attachment::Ring(design) => shared(design.layout(one, npus)),
-            Attachment::Mesh(design) => shared(design.layout(one, npus)),
-        };
-        Self {
-            latency,
-            bandwidth: one,
-            whole_ns: memory.whole_ns,
-            state,
-        }
-    }
-
-    /// An access begins. When it ends, if that is known: channels serve accesses in the order of these
-    /// calls, and one keeps its channel for latency + bytes / bandwidth. `None` where it depends on what
-    /// begins while it lasts; then [`Self::settle`] and [`Self::ended`] tell.
-    pub fn begin(&mut self, now: Time, access: Access) -> Option<Time> {
-        let span = || {
-            let transfer = match self.whole_ns {
-                true => {
-                    let per_ns = self.bandwidth.bytes_per_second() / 1e9;
-                    Span::from_ns((access.bytes as f64 / per_ns) as u64)
-                }
-                false => self.bandwidth.serialization(Amount::whole(access.bytes)),
-            };
-            self.latency + transfer
-        };
-        match &mut self.state {
-            State::PerNpu(channels) => Some(channels.access(now, access.npu, span())),
-            State::Pool(channel) => Some(channel.access(now, span())),
-            State::PerNode(channels) => Some(channels.access(now, access.npu, span())),
-            State::Shared(sharing) => {
-                sharing.begin(now, access);
-                None
-            }
-        }
-    }
-
-    /// Whether accesses began or ended since [`Self::settle`] was called.
-    #[inline]
-    pub fn is_unsettled(&self) -> bool {
-        match &self.state {
-            State::Shared(sharing) => sharing.is_unsettled(),
-            _ => false,
-        }
-    }
-
-    /// Shares links among the accesses under way, once all that happens `now` has happened. When to call
-    /// [`Self::ended`], and with which number; what was said before is void.
-    pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
-        match &mut self.state {
-            State::Shared(sharing) => sharing.settle(now),
-            _ => None,
-        }
-    }
-
-    /// Hands `take` what ends, if nothing was settled since `settlement` was.
-    pub fn ended(&mut self, now: Time, settlement: u32, take: impl FnMut(End)) {
-        if let State::Shared(sharing) = &mut self.state {
-            sharing.ended(now, settlement, take);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ends(attachment: Attachment) -> Vec<Time> {
-        let memory = RemoteMemory {
-            attachment,
-            bandwidth: Bandwidth::new(25e9).unwrap(),
-            latency: Span::from_ns(100),
-            capacity: Bytes(1 << 40),
-            whole_ns: false,
-        };
-        let mut remote = RemoteAccess::new(&memory, 4);
-        (0..4)
-            .map(|npu| {
-                let access = Access {
-                    npu: Npu(npu),
-                    bytes: 1 << 20,
-                    in_switch: false,
-                    token: 0,
-                };
-                remote.begin(Time::ZERO, access).unwrap()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_pool_serves_one_after_another_and_channels_of_their_own_at_once() {
-        // 1 MiB / 25 GB/s = 41.943,04 us, + 0.1 us = 42,043,040 ps.
-        let one = 42_043_040;
-        assert_eq!(ends(Attachment::PerNpu), vec![Time(one); 4]);
-        let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
-        assert_eq!(ends(Attachment::Pool), expected);
-        // NPUs 0 and 1 share a channel, and 2 and 3 do.
-        let two = [one, 2 * one, one, 2 * one].map(Time);
-        assert_eq!(ends(Attachment::PerNode(2)), two);
     }
 }

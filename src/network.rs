@@ -20,6 +20,7 @@ mod servers;
 pub use contention_free::ContentionFree;
 pub use links::Links;
 pub use ports::SharedPorts;
+pub use servers::{Place, Servers};
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,6 +203,12 @@ pub trait Network {
 
     /// Whose claim a message between `ends` would touch, of several the lowest; `None` if nobody's.
     fn claimed(&self, _ends: (Npu, Npu)) -> Option<u32> {
+        None
+    }
+
+    /// What NPUs send and receive with along dimensions where they have ports of their own, for what comes to an
+    /// NPU, or goes from it, without being a message of another NPU's. `None` where operations do not meet.
+    fn attachments(&mut self) -> Option<&mut Servers> {
         None
     }
 

@@ -48,6 +48,16 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Whether an NPU hangs on a fabric by a port of its own, which nothing else passes.
+    pub fn has_ports(self) -> bool {
+        match self {
+            Self::FullyConnected | Self::Switch => true,
+            Self::Ring | Self::Mesh => false,
+        }
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::ALL.iter().find(|(shape, _)| shape == self);

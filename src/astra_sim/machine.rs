@@ -54,5 +54,6 @@ fn remote(memory: Remote, quirks: Quirks) -> RemoteMemory {
         latency: Span::from_ns(memory.latency),
         capacity: Bytes(u64::MAX),
         whole_ns: quirks.has(Quirk::WholeNs),
+        through: None,
     }
 }

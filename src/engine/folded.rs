@@ -2,7 +2,7 @@
 //!
 //! A collective that is answered by closed form there *claims* what its members send and receive with along
 //! the dimensions that it spans, if all of that is idle. As long as nobody else's message would touch it, the
-//! answer stands. As soon as one would, the run is *unfolded*: it is carried out message by message from its
+//! answer stands. As soon as one would, or as a load or store begins that will come to such a port, the run is *unfolded*: it is carried out message by message from its
 //! start until now, which is exact, because it was alone, and goes on so. Its own messages that leave
 //! at this instant are handed to the network together with the one that touched it.
 
@@ -106,7 +106,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// What it does at this instant, it does from round to round until nothing is left; then the instant is
     /// settled. So it has done all of that if there was a settlement since it began, or since the instant did;
     /// if not, as many rounds as there were, and what leaves in the last of them leaves with the rest.
-    fn unfold(&mut self, now: Time, id: u32) {
+    pub(super) fn unfold(&mut self, now: Time, id: u32) {
         let run = &self.runs[id as usize];
         let (start, folding) = (run.first, run.folding);
         let settled = if start < now { 0 } else { run.folded_in };

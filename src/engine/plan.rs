@@ -1,7 +1,7 @@
 //! What can be settled before the run: places, prices, lanes, groups and matches.
 
 use super::error::Refusal;
-use super::{in_switch, matching};
+use super::{in_switch, matching, remote};
 use crate::collective::{Custom, Manner, Party};
 use crate::compute::{ComputeModel, Kernel, Price};
 use crate::graph::{Graph, Kind, Lane};
@@ -462,8 +462,11 @@ fn share(
                     ));
                 };
                 let hint = "give the remote memory more capacity, or split the tensor";
-                within(node, remote.capacity, "the remote memory", hint)?;
-                Span::ZERO
+                let bytes = within(node, remote.capacity, "the remote memory", hint)?;
+                match remote::too_many_chunks(machine, options, bytes) {
+                    Some(found) => return Err(refusal(node, found, remote::FEWER)),
+                    None => Span::ZERO,
+                }
             }
             Kind::Nothing => Span::ZERO,
             Kind::Send | Kind::Receive | Kind::Collective => {

@@ -1,13 +1,46 @@
 //! Loads and stores beyond the NPU: what the loop asks of the remote memory, and what it hears.
+//!
+//! Where they share ports with messages, an access announces itself at its port from its beginning until its last
+//! chunk has come. Until then no collective can be answered by closed form over that port, and one that
+//! was is unfolded when the access begins. Its chunks come to the port when nothing else is left of an instant.
 
 use super::event::{Class, Event};
-use super::{Engine, key};
+use super::{Comm, Engine, Options, key};
 use crate::collective::Manner;
-use crate::ids::NodeIndex;
-use crate::memory::Access;
-use crate::network::Network;
+use crate::ids::{NodeIndex, Npu};
+use crate::machine::Machine;
+use crate::memory::{Access, MOST_CHUNKS, RemoteAccess, Turn};
+use crate::network::{Model, Network, Place};
 use crate::report::Observer;
 use crate::units::Time;
+
+/// What to do about too many chunks.
+pub(super) const FEWER: &str =
+    "give [remote_memory] a larger `chunk`, or take `--network contention_free`";
+
+/// What is wrong with an access of `bytes`, if it would come to ports that it shares with messages in more
+/// chunks than can be carried out.
+pub(super) fn too_many_chunks(machine: &Machine, options: &Options, bytes: u64) -> Option<String> {
+    let model = options.network.unwrap_or(machine.network());
+    if options.comm != Comm::Model || model == Model::ContentionFree {
+        return None;
+    }
+    let npus = machine.topology().npus();
+    let chunks = machine.remote()?.chunks(bytes, npus)?;
+    (chunks > MOST_CHUNKS).then(|| {
+        format!(
+            "it shares ports of the network with messages in {chunks} chunks, which is more than {MOST_CHUNKS}"
+        )
+    })
+}
+
+/// The port that a load or store of `npu` comes to.
+fn port(npu: Npu, dimension: usize, store: bool) -> Place {
+    match store {
+        true => Place::sending(npu, dimension),
+        false => Place::receiving(npu, dimension),
+    }
+}
 
 impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// A load or store beyond the NPU begins.
@@ -16,9 +49,14 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let access = Access {
             npu: self.plan.instances[instance as usize].npu,
             bytes: graph.bytes(node),
+            store: graph.stores(node),
             in_switch: graph.in_switch(node).is_some(),
             token: key(instance, node),
         };
+        if let Some(dimension) = self.through {
+            let place = port(access.npu, dimension, access.store);
+            self.reaching.push(place);
+        }
         let remote = self.remote.as_mut();
         let remote = remote.expect("the plan refused machines without");
         if let Some(end) = remote.begin(now, access) {
@@ -26,12 +64,62 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
+    /// Announces the loads and stores that began, and takes back what was claimed of their ports.
+    pub(super) fn reach_ports(&mut self, now: Time) {
+        let mut reaching = std::mem::take(&mut self.reaching);
+        for place in reaching.drain(..) {
+            let Some(servers) = self.network.attachments() else {
+                continue;
+            };
+            servers.expect(place);
+            if let Some(id) = servers.claimed(place) {
+                self.unfold(now, id);
+            }
+        }
+        self.reaching = reaching;
+    }
+
+    /// Chunks of loads and stores come to their ports.
+    fn pass_ports(&mut self, now: Time) {
+        let Some((remote, dimension)) = self.remote.as_mut().zip(self.through) else {
+            return;
+        };
+        let network = &mut self.network;
+        let serve = |turn: Turn| {
+            let place = port(turn.npu, dimension, turn.store);
+            let Some(servers) = network.attachments() else {
+                return now;
+            };
+            match turn.last {
+                true => servers.receive(now, place, turn.span),
+                false => servers.serve(now, place, turn.span),
+            }
+        };
+        let ends = &mut self.ends;
+        remote.pass(now, serve, |end| ends.push(end));
+        self.end_accesses();
+    }
+
+    /// Schedules the ends of loads and stores.
+    fn end_accesses(&mut self) {
+        let mut ends = std::mem::take(&mut self.ends);
+        for end in ends.drain(..) {
+            let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
+            self.until(end.at, instance, node);
+        }
+        self.ends = ends;
+    }
+
     /// Shares the links of the remote memory anew, if accesses began or ended at this instant, of which
     /// nothing more is to come. Returns whether it did.
     #[inline]
     pub(super) fn settle_memory(&mut self, now: Time) -> bool {
-        let unsettled = self.remote.as_mut().filter(|remote| remote.is_unsettled());
-        let Some(remote) = unsettled.filter(|_| !self.agenda.has(now)) else {
+        let unsettled = self.remote.as_ref().is_some_and(RemoteAccess::is_unsettled);
+        if !unsettled || self.agenda.has(now) {
+            return false;
+        }
+        self.pass_ports(now);
+        let Some(remote) = &mut self.remote else {
             return false;
         };
         if let Some((at, settlement)) = remote.settle(now) {
@@ -43,14 +131,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Accesses have streamed to their ends, if nothing was settled since `settlement` was.
     pub(super) fn memory_event(&mut self, now: Time, settlement: u32) {
-        let mut ends = std::mem::take(&mut self.ends);
+        let ends = &mut self.ends;
         if let Some(remote) = &mut self.remote {
             remote.ended(now, settlement, |end| ends.push(end));
         }
-        for end in ends.drain(..) {
-            let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
-            self.until(end.at, instance, node);
-        }
-        self.ends = ends;
+        self.end_accesses();
     }
 }

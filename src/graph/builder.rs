@@ -3,7 +3,7 @@
 use super::order::{Successors, cycle, program_order};
 use super::{
     Call, GATHERED, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names,
-    REDUCED,
+    REDUCED, STORED,
 };
 use crate::ids::NodeIndex;
 use crate::trace::groups::{Declared, parse_metadata};
@@ -185,7 +185,8 @@ impl GraphBuilder {
                     MemoryPlace::Remote => Kind::RemoteMemory,
                 };
                 let detail = match (in_switch, store) {
-                    (false, _) => 0,
+                    (false, false) => 0,
+                    (false, true) => STORED,
                     (true, false) => GATHERED,
                     (true, true) => REDUCED,
                 };

@@ -41,7 +41,7 @@ pub(super) fn machine(document: &Document<'_>) -> Result<Machine, MachineError> 
     let class_of = class_of(&root, &classes, network.topology.npus())?;
     let remote = root
         .get("remote_memory")
-        .map(|field| remote::remote(&field, network.topology.npus()))
+        .map(|field| remote::remote(&field, &network.topology))
         .transpose()?;
     Ok(Machine {
         name,

@@ -53,16 +53,25 @@ impl Hierarchical {
         some && npus.is_multiple_of(self.npus_per_node)
     }
 
+    /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    pub(super) fn piece(&self, npus: u32) -> f64 {
+        self.round() / f64::from(npus)
+    }
+
+    /// What all groups send in one chunk on each link.
+    fn round(&self) -> f64 {
+        f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
+    }
+
     /// The servers of a pool whose groups have bandwidth `group` each.
     pub(super) fn layout(&self, group: Bandwidth, npus: u32) -> Layout {
-        let groups = f64::from(self.groups);
-        let round = groups * f64::from(self.out_switches) * self.chunk.0 as f64;
         let nodes = [Level {
             fan_in: self.npus_per_node,
             bandwidth: self.node_bandwidth,
         }];
-        let memories = groups * group.bytes_per_second();
-        Layout::tree(npus, memories, self.in_node_bandwidth, round, &nodes)
+        let memories = f64::from(self.groups) * group.bytes_per_second();
+        let port = self.in_node_bandwidth;
+        Layout::tree(npus, memories, port, self.round(), &nodes)
     }
 }
 

@@ -5,8 +5,7 @@
 //! Bytes of a tensor lie evenly over all memories, so the memories act as one server whose rate is theirs
 //! together. A server is a link, or links that always carry alike.
 
-use super::Level;
-use crate::ids::Npu;
+use super::{Access, Level};
 use crate::units::Bandwidth;
 
 /// A server on the way of an access.
@@ -46,6 +45,8 @@ pub(super) struct Layout {
     stations: Vec<Vec<Leg>>,
     per_station: u32,
     npus: u32,
+    /// The first server of those that stores pass in place of the NPUs' ports, or these.
+    outward: u32,
     stages: u32,
     /// Bytes of one access in one round of chunks, when all NPUs load together.
     pub piece: f64,
@@ -53,8 +54,10 @@ pub(super) struct Layout {
 
 /// The stage of the memories, and their server.
 const MEMORIES: u32 = 0;
-/// The stage of the NPUs' ports, whose servers are numbered from 1.
-const PORTS: u32 = 1;
+/// The stage of the NPUs' ports.
+pub(super) const PORTS: u32 = 1;
+/// The number of the first port.
+const FIRST_PORT: u32 = 1;
 /// The first stage between them. The order of stages is nothing to the result.
 pub(super) const BETWEEN: u32 = 2;
 
@@ -70,6 +73,7 @@ impl Layout {
             stations: vec![vec![memories]; stations as usize],
             per_station: npus / stations,
             npus,
+            outward: FIRST_PORT,
             stages: BETWEEN,
             piece: round / f64::from(npus),
         }
@@ -81,6 +85,13 @@ impl Layout {
         let last = first + count as usize;
         self.rates.resize(last, rate.bytes_per_second());
         first as u32
+    }
+
+    /// Ports carry as much out as in at the same time.
+    pub fn two_ways(&mut self) {
+        let (first, last) = (FIRST_PORT as usize, (FIRST_PORT + self.npus) as usize);
+        self.outward = self.rates.len() as u32;
+        self.rates.extend_from_within(first..last);
     }
 
     /// Accesses from `station` pass `leg`.
@@ -99,11 +110,22 @@ impl Layout {
         self.stages as usize
     }
 
-    /// What an access of `npu` passes.
-    pub fn way(&self, npu: Npu) -> impl Iterator<Item = Leg> + '_ {
-        let station = &self.stations[(npu.0 / self.per_station) as usize];
-        let port = Leg::alike(1 + npu.0, PORTS, self.npus);
+    /// What `access` passes.
+    pub fn way(&self, access: &Access) -> impl Iterator<Item = Leg> + use<'_> {
+        let npu = access.npu.0;
+        let station = &self.stations[(npu / self.per_station) as usize];
+        let first = if access.store {
+            self.outward
+        } else {
+            FIRST_PORT
+        };
+        let port = Leg::alike(first + npu, PORTS, self.npus);
         station.iter().copied().chain([port])
+    }
+
+    /// The port's part in it.
+    pub fn port(&self, access: &Access) -> Leg {
+        self.way(access).last().expect("the port is the last")
     }
 
     /// Levels of switches between the NPUs and the memories, that of the NPUs first.

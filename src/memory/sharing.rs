@@ -19,13 +19,21 @@
 //! what is left, and its stream takes its exact share of time; only the fill is that of a whole chunk.
 //! An access of less than one chunk is a chunk of its own size: it takes the sum of t[s].
 //!
+//! Where ports are the network's, streams go on as here, and chunks come to the ports: `memory/chunks.rs`.
+//!
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. Accesses that begin at
 //! one instant are alike, whatever order they come in, but for the last bits of sums; the order of the calls
 //! decides those.
 
 use super::Access;
-use super::layout::{Layout, Leg};
+use super::chunks::{Chunks, Times, Turn};
+use super::layout::{Layout, Leg, PORTS};
 use crate::units::{Span, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+#[cfg(test)]
+pub(super) mod testing;
 
 /// Rates that differ by less are one: sums in another order may differ in their last bits, and what is
 /// alike is to be fixed together.
@@ -55,6 +63,8 @@ struct Stream {
     fill: Option<Span>,
     /// Whether the rate of the settlement in the making is fixed.
     fixed: bool,
+    /// Its number among the chunks, as long as any of them has yet to stream.
+    cut: Option<u32>,
 }
 
 /// The accesses under way in one layout.
@@ -63,7 +73,13 @@ pub(super) struct Sharing {
     layout: Layout,
     latency: Span,
     streams: Vec<Stream>,
+    /// Where ports are the network's.
+    chunks: Option<Chunks>,
+    /// There, when streams are where their chunks ask for, or have passed.
+    due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
+    /// Whether streams began or ended since rates were fixed.
+    changed: bool,
     settlement: u32,
     servers: Vec<Server>,
     /// The time of a chunk in each stage, while a fill is worked out.
@@ -85,14 +101,18 @@ struct Server {
 }
 
 impl Sharing {
-    pub fn new(layout: Layout, latency: Span) -> Self {
+    /// Nothing is on its way. With `chunks`, they say when accesses end.
+    pub fn new(layout: Layout, latency: Span, chunks: Option<Chunks>) -> Self {
         Self {
             servers: vec![Server::default(); layout.rates().len()],
             stages: vec![0.0; layout.stages()],
             layout,
             latency,
             streams: Vec::new(),
+            chunks,
+            due: BinaryHeap::new(),
             unsettled: false,
+            changed: false,
             settlement: 0,
         }
     }
@@ -110,12 +130,19 @@ impl Sharing {
             passed: Time::END,
             fill: None,
             fixed: false,
+            cut: None,
         });
         self.unsettled = true;
+        self.changed = true;
     }
 
     pub fn ended(&mut self, now: Time, settlement: u32, mut take: impl FnMut(End)) {
         if settlement != self.settlement {
+            return;
+        }
+        self.unsettled = true;
+        if self.chunks.is_some() {
+            self.stream(now);
             return;
         }
         let latency = self.latency;
@@ -129,20 +156,70 @@ impl Sharing {
             }
             !over
         });
-        self.unsettled = true;
+        self.changed = true;
+    }
+
+    /// See [`Chunks::pass`].
+    pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {
+        if let Some(chunks) = &mut self.chunks {
+            chunks.pass(now, serve, take);
+        }
+    }
+
+    /// Tells the chunks what has streamed.
+    fn stream(&mut self, now: Time) {
+        let Some(chunks) = &mut self.chunks else {
+            return;
+        };
+        while let Some(&Reverse((_, index))) = self.due.peek().filter(|next| next.0.0 <= now) {
+            self.due.pop();
+            let stream = &mut self.streams[index as usize];
+            match stream.cut {
+                Some(cut) => {
+                    chunks.streamed(now, cut);
+                    let at = stream.asked_for(chunks);
+                    self.due.push(Reverse((at, index)));
+                }
+                None => self.changed = true,
+            }
+        }
+        if self.changed {
+            let streams = &mut self.streams;
+            streams.retain(|stream| stream.cut.is_some() || stream.passed > now);
+        }
     }
 
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
         self.settlement = self.settlement.wrapping_add(1);
+        if std::mem::take(&mut self.changed) {
+            self.share(now);
+        }
+        let next = match &self.chunks {
+            None => self.streams.iter().map(|stream| stream.passed).min(),
+            Some(chunks) => {
+                let due = self.due.peek().map(|Reverse((at, _))| *at);
+                [due, chunks.next()].into_iter().flatten().min()
+            }
+        };
+        next.map(|at| (at, self.settlement))
+    }
+
+    /// Gives every stream its rate.
+    fn share(&mut self, now: Time) {
         self.count();
         self.fill();
         let mut open = self.streams.len();
         while open > 0 {
             open -= self.fix(now);
         }
-        let next = self.streams.iter().map(|stream| stream.passed).min();
-        next.map(|at| (at, self.settlement))
+        if let Some(chunks) = &self.chunks {
+            let mut due = std::mem::take(&mut self.due).into_vec();
+            due.clear();
+            let streams = (0..).zip(&mut self.streams);
+            due.extend(streams.map(|(index, stream)| Reverse((stream.asked_for(chunks), index))));
+            self.due = due.into();
+        }
     }
 
     /// Counts who passes which server; no rate is fixed.
@@ -150,7 +227,7 @@ impl Sharing {
         self.servers.fill(Server::default());
         for stream in &mut self.streams {
             stream.fixed = false;
-            for leg in self.layout.way(stream.access.npu) {
+            for leg in self.layout.way(&stream.access) {
                 let server = &mut self.servers[leg.server as usize];
                 server.load += weight(leg, &stream.access);
                 server.count += 1;
@@ -169,7 +246,7 @@ impl Sharing {
             }
             let piece = self.layout.piece.min(stream.access.bytes as f64);
             self.stages.fill(0.0);
-            for leg in self.layout.way(stream.access.npu) {
+            for leg in self.layout.way(&stream.access) {
                 let load = self.servers[leg.server as usize].load;
                 let time = piece * load / self.layout.rates()[leg.server as usize];
                 let stage = &mut self.stages[leg.stage as usize];
@@ -178,6 +255,16 @@ impl Sharing {
             let longest = self.stages.iter().copied().fold(0.0, f64::max);
             let all: f64 = self.stages.iter().sum();
             stream.fill = Some(Span::from_seconds(all - longest));
+            if let Some(chunks) = &mut self.chunks {
+                let port = std::mem::take(&mut self.stages[PORTS as usize]);
+                let times = Times {
+                    front: self.stages.iter().sum(),
+                    port,
+                    longest,
+                };
+                let weight = weight(self.layout.port(&stream.access), &stream.access);
+                stream.cut = Some(chunks.open(stream.access, self.layout.piece, weight, times));
+            }
         }
     }
 
@@ -193,7 +280,7 @@ impl Sharing {
         }
         let mut fixed = 0;
         for stream in &mut self.streams {
-            let mut way = self.layout.way(stream.access.npu);
+            let mut way = self.layout.way(&stream.access);
             let full = |leg: Leg| self.servers[leg.server as usize].full <= lowest * ALIKE;
             if stream.fixed || !way.any(full) {
                 continue;
@@ -201,7 +288,7 @@ impl Sharing {
             stream.fixed = true;
             fixed += 1;
             stream.go_on(now, lowest);
-            for leg in self.layout.way(stream.access.npu) {
+            for leg in self.layout.way(&stream.access) {
                 let weight = weight(leg, &stream.access);
                 let server = &mut self.servers[leg.server as usize];
                 server.taken += weight * lowest;
@@ -224,6 +311,16 @@ impl Stream {
         (self.since, self.rate) = (now, rate);
         self.passed = now + Span::from_seconds(self.left / rate);
     }
+
+    /// When it is where its chunks ask for, or has passed if they ask for nothing more.
+    fn asked_for(&mut self, chunks: &Chunks) -> Time {
+        self.cut = self.cut.filter(|&cut| chunks.position(cut).is_some());
+        let Some(position) = self.cut.and_then(|cut| chunks.position(cut)) else {
+            return self.passed;
+        };
+        let gone = self.access.bytes as f64 - self.left;
+        self.since + Span::from_seconds((position - gone) / self.rate)
+    }
 }
 
 /// How many bytes the server of `leg` carries for each byte of `access`.
@@ -231,140 +328,5 @@ fn weight(leg: Leg, access: &Access) -> f64 {
     match access.in_switch {
         true => leg.in_switch,
         false => leg.weight,
-    }
-}
-
-/// What the tests of all designs share.
-#[cfg(test)]
-pub(super) mod testing {
-    use super::super::{Attachment, RemoteAccess, RemoteMemory};
-    use super::*;
-    use crate::ids::Npu;
-    use crate::units::{Bandwidth, Bytes};
-
-    /// A pool of memories of `gb` GB/s each, without latency.
-    pub(in super::super) fn pool(attachment: Attachment, gb: f64) -> RemoteMemory {
-        RemoteMemory {
-            attachment,
-            bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
-            latency: Span::ZERO,
-            capacity: Bytes(1 << 40),
-            whole_ns: false,
-        }
-    }
-
-    /// When accesses end that begin as `begins` says: (when in picoseconds, NPU).
-    fn run(
-        memory: &RemoteMemory,
-        npus: u32,
-        begins: &[(u64, u32)],
-        (bytes, in_switch): (u64, bool),
-    ) -> Vec<u64> {
-        let mut remote = RemoteAccess::new(memory, npus);
-        let mut ends = vec![0; begins.len()];
-        let mut next = 0;
-        let mut due: Option<(Time, u32)> = None;
-        loop {
-            let begin = begins.get(next).map(|&(at, _)| Time(at));
-            let end = due.map(|(at, _)| at);
-            let Some(now) = [begin, end].into_iter().flatten().min() else {
-                return ends;
-            };
-            if let Some((_, settlement)) = due.filter(|&(at, _)| at == now) {
-                remote.ended(now, settlement, |end| ends[end.token as usize] = end.at.0);
-            }
-            while let Some(&(at, npu)) = begins.get(next)
-                && Time(at) == now
-            {
-                let access = Access {
-                    npu: Npu(npu),
-                    bytes,
-                    in_switch,
-                    token: next as u64,
-                };
-                assert_eq!(remote.begin(now, access), None);
-                next += 1;
-            }
-            assert!(remote.is_unsettled());
-            due = remote.settle(now);
-            assert!(!remote.is_unsettled());
-        }
-    }
-
-    /// When accesses of these NPUs end that begin together.
-    pub(in super::super) fn each(
-        memory: &RemoteMemory,
-        npus: u32,
-        who: &[u32],
-        bytes: u64,
-    ) -> Vec<u64> {
-        let begins: Vec<_> = who.iter().map(|&npu| (0, npu)).collect();
-        run(memory, npus, &begins, (bytes, false))
-    }
-
-    /// When accesses of all NPUs end that begin together: all at once.
-    pub(in super::super) fn together(
-        memory: &RemoteMemory,
-        npus: u32,
-        bytes: u64,
-        in_switch: bool,
-    ) -> u64 {
-        let begins: Vec<_> = (0..npus).map(|npu| (0, npu)).collect();
-        let ends = run(memory, npus, &begins, (bytes, in_switch));
-        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
-        ends[0]
-    }
-
-    /// When an access of NPU 0 ends that is alone.
-    pub(in super::super) fn alone(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
-        each(memory, npus, &[0], bytes)[0]
-    }
-
-    /// When an access of NPU 0 and one of NPU 1, which begins `later` picoseconds later, end.
-    pub(in super::super) fn late(
-        memory: &RemoteMemory,
-        npus: u32,
-        bytes: u64,
-        later: u64,
-    ) -> Vec<u64> {
-        run(memory, npus, &[(0, 0), (later, 1)], (bytes, false))
-    }
-
-    #[test]
-    fn latency_comes_on_top_and_nothing_takes_no_time() {
-        let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let design = super::super::Switch {
-            groups: 1,
-            npu_bandwidth: rate(1.0),
-            levels: Vec::new(),
-            chunk: Bytes(1000),
-        };
-        let mut memory = pool(Attachment::Switch(design), 10.0);
-        memory.latency = Span::from_ns(700);
-        // 1,000 B at 1 GB/s = 1 us, a piece of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us.
-        assert_eq!(alone(&memory, 1, 1000), 1_800_000);
-        assert_eq!(alone(&memory, 1, 0), 700_000);
-    }
-
-    #[test]
-    fn what_one_leaves_another_takes() {
-        // Two switches with 3 and 1 of 4 NPUs busy, each with a link of 6 GB/s; memories give 10 GB/s.
-        // Equal shares of the memories would be 2.5 GB/s each; the three have 2 GB/s behind their link,
-        // which leaves 4 GB/s: 12 kB take 6 us and 3 us. No chunk worth mentioning.
-        let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let level = super::super::Level {
-            fan_in: 3,
-            bandwidth: rate(6.0),
-        };
-        let design = super::super::Switch {
-            groups: 1,
-            npu_bandwidth: rate(1e9),
-            levels: vec![level],
-            chunk: Bytes(6),
-        };
-        let memory = pool(Attachment::Switch(design), 10.0);
-        // A piece of 1 B: 0.4 ns of the memories, 0.5 ns of the three's link, 0.17 ns of the one's link.
-        let ends = each(&memory, 6, &[0, 1, 2, 3], 12_000);
-        assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);
     }
 }

@@ -56,12 +56,21 @@ impl Switch {
         self.groups > 0 && joined
     }
 
+    /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    pub(super) fn piece(&self, npus: u32) -> f64 {
+        self.round() / f64::from(npus)
+    }
+
+    /// What all memories send in one chunk.
+    fn round(&self) -> f64 {
+        f64::from(self.groups) * self.chunk.0 as f64
+    }
+
     /// The servers of a pool whose memories have bandwidth `memory` each.
     pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> Layout {
-        let groups = f64::from(self.groups);
-        let round = groups * self.chunk.0 as f64;
-        let memories = groups * memory.bytes_per_second();
-        Layout::tree(npus, memories, self.npu_bandwidth, round, &self.levels)
+        let memories = f64::from(self.groups) * memory.bytes_per_second();
+        let port = self.npu_bandwidth;
+        Layout::tree(npus, memories, port, self.round(), &self.levels)
     }
 }
 

@@ -148,6 +148,10 @@ impl Network for Links<'_> {
             .min()
     }
 
+    fn attachments(&mut self) -> Option<&mut Servers> {
+        Some(&mut self.servers)
+    }
+
     #[inline]
     fn handle(
         &mut self,

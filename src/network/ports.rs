@@ -14,15 +14,11 @@
 //! port only as long as if it had come at once. Messages that come at one instant enter by the number of
 //! their sender, and those of one sender in the order in which they left. Alone, a message arrives at t + T, as in the contention-free model.
 
-use super::servers::{Place, Servers};
+use super::servers::{IN, OUT, Place, Servers};
 use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
 use crate::ids::Npu;
 use crate::topology::Topology;
 use crate::units::{Amount, Span, Time};
-
-/// Sides of a port.
-const OUT: usize = 0;
-const IN: usize = 1;
 
 /// A message that has not come to its receiver's port.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +137,10 @@ impl Network for SharedPorts<'_> {
         }
         let places = self.places(ends).into_iter();
         places.filter_map(|place| self.servers.claimed(place)).min()
+    }
+
+    fn attachments(&mut self) -> Option<&mut Servers> {
+        Some(&mut self.servers)
     }
 
     #[inline]

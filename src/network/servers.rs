@@ -9,9 +9,13 @@ use crate::units::{Span, Time};
 /// In place of a claim: there is none.
 const NONE: u32 = u32::MAX;
 
+/// Sides of a port.
+pub(super) const OUT: usize = 0;
+pub(super) const IN: usize = 1;
+
 /// Where a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub struct Place {
     /// Along which dimension.
     pub dimension: usize,
     /// Which of the two that an NPU has there.
@@ -36,10 +40,30 @@ const IDLE: Server = Server {
     claim: NONE,
 };
 
+impl Place {
+    /// What `npu` sends with along `dimension`, where it has a port of its own.
+    pub fn sending(npu: Npu, dimension: usize) -> Self {
+        Self {
+            dimension,
+            side: OUT,
+            npu,
+        }
+    }
+
+    /// What it receives with.
+    pub fn receiving(npu: Npu, dimension: usize) -> Self {
+        Self {
+            dimension,
+            side: IN,
+            npu,
+        }
+    }
+}
+
 /// All servers of a machine. State is there for those up to the highest NPU that was ever used along a
 /// dimension.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub struct Servers {
     /// By dimension and side, then by NPU.
     rows: Vec<Vec<Server>>,
     /// Servers that are claimed.
@@ -48,7 +72,7 @@ pub(super) struct Servers {
 
 impl Servers {
     /// None is busy.
-    pub fn new(dimensions: usize) -> Self {
+    pub(super) fn new(dimensions: usize) -> Self {
         Self {
             rows: vec![Vec::new(); 2 * dimensions],
             claimed: 0,
@@ -94,13 +118,13 @@ impl Servers {
     }
 
     /// Whether it is not busy `now`, nothing is to come, and it is nobody's.
-    pub fn is_idle(&self, now: Time, place: Place) -> bool {
+    pub(super) fn is_idle(&self, now: Time, place: Place) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
     /// Notes whose it is, or that it is nobody's.
-    pub fn claim(&mut self, place: Place, claim: Option<u32>) {
+    pub(super) fn claim(&mut self, place: Place, claim: Option<u32>) {
         let server = self.at(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
         self.claimed -= u32::from(before != NONE);
@@ -108,11 +132,11 @@ impl Servers {
     }
 
     /// Whether any server is claimed.
-    pub fn any_claimed(&self) -> bool {
+    pub(super) fn any_claimed(&self) -> bool {
         self.claimed > 0
     }
 
-    /// Whose it is.
+    /// Whose it is, if it is claimed.
     pub fn claimed(&self, place: Place) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }

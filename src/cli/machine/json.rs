@@ -85,6 +85,12 @@ pub(super) fn details(machine: &Machine) -> Value {
         if let Some(own) = design(&remote.attachment) {
             value["design"] = own;
         }
+        if let Some(through) = &remote.through {
+            value["through"] = through.name().into();
+            if remote.attachment.is_channel() {
+                value["chunk_bytes"] = through.chunk().0.into();
+            }
+        }
         value
     });
     all

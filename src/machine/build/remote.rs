@@ -2,18 +2,28 @@
 
 use super::{BANDWIDTH, LATENCY, capacity, size};
 use crate::machine::MachineError;
-use crate::machine::config::{Field, Table};
-use crate::memory::{Attachment, Hierarchical, Level, Mesh, RemoteMemory, Ring, Switch};
+use crate::machine::config::{Field, Table, quoted};
+use crate::memory::{Attachment, Hierarchical, Level, Mesh, RemoteMemory, Ring, Switch, Through};
+use crate::topology::Topology;
 use crate::units::Bandwidth;
 
 /// The keys of every pool that is a network.
 macro_rules! pool_keys {
     ($($own:literal),*) => {
-        &["attachment", $($own,)* "group_bandwidth", "chunk", "latency", "capacity"]
+        &["attachment", $($own,)* "group_bandwidth", "chunk", "latency", "capacity", "through"]
     };
 }
 
-const CHANNEL: &[&str] = &["attachment", "bandwidth", "latency", "capacity"];
+const CHANNEL: &[&str] = &["attachment", "bandwidth", "latency", "capacity", "through"];
+/// Those of a channel that is reached through the network.
+const CHUNKED: &[&str] = &[
+    "attachment",
+    "bandwidth",
+    "latency",
+    "capacity",
+    "through",
+    "chunk",
+];
 const HIERARCHICAL: &[&str] = pool_keys!(
     "groups",
     "out_switches",
@@ -31,10 +41,11 @@ const MOST: u32 = 1 << 20;
 /// An example of a chunk, for messages.
 const CHUNK: &str = "1 MB";
 
-/// Reads and checks the table for a machine of `npus` NPUs.
-pub(super) fn remote(field: &Field<'_>, npus: u32) -> Result<RemoteMemory, MachineError> {
+/// Reads and checks the table for a machine with this network.
+pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMemory, MachineError> {
+    let npus = topology.npus();
     let names = Attachment::NAMES.map(|name| (name, name));
-    let all = [CHANNEL, HIERARCHICAL, SWITCH, RING, MESH].concat();
+    let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH].concat();
     let table = field.table(Some(&all))?;
     let chosen = table.choice("attachment", &names)?;
     let keys = match chosen {
@@ -42,20 +53,32 @@ pub(super) fn remote(field: &Field<'_>, npus: u32) -> Result<RemoteMemory, Machi
         "switch" => SWITCH,
         "ring" => RING,
         "mesh" => MESH,
+        _ if table.get("through").is_some() => CHUNKED,
         _ => CHANNEL,
     };
     let table = field.table(Some(keys))?;
+    let dimension = match table.get("through") {
+        Some(field) => Some(through(&field, chosen, topology)?),
+        None => None,
+    };
+    let port = |key| port(&table, key, dimension, topology);
     let attachment = match chosen {
-        "hierarchical" => Attachment::Hierarchical(hierarchical(&table, npus)?),
-        "switch" => Attachment::Switch(switch(&table, npus)?),
+        "hierarchical" => {
+            Attachment::Hierarchical(hierarchical(&table, npus, port("in_node_bandwidth")?)?)
+        }
+        "switch" => Attachment::Switch(switch(&table, npus, port("npu_bandwidth")?)?),
         "ring" => Attachment::Ring(ring(&table, npus)?),
         "mesh" => Attachment::Mesh(mesh(&table, npus)?),
         "pool" => Attachment::Pool,
         _ => Attachment::PerNpu,
     };
-    let bandwidth = match keys == CHANNEL {
+    let bandwidth = match keys == CHANNEL || keys == CHUNKED {
         true => "bandwidth",
         false => "group_bandwidth",
+    };
+    let through = match dimension {
+        Some(dimension) => Through::new(topology, dimension, size(&table, "chunk", CHUNK)?),
+        None => None,
     };
     Ok(RemoteMemory {
         attachment,
@@ -63,10 +86,58 @@ pub(super) fn remote(field: &Field<'_>, npus: u32) -> Result<RemoteMemory, Machi
         latency: table.quantity("latency", LATENCY)?,
         capacity: capacity(&table, "capacity")?,
         whole_ns: false,
+        through,
     })
 }
 
-fn hierarchical(table: &Table<'_>, npus: u32) -> Result<Hierarchical, MachineError> {
+/// The dimension that the ports of a `chosen` pool or channel are those of.
+fn through(field: &Field<'_>, chosen: &str, topology: &Topology) -> Result<usize, MachineError> {
+    if matches!(chosen, "ring" | "mesh") {
+        let found = format!("a dimension, and memories on a {chosen} of their own");
+        let expected =
+            "none: only the other attachments have a port for each NPU, which can be the network's";
+        return Err(field.refuse(found, expected));
+    }
+    let dimensions = topology.dimensions();
+    let names: Vec<_> = (0..)
+        .zip(dimensions)
+        .map(|(d, dimension)| (d, dimension.name.as_str()))
+        .collect();
+    let chosen: usize = field.choice(&names)?;
+    let dimension = &dimensions[chosen];
+    match dimension.shape.has_ports() {
+        true => Ok(chosen),
+        false => {
+            let name = quoted(&dimension.name);
+            let found = format!("{name}, whose shape is {}", dimension.shape);
+            let expected = "a dimension of shape switch or fully_connected, where each NPU has a port of its own";
+            Err(field.refuse(found, expected))
+        }
+    }
+}
+
+/// The bandwidth of the NPUs' ports: that of `dimension`, or of `key` without one.
+fn port(
+    table: &Table<'_>,
+    key: &str,
+    dimension: Option<usize>,
+    topology: &Topology,
+) -> Result<Bandwidth, MachineError> {
+    match (dimension, table.get(key)) {
+        (Some(dimension), None) => Ok(topology.dimensions()[dimension].bandwidth),
+        (Some(_), Some(field)) => Err(field.refuse(
+            "a bandwidth beside `through`",
+            "one of the two: with `through` the NPUs' ports are those of that dimension",
+        )),
+        (None, _) => rate(table, key),
+    }
+}
+
+fn hierarchical(
+    table: &Table<'_>,
+    npus: u32,
+    in_node_bandwidth: Bandwidth,
+) -> Result<Hierarchical, MachineError> {
     let npus_per_node = count(table, "npus_per_node", npus)?;
     divides(table, "npus_per_node", npus_per_node, npus)?;
     Ok(Hierarchical {
@@ -74,12 +145,12 @@ fn hierarchical(table: &Table<'_>, npus: u32) -> Result<Hierarchical, MachineErr
         out_switches: count(table, "out_switches", MOST)?,
         npus_per_node,
         node_bandwidth: rate(table, "node_bandwidth")?,
-        in_node_bandwidth: rate(table, "in_node_bandwidth")?,
+        in_node_bandwidth,
         chunk: size(table, "chunk", CHUNK)?,
     })
 }
 
-fn switch(table: &Table<'_>, npus: u32) -> Result<Switch, MachineError> {
+fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Switch, MachineError> {
     let expected =
         "a table [[remote_memory.level]] for each level of switches, that of the NPUs first";
     let tables = table
@@ -99,7 +170,7 @@ fn switch(table: &Table<'_>, npus: u32) -> Result<Switch, MachineError> {
     }
     Ok(Switch {
         groups: count(table, "groups", MOST)?,
-        npu_bandwidth: rate(table, "npu_bandwidth")?,
+        npu_bandwidth,
         levels,
         chunk: size(table, "chunk", CHUNK)?,
     })

@@ -1,14 +1,14 @@
 //! The way of a message from link to link: in dimension order, innermost first, computed as it goes.
 
 use crate::ids::Npu;
-use crate::network::servers::Place;
+use crate::network::servers::{IN, OUT, Place};
 use crate::topology::{Shape, Topology};
 
 /// Sides of an NPU along a dimension. Of a ring or mesh: its link to the next higher and to the next lower
 /// coordinate. Of a switch: its link to the switch and that from it. Where all are wired to all: what it
 /// sends with and what it receives with, whomever to and from.
-pub(super) const UP: usize = 0;
-pub(super) const DOWN: usize = 1;
+pub(super) const UP: usize = OUT;
+pub(super) const DOWN: usize = IN;
 
 /// A server on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -111,6 +111,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
         latency,
         capacity,
         whole_ns: false,
+        through: None,
     };
     let algorithms = vec![Choice::Named(Algorithm::Ring); sizes.len()];
     Machine::uniform(

@@ -1,0 +1,242 @@
+//! Accesses in chunks, which come one by one to the port that an NPU shares with its messages.
+//!
+//! The stages in front of the port, of the memory and its own network, are a stream ([`sharing`](super::sharing),
+//! [`lines`](super::lines)): S(x) is when it has passed x bytes, with the port as one stage among others, so that
+//! nothing is sent that the port could not take if it had nothing else to do. Of the time of a chunk in each
+//! stage, t[s], let f be the sum over the stages in front of the port, p that of the port, L the
+//! longest. An access of W bytes has chunks of c, the last of what is left; latencies are left out.
+//!
+//! A *load*: chunk k (from 1) comes to the port at S(k c) + f − L. Where the port is the longest stage and f < p
+//! this lies before S(k c): it is the moment when all but the part (L − f) / p of the chunk has streamed.
+//! There it is served after whatever came before, in its own time, bytes / bandwidth. The load ends with its last chunk.
+//!
+//! A *store*: chunk k comes to the port at S((k − 1) c), and waits there for w[k]. The stages behind get it
+//! so much later, and none of them has time to spare for those that wait together: the end is
+//!
+//! ```text
+//! S(W) + f − L + max w[k] + (bytes of the last chunk / bandwidth)
+//! ```
+//!
+//! If nothing else comes to the port, both are S(W) + sum of t[s] − max t[s], as without a port that others
+//! use: a store's w are zero; a load's chunks are apart by c at the stream's rate, which is no more than the
+//! port's, so none waits for the one before. Where several accesses of one NPU meet at the port, p is the time of a chunk of
+//! each; the one whose chunk is served last has the same end again, and the others end a chunk sooner. Of
+//! a last chunk that is smaller, the port takes its own time only: the end is sooner by at most the time of
+//! what it lacks. Times at the port are differences of rounded sums, so rounding does not add up.
+//!
+//! Of chunks that come at one instant those of lower NPUs, then nodes, are first.
+
+use super::{Access, End};
+use crate::ids::Npu;
+use crate::units::{Bandwidth, Span, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What is less of a chunk is rounding.
+const NOTHING: f64 = 1e-9;
+
+/// A chunk that comes to the port of its NPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whose port.
+    pub npu: Npu,
+    /// Whether it goes out, or comes in.
+    pub store: bool,
+    /// How long it takes to pass.
+    pub span: Span,
+    /// Whether no chunk of the access follows.
+    pub last: bool,
+}
+
+/// How many chunks of `piece` bytes an access of `bytes` has; at least one.
+pub(super) fn count(bytes: f64, piece: f64) -> u64 {
+    ((bytes / piece - NOTHING).ceil() as u64).max(1)
+}
+
+/// The time of a chunk: in all stages in front of the port, in the port, in the longest of all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub front: f64,
+    pub port: f64,
+    pub longest: f64,
+}
+
+/// An access and how far it is.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    access: Access,
+    /// Bytes of a chunk, of the access.
+    piece: f64,
+    /// How many bytes pass the port for each byte of the access.
+    weight: f64,
+    count: u64,
+    /// The chunk that comes next.
+    next: u64,
+    /// What part of a chunk has yet to stream when it counts as streamed.
+    ahead: f64,
+    /// From when it has streamed until it is at the port of a load, or until a store ends.
+    behind: Span,
+    /// The longest that a chunk of a store waited.
+    waited: Span,
+}
+
+/// A chunk of a load or store comes to its port, or, after the last of a store, its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Coming {
+    at: Time,
+    npu: u32,
+    token: u64,
+    number: u64,
+    cut: u32,
+}
+
+/// The accesses that have chunks to come.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    port: Bandwidth,
+    /// The latencies, which follow when a chunk has streamed.
+    latency: Span,
+    cuts: Vec<Cut>,
+    free: Vec<u32>,
+    coming: BinaryHeap<Reverse<Coming>>,
+}
+
+impl Chunks {
+    pub fn new(port: Bandwidth, latency: Span) -> Self {
+        Self {
+            port,
+            latency,
+            cuts: Vec::new(),
+            free: Vec::new(),
+            coming: BinaryHeap::new(),
+        }
+    }
+
+    /// An access begins to stream. Its number, which is used again when it is over.
+    pub fn open(&mut self, access: Access, piece: f64, weight: f64, times: Times) -> u32 {
+        let behind = times.front - times.longest;
+        let cut = Cut {
+            access,
+            piece,
+            weight,
+            count: match access.bytes {
+                0 => 1,
+                bytes => count(bytes as f64, piece),
+            },
+            next: 0,
+            ahead: match behind < 0.0 {
+                true => -behind / times.port,
+                false => 0.0,
+            },
+            behind: Span::from_seconds(behind),
+            waited: Span::ZERO,
+        };
+        match self.free.pop() {
+            Some(number) => {
+                self.cuts[number as usize] = cut;
+                number
+            }
+            None => {
+                self.cuts.push(cut);
+                self.cuts.len() as u32 - 1
+            }
+        }
+    }
+
+    /// How many bytes of an access have streamed when [`Self::streamed`] is to be told; `None` if never again.
+    pub fn position(&self, number: u32) -> Option<f64> {
+        self.cuts[number as usize].position()
+    }
+
+    /// The stream is where [`Self::position`] says.
+    pub fn streamed(&mut self, now: Time, number: u32) {
+        let cut = &mut self.cuts[number as usize];
+        let at = match cut.access.store && cut.next < cut.count {
+            true => now,
+            false => now + self.latency + cut.behind,
+        };
+        self.coming.push(Reverse(Coming {
+            at,
+            npu: cut.access.npu.0,
+            token: cut.access.token,
+            number: cut.next,
+            cut: number,
+        }));
+        cut.next += 1;
+    }
+
+    /// When something comes next.
+    pub fn next(&self) -> Option<Time> {
+        self.coming.peek().map(|Reverse(coming)| coming.at)
+    }
+
+    /// Asks `serve` from when on each chunk has its port that comes `now`, and hands `take` what ends.
+    pub fn pass(
+        &mut self,
+        now: Time,
+        mut serve: impl FnMut(Turn) -> Time,
+        mut take: impl FnMut(End),
+    ) {
+        while let Some(&Reverse(coming)) = self.coming.peek().filter(|next| next.0.at <= now) {
+            self.coming.pop();
+            let cut = &mut self.cuts[coming.cut as usize];
+            let mut over = |at| {
+                let token = coming.token;
+                take(End { token, at });
+                self.free.push(coming.cut);
+            };
+            if coming.number == cut.count {
+                over(now + cut.waited + cut.span(cut.count - 1, self.port));
+                continue;
+            }
+            let Access { npu, store, .. } = cut.access;
+            let (span, last) = (
+                cut.span(coming.number, self.port),
+                coming.number + 1 == cut.count,
+            );
+            let begin = serve(Turn {
+                npu,
+                store,
+                span,
+                last,
+            });
+            if store {
+                cut.waited = cut.waited.max(begin.since(now));
+            } else if last {
+                over(begin + span);
+            }
+        }
+    }
+}
+
+impl Cut {
+    /// Bytes before a chunk.
+    fn before(&self, chunk: u64) -> f64 {
+        match chunk < self.count {
+            true => chunk as f64 * self.piece,
+            false => self.access.bytes as f64,
+        }
+    }
+
+    /// How many bytes have streamed when a chunk counts as streamed.
+    fn full(&self, chunk: u64) -> f64 {
+        let (from, to) = (self.before(chunk), self.before(chunk + 1));
+        to - self.ahead * (to - from)
+    }
+
+    fn position(&self) -> Option<f64> {
+        match (self.access.store, self.next < self.count) {
+            (false, true) => Some(self.full(self.next)),
+            (false, false) => None,
+            (true, true) => Some(self.before(self.next)),
+            (true, false) => (self.next == self.count).then(|| self.full(self.count - 1)),
+        }
+    }
+
+    /// How long a chunk takes to pass the port.
+    fn span(&self, chunk: u64, port: Bandwidth) -> Span {
+        let rate = port.bytes_per_second() / self.weight;
+        let to = |chunk| Span::from_seconds(self.before(chunk) / rate);
+        to(chunk + 1) - to(chunk)
+    }
+}

@@ -1,0 +1,110 @@
+//! Channels whose accesses come to the NPUs through ports of the network.
+//!
+//! A channel sends at its bandwidth, or at the port's if that is less, so its stream is known when it
+//! begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
+
+use super::chunks::{Chunks, Times, Turn};
+use super::{Access, End, Through};
+use crate::units::{Bandwidth, Span, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The accesses of all channels, those that wait for theirs included.
+#[derive(Debug)]
+pub(super) struct Lines {
+    channel: Bandwidth,
+    through: Through,
+    chunks: Chunks,
+    /// When each stream begins, by the number of its access.
+    begins: Vec<Time>,
+    /// When the streams are where their chunks ask for.
+    due: BinaryHeap<Reverse<(Time, u32)>>,
+    unsettled: bool,
+    settlement: u32,
+}
+
+/// The rate of a stream: the channel's, or the port's if that is less.
+pub(super) fn rate(channel: Bandwidth, through: &Through) -> Bandwidth {
+    match through.bandwidth() < channel {
+        true => through.bandwidth(),
+        false => channel,
+    }
+}
+
+/// The time of a chunk of an access of `bytes` in the channel and in the port.
+pub(super) fn times(channel: Bandwidth, through: &Through, bytes: u64) -> [f64; 2] {
+    let piece = through.chunk().0.min(bytes) as f64;
+    [channel, through.bandwidth()].map(|rate| piece / rate.bytes_per_second())
+}
+
+impl Lines {
+    /// Nothing is on its way; `latency` is that of channel and port together.
+    pub fn new(channel: Bandwidth, through: &Through, latency: Span) -> Self {
+        Self {
+            channel,
+            through: through.clone(),
+            chunks: Chunks::new(through.bandwidth(), latency),
+            begins: Vec::new(),
+            due: BinaryHeap::new(),
+            unsettled: false,
+            settlement: 0,
+        }
+    }
+
+    /// An access has its channel from `begin` on.
+    pub fn begin(&mut self, begin: Time, access: Access) {
+        let [front, port] = times(self.channel, &self.through, access.bytes);
+        let times = Times {
+            front,
+            port,
+            longest: front.max(port),
+        };
+        let piece = self.through.chunk().0 as f64;
+        let number = self.chunks.open(access, piece, 1.0, times);
+        if number as usize == self.begins.len() {
+            self.begins.push(begin);
+        } else {
+            self.begins[number as usize] = begin;
+        }
+        self.await_chunk(number);
+        self.unsettled = true;
+    }
+
+    /// Has [`Self::ended`] come to the next chunk of an access, if there is one.
+    fn await_chunk(&mut self, number: u32) {
+        if let Some(bytes) = self.chunks.position(number) {
+            let rate = rate(self.channel, &self.through).bytes_per_second();
+            let at = self.begins[number as usize] + Span::from_seconds(bytes / rate);
+            self.due.push(Reverse((at, number)));
+        }
+    }
+
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    pub fn settle(&mut self) -> Option<(Time, u32)> {
+        self.unsettled = false;
+        self.settlement = self.settlement.wrapping_add(1);
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        let next = [due, self.chunks.next()].into_iter().flatten().min();
+        next.map(|at| (at, self.settlement))
+    }
+
+    pub fn ended(&mut self, now: Time, settlement: u32) {
+        if settlement != self.settlement {
+            return;
+        }
+        while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now) {
+            self.due.pop();
+            self.chunks.streamed(now, number);
+            self.await_chunk(number);
+        }
+        self.unsettled = true;
+    }
+
+    /// See [`Chunks::pass`].
+    pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {
+        self.chunks.pass(now, serve, take);
+    }
+}

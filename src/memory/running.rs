@@ -1,0 +1,208 @@
+//! Loads and stores under way, whatever the attachment.
+
+use super::{
+    Attachment, End, RemoteMemory, Through, Turn, chunks, layout, lines, per_node, per_npu, pool,
+    sharing,
+};
+use crate::ids::Npu;
+use crate::units::{Amount, Bandwidth, Span, Time};
+
+/// A load or store beyond the NPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Who asks.
+    pub npu: Npu,
+    /// Bytes that the memory reads or writes for it.
+    pub bytes: u64,
+    /// Whether it stores.
+    pub store: bool,
+    /// Whether all NPUs do the same and the switches gather what is loaded, so that each ends with the
+    /// bytes of all, or reduce what is stored.
+    pub in_switch: bool,
+    /// The caller's own number for it.
+    pub token: u64,
+}
+
+/// The remote memory of a running machine: what its channels or links are doing.
+#[derive(Debug)]
+pub struct RemoteAccess {
+    latency: Span,
+    /// A channel's, or that of the ports behind it, if this is less.
+    bandwidth: Bandwidth,
+    whole_ns: bool,
+    state: State,
+    ports: Ports,
+}
+
+#[derive(Debug)]
+enum State {
+    PerNpu(per_npu::Channels),
+    Pool(pool::Channel),
+    PerNode(per_node::Channels),
+    Shared(Box<sharing::Sharing>),
+}
+
+/// What follows a channel.
+#[derive(Debug)]
+enum Ports {
+    /// Nothing.
+    None,
+    /// A port of the network that nothing else comes to; and the channel's own bandwidth.
+    Alone(Through, Bandwidth),
+    /// A port of the network that messages come to as well.
+    Met(Box<lines::Lines>),
+}
+
+impl RemoteAccess {
+    /// Nothing under way on a machine of `npus` NPUs, which `memory` was checked for. If it is reached through
+    /// the network, `met` says whether messages meet there.
+    pub fn new(memory: &RemoteMemory, npus: u32, met: bool) -> Self {
+        let (one, through) = (memory.bandwidth, memory.through.as_ref());
+        let latency = memory.latency + through.map_or(Span::ZERO, Through::latency);
+        let shared = |mut layout: layout::Layout| {
+            if through.is_some() {
+                layout.two_ways();
+            }
+            let through = through.filter(|_| met);
+            let chunks = through.map(|through| chunks::Chunks::new(through.bandwidth(), latency));
+            State::Shared(Box::new(sharing::Sharing::new(layout, latency, chunks)))
+        };
+        let state = match &memory.attachment {
+            Attachment::PerNpu => State::PerNpu(per_npu::Channels::new(npus)),
+            Attachment::Pool => State::Pool(pool::Channel::default()),
+            Attachment::PerNode(size) => State::PerNode(per_node::Channels::new(npus, *size)),
+            Attachment::Hierarchical(design) => shared(design.layout(one, npus)),
+            Attachment::Switch(design) => shared(design.layout(one, npus)),
+            Attachment::Ring(design) => shared(design.layout(one, npus)),
+            Attachment::Mesh(design) => shared(design.layout(one, npus)),
+        };
+        Self {
+            latency: memory.latency,
+            bandwidth: through.map_or(one, |through| lines::rate(one, through)),
+            whole_ns: memory.whole_ns,
+            state,
+            ports: match through {
+                None => Ports::None,
+                Some(through) if met => {
+                    Ports::Met(Box::new(lines::Lines::new(one, through, latency)))
+                }
+                Some(through) => Ports::Alone(through.clone(), one),
+            },
+        }
+    }
+
+    /// An access begins. When it ends, if that is known: channels serve accesses in the order of these
+    /// calls, and one keeps its channel for latency + bytes / bandwidth. `None` where it depends on what
+    /// begins while it lasts; then [`Self::settle`], [`Self::ended`] and [`Self::pass`] tell.
+    pub fn begin(&mut self, now: Time, access: Access) -> Option<Time> {
+        let transfer = match self.whole_ns {
+            true => {
+                let per_ns = self.bandwidth.bytes_per_second() / 1e9;
+                Span::from_ns((access.bytes as f64 / per_ns) as u64)
+            }
+            false => self.bandwidth.serialization(Amount::whole(access.bytes)),
+        };
+        let span = self.latency + transfer;
+        let free = match &mut self.state {
+            State::PerNpu(channels) => channels.access(now, access.npu, span),
+            State::Pool(channel) => channel.access(now, span),
+            State::PerNode(channels) => channels.access(now, access.npu, span),
+            State::Shared(sharing) => {
+                sharing.begin(now, access);
+                return None;
+            }
+        };
+        match &mut self.ports {
+            Ports::None => Some(free),
+            Ports::Alone(through, channel) => {
+                let [front, port] = lines::times(*channel, through, access.bytes);
+                Some(free + through.latency() + Span::from_seconds(front.min(port)))
+            }
+            Ports::Met(lines) => {
+                lines.begin(Time(free.0.saturating_sub(span.0)), access);
+                None
+            }
+        }
+    }
+
+    /// Whether anything happened since [`Self::settle`] was called.
+    #[inline]
+    pub fn is_unsettled(&self) -> bool {
+        match (&self.state, &self.ports) {
+            (State::Shared(sharing), _) => sharing.is_unsettled(),
+            (_, Ports::Met(lines)) => lines.is_unsettled(),
+            _ => false,
+        }
+    }
+
+    /// Shares links among the accesses under way, once all that happens `now` has happened and chunks
+    /// have passed. When to call [`Self::ended`], and with which number; what was said before is void.
+    pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
+        match (&mut self.state, &mut self.ports) {
+            (State::Shared(sharing), _) => sharing.settle(now),
+            (_, Ports::Met(lines)) => lines.settle(),
+            _ => None,
+        }
+    }
+
+    /// Hands `take` what ends, if nothing was settled since `settlement` was.
+    pub fn ended(&mut self, now: Time, settlement: u32, take: impl FnMut(End)) {
+        match (&mut self.state, &mut self.ports) {
+            (State::Shared(sharing), _) => sharing.ended(now, settlement, take),
+            (_, Ports::Met(lines)) => lines.ended(now, settlement),
+            _ => {}
+        }
+    }
+
+    /// Asks `serve` from when on each chunk has its port that comes `now`, where messages come as well, and
+    /// hands `take` what ends. Of one instant chunks come last.
+    pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {
+        match (&mut self.state, &mut self.ports) {
+            (State::Shared(sharing), _) => sharing.pass(now, serve, take),
+            (_, Ports::Met(lines)) => lines.pass(now, serve, take),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Bytes;
+
+    fn ends(attachment: Attachment) -> Vec<Time> {
+        let memory = RemoteMemory {
+            attachment,
+            bandwidth: Bandwidth::new(25e9).unwrap(),
+            latency: Span::from_ns(100),
+            capacity: Bytes(1 << 40),
+            whole_ns: false,
+            through: None,
+        };
+        let mut remote = RemoteAccess::new(&memory, 4, false);
+        (0..4)
+            .map(|npu| {
+                let access = Access {
+                    npu: Npu(npu),
+                    bytes: 1 << 20,
+                    store: false,
+                    in_switch: false,
+                    token: 0,
+                };
+                remote.begin(Time::ZERO, access).unwrap()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_pool_serves_one_after_another_and_channels_of_their_own_at_once() {
+        // 1 MiB / 25 GB/s = 41.943,04 us, + 0.1 us = 42,043,040 ps.
+        let one = 42_043_040;
+        assert_eq!(ends(Attachment::PerNpu), vec![Time(one); 4]);
+        let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
+        assert_eq!(ends(Attachment::Pool), expected);
+        // NPUs 0 and 1 share a channel, and 2 and 3 do.
+        let two = [one, 2 * one, one, 2 * one].map(Time);
+        assert_eq!(ends(Attachment::PerNode(2)), two);
+    }
+}

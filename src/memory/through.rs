@@ -1,0 +1,63 @@
+//! The network's part in an access: the last stage, between an NPU and its fabric, over the NPU's own port.
+
+use crate::topology::Topology;
+use crate::units::{Bandwidth, Bytes, Span};
+
+/// The most chunks of one access. Each is an event or two.
+pub const MOST_CHUNKS: u64 = 1 << 20;
+
+/// A dimension whose ports carry what NPUs load and store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Through {
+    dimension: usize,
+    name: String,
+    bandwidth: Bandwidth,
+    latency: Span,
+    chunk: Bytes,
+}
+
+impl Through {
+    /// That with the number `dimension`, `None` if there is none or NPUs have no port of their own there.
+    /// `chunk` is what a channel sends at once, more than nothing; pools have their own.
+    pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
+        let of = topology.dimensions().get(dimension)?;
+        (of.shape.has_ports() && chunk.0 > 0).then(|| Self {
+            dimension,
+            name: of.name.clone(),
+            bandwidth: of.bandwidth,
+            latency: of.latency,
+            chunk,
+        })
+    }
+
+    /// Whether it is a dimension of `topology`.
+    pub fn fits(&self, topology: &Topology) -> bool {
+        let same = Self::new(topology, self.dimension, self.chunk);
+        same.as_ref() == Some(self)
+    }
+
+    /// The number of the dimension.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// What people call the dimension.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes per second of a port, each way.
+    pub fn bandwidth(&self) -> Bandwidth {
+        self.bandwidth
+    }
+
+    /// Time of the first byte between the fabric and the NPU: that of one link.
+    pub fn latency(&self) -> Span {
+        self.latency
+    }
+
+    /// Bytes that a channel sends at once.
+    pub fn chunk(&self) -> Bytes {
+        self.chunk
+    }
+}
