@@ -5,7 +5,7 @@
 //! was is unfolded when the access begins. Its chunks come to the port when nothing else is left of an instant.
 
 use super::event::{Class, Event};
-use super::{Comm, Engine, Options, key};
+use super::{Comm, Engine, Options, Refusal, key};
 use crate::collective::Manner;
 use crate::ids::{NodeIndex, Npu};
 use crate::machine::Machine;
@@ -16,7 +16,7 @@ use crate::units::Time;
 
 /// What to do about too many chunks.
 pub(super) const FEWER: &str =
-    "give [remote_memory] a larger `chunk`, or take `--network contention_free`";
+    "give [remote_memory] a larger `chunk`, or take `--network contention-free`";
 
 /// What is wrong with an access of `bytes`, if it would come to ports that it shares with messages in more
 /// chunks than can be carried out.
@@ -122,6 +122,10 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let Some(remote) = &mut self.remote else {
             return false;
         };
+        if remote.is_full() {
+            let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
+            self.refusal = Some(Refusal::new(found.to_owned(), FEWER));
+        }
         if let Some((at, settlement)) = remote.settle(now) {
             let event = Event::new(Class::Memory, 0, settlement);
             self.agenda.push(at, event);

@@ -9,6 +9,7 @@ use crate::units::{Bandwidth, Bytes, Span};
 use proptest::prelude::*;
 
 mod remote;
+mod through;
 
 /// A file with two classes, two dimensions and remote memory; the tests below break it.
 const GOOD: &str = r#"name = "two"

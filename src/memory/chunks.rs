@@ -1,30 +1,39 @@
 //! Accesses in chunks, which come one by one to the port that an NPU shares with its messages.
 //!
-//! The stages in front of the port, of the memory and its own network, are a stream ([`sharing`](super::sharing),
-//! [`lines`](super::lines)): S(x) is when it has passed x bytes, with the port as one stage among others, so that
-//! nothing is sent that the port could not take if it had nothing else to do. Of the time of a chunk in each
-//! stage, t[s], let f be the sum over the stages in front of the port, p that of the port, L the
-//! longest. An access of W bytes has chunks of c, the last of what is left; latencies are left out.
-//!
-//! A *load*: chunk k (from 1) comes to the port at S(k c) + f − L. Where the port is the longest stage and f < p
-//! this lies before S(k c): it is the moment when all but the part (L − f) / p of the chunk has streamed.
-//! There it is served after whatever came before, in its own time, bytes / bandwidth. The load ends with its last chunk.
-//!
-//! A *store*: chunk k comes to the port at S((k − 1) c), and waits there for w[k]. The stages behind get it
-//! so much later, and none of them has time to spare for those that wait together: the end is
+//! The stages in front of the port, of the memory and its own network, are a stream (`memory/sharing.rs`,
+//! `memory/lines.rs`): S(x) is when it has passed x bytes. The port is one stage among others there, so that nothing
+//! is sent that the port could not take if messages left it alone. Of the time of a chunk in each stage, t[s],
+//! let f be the sum over the stages in front of the port, p that of the port, and L the longest. An access of W
+//! bytes has chunks of c; its last is what is left. Chunk k (from 1) has *streamed* at
 //!
 //! ```text
-//! S(W) + f − L + max w[k] + (bytes of the last chunk / bandwidth)
+//! S(k c) + f − L                     where f is L or more
+//! S(k c − c (L − f) / p)             where the port is the longest stage and f less: p = L
 //! ```
 //!
-//! If nothing else comes to the port, both are S(W) + sum of t[s] − max t[s], as without a port that others
-//! use: a store's w are zero; a load's chunks are apart by c at the stream's rate, which is no more than the
-//! port's, so none waits for the one before. Where several accesses of one NPU meet at the port, p is the time of a chunk of
-//! each; the one whose chunk is served last has the same end again, and the others end a chunk sooner. Of
-//! a last chunk that is smaller, the port takes its own time only: the end is sooner by at most the time of
-//! what it lacks. Times at the port are differences of rounded sums, so rounding does not add up.
+//! which is the same where the rate does not change, but never lies before the moment when it is known; of a last
+//! chunk that is smaller the same part is taken. Latencies, the pool's and that of the link to the NPU, are left out
+//! here: they lie in front of a load's port and behind a store's.
 //!
-//! Of chunks that come at one instant those of lower NPUs, then nodes, are first.
+//! A *load*: a chunk comes to the port when it has streamed, and is served there after whatever came before, for
+//! its bytes / bandwidth. The load ends with its last chunk.
+//!
+//! A *store*: chunk k comes to the port at S((k − 1) c), and waits there for w[k]. The stages behind get it so much
+//! later, and the longest has no time to spare for chunks that come late and together: the end is when the last chunk
+//! has streamed + max w[k] + (its bytes / bandwidth).
+//!
+//! # Alone
+//!
+//! S(k c) = k L for an access that is alone. A load's chunks come L apart, which is no less than p, so none waits
+//! for the one before, and a store's do as well: both end at W / c x L + f − L + p, which is S(W) + sum of t[s] −
+//! max t[s], as without a port that others use. Where several accesses of one NPU meet at the port, p is the time
+//! of a chunk of each; the one whose chunk is served last has that end again, and the others end by a chunk sooner.
+//! A last chunk that is smaller takes its own time at the port, so the end is sooner by at most the time of what it
+//! lacks. Times at the port are differences of rounded sums, so rounding does not add up.
+//!
+//! Of chunks that come at one instant those of lower NPUs, then nodes, are first. What is kept of an access does
+//! not grow with its chunks, but for those between their stream and the port: as many as come during the
+//! latencies. There may be so many at a time; then the replay is refused.
 
 use super::{Access, End};
 use crate::ids::Npu;
@@ -32,8 +41,14 @@ use crate::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+#[cfg(test)]
+mod tests;
+
 /// What is less of a chunk is rounding.
 const NOTHING: f64 = 1e-9;
+
+/// The most chunks on their way to ports, of which each takes 40 bytes.
+const MOST: usize = 1 << 23;
 
 /// A chunk that comes to the port of its NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +178,11 @@ impl Chunks {
             cut: number,
         }));
         cut.next += 1;
+    }
+
+    /// Whether there are more chunks on their way than fit in memory.
+    pub fn is_full(&self) -> bool {
+        self.coming.len() > MOST
     }
 
     /// When something comes next.

@@ -95,12 +95,19 @@ impl Lines {
         if settlement != self.settlement {
             return;
         }
-        while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now) {
+        while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now)
+            && !self.chunks.is_full()
+        {
             self.due.pop();
             self.chunks.streamed(now, number);
             self.await_chunk(number);
         }
         self.unsettled = true;
+    }
+
+    /// See [`Chunks::is_full`].
+    pub fn is_full(&self) -> bool {
+        self.chunks.is_full()
     }
 
     /// See [`Chunks::pass`].

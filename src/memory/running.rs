@@ -154,6 +154,15 @@ impl RemoteAccess {
         }
     }
 
+    /// Whether more chunks are on their way to ports than fit in memory, so that it cannot go on.
+    pub fn is_full(&self) -> bool {
+        match (&self.state, &self.ports) {
+            (State::Shared(sharing), _) => sharing.is_full(),
+            (_, Ports::Met(lines)) => lines.is_full(),
+            _ => false,
+        }
+    }
+
     /// Asks `serve` from when on each chunk has its port that comes `now`, where messages come as well, and
     /// hands `take` what ends. Of one instant chunks come last.
     pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {

@@ -166,12 +166,19 @@ impl Sharing {
         }
     }
 
+    /// See [`Chunks::is_full`].
+    pub fn is_full(&self) -> bool {
+        self.chunks.as_ref().is_some_and(Chunks::is_full)
+    }
+
     /// Tells the chunks what has streamed.
     fn stream(&mut self, now: Time) {
         let Some(chunks) = &mut self.chunks else {
             return;
         };
-        while let Some(&Reverse((_, index))) = self.due.peek().filter(|next| next.0.0 <= now) {
+        while let Some(&Reverse((_, index))) = self.due.peek().filter(|next| next.0.0 <= now)
+            && !chunks.is_full()
+        {
             self.due.pop();
             let stream = &mut self.streams[index as usize];
             match stream.cut {

@@ -45,5 +45,6 @@ mod rig;
 mod skewed;
 mod stuck;
 mod table_v;
+mod through;
 mod trains;
 mod turns;

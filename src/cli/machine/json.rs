@@ -155,3 +155,22 @@ fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_memory_says_through_which_dimension_it_is_reached() {
+        let machine = Machine::load("traces/prefetch-4/machine.toml").unwrap();
+        let remote = &details(&machine)["remote_memory"];
+        assert_eq!(remote["through"], "in-node");
+        let design = &remote["design"];
+        assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
+        // Pools have a chunk of their own; one for a channel stands beside the dimension.
+        assert_eq!(design["chunk_bytes"], 64_000);
+        assert_eq!(remote.get("chunk_bytes"), None);
+        let machine = Machine::preset("hiermem").unwrap();
+        assert_eq!(details(&machine)["remote_memory"].get("through"), None);
+    }
+}

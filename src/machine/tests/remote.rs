@@ -6,12 +6,12 @@ use crate::memory::{Attachment, Hierarchical, Level, Mesh, Ring, Switch};
 use crate::units::{Bandwidth, Bytes, Span};
 
 /// [`GOOD`], of 8 NPUs, with this `remote_memory` from line 41 on.
-fn with(remote: &str) -> String {
+pub(super) fn with(remote: &str) -> String {
     let (rest, _) = GOOD.split_once("[remote_memory]").unwrap();
     format!("{rest}[remote_memory]\n{remote}latency = \"2 us\"\ncapacity = \"1 TB\"\n")
 }
 
-const HIERARCHICAL: &str = r#"attachment = "hierarchical"
+pub(super) const HIERARCHICAL: &str = r#"attachment = "hierarchical"
 groups = 3
 out_switches = 5
 npus_per_node = 4
@@ -21,7 +21,7 @@ in_node_bandwidth = "50 GB/s"
 chunk = "1 MB"
 "#;
 
-const SWITCH: &str = r#"attachment = "switch"
+pub(super) const SWITCH: &str = r#"attachment = "switch"
 level = [{ fan_in = 2, bandwidth = "20 GB/s" }, { fan_in = 4, bandwidth = "60 GB/s" }]
 groups = 3
 group_bandwidth = "100 GB/s"
@@ -29,7 +29,7 @@ npu_bandwidth = "50 GB/s"
 chunk = "1 MB"
 "#;
 
-const RING: &str = r#"attachment = "ring"
+pub(super) const RING: &str = r#"attachment = "ring"
 groups = 4
 group_bandwidth = "100 GB/s"
 link_bandwidth = "20 GB/s"
@@ -37,7 +37,7 @@ npu_bandwidth = "50 GB/s"
 chunk = "1 MB"
 "#;
 
-const MESH: &str = r#"attachment = "mesh"
+pub(super) const MESH: &str = r#"attachment = "mesh"
 columns = 4
 rows = 2
 group_bandwidth = "100 GB/s"

@@ -1,0 +1,147 @@
+//! Chunks that cross servers one after another, each first come, first served: the ports with messages among
+//! them, in whole picoseconds, over explicit times.
+//!
+//! All accesses begin at zero and are alike, so a chunk takes the same time in each stage all along, and as
+//! nothing is sent that the longest stage could not take, chunks set out so far apart.
+
+/// What is on its way. Everything in picoseconds.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub npus: usize,
+    /// For a link between an NPU and its fabric.
+    pub latency: u64,
+    /// Whether a message has crossed its last link before it takes its receiver's port.
+    pub last_link_first: bool,
+    pub accesses: Vec<Access>,
+    pub messages: Vec<Message>,
+    pub pool_latency: u64,
+    /// The time of a chunk in each stage of the pool, and in a port.
+    pub stages: Vec<u64>,
+    pub port: u64,
+    /// From one chunk's setting out to the next.
+    pub apart: u64,
+    pub chunks: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    pub npu: usize,
+    pub store: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    pub at: u64,
+    pub from: usize,
+    pub to: usize,
+    /// In a port.
+    pub takes: u64,
+}
+
+/// What comes to a server: when, whether it is a chunk, then by the numbers of who sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Comer {
+    at: u64,
+    chunk: bool,
+    number: usize,
+    /// Which message, or which chunk.
+    index: u64,
+    takes: u64,
+}
+
+/// When each is let in.
+fn serve(comers: &mut [Comer]) -> Vec<u64> {
+    comers.sort();
+    let mut free = 0;
+    let mut begins = Vec::new();
+    for comer in comers {
+        let begin = free.max(comer.at);
+        free = begin + comer.takes;
+        begins.push(begin);
+    }
+    begins
+}
+
+/// When a chunk is through these stages, for chunks that are there `at` in turn.
+fn cross(stages: &[u64], at: &mut [u64]) {
+    for stage in stages {
+        let mut free = 0;
+        for at in &mut *at {
+            free = free.max(*at) + stage;
+            *at = free;
+        }
+    }
+}
+
+/// When accesses and messages end.
+pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
+    let set_out = |_| (0..job.chunks).map(|k| k * job.apart).collect::<Vec<_>>();
+    let mut chunks: Vec<Vec<u64>> = job.accesses.iter().map(set_out).collect();
+    let mut arrivals = vec![0; job.messages.len()];
+    for store in [true, false] {
+        for npu in 0..job.npus {
+            let mut comers = Vec::new();
+            for (number, message) in job.messages.iter().enumerate() {
+                let (port, at, sender) = match store {
+                    true => (message.from, message.at, number),
+                    false => (message.to, arrivals[number], message.from),
+                };
+                if port == npu {
+                    let (index, takes) = (number as u64, message.takes);
+                    comers.push(Comer {
+                        at,
+                        chunk: false,
+                        number: sender,
+                        index,
+                        takes,
+                    });
+                }
+            }
+            for (number, access) in job.accesses.iter().enumerate() {
+                if (access.npu, access.store) != (npu, store) {
+                    continue;
+                }
+                if !store {
+                    cross(&job.stages, &mut chunks[number]);
+                    let before = job.pool_latency + job.latency;
+                    chunks[number].iter_mut().for_each(|at| *at += before);
+                }
+                for (index, &at) in (0..).zip(&chunks[number]) {
+                    comers.push(Comer {
+                        at,
+                        chunk: true,
+                        number,
+                        index,
+                        takes: job.port,
+                    });
+                }
+            }
+            let begins = serve(&mut comers);
+            for (comer, begin) in comers.iter().zip(begins) {
+                let index = comer.index as usize;
+                match (comer.chunk, store) {
+                    (true, _) => chunks[comer.number][index] = begin + comer.takes,
+                    // The first byte crosses a switch: two links, the second of which may lie behind the server.
+                    (false, true) => {
+                        let links = 1 + u64::from(job.last_link_first);
+                        arrivals[index] = begin + links * job.latency;
+                    }
+                    (false, false) => {
+                        let links = 1 - u64::from(job.last_link_first);
+                        arrivals[index] = begin + comer.takes + links * job.latency;
+                    }
+                }
+            }
+        }
+    }
+    let mut ends = Vec::new();
+    for (access, chunks) in job.accesses.iter().zip(&mut chunks) {
+        let mut behind = 0;
+        if access.store {
+            cross(&job.stages, chunks);
+            behind = job.pool_latency + job.latency;
+        }
+        ends.push(*chunks.last().unwrap() + behind);
+    }
+    (ends, arrivals)
+}
