@@ -1,0 +1,225 @@
+//! Loads and stores through ports, alone and among messages and collectives, at random.
+
+use super::oracle::{self, Access, Job, Message};
+use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
+use crate::physics::lines::{Line, call, kernel, receive, send};
+use crate::physics::rig::{cases, job};
+use chakram::collective::Pipeline;
+use chakram::network::Model;
+use chakram::trace::CollectiveKind as K;
+use proptest::prelude::*;
+use std::num::NonZeroU32;
+
+/// Rates in ps per byte that are whole bytes per second.
+fn rates() -> impl Strategy<Value = u64> {
+    prop::sample::select(vec![1_u64, 2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 50])
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    /// NPUs in nodes, `groups` memories behind `switches`, an access or two of each NPU, all alike; and messages
+    /// at any time between any two.
+    #[test]
+    fn chunks_and_messages_take_turns_as_a_plain_simulator_has_it(
+        shape in (1_u64..4, 1_u64..4, 1_u64..3, 1_u64..3),
+        rates in (rates(), rates(), rates()),
+        pattern in prop::sample::select(vec![
+            vec![false], vec![true], vec![false, true], vec![false, false], vec![true, true],
+        ]),
+        sides in prop::collection::vec(any::<bool>(), 16),
+        (chunk, chunks) in (1_u64..40, 1_u64..12),
+        latencies in (0_u64..3, 0_u64..3),
+        messages in prop::collection::vec((0_u64..3000, any::<u64>(), 1_u64..400), 0..24),
+    ) {
+        let (nodes, per_node, groups, switches) = shape;
+        let (memory, node, port) = rates;
+        let npus = nodes * per_node;
+        prop_assume!(npus > 1);
+        // One access of each NPU may go either way.
+        let ways = |npu: u64| match pattern.len() {
+            1 => vec![sides[npu as usize]],
+            _ => pattern.clone(),
+        };
+        let all: Vec<Access> = (0..npus)
+            .flat_map(|npu| ways(npu).into_iter().map(move |store| Access { npu: npu as usize, store }))
+            .collect();
+        // A chunk of every access: all groups send `chunk` to all NPUs over each of their links.
+        let piece = chunk * 1000 * groups * switches;
+        let times = [
+            piece * all.len() as u64 * memory / groups,
+            piece * (all.len() as u64 / nodes) * node,
+        ];
+        let alike = if pattern.len() == 2 && pattern[0] == pattern[1] { 2 } else { 1 };
+        let apart = times[0].max(times[1]).max(alike * piece * port);
+        let (pool_ns, link_ns) = (latencies.0 * 300, latencies.1 * 70);
+        let rate = |ps: u64| 1_000_000_000_000 / ps;
+        let text = format!(
+            "attachment = \"hierarchical\"\ngroups = {groups}\ngroup_bandwidth = \"{} B/s\"\n\
+             out_switches = {switches}\nnpus_per_node = {per_node}\nnode_bandwidth = \"{} B/s\"\n\
+             through = \"d\"\nchunk = \"{} B\"\nlatency = \"{pool_ns} ns\"",
+            rate(memory), rate(node), chunk * 1000 * npus
+        );
+        let machine = machine(npus as u32, ("switch", port, link_ns), &text);
+        let messages: Vec<Message> = messages
+            .into_iter()
+            .map(|(at, ends, kb)| {
+                let from = ends % npus;
+                let to = (from + 1 + ends / npus % (npus - 1)) % npus;
+                // Often at the same time as a chunk.
+                let at = at * 1000 * if ends & 1 << 40 > 0 { (apart / 3000).max(1) } else { 1 };
+                Message { at, from: from as usize, to: to as usize, takes: kb * 100 * port }
+            })
+            .collect();
+        let mut ranks = vec![Vec::new(); npus as usize];
+        for of in &all {
+            let lane = 1 + ranks[of.npu].len() as i64;
+            ranks[of.npu].push(access(of.store, piece * chunks).on(lane));
+        }
+        let mut ids = Vec::new();
+        for (tag, message) in messages.iter().enumerate() {
+            let lane = 10 + tag as i64;
+            let bytes = message.takes / port;
+            ranks[message.from].push(send(message.to as u32, bytes).tag(tag as i32).delayed(message.at / 1000).on(lane));
+            ranks[message.to].push(receive(message.from as u32, bytes).tag(tag as i32));
+            ids.push(ranks[message.to].len() as u32);
+        }
+        let workload = job(&ranks, &[]);
+        let quiet = {
+            let lines: Vec<Vec<Line>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
+            job(&lines, &[])
+        };
+        // What the pipeline says: the stream, and the time of a chunk in all stages but the longest.
+        let fill = times[0] + times[1] + alike * piece * port - apart;
+        let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
+        prop_assert_eq!(run(&quiet, &machine, Model::ContentionFree).ps(), formula);
+        for network in SHARED {
+            prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
+            let expected = oracle::ends(&Job {
+                npus: npus as usize,
+                latency: link_ns * 1000,
+                last_link_first: network == Model::Ports,
+                accesses: all.clone(),
+                messages: messages.clone(),
+                pool_latency: pool_ns * 1000,
+                stages: times.to_vec(),
+                port: piece * port,
+                apart,
+                chunks,
+            });
+            let replay = run(&workload, &machine, network);
+            let mut seen = vec![0; npus as usize];
+            let found: Vec<u64> = all
+                .iter()
+                .map(|access| {
+                    seen[access.npu] += 1;
+                    replay.end(access.npu as u32, seen[access.npu])
+                })
+                .collect();
+            prop_assert_eq!(found, expected.0, "{}", network);
+            let arrived: Vec<u64> = messages.iter().zip(&ids).map(|(m, &id)| replay.end(m.to as u32, id)).collect();
+            prop_assert_eq!(arrived, expected.1, "{}", network);
+        }
+    }
+
+    /// Whatever the rates and sizes, and whenever they begin: an access of one NPU that nobody meets ends as the
+    /// pipeline says, but for the last chunk's lack in the port and two roundings.
+    #[test]
+    fn alone_it_is_the_pipeline_for_any_numbers(
+        rates in (1_u64..900, 1_u64..900, 1_u64..900),
+        (chunk, bytes) in (1_u64..100_000, 0_u64..3_000_000),
+        at in 0_u64..1000,
+        store: bool,
+        fully: bool,
+    ) {
+        let (memory, node, port) = rates;
+        let text = format!(
+            "attachment = \"switch\"\nlevel = [{{ fan_in = 2, bandwidth = \"{node} GB/s\" }}]\ngroups = 1\n\
+             group_bandwidth = \"{memory} GB/s\"\nthrough = \"d\"\nchunk = \"{} B\"\nlatency = \"9 ns\"",
+            2 * chunk
+        );
+        prop_assume!(bytes / chunk < 20_000);
+        let shape = if fully { "fully_connected" } else { "switch" };
+        let machine = at_rate(2, (shape, port * 1_000_000_000, 3), &text);
+        let ranks = [vec![access(store, bytes).delayed(at)], Vec::new()];
+        let [alone, ports, links] = MODELS.map(|m| run(&job(&ranks, &[]), &machine, m).ps() - at * 1000);
+        let piece = chunk.min(bytes) as f64;
+        let times = [memory, node, port].map(|gb| piece * 1000.0 / gb as f64);
+        let longest = times.iter().copied().fold(0.0, f64::max);
+        let slowest = memory.min(node).min(port) as f64;
+        let formula = 12_000.0 + bytes as f64 * 1000.0 / slowest + times.iter().sum::<f64>() - longest;
+        prop_assert!((alone as f64 - formula).abs() <= 1.01, "{alone} {formula}");
+        prop_assert_eq!(ports, links);
+        let lacks = (chunk - 1 - (bytes + chunk - 1) % chunk) as f64 * 1000.0 / port as f64;
+        let off = formula - ports as f64;
+        let most = if bytes < chunk { 0.0 } else { lacks };
+        prop_assert!(-2.0 <= off && off <= most + 2.0, "{ports}, off by {off} of {most}");
+    }
+}
+
+/// Collectives, messages, loads and stores at moments that often agree: with closed forms or without, all
+/// ends are the same; and closed forms are given and taken back.
+#[test]
+fn folding_changes_nothing_beside_loads() {
+    let mut dice = Dice(11);
+    let (mut closed, mut unfolded) = (0, 0);
+    for case in 0..300 {
+        let npus = 2 + dice.below(5) as u32;
+        let shape = ["switch", "fully_connected"][dice.below(2) as usize];
+        let port = [1, 10, 20][dice.below(3) as usize];
+        let text = match dice.below(3) {
+            0 => "attachment = \"pool\"\nbandwidth = \"50 GB/s\"\nthrough = \"d\"\nchunk = \"3 kB\"\nlatency = \"0\"".to_owned(),
+            _ => pool(npus, [1, 5, 10, 20][dice.below(4) as usize]),
+        };
+        let machine = machine(npus, (shape, port, 100 * dice.below(3)), &text);
+        let chunks = [1, 1, 3][dice.below(3) as usize];
+        let machine = machine.with_pipeline(Pipeline {
+            chunks: NonZeroU32::new(chunks).unwrap(),
+            ..Pipeline::default()
+        });
+        let mut ranks = vec![Vec::new(); npus as usize];
+        for lane in 0..1 + dice.below(3) as i64 {
+            let bytes = 240 * (1 + dice.below(40)) * u64::from(npus);
+            let kind = [K::AllReduce, K::AllGather, K::AllToAll][dice.below(3) as usize];
+            let at = 100 * dice.below(60);
+            for lines in &mut ranks {
+                lines.push(kernel(at).on(20 + lane));
+                let after = [lines.len() as u64];
+                lines.push(call(kind, bytes).after(&after).on(40 + lane));
+            }
+        }
+        for lane in 0..dice.below(4) as i64 {
+            let lines = &mut ranks[dice.below(npus.into()) as usize];
+            let (bytes, at) = (1000 * dice.below(100), 100 * dice.below(80));
+            lines.push(access(dice.below(2) > 0, bytes).delayed(at).on(60 + lane));
+        }
+        let from = dice.below(npus.into()) as u32;
+        let to = (from + 1) % npus;
+        ranks[from as usize].push(send(to, 20_000).delayed(100 * dice.below(60)).on(80));
+        ranks[to as usize].push(receive(from, 20_000));
+        for network in SHARED {
+            let workload = job(&ranks, &[]);
+            let outcome = run(&workload, &machine, network).outcome;
+            assert!(outcome.nodes > 0, "{case}");
+            closed += outcome.closed;
+            unfolded += outcome.unfolded;
+        }
+    }
+    assert!(
+        closed > 100 && unfolded > 50,
+        "{closed} closed, {unfolded} unfolded"
+    );
+}
+
+/// A plain generator of numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+}
