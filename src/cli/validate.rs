@@ -1,0 +1,238 @@
+//! `chakram validate`: what is wrong with traces, before anything is replayed.
+
+use super::compare::on_threads;
+use super::load::{self, AbsentArg, DepsArg};
+use super::output::{Destination, load_machine};
+use crate::graph::Dependencies;
+use crate::ids::MAX_NPUS;
+use crate::report::json::Input;
+use crate::trace::file::{Contents, RankFile};
+use crate::trace::groups;
+use crate::validate::{Options, Report, Source, Style, Tally, Trace, to_json, to_text};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Look for what is wrong with traces, before anything is replayed
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram validate traces/data-parallel-8             a folder with the traces of a job
+  chakram validate run7/job --groups run7/groups.json files run7/job.0.et, run7/job.1.et, …
+  chakram validate job.0.et --absent mirror           one rank of a larger job
+  chakram validate run7/job --machine dgx-h100x4      collectives over some dimensions of a machine
+  chakram validate run7/job --strict --format json | jq '.defects[] | .kind, .count'
+
+What replays refuse about traces are errors; what they repair are warnings; what is only worth knowing
+are notes. All are counted, and the first few of each kind are shown.
+
+Exit codes: 0 sound, 2 unsound or bad input; with --strict warnings make a job unsound")]
+pub struct ValidateArgs {
+    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+    #[arg(required = true, value_name = "TRACES")]
+    traces: Vec<PathBuf>,
+    /// Groups of ranks: a JSON file {"1": [0, 1], …}
+    #[arg(long, value_name = "FILE")]
+    groups: Option<PathBuf>,
+    /// Which dependencies hold
+    #[arg(long, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
+    deps: DepsArg,
+    /// What to do about ranks without a trace
+    #[arg(long, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
+    absent: AbsentArg,
+    /// Ranks of the job, if more than the traces show
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
+    ranks: Option<u32>,
+    /// The machine that collectives over some of its dimensions are for: a name from `chakram machine list`, or a
+    /// file
+    #[arg(short, long, value_name = "MACHINE")]
+    machine: Option<String>,
+    /// How many defects of each kind to show
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    show: usize,
+    /// Warnings are errors
+    #[arg(long)]
+    strict: bool,
+    /// How many traces to read at once; as many as there are cores by default
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// How to print the report
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    format: Format,
+    /// Write the report to a file; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+/// How reports are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Traces that are unsound; what is wrong with them has been printed.
+#[derive(Debug)]
+struct Unsound(Tally);
+
+impl fmt::Display for Unsound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (errors, warnings) = (self.0.errors, self.0.warnings);
+        write!(
+            f,
+            "the traces are unsound; errors: {errors}, warnings: {warnings}"
+        )
+    }
+}
+
+impl Error for Unsound {}
+
+/// Does what `args` ask for and prints the report to `out`.
+///
+/// # Errors
+///
+/// Bad input, unsound traces, or output that cannot be written.
+pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let hash = args.format == Format::Json;
+    let mut inputs = Vec::new();
+    let files = load::find(&args.traces)?;
+    let options = options(args, hash, &mut inputs)?;
+    let (traces, of_file) = read(&files, &options, args.threads, hash);
+    let sources = files.iter().zip(&of_file).map(|(file, &trace)| Source {
+        rank: file.rank,
+        file: file.path.display().to_string(),
+        trace: &traces[trace].0,
+    });
+    let report = Report::new(sources.collect(), &options, args.strict);
+    let mut to = match args.output == Path::new("-") {
+        true => Destination::Stdout(out),
+        false => Destination::File(&args.output),
+    };
+    to.write(&match args.format {
+        Format::Text => {
+            let coloured = args.output == Path::new("-") && io::stdout().is_terminal();
+            to_text(
+                &report,
+                if coloured {
+                    Style::coloured()
+                } else {
+                    Style::default()
+                },
+            )
+        }
+        Format::Json => {
+            let read = files.iter().zip(&of_file).filter_map(|(file, &trace)| {
+                let blake3 = traces[trace].1.clone()?;
+                let name = file.path.display().to_string();
+                Some(Input {
+                    role: "trace",
+                    name,
+                    blake3,
+                })
+            });
+            let inputs = inputs.into_iter().chain(read).map(
+                |input| json!({"role": input.role, "name": input.name, "blake3": input.blake3}),
+            );
+            let document = to_json(&report, said(args), inputs.collect());
+            format!("{document:#}\n")
+        }
+    })?;
+    match report.is_sound() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(Unsound(report.findings.tally()).into()),
+    }
+}
+
+/// What the traces are held against.
+fn options(
+    args: &ValidateArgs,
+    hash: bool,
+    inputs: &mut Vec<Input>,
+) -> Result<Options, Box<dyn Error>> {
+    let mut options = Options {
+        dependencies: args.deps.policy(),
+        mirror: args.absent == AbsentArg::Mirror,
+        ranks: args.ranks,
+        show: args.show,
+        ..Options::default()
+    };
+    if let Some(path) = &args.groups {
+        let text = load::read_text(path)?;
+        if hash {
+            inputs.push(load::input("groups", path, text.as_bytes()));
+        }
+        options.declared = groups::parse_file(&text).map_err(|e| e.in_file(path))?;
+    }
+    if let Some(name) = &args.machine {
+        let (machine, input) = load_machine(name, hash)?;
+        inputs.extend(input);
+        let dimensions = machine.topology().dimensions().iter();
+        options.dimensions = Some(dimensions.map(|dimension| dimension.size).collect());
+    }
+    Ok(options)
+}
+
+/// A trace and, if it is wanted, the hash of its contents.
+type Read = (Trace, Option<String>);
+
+/// Reads and checks `files`, and says which of the traces is that of each. A file under several names is read
+/// once.
+fn read(
+    files: &[RankFile],
+    options: &Options,
+    threads: Option<NonZeroUsize>,
+    hash: bool,
+) -> (Vec<Read>, Vec<usize>) {
+    let mut known = BTreeMap::new();
+    let mut distinct: Vec<&RankFile> = Vec::new();
+    let of_file = files.iter().map(|file| {
+        let mut new = || {
+            distinct.push(file);
+            distinct.len() - 1
+        };
+        match load::link_key(&file.path) {
+            Some(key) => *known.entry(key).or_insert_with(new),
+            None => new(),
+        }
+    });
+    let of_file = of_file.collect();
+    let traces = on_threads(distinct.len(), threads, |i| {
+        check(&distinct[i].path, options.dependencies, options.show, hash)
+    });
+    (traces, of_file)
+}
+
+fn check(path: &Path, policy: Dependencies, show: usize, hash: bool) -> Read {
+    match Contents::open(path) {
+        Err(error) => (Trace::unreadable(&error, show), None),
+        Ok(contents) => {
+            let bytes = contents.as_slice();
+            let hash = hash.then(|| load::input("trace", path, bytes).blake3);
+            let told = |error| contents.blame(error);
+            (Trace::check_told(bytes, policy, show, told), hash)
+        }
+    }
+}
+
+/// The options that led to a report.
+fn said(args: &ValidateArgs) -> Value {
+    let word = |value: Option<clap::builder::PossibleValue>| {
+        value.map(|value| value.get_name().to_owned())
+    };
+    json!({
+        "deps": word(args.deps.to_possible_value()),
+        "absent": word(args.absent.to_possible_value()),
+        "ranks": args.ranks,
+        "machine": args.machine,
+        "show": args.show,
+        "strict": args.strict,
+    })
+}

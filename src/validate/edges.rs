@@ -1,0 +1,380 @@
+//! Dependencies of one trace: on nothing, on oneself, twice, in a circle; and what is behind those.
+
+use super::findings::{Findings, Site};
+use super::kind::Kind;
+use crate::graph::outline::Dependency;
+use crate::graph::{Dependencies, Outline, Rows, cycle};
+use crate::trace::{Op, shown};
+
+/// Marks nothing in arrays of indices.
+const NONE: u32 = u32::MAX;
+
+/// Something waits for the node.
+const AWAITED: u8 = 1;
+/// The node waits for another that exists.
+const WAITS: u8 = 2;
+
+/// Where nodes stand in program order.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// In ascending order of their ids.
+    Ids,
+    /// Here.
+    Places(Vec<u32>),
+    /// Nowhere: there is a cycle.
+    Cyclic,
+}
+
+/// Takes the dependencies of one node after another.
+#[derive(Debug)]
+pub(super) struct Edges {
+    flags: Vec<u8>,
+    /// Nodes that can never start because of their own dependencies.
+    seeds: Vec<u32>,
+    /// Whether every node comes after those that it waits for, by data, and by control.
+    sorted: [bool; 2],
+    has_control: bool,
+    scratch: Vec<(u64, bool)>,
+}
+
+impl Edges {
+    /// For `nodes` nodes, of which `refused` cannot run.
+    pub fn new(nodes: usize, refused: &[u32]) -> Self {
+        Self {
+            flags: vec![0; nodes],
+            seeds: refused.to_vec(),
+            sorted: [true; 2],
+            has_control: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Takes those of node `i`.
+    #[inline]
+    pub fn node(&mut self, outline: &Outline<'_>, i: u32, findings: &mut Findings) {
+        let deps = outline.deps(i);
+        if deps.is_empty() {
+            return;
+        }
+        let item = &outline.nodes[i as usize];
+        let own = item.view.id;
+        for dep in deps {
+            let Some(target) = dep.target().filter(|_| dep.id != own) else {
+                self.broken(outline, i, dep, findings);
+                continue;
+            };
+            self.flags[target as usize] |= AWAITED;
+            self.flags[i as usize] |= WAITS;
+            self.sorted[usize::from(dep.control)] &= target < i;
+            self.has_control |= dep.control;
+        }
+        if deps.len() > 1 {
+            self.repeated(outline, i, findings);
+        }
+    }
+
+    /// A dependency on nothing or on oneself.
+    #[cold]
+    fn broken(&mut self, outline: &Outline<'_>, i: u32, dep: &Dependency, findings: &mut Findings) {
+        let item = &outline.nodes[i as usize];
+        let to_self = dep.id == item.view.id;
+        let (kind, found) = match (to_self, dep.control) {
+            (true, true) => (Kind::SelfControl, "it is to follow itself".to_owned()),
+            (true, false) => (Kind::SelfData, "it waits for its own data".to_owned()),
+            (false, true) => (
+                Kind::DanglingControl,
+                format!("it is to follow node {}, which does not exist", dep.id),
+            ),
+            (false, false) => (
+                Kind::DanglingData,
+                format!(
+                    "it waits for the data of node {}, which does not exist",
+                    dep.id
+                ),
+            ),
+        };
+        if !dep.control && self.seeds.last() != Some(&i) {
+            self.seeds.push(i);
+        }
+        findings.add(kind, || (Site::of(item), found));
+    }
+
+    /// Counts dependencies of one sort on one node that are named again.
+    #[inline]
+    fn repeated(&mut self, outline: &Outline<'_>, i: u32, findings: &mut Findings) {
+        /// Up to so many, comparing all pairs is quicker than sorting.
+        const FEW: usize = 8;
+        let deps = outline.deps(i);
+        let mut again = |id: u64| {
+            findings.add(Kind::DuplicateDependency, || {
+                let found = format!("it names node {id} more than once");
+                (Site::of(&outline.nodes[i as usize]), found)
+            });
+        };
+        if deps.len() <= FEW {
+            for (k, dep) in deps.iter().enumerate() {
+                let same = |other: &Dependency| other.id == dep.id && other.control == dep.control;
+                if deps[..k].iter().any(same) {
+                    again(dep.id);
+                }
+            }
+            return;
+        }
+        self.scratch.clear();
+        self.scratch
+            .extend(deps.iter().map(|dep| (dep.id, dep.control)));
+        self.scratch.sort_unstable();
+        for pair in self.scratch.windows(2) {
+            if pair[0] == pair[1] {
+                again(pair[0].0);
+            }
+        }
+    }
+
+    /// Looks for cycles and what is behind them, once all nodes were taken. Program order, for `policy`.
+    pub fn settle(
+        &self,
+        outline: &Outline<'_>,
+        policy: Dependencies,
+        findings: &mut Findings,
+    ) -> Order {
+        self.isolated(outline, findings);
+        let with_control = policy != Dependencies::Data;
+        let whole = self.attempt(outline, with_control);
+        let (attempt, held) = match whole {
+            Attempt::Cyclic(rows, order) if policy == Dependencies::Auto && self.has_control => {
+                let data = self.attempt(outline, false);
+                if !matches!(data, Attempt::Cyclic(..)) {
+                    let circle = circle_of(&rows, &order);
+                    let first = circle.first().copied().unwrap_or(0);
+                    findings.add(Kind::ControlCycle, || {
+                        let site = Site::of(&outline.nodes[first as usize]);
+                        (site, said(outline, &circle))
+                    });
+                }
+                (data, false)
+            }
+            other => (other, with_control),
+        };
+        match attempt {
+            Attempt::Sorted => {
+                self.behind(outline, &[], &[], held, findings);
+                Order::Ids
+            }
+            Attempt::Ordered(order) => {
+                self.behind(outline, &[], &[], held, findings);
+                let mut places = vec![0_u32; order.len()];
+                for (place, node) in order.into_iter().enumerate() {
+                    places[node as usize] = place as u32;
+                }
+                Order::Places(places)
+            }
+            Attempt::Cyclic(rows, order) => {
+                let circle = circle_of(&rows, &order);
+                let first = circle.first().copied().unwrap_or(0);
+                findings.add(Kind::Cycle, || {
+                    let site = Site::of(&outline.nodes[first as usize]);
+                    (site, said(outline, &circle))
+                });
+                let mut free = vec![false; rows.count()];
+                order.iter().for_each(|&node| free[node as usize] = true);
+                let stuck: Vec<u32> = outline.all().filter(|&n| !free[n as usize]).collect();
+                self.behind(outline, &circle, &stuck, held, findings);
+                Order::Cyclic
+            }
+        }
+    }
+
+    fn attempt(&self, outline: &Outline<'_>, with_control: bool) -> Attempt {
+        if self.sorted[0] && (!with_control || self.sorted[1]) {
+            return Attempt::Sorted;
+        }
+        let rows = successors(outline, with_control);
+        let order = rows.order();
+        match order.len() == rows.count() {
+            true => Attempt::Ordered(order),
+            false => Attempt::Cyclic(rows, order),
+        }
+    }
+
+    /// Nodes that can never start because of what they wait for, besides those that are listed for it: `circle`
+    /// and the seeds. `stuck` are those on or behind a cycle.
+    fn behind(
+        &self,
+        outline: &Outline<'_>,
+        circle: &[u32],
+        stuck: &[u32],
+        with_control: bool,
+        findings: &mut Findings,
+    ) {
+        if self.seeds.is_empty() && circle.is_empty() {
+            return;
+        }
+        let rows = successors(outline, with_control);
+        // For each blocked node one that it is behind.
+        let mut origin = vec![NONE; rows.count()];
+        let mut queue = Vec::new();
+        for &node in circle.iter().chain(&self.seeds) {
+            if origin[node as usize] == NONE {
+                origin[node as usize] = node;
+                queue.push(node);
+            }
+        }
+        let listed = queue.len();
+        let mut done = 0;
+        while let Some(&node) = queue.get(done) {
+            done += 1;
+            for &next in rows.row(node) {
+                if origin[next as usize] == NONE {
+                    origin[next as usize] = origin[node as usize];
+                    queue.push(next);
+                }
+            }
+        }
+        let mut blocked = queue.split_off(listed);
+        blocked.extend(stuck.iter().filter(|&&node| origin[node as usize] == NONE));
+        blocked.sort_unstable();
+        for node in blocked {
+            findings.add(Kind::Unreachable, || {
+                let found = match origin[node as usize] {
+                    NONE => "it waits, through others, for a cycle".to_owned(),
+                    origin => format!(
+                        "it waits, through others or directly, for node {}, which never ends",
+                        outline.nodes[origin as usize].view.id
+                    ),
+                };
+                (Site::of(&outline.nodes[node as usize]), found)
+            });
+        }
+    }
+
+    fn isolated(&self, outline: &Outline<'_>, findings: &mut Findings) {
+        if self.flags.len() < 2 {
+            return;
+        }
+        for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
+            let item = &outline.nodes[node];
+            if item.view.op != Op::Nothing {
+                findings.add(Kind::Isolated, || {
+                    let found = "it waits for nothing, and nothing waits for it";
+                    (Site::of(item), found.to_owned())
+                });
+            }
+        }
+    }
+}
+
+/// What came of ordering the nodes.
+enum Attempt {
+    /// They are in order as they stand.
+    Sorted,
+    /// In this order.
+    Ordered(Vec<u32>),
+    /// Only these can be ordered.
+    Cyclic(Rows, Vec<u32>),
+}
+
+fn successors(outline: &Outline<'_>, with_control: bool) -> Rows {
+    outline.successors(|node, dep| {
+        (with_control || !dep.control) && dep.id != outline.nodes[node as usize].view.id
+    })
+}
+
+/// A short cycle among the nodes of `rows` that `order` lacks.
+fn circle_of(rows: &Rows, order: &[u32]) -> Vec<u32> {
+    let mut free = vec![false; rows.count()];
+    order.iter().for_each(|&node| free[node as usize] = true);
+    let stuck = |node: u32| !free[node as usize];
+    let edges = rows.edges().filter(|&(a, b)| stuck(a) && stuck(b));
+    cycle::short_cycle(rows.count(), edges).unwrap_or_default()
+}
+
+/// `2 (mm) → 3 (add) → 2`, shortened.
+fn said(outline: &Outline<'_>, circle: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let id = |node: u32| outline.nodes[node as usize].view.id;
+    let mut text = String::new();
+    for &node in circle.iter().take(SHOWN) {
+        let name = shown(outline.nodes[node as usize].view.name);
+        text += &format!("{} ({name}) → ", id(node));
+    }
+    if circle.len() > SHOWN {
+        text += &format!("… {} more … → ", circle.len() - SHOWN);
+    }
+    text + &circle.first().map_or(0, |&node| id(node)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Kind, Trace};
+    use crate::graph::Dependencies;
+    use crate::trace::Op;
+    use crate::trace::scan::NodeView;
+    use crate::trace::write::{Sink, TraceWriter};
+
+    /// A trace of kernels 0 to `count` - 1, each of which waits for what `deps` says.
+    fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> Trace {
+        let mut file = TraceWriter::new(Vec::new()).unwrap();
+        for id in 0..count {
+            let op = Op::Compute {
+                flops: 1,
+                bytes: 0,
+                dtype: None,
+            };
+            file.node(&NodeView::new(id, "k", op), &deps(id)).unwrap();
+        }
+        let contents = file.into_inner();
+        Trace::check(&contents, Dependencies::Auto, 2)
+    }
+
+    #[test]
+    fn a_million_nodes_in_a_chain_or_a_circle_do_not_exhaust_the_stack() {
+        const COUNT: u64 = 1_000_000;
+        let before = |id: u64| id.checked_sub(1);
+        let chain = trace(COUNT, |id| before(id).into_iter().collect());
+        assert_eq!(chain.findings().tally().errors, 0);
+        // Each waits for the one behind it: the last is first.
+        let back = trace(COUNT, |id| {
+            Some(id + 1)
+                .filter(|&next| next < COUNT)
+                .into_iter()
+                .collect()
+        });
+        assert_eq!(back.findings().tally().errors, 0);
+        let circle = trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
+        let findings = circle.findings();
+        assert_eq!(findings.count(Kind::Cycle), 1);
+        assert_eq!(findings.count(Kind::Unreachable), 0);
+        let found = &findings.of_kind(Kind::Cycle)[0].found;
+        assert!(found.starts_with("0 (k) → 1 (k) → "), "{found}");
+        assert!(found.ends_with("… 999992 more … → 0"), "{found}");
+    }
+
+    #[test]
+    fn what_is_behind_a_cycle_or_a_missing_node_never_starts() {
+        // 1 → 2 → 1, and 3 behind it; 4 waits for nobody that exists, 5 for 4; 6 and 7 for one another; 8 is free.
+        let deps = |id: u64| match id {
+            1 | 3 => vec![2],
+            2 => vec![1],
+            4 => vec![99],
+            5 => vec![4],
+            6 => vec![7],
+            7 => vec![6],
+            _ => vec![],
+        };
+        let trace = trace(9, deps);
+        let findings = trace.findings();
+        let count = |kind| findings.count(kind);
+        assert_eq!((count(Kind::Cycle), count(Kind::DanglingData)), (1, 1));
+        // 3, 5, and the two on the other cycle.
+        assert_eq!(count(Kind::Unreachable), 4);
+        let told = findings.of_kind(Kind::Unreachable).iter();
+        let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();
+        let behind = |id: u64| {
+            format!("it waits, through others or directly, for node {id}, which never ends")
+        };
+        assert_eq!(told, [(Some(3), behind(2)), (Some(5), behind(4))]);
+        // 0 and 8.
+        assert_eq!(count(Kind::Isolated), 2);
+    }
+}

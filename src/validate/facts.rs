@@ -1,0 +1,269 @@
+//! What is kept of a trace: its part in what ranks do together.
+
+use super::edges::Order;
+use super::findings::Site;
+use super::wait::Waits;
+use crate::graph::outline::Item;
+use crate::graph::{Interner, Names, Rows};
+use crate::trace::groups::Declared;
+use crate::trace::{CollectiveKind, GroupName, Op, shown};
+
+/// Marks nothing in arrays of indices, and a rank that is not named.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A node of a trace that is gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub id: u64,
+    /// Its bytes, as the file says them.
+    pub bytes: u64,
+    pub record: u32,
+    name: u32,
+    /// Its place in program order; until that is known, its index in the outline.
+    pub place: u32,
+}
+
+/// A member's part of a collective.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub node: Node,
+    pub slot: u32,
+    /// The root's rank, [`NONE`] for the group's first member.
+    pub root: u32,
+    pub kind: CollectiveKind,
+}
+
+/// One half of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub node: Node,
+    /// The rank at the other end.
+    pub peer: u32,
+    /// This end's rank, if the node says it.
+    pub own: u32,
+    pub tag: i32,
+    pub receive: bool,
+}
+
+/// A load that switches gather, or a store that they reduce.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    pub node: Node,
+    pub store: bool,
+}
+
+/// A group as a trace refers to it: its name, if it is not all ranks, and a mask of the machine's dimensions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Slot {
+    pub name: Option<String>,
+    pub dimensions: Option<u32>,
+}
+
+/// What a trace says that other ranks have to agree with.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// Whether that is all there is, in program order.
+    pub whole: bool,
+    /// In program order, as messages are.
+    pub calls: Vec<Call>,
+    pub messages: Vec<Message>,
+    /// In the order of ids.
+    pub accesses: Vec<Access>,
+    pub slots: Vec<Slot>,
+    /// The calls of each slot.
+    pub calls_of: Rows,
+    pub declared: Declared,
+    /// Who waits for whom among the calls and messages; empty if there is nothing to find by it.
+    pub waits: Waits,
+    names: Names,
+}
+
+/// Takes the nodes of a trace in the order of its outline.
+#[derive(Debug, Default)]
+pub(super) struct Collect {
+    facts: Facts,
+    slots: Interner<Slot>,
+    /// The group that was named last, and its slot: copying names for each call is slow.
+    last: Option<u32>,
+}
+
+impl Collect {
+    /// Takes `item`, which is number `index`, if it is one that is kept.
+    #[inline]
+    pub fn node(&mut self, item: &Item<'_>, index: u32) {
+        match item.view.op {
+            Op::Collective { .. } | Op::Message { .. } => self.communication(item, index),
+            Op::Memory {
+                in_switch: true,
+                store,
+                bytes,
+                ..
+            } => {
+                let node = self.kept(item, index, bytes);
+                self.facts.accesses.push(Access { node, store });
+            }
+            _ => {}
+        }
+    }
+
+    fn communication(&mut self, item: &Item<'_>, index: u32) {
+        match item.view.op {
+            Op::Collective {
+                kind,
+                bytes,
+                group,
+                root,
+                dimensions,
+                ..
+            } => {
+                let call = Call {
+                    node: self.kept(item, index, bytes),
+                    slot: self.slot(group, dimensions),
+                    root: root.unwrap_or(NONE),
+                    kind,
+                };
+                self.facts.calls.push(call);
+            }
+            Op::Message {
+                receive,
+                peer,
+                tag,
+                bytes,
+                own,
+                ..
+            } => {
+                let message = Message {
+                    node: self.kept(item, index, bytes),
+                    peer,
+                    own: own.unwrap_or(NONE),
+                    tag,
+                    receive,
+                };
+                self.facts.messages.push(message);
+            }
+            _ => {}
+        }
+    }
+
+    fn slot(&mut self, group: GroupName<'_>, dimensions: Option<u32>) -> u32 {
+        let known = self.last.map(|slot| &self.slots.keys()[slot as usize]);
+        let same = known.is_some_and(|known| {
+            let named = match (&known.name, group) {
+                (None, GroupName::World) => true,
+                (Some(name), GroupName::Text(text)) => name == text,
+                _ => false,
+            };
+            named && known.dimensions == dimensions
+        });
+        if let Some(last) = self.last.filter(|_| same) {
+            return last;
+        }
+        let name = match group {
+            GroupName::World => None,
+            GroupName::Number(number) => Some(number.to_string()),
+            GroupName::Text(text) => Some(text.to_owned()),
+        };
+        let slot = self.slots.intern(Slot { name, dimensions });
+        self.last = Some(slot);
+        slot
+    }
+
+    fn kept(&mut self, item: &Item<'_>, index: u32, bytes: u64) -> Node {
+        /// What is kept of a name; messages show less.
+        const KEPT: usize = 256;
+        let name = item.view.name;
+        let mut ends = (0..=name.len().min(KEPT)).rev();
+        let end = ends.find(|&end| name.is_char_boundary(end));
+        let name = &name[..end.unwrap_or(0)];
+        Node {
+            id: item.view.id,
+            bytes,
+            record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
+            // Without room for more names they are left out.
+            name: self.facts.names.intern(name).unwrap_or(NONE),
+            place: index,
+        }
+    }
+
+    /// Takes what a metadata node declares.
+    pub fn declared(&mut self) -> &mut Declared {
+        &mut self.facts.declared
+    }
+
+    /// All that was taken, in program order, if nothing is `missing`.
+    pub fn finish(mut self, order: &Order, missing: bool) -> Facts {
+        let facts = &mut self.facts;
+        facts.whole = !missing && !matches!(order, Order::Cyclic);
+        if let Order::Places(places) = order {
+            let nodes = facts.calls.iter_mut().map(|call| &mut call.node);
+            for node in nodes.chain(facts.messages.iter_mut().map(|m| &mut m.node)) {
+                node.place = places[node.place as usize];
+            }
+            facts.calls.sort_unstable_by_key(|call| call.node.place);
+            facts.messages.sort_unstable_by_key(|m| m.node.place);
+        }
+        facts.slots = self.slots.into_keys();
+        let calls = &facts.calls;
+        facts.calls_of = Rows::new(facts.slots.len(), |each| {
+            for (i, call) in calls.iter().enumerate() {
+                each(call.slot, i as u32);
+            }
+        });
+        facts.names.freeze();
+        self.facts
+    }
+}
+
+impl Facts {
+    /// Where `node` stands.
+    pub fn site(&self, node: &Node) -> Site {
+        Site {
+            node: Some(node.id),
+            name: match node.name {
+                NONE => String::new(),
+                name => shown(self.names.get(name)),
+            },
+            record: Some(node.record as usize),
+            offset: None,
+        }
+    }
+
+    /// The first message or collective behind `place` in program order, in words; from the start on if that is
+    /// absent.
+    pub fn next(&self, place: Option<u32>) -> String {
+        let behind = |node: &Node| place.is_some_and(|place| node.place <= place);
+        let call = self.calls.partition_point(|call| behind(&call.node));
+        let message = self.messages.partition_point(|m| behind(&m.node));
+        match (self.calls.get(call), self.messages.get(message)) {
+            (Some(call), None) => self.said(call),
+            (Some(call), Some(message)) if call.node.place < message.node.place => self.said(call),
+            (_, Some(message)) => self.said_message(message),
+            (None, None) => "no further communication".to_owned(),
+        }
+    }
+
+    /// `node 17 `x` (record 18), all-reduce of 8 bytes`.
+    pub fn said(&self, call: &Call) -> String {
+        let root = match call.kind.has_root() && call.root != NONE {
+            true => format!(" rooted at rank {}", call.root),
+            false => String::new(),
+        };
+        let (site, bytes) = (self.site(&call.node), call.node.bytes);
+        format!("{site}, {} of {bytes} bytes{root}", call.kind)
+    }
+
+    /// `node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0`.
+    pub fn said_message(&self, message: &Message) -> String {
+        let (what, end) = match message.receive {
+            true => ("receive", "from"),
+            false => ("send", "to"),
+        };
+        format!(
+            "{}, {what} of {} bytes {end} rank {} with tag {}",
+            self.site(&message.node),
+            message.node.bytes,
+            message.peer,
+            message.tag
+        )
+    }
+}

@@ -1,0 +1,233 @@
+//! Defects as they are found: all are counted, the first of each kind are kept.
+
+use super::kind::{Kind, Severity};
+use crate::graph::outline::Item;
+use crate::trace::{Place, shown};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Where in a trace a defect is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// The node's id.
+    pub node: Option<u64>,
+    /// The node's name, shortened.
+    pub name: String,
+    /// The record's number, the metadata record being 0.
+    pub record: Option<usize>,
+    /// Bytes from the start of the (decompressed) file.
+    pub offset: Option<usize>,
+}
+
+impl Site {
+    /// Where `item` stands.
+    pub(super) fn of(item: &Item<'_>) -> Self {
+        Self {
+            node: Some(item.view.id),
+            name: shown(item.view.name),
+            record: Some(item.record.number),
+            offset: Some(item.record.offset),
+        }
+    }
+
+    /// A place that an error names.
+    pub(super) fn at(place: &Place) -> Self {
+        Self {
+            node: place.node,
+            name: String::new(),
+            record: place.record,
+            offset: place.offset,
+        }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(node) = self.node {
+            write!(f, "node {node}")?;
+        }
+        if !self.name.is_empty() {
+            write!(f, " `{}`", self.name)?;
+        }
+        match (self.node, self.record, self.offset) {
+            (Some(_), Some(record), _) => write!(f, " (record {record})"),
+            (None, Some(record), Some(offset)) => write!(f, "record {record}, byte {offset}"),
+            (None, None, Some(offset)) => write!(f, "byte {offset}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defect {
+    /// What kind of thing.
+    pub kind: Kind,
+    /// Whose trace, if it is that of one rank.
+    pub rank: Option<u32>,
+    /// Where in the trace.
+    pub site: Site,
+    /// What was found, and what was expected.
+    pub found: String,
+    /// What to try, where there is more to say than of all of its kind.
+    pub hint: Option<String>,
+    /// Where the trace that it was held against says otherwise.
+    pub against: Option<(u32, Site)>,
+}
+
+impl Defect {
+    /// A defect of a trace at `site`.
+    pub(super) fn new(kind: Kind, site: Site, found: impl Into<String>) -> Self {
+        Self {
+            kind,
+            rank: None,
+            site,
+            found: found.into(),
+            hint: None,
+            against: None,
+        }
+    }
+
+    /// The same, said to be of `rank`.
+    #[must_use]
+    pub(super) fn of(mut self, rank: u32) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+}
+
+/// How many defects there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Errors.
+    pub errors: u64,
+    /// Warnings.
+    pub warnings: u64,
+    /// Notes.
+    pub notes: u64,
+}
+
+impl Tally {
+    fn add(&mut self, severity: Severity, count: u64) {
+        match severity {
+            Severity::Error => self.errors += count,
+            Severity::Warning => self.warnings += count,
+            Severity::Note => self.notes += count,
+        }
+    }
+}
+
+/// Defects that were found.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    show: usize,
+    counts: [u64; Kind::COUNT],
+    kept: Vec<Vec<Defect>>,
+    of_ranks: BTreeMap<u32, Tally>,
+}
+
+impl Findings {
+    /// Nothing yet; the first `show` defects of each kind will be kept.
+    pub(super) fn new(show: usize) -> Self {
+        Self {
+            show,
+            counts: [0; Kind::COUNT],
+            kept: vec![Vec::new(); Kind::COUNT],
+            of_ranks: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a defect of a trace. Only if it is to be kept, `make` is asked where it is and what was found.
+    #[inline]
+    pub(super) fn add(&mut self, kind: Kind, make: impl FnOnce() -> (Site, String)) {
+        self.counts[kind as usize] += 1;
+        if self.kept[kind as usize].len() < self.show {
+            let (site, found) = make();
+            self.kept[kind as usize].push(Defect::new(kind, site, found));
+        }
+    }
+
+    /// Adds `defect`, which counts for its rank.
+    pub(super) fn push(&mut self, defect: Defect) {
+        let kind = defect.kind;
+        if let Some(rank) = defect.rank {
+            self.of_ranks
+                .entry(rank)
+                .or_default()
+                .add(kind.severity(), 1);
+        }
+        self.counts[kind as usize] += 1;
+        if self.kept[kind as usize].len() < self.show {
+            self.kept[kind as usize].push(defect);
+        }
+    }
+
+    /// Counts `more` defects of `kind` beyond the last one that was pushed.
+    pub(super) fn count_more(&mut self, kind: Kind, more: u64) {
+        self.counts[kind as usize] += more;
+    }
+
+    /// Adds all defects of the trace of `rank`.
+    pub(super) fn absorb(&mut self, trace: &Self, rank: u32) {
+        for kind in Kind::all() {
+            let count = trace.counts[kind as usize];
+            if count == 0 {
+                continue;
+            }
+            self.counts[kind as usize] += count;
+            self.of_ranks
+                .entry(rank)
+                .or_default()
+                .add(kind.severity(), count);
+            let room = self.show.saturating_sub(self.kept[kind as usize].len());
+            let kept = trace.kept[kind as usize].iter().take(room);
+            self.kept[kind as usize].extend(kept.map(|defect| defect.clone().of(rank)));
+        }
+    }
+
+    /// How many defects of `kind` there are.
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.counts[kind as usize]
+    }
+
+    /// The first defects of `kind`: those of traces, in ascending order of ranks, before those of the job.
+    pub fn of_kind(&self, kind: Kind) -> &[Defect] {
+        &self.kept[kind as usize]
+    }
+
+    /// How many defects there are in all.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for kind in Kind::all() {
+            tally.add(kind.severity(), self.counts[kind as usize]);
+        }
+        tally
+    }
+
+    /// How many defects of `rank` there are.
+    pub fn of_rank(&self, rank: u32) -> Tally {
+        self.of_ranks.get(&rank).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_counted_and_the_first_are_kept() {
+        let mut trace = Findings::new(2);
+        for i in 0..5 {
+            trace.add(Kind::SelfData, || (Site::default(), format!("{i}")));
+        }
+        assert_eq!(trace.count(Kind::SelfData), 5);
+        let mut all = Findings::new(3);
+        all.absorb(&trace, 0);
+        all.absorb(&trace, 1);
+        let kept: Vec<_> = all.of_kind(Kind::SelfData).iter().collect();
+        let kept: Vec<_> = kept.iter().map(|d| (d.rank, &d.found[..])).collect();
+        assert_eq!(kept, [(Some(0), "0"), (Some(0), "1"), (Some(1), "0")]);
+        assert_eq!(all.tally().errors, 10);
+        assert_eq!(all.of_rank(1).errors, 5);
+    }
+}

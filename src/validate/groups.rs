@@ -1,0 +1,260 @@
+//! Who is meant by the groups that traces name.
+
+use super::Options;
+use super::findings::{Defect, Findings, Site};
+use super::kind::Kind;
+use super::ranks;
+use super::trace::Trace;
+use crate::trace::shown;
+use std::collections::BTreeMap;
+
+/// Ranks that carry out collectives together.
+#[derive(Debug)]
+pub(super) struct Party {
+    /// The ranks, in the order of the group.
+    pub members: Vec<u32>,
+    /// The dimensions that take part, if who that is depends on a machine that is not known.
+    pub partial: Option<u32>,
+    /// Those that name it and whose traces are whole, by their place among the traces, with the slots by which
+    /// they do.
+    pub callers: Vec<(usize, Vec<u32>)>,
+    sorted: bool,
+}
+
+impl Party {
+    /// Whether `rank` is a member.
+    pub fn has(&self, rank: u32) -> bool {
+        match self.sorted {
+            true => self.members.binary_search(&rank).is_ok(),
+            false => self.members.contains(&rank),
+        }
+    }
+}
+
+/// The number of the group of all ranks.
+const WORLD: usize = 0;
+
+/// The groups met so far. As in a replay, groups of one name with other members are different groups.
+struct Groups<'a> {
+    members: Vec<Vec<u32>>,
+    by_name: BTreeMap<(&'a str, &'a [u32]), usize>,
+}
+
+impl<'a> Groups<'a> {
+    fn is_world(&self, members: &[u32]) -> bool {
+        members.is_empty() || *members == self.members[WORLD]
+    }
+
+    fn intern(&mut self, name: &'a str, members: &'a [u32], findings: &mut Findings) -> usize {
+        if self.is_world(members) {
+            return WORLD;
+        }
+        if let Some(&known) = self.by_name.get(&(name, members)) {
+            return known;
+        }
+        let mut sorted = members.to_vec();
+        sorted.sort_unstable();
+        for pair in sorted.chunk_by(|a, b| a == b).filter(|run| run.len() > 1) {
+            let found = format!(
+                "group `{}` names rank {} {} times",
+                shown(name),
+                pair[0],
+                pair.len()
+            );
+            findings.push(Defect::new(Kind::MemberTwice, Site::default(), found));
+        }
+        self.members.push(members.to_vec());
+        self.by_name.insert((name, members), self.members.len() - 1);
+        self.members.len() - 1
+    }
+}
+
+/// Where a rank is in the dimensions that a mask leaves out: who differs there does not take part.
+type Coordinates = Vec<(usize, u32)>;
+
+/// The dimension that stands for a mask on a machine that is not known.
+const UNKNOWN: usize = usize::MAX;
+
+/// Finds the ranks behind the groups that `members`, ranks and their traces in ascending order, name, in a job of
+/// `ranks` ranks.
+pub(super) fn bind(
+    members: &[(u32, &Trace)],
+    ranks: u32,
+    options: &Options,
+    findings: &mut Findings,
+) -> Vec<Party> {
+    redeclared(members, options, findings);
+    let mut groups = Groups {
+        members: vec![(0..ranks).collect()],
+        by_name: BTreeMap::new(),
+    };
+    if let Some(zero) = options.declared.get("0").filter(|m| !groups.is_world(m)) {
+        let found = format!("group `0` is declared as ranks {}", ranks::text(zero));
+        findings.push(Defect::new(Kind::GroupZero, Site::default(), found));
+    }
+    let mut parties = Parties::default();
+    for (index, &(rank, trace)) in members.iter().enumerate() {
+        let facts = &trace.facts;
+        for (slot, named) in (0..).zip(&facts.slots) {
+            let mut wrong = |kind, found: String| {
+                let first = facts.calls_of.row(slot).first();
+                let site = first.map(|&call| facts.site(&facts.calls[call as usize].node));
+                findings.push(Defect::new(kind, site.unwrap_or_default(), found).of(rank));
+            };
+            let group = match &named.name {
+                None => WORLD,
+                Some(name) => {
+                    let own = || facts.declared.get(name);
+                    let Some(declared) = options.declared.get(name).or_else(own) else {
+                        wrong(
+                            Kind::Undeclared,
+                            format!("its group `{}` is not declared", shown(name)),
+                        );
+                        continue;
+                    };
+                    if !groups.is_world(declared) && !declared.contains(&rank) {
+                        let found = format!(
+                            "it is no member of its group `{}`, which has ranks {}",
+                            shown(name),
+                            ranks::text(declared)
+                        );
+                        wrong(Kind::Outsider, found);
+                        continue;
+                    }
+                    groups.intern(name, declared, findings)
+                }
+            };
+            if group == WORLD && rank >= ranks {
+                continue;
+            }
+            if facts.whole {
+                let place = (index, rank, slot);
+                parties.add(
+                    place,
+                    group,
+                    named.dimensions,
+                    &groups.members[group],
+                    options,
+                );
+            }
+        }
+    }
+    parties.list
+}
+
+#[derive(Default)]
+struct Parties {
+    list: Vec<Party>,
+    known: BTreeMap<(usize, Coordinates), usize>,
+}
+
+impl Parties {
+    /// Adds a slot of a rank, given the rank's place among the traces, the rank and the slot.
+    fn add(
+        &mut self,
+        (index, rank, slot): (usize, u32, u32),
+        group: usize,
+        mask: Option<u32>,
+        all: &[u32],
+        options: &Options,
+    ) {
+        let (coordinates, partial) = match (mask, &options.dimensions) {
+            (None, _) => (Vec::new(), None),
+            (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
+            (Some(mask), Some(sizes)) => (coordinates(rank, mask, sizes), None),
+        };
+        let list = &mut self.list;
+        let mut party = |members: Vec<u32>| {
+            list.push(Party {
+                sorted: members.is_sorted(),
+                members,
+                partial,
+                callers: Vec::new(),
+            });
+            list.len() - 1
+        };
+        let key = (group, coordinates);
+        let found = match self.known.get(&key) {
+            Some(&found) => found,
+            None => {
+                let same = |other: &&u32| match (mask, &options.dimensions) {
+                    (Some(mask), Some(sizes)) => coordinates_are(&key.1, **other, mask, sizes),
+                    _ => true,
+                };
+                let members: Vec<u32> = all.iter().filter(same).copied().collect();
+                // A mask that leaves nobody out is no mask.
+                let whole = members.len() == all.len() && partial.is_none();
+                let new = match whole {
+                    true => *self
+                        .known
+                        .entry((group, Vec::new()))
+                        .or_insert_with(|| party(members)),
+                    false => party(members),
+                };
+                self.known.insert(key, new);
+                new
+            }
+        };
+        let callers = &mut self.list[found].callers;
+        match callers.last_mut() {
+            Some((last, slots)) if *last == index => slots.push(slot),
+            _ => callers.push((index, vec![slot])),
+        }
+    }
+}
+
+/// Where `rank` is in the dimensions that `mask` leaves out.
+fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> Coordinates {
+    let mut rest = rank;
+    let mut coordinates = Vec::new();
+    for (dimension, &size) in sizes.iter().enumerate() {
+        let size = size.max(1);
+        if size > 1 && (dimension >= 32 || mask >> dimension & 1 == 0) {
+            coordinates.push((dimension, rest % size));
+        }
+        rest /= size;
+    }
+    coordinates
+}
+
+fn coordinates_are(known: &Coordinates, rank: u32, mask: u32, sizes: &[u32]) -> bool {
+    coordinates(rank, mask, sizes) == *known
+}
+
+/// The members of a group, and the rank that says so; none is the user.
+type Declaration<'a> = (&'a [u32], Option<u32>);
+
+/// Looks for groups that ranks which share them know by other members.
+fn redeclared(members: &[(u32, &Trace)], options: &Options, findings: &mut Findings) {
+    let mut known: BTreeMap<&str, Vec<Declaration<'_>>> = BTreeMap::new();
+    for (name, ranks) in &options.declared {
+        known.insert(name, vec![(ranks, None)]);
+    }
+    for &(rank, trace) in members {
+        for (name, ranks) in &trace.facts.declared {
+            let variants = known.entry(name).or_default();
+            if variants.iter().any(|(other, _)| *other == &ranks[..]) {
+                continue;
+            }
+            let shared = variants.iter().find(|(other, _)| overlap(other, ranks));
+            if let Some((other, by)) = shared {
+                let by = by.map_or("--groups".to_owned(), |rank| format!("rank {rank}"));
+                let found = format!(
+                    "group `{}` is ranks {}, and {by} says ranks {}",
+                    shown(name),
+                    ranks::text(ranks),
+                    ranks::text(other)
+                );
+                findings.push(Defect::new(Kind::Redeclared, Site::default(), found).of(rank));
+            }
+            variants.push((ranks, Some(rank)));
+        }
+    }
+}
+
+/// Whether two groups share a rank; none stands for all.
+fn overlap(a: &[u32], b: &[u32]) -> bool {
+    let mut sorted = a.to_vec();
+    sorted.sort_unstable();
+    a.is_empty() || b.is_empty() || b.iter().any(|rank| sorted.binary_search(rank).is_ok())
+}

@@ -1,0 +1,140 @@
+//! The traces of a job, held against one another.
+
+use super::findings::{Defect, Findings, Site};
+use super::kind::Kind;
+use super::trace::Trace;
+use super::{Options, circle, collectives, groups, memory, messages, ranks};
+use crate::ids::MAX_NPUS;
+use crate::trace::shown;
+
+/// All defects of the traces of `members`, in ascending order of ranks, and of the job that they are.
+pub fn job(members: &[(u32, &Trace)], options: &Options) -> Findings {
+    let mut findings = Findings::new(options.show);
+    let mut first: Vec<(u32, &Trace)> = Vec::with_capacity(members.len());
+    for &(rank, trace) in members {
+        findings.absorb(&trace.findings, rank);
+        match first.last() {
+            Some(&(last, _)) if last == rank => {
+                let found = "two traces are of this rank";
+                let defect = Defect::new(Kind::RankTwice, Site::default(), found);
+                findings.push(defect.of(rank));
+            }
+            _ => first.push((rank, trace)),
+        }
+    }
+    let members = &first[..];
+    let limit = options.ranks.unwrap_or(MAX_NPUS).min(MAX_NPUS);
+    let ranks = size(members, options, limit, &mut findings);
+    let missing = missing(members, options, ranks, &mut findings);
+    let parties = groups::bind(members, ranks, options, &mut findings);
+    let before = findings.tally().errors;
+    let sequences = collectives::check(members, &parties, &mut findings);
+    let pairs = messages::check(members, &mut findings);
+    memory::check(members, &missing, &mut findings);
+    if findings.tally().errors == before {
+        circle::check(members, &parties, &sequences, &pairs, &mut findings);
+    }
+    findings
+}
+
+/// How many ranks the job has. Whoever takes part and is beyond `limit` is a defect.
+fn size(members: &[(u32, &Trace)], options: &Options, limit: u32, findings: &mut Findings) -> u32 {
+    let mut most = 0;
+    let mut seen = |rank: u32| {
+        let within = rank < limit;
+        if within {
+            most = most.max(rank + 1);
+        }
+        !within
+    };
+    let beyond = |site: Site, what: String| {
+        let found = format!("{what}, but the job has at most {limit} ranks, which count from 0");
+        Defect::new(Kind::BeyondJob, site, found)
+    };
+    for &(rank, trace) in members {
+        if seen(rank) {
+            findings.push(beyond(Site::default(), format!("this is rank {rank}")).of(rank));
+        }
+        // What a broken record says may be anything.
+        if !trace.facts.whole {
+            continue;
+        }
+        for message in &trace.facts.messages {
+            if seen(message.peer) {
+                let site = trace.facts.site(&message.node);
+                let what = format!("its peer is rank {}", message.peer);
+                findings.push(beyond(site, what).of(rank));
+            }
+        }
+        for (name, ranks) in &trace.facts.declared {
+            for &member in ranks {
+                if seen(member) {
+                    let what = format!("group `{}` has rank {member}", shown(name));
+                    findings.push(beyond(Site::default(), what).of(rank));
+                }
+            }
+        }
+    }
+    for (name, ranks) in &options.declared {
+        for &member in ranks {
+            if seen(member) {
+                let what = format!("group `{}` has rank {member}", shown(name));
+                findings.push(beyond(Site::default(), what));
+            }
+        }
+    }
+    let sizes = options.dimensions.iter().flatten();
+    let npus = sizes.fold(1_u32, |npus, &size| npus.saturating_mul(size));
+    match options.ranks {
+        Some(ranks) => ranks.min(MAX_NPUS),
+        None if options.mirror && options.dimensions.is_some() => most.max(npus).min(MAX_NPUS),
+        None => most,
+    }
+}
+
+/// Ranks of the job without a trace. They are a defect, unless they are mirrored.
+fn missing(
+    members: &[(u32, &Trace)],
+    options: &Options,
+    ranks: u32,
+    findings: &mut Findings,
+) -> Vec<u32> {
+    let present = |rank: u32| members.binary_search_by_key(&rank, |(r, _)| *r).is_ok();
+    let missing: Vec<u32> = (0..ranks).filter(|&rank| !present(rank)).collect();
+    let Some(&first) = missing.first() else {
+        return missing;
+    };
+    if !options.mirror {
+        let named = named(members, &missing);
+        let found = format!(
+            "{} {} of {ranks} {} no trace{}",
+            if missing.len() == 1 { "rank" } else { "ranks" },
+            ranks::text(&missing),
+            if missing.len() == 1 { "has" } else { "have" },
+            named.unwrap_or_default()
+        );
+        let defect = Defect::new(Kind::MissingRank, Site::default(), found);
+        findings.push(defect.of(first));
+        findings.count_more(Kind::MissingRank, missing.len() as u64 - 1);
+    }
+    missing
+}
+
+/// Who names one of the `missing` ranks first.
+fn named(members: &[(u32, &Trace)], missing: &[u32]) -> Option<String> {
+    let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
+    members.iter().find_map(|(rank, trace)| {
+        let facts = &trace.facts;
+        if let Some(message) = facts.messages.iter().find(|m| lacks(&m.peer)) {
+            let (site, peer) = (facts.site(&message.node), message.peer);
+            return Some(format!("; {site} of rank {rank} names rank {peer}"));
+        }
+        facts.declared.iter().find_map(|(name, ranks)| {
+            let member = ranks.iter().find(|member| lacks(member))?;
+            Some(format!(
+                "; group `{}` of rank {rank} names rank {member}",
+                shown(name)
+            ))
+        })
+    })
+}

@@ -1,0 +1,57 @@
+//! Loads that switches gather, and stores that they reduce: all ranks do the same.
+
+use super::facts::Access;
+use super::findings::{Defect, Findings, Site};
+use super::kind::Kind;
+use super::ranks;
+use super::trace::Trace;
+
+/// Holds these loads and stores of all ranks against those of the first that has any. `missing` are the first
+/// ranks without a trace.
+pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut Findings) {
+    let mut whole = members.iter().filter(|(_, trace)| trace.facts.whole);
+    let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {
+        return;
+    };
+    let of = |trace: &Trace, access: Option<&Access>| match access {
+        Some(access) => (
+            trace.facts.site(&access.node),
+            format!(
+                "{} of {} bytes at {}",
+                if access.store { "store" } else { "load" },
+                access.node.bytes,
+                trace.facts.site(&access.node)
+            ),
+        ),
+        None => (Site::default(), "no further one".to_owned()),
+    };
+    let own = &trace.facts.accesses;
+    if !missing.is_empty() {
+        let (site, _) = of(trace, own.first());
+        let found = format!(
+            "switches gather and reduce for all ranks, and ranks {} have no trace",
+            ranks::text(missing)
+        );
+        findings.push(Defect::new(Kind::InSwitch, site, found).of(first));
+    }
+    let what = |access: Option<&Access>| access.map(|a| (a.store, a.node.bytes));
+    for &(rank, other) in members {
+        if std::ptr::eq(trace, other) || !other.facts.whole {
+            continue;
+        }
+        let theirs = &other.facts.accesses;
+        let most = own.len().max(theirs.len());
+        let Some(k) = (0..most).find(|&k| what(own.get(k)) != what(theirs.get(k))) else {
+            continue;
+        };
+        let (against, there) = of(trace, own.get(k));
+        let (site, here) = of(other, theirs.get(k));
+        let found = format!(
+            "in-switch access {k} (counted from 0): rank {first} has {there}, but rank {rank} has {here}"
+        );
+        findings.push(Defect {
+            against: Some((first, against)),
+            ..Defect::new(Kind::InSwitch, site, found).of(rank)
+        });
+    }
+}

@@ -1,0 +1,46 @@
+//! Lists of ranks in words.
+
+/// `0-3, 8`, with ranks that follow one another drawn together, and shortened.
+pub(super) fn text(ranks: &[u32]) -> String {
+    /// The most ranges that are shown.
+    const SHOWN: usize = 6;
+    if ranks.is_empty() {
+        return "of the whole job".to_owned();
+    }
+    let mut text = String::new();
+    let mut rest = ranks;
+    for shown in 0.. {
+        let Some(&first) = rest.first() else { break };
+        if shown == SHOWN {
+            text += &format!(", … ({} in all)", ranks.len());
+            break;
+        }
+        let follow = rest
+            .iter()
+            .zip(first..=u32::MAX)
+            .take_while(|(a, b)| *a == b);
+        let count = follow.count().max(1);
+        let separator = if shown > 0 { ", " } else { "" };
+        text += &match count {
+            1 => format!("{separator}{first}"),
+            _ => format!("{separator}{first}-{}", rest[count - 1]),
+        };
+        rest = &rest[count..];
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_follow_one_another_are_drawn_together() {
+        assert_eq!(text(&[0, 1, 2, 3, 8]), "0-3, 8");
+        assert_eq!(text(&[5]), "5");
+        assert_eq!(text(&[3, 2, 1]), "3, 2, 1");
+        assert_eq!(text(&[u32::MAX]), "4294967295");
+        let odd: Vec<u32> = (0..20).map(|i| 2 * i).collect();
+        assert_eq!(text(&odd), "0, 2, 4, 6, 8, 10, … (20 in all)");
+    }
+}

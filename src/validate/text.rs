@@ -1,0 +1,143 @@
+//! The report for people: ranks, then defects by kind, errors first, then the verdict.
+
+use super::findings::{Defect, Tally};
+use super::kind::{Kind, Severity};
+use super::{Report, Source};
+use std::fmt::{self, Write};
+
+/// How words stand out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Errors.
+    pub error: anstyle::Style,
+    /// Warnings.
+    pub warning: anstyle::Style,
+    /// Names of kinds.
+    pub heading: anstyle::Style,
+}
+
+impl Style {
+    /// For terminals.
+    pub fn coloured() -> Self {
+        Self {
+            error: anstyle::AnsiColor::Red.on_default().bold(),
+            warning: anstyle::AnsiColor::Yellow.on_default(),
+            heading: anstyle::Style::new().bold(),
+        }
+    }
+
+    fn of(&self, severity: Severity) -> anstyle::Style {
+        match severity {
+            Severity::Error => self.error,
+            Severity::Warning => self.warning,
+            Severity::Note => anstyle::Style::new(),
+        }
+    }
+}
+
+/// The most ranks that have a line each; of more, those with errors or warnings do.
+const LINES: usize = 16;
+
+/// Renders `report`.
+pub fn render(report: &Report<'_>, style: Style) -> String {
+    let mut out = String::new();
+    write_all(&mut out, report, style).expect("a string grows as needed");
+    out
+}
+
+fn write_all(out: &mut String, report: &Report<'_>, style: Style) -> fmt::Result {
+    ranks(out, report)?;
+    for kind in Kind::all() {
+        let count = report.findings.count(kind);
+        if count == 0 {
+            continue;
+        }
+        let (heading, word) = (style.heading, style.of(kind.severity()));
+        writeln!(
+            out,
+            "\n{word}{}{word:#} {heading}{kind}{heading:#}: {count} x {}",
+            kind.severity(),
+            kind.meaning()
+        )?;
+        let kept = report.findings.of_kind(kind);
+        for defect in kept {
+            line(out, defect)?;
+        }
+        let more = count - kept.len() as u64;
+        if more > 0 && kind != Kind::MissingRank {
+            writeln!(out, "  … {more} more")?;
+        }
+        writeln!(out, "  try: {}", kind.hint())?;
+    }
+    let word = match report.is_sound() {
+        true => anstyle::Style::new(),
+        false => style.error,
+    };
+    let verdict = match report.is_sound() {
+        true => "sound",
+        false => "unsound",
+    };
+    let tally = said(report.findings.tally());
+    writeln!(out, "\nverdict: {word}{verdict}{word:#}, {tally}")
+}
+
+fn ranks(out: &mut String, report: &Report<'_>) -> fmt::Result {
+    let of = |source: &Source<'_>| report.findings.of_rank(source.rank);
+    let all = report.sources.len() <= LINES;
+    let bad = |source: &&Source<'_>| {
+        let tally = of(source);
+        all || tally.errors + tally.warnings > 0
+    };
+    for source in report.sources.iter().filter(bad).take(LINES) {
+        let (nodes, edges) = (source.trace.nodes(), source.trace.edges());
+        let tally = said(of(source));
+        writeln!(
+            out,
+            "rank {}: {nodes} nodes, {edges} dependencies, {tally} ({})",
+            source.rank, source.file
+        )?;
+    }
+    let edges: u64 = report.sources.iter().map(|s| s.trace.edges()).sum();
+    writeln!(
+        out,
+        "{} in all: {} nodes, {edges} dependencies",
+        counted(report.sources.len() as u64, "trace"),
+        report.nodes()
+    )
+}
+
+fn line(out: &mut String, defect: &Defect) -> fmt::Result {
+    out.push_str("  ");
+    let site = defect.site.to_string();
+    match (defect.rank, site.is_empty()) {
+        (Some(rank), true) => write!(out, "rank {rank}: ")?,
+        (Some(rank), false) => write!(out, "rank {rank}, {site}: ")?,
+        (None, true) => {}
+        (None, false) => write!(out, "{site}: ")?,
+    }
+    writeln!(out, "{}", defect.found)?;
+    match &defect.hint {
+        Some(hint) => writeln!(out, "    try: {hint}"),
+        None => Ok(()),
+    }
+}
+
+/// `2 errors, 1 warning`, or that there are none.
+pub(super) fn said(tally: Tally) -> String {
+    let parts = [
+        (tally.errors, "error"),
+        (tally.warnings, "warning"),
+        (tally.notes, "note"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|&(count, word)| counted(count, word)).collect();
+    match parts.is_empty() {
+        true => "no defects".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+fn counted(count: u64, word: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {word}{plural}")
+}

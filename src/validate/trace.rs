@@ -1,0 +1,221 @@
+//! One trace by itself.
+
+use super::edges::Edges;
+use super::facts::{Collect, Facts};
+use super::findings::{Defect, Findings, Site};
+use super::kind::Kind;
+use super::wait::Walk;
+use crate::graph::outline::{Fault, Item};
+use crate::graph::{Dependencies, Outline};
+use crate::trace::error;
+use crate::trace::groups::{Declared, parse_metadata};
+use crate::trace::{Op, TraceError, shown};
+use crate::units::Span;
+
+/// What was found in one trace, and what is kept of it.
+#[derive(Debug)]
+pub struct Trace {
+    nodes: u64,
+    edges: u64,
+    pub(super) findings: Findings,
+    pub(super) facts: Facts,
+}
+
+impl Trace {
+    /// Checks the (decompressed) contents of a trace file, of which dependencies as `policy` says hold. The first
+    /// `show` defects of each kind are kept.
+    pub fn check(contents: &[u8], policy: Dependencies, show: usize) -> Self {
+        Self::check_told(contents, policy, show, |error| error)
+    }
+
+    /// The same with errors of reading that `told` has made those of what the contents came from.
+    pub fn check_told(
+        contents: &[u8],
+        policy: Dependencies,
+        show: usize,
+        told: impl Fn(TraceError) -> TraceError,
+    ) -> Self {
+        let mut outline = Outline::read(contents);
+        outline.blame(told);
+        let mut findings = Findings::new(show);
+        for fault in &outline.faults {
+            findings.push(refused(&outline, fault));
+        }
+        let faulty = outline.faults.iter().filter_map(|fault| fault.node);
+        let mut faulty: Vec<u32> = faulty.collect();
+        faulty.sort_unstable();
+        let mut edges = Edges::new(outline.nodes.len(), &faulty);
+        let mut collect = Collect::default();
+        let with_control = policy != Dependencies::Data;
+        let mut walk = Walk::new(outline.nodes.len(), with_control);
+        let mut first = 0;
+        for (item, i) in outline.nodes.iter().zip(0..) {
+            edges.node(&outline, i, &mut findings);
+            walk.node(&outline, i);
+            collect.node(item, i);
+            work(item, &mut findings);
+            if item.view.id != outline.nodes[first as usize].view.id {
+                first = i;
+            } else if i > first {
+                first = duplicate(&outline, (first, i), &faulty, &mut findings);
+            }
+            if let Some(text) = item.view.groups {
+                declare(item, text, collect.declared(), &mut findings);
+            }
+        }
+        let order = edges.settle(&outline, policy, &mut findings);
+        let lacking = !outline.faults.is_empty() || findings.count(Kind::DuplicateId) > 0;
+        let mut facts = collect.finish(&order, lacking);
+        if facts.whole {
+            let control = with_control && findings.count(Kind::ControlCycle) == 0;
+            facts.waits = walk.finish(&outline, &order, control);
+        }
+        Self {
+            nodes: outline.nodes.len() as u64,
+            edges: outline.edges() as u64,
+            findings,
+            facts,
+        }
+    }
+
+    /// A trace that could not be opened.
+    pub fn unreadable(error: &TraceError, show: usize) -> Self {
+        let mut findings = Findings::new(show);
+        findings.push(defect(error, Site::default()));
+        Self {
+            nodes: 0,
+            edges: 0,
+            findings,
+            facts: Facts::default(),
+        }
+    }
+
+    /// How many nodes could be told.
+    pub fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
+    /// How many dependencies they name.
+    pub fn edges(&self) -> u64 {
+        self.edges
+    }
+
+    /// What was found in it alone.
+    pub fn findings(&self) -> &Findings {
+        &self.findings
+    }
+}
+
+/// A fault of the outline as a defect.
+fn refused(outline: &Outline<'_>, fault: &Fault) -> Defect {
+    let site = fault
+        .node
+        .map(|node| Site::of(&outline.nodes[node as usize]));
+    defect(&fault.error, site.unwrap_or_default())
+}
+
+/// An error of a reader as a defect, at `site` or where the error says.
+fn defect(error: &TraceError, site: Site) -> Defect {
+    match error.fault() {
+        error::Fault::Io { doing, source, .. } => Defect::new(
+            Kind::Unreadable,
+            site,
+            format!("cannot {doing} it: {source}"),
+        ),
+        error::Fault::Malformed { place, found } => {
+            let mut at = Site::at(place);
+            at.node = at.node.or(site.node);
+            at.name = site.name;
+            Defect::new(Kind::Unreadable, at, found)
+        }
+        error::Fault::Refused { place, found, hint } => {
+            let site = match site.node {
+                Some(_) => site,
+                None => Site::at(place),
+            };
+            Defect {
+                hint: Some(hint.clone()),
+                ..Defect::new(Kind::Senseless, site, found)
+            }
+        }
+    }
+}
+
+/// Looks for work that takes no time, and for communication where none is expected.
+#[inline]
+fn work(item: &Item<'_>, findings: &mut Findings) {
+    match item.view.op {
+        Op::Compute {
+            flops: 0, bytes: 0, ..
+        } if item.view.recorded == Span::ZERO => {
+            findings.add(Kind::NoWork, || {
+                let found = "neither its duration nor its FLOPs or bytes are known";
+                (Site::of(item), found.to_owned())
+            });
+        }
+        Op::Host if item.view.recorded == Span::ZERO => {
+            findings.add(Kind::NoDuration, || {
+                (
+                    Site::of(item),
+                    "its duration is not known, or zero".to_owned(),
+                )
+            });
+        }
+        Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
+            findings.add(Kind::HostCommunication, || {
+                (Site::of(item), "`is_cpu_op` is set".to_owned())
+            });
+        }
+        _ => {}
+    }
+}
+
+/// Takes the groups that a metadata node declares.
+fn declare(item: &Item<'_>, text: &str, declared: &mut Declared, findings: &mut Findings) {
+    let groups = match parse_metadata(item.view.id, text) {
+        Ok(groups) => groups,
+        Err(error) => return findings.push(defect(&error, Site::of(item))),
+    };
+    for (name, ranks) in groups {
+        match declared.get(&name) {
+            Some(known) if *known != ranks => findings.add(Kind::DeclaredTwice, || {
+                let found = format!(
+                    "group `{}` is ranks {} here and ranks {} before",
+                    shown(&name),
+                    super::ranks::text(&ranks),
+                    super::ranks::text(known)
+                );
+                (Site::of(item), found)
+            }),
+            Some(_) => {}
+            None => {
+                declared.insert(name, ranks);
+            }
+        }
+    }
+}
+
+/// Two nodes have one id, which is no defect if that of either may be a guess. The one that has it.
+#[cold]
+fn duplicate(
+    outline: &Outline<'_>,
+    (first, again): (u32, u32),
+    faulty: &[u32],
+    findings: &mut Findings,
+) -> u32 {
+    let is_faulty = |node: u32| faulty.binary_search(&node).is_ok();
+    if is_faulty(first) {
+        return again;
+    }
+    if !is_faulty(again) {
+        findings.add(Kind::DuplicateId, || {
+            let [first, again] = [first, again].map(|node| &outline.nodes[node as usize]);
+            let mut found = format!("record {} has this id already", first.record.number);
+            if again.record.bytes.is_empty() {
+                found += "; the record is empty, as where zeros overwrote a file";
+            }
+            (Site::of(again), found)
+        });
+    }
+    first
+}

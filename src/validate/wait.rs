@@ -1,0 +1,174 @@
+//! Who waits for whom among the calls and messages of one trace, with all else left out.
+//!
+//! Each node stands for the last *vertex* behind which it is: a call, a message, or a join of several. A node with
+//! one such vertex before it is that vertex; so a chain of kernels takes no room.
+
+use super::edges::Order;
+use super::facts::NONE;
+use crate::graph::Outline;
+use crate::trace::Op;
+
+/// The waits of a trace, in vertices.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// The vertices before each vertex; `end[v]` ends those of vertex v.
+    end: Vec<u32>,
+    before: Vec<u32>,
+    /// The vertex of each call and of each message, in program order.
+    pub calls: Vec<u32>,
+    pub messages: Vec<u32>,
+}
+
+/// Takes the nodes of a trace one after another.
+#[derive(Debug)]
+pub(super) struct Walk {
+    waits: Waits,
+    with_control: bool,
+    /// The vertex that each node stands for.
+    vertex: Vec<u32>,
+    /// For each vertex, the last node that it was found to be before.
+    seen: Vec<u32>,
+    scratch: Vec<u32>,
+}
+
+impl Walk {
+    /// Through a trace of `nodes` nodes.
+    pub fn new(nodes: usize, with_control: bool) -> Self {
+        Self {
+            waits: Waits::default(),
+            with_control,
+            vertex: vec![NONE; nodes],
+            seen: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Takes node `i`; those that it waits for were taken.
+    #[inline]
+    pub fn node(&mut self, outline: &Outline<'_>, i: u32) {
+        let op = &outline.nodes[i as usize].view.op;
+        let (call, message) = match op {
+            Op::Collective { .. } => (true, false),
+            Op::Message { .. } => (false, true),
+            _ if self.waits.end.is_empty() => return,
+            _ => (false, false),
+        };
+        self.scratch.clear();
+        for dep in outline.deps(i) {
+            let target = dep.target().filter(|_| self.with_control || !dep.control);
+            let found = target.map_or(NONE, |target| self.vertex[target as usize]);
+            if found != NONE && self.seen[found as usize] != i {
+                self.seen[found as usize] = i;
+                self.scratch.push(found);
+            }
+        }
+        let waits = &mut self.waits;
+        let new = waits.end.len() as u32;
+        self.vertex[i as usize] = match (call || message, &self.scratch[..]) {
+            (false, []) => return,
+            (false, [only]) => *only,
+            _ => {
+                waits.before.extend_from_slice(&self.scratch);
+                waits.end.push(waits.before.len() as u32);
+                self.seen.push(NONE);
+                new
+            }
+        };
+        if call {
+            waits.calls.push(new);
+        }
+        if message {
+            waits.messages.push(new);
+        }
+    }
+
+    /// The waits of all nodes, if they were taken in program order, and the same dependencies hold as was
+    /// thought; if not, those are found anew.
+    pub fn finish(self, outline: &Outline<'_>, order: &Order, with_control: bool) -> Waits {
+        let places = match order {
+            Order::Ids if self.with_control == with_control => return self.waits,
+            Order::Ids => None,
+            Order::Places(places) => Some(places),
+            Order::Cyclic => return Waits::default(),
+        };
+        let mut walk = Self::new(self.vertex.len(), with_control);
+        match places {
+            None => outline.all().for_each(|node| walk.node(outline, node)),
+            Some(places) => {
+                let mut nodes = vec![0_u32; places.len()];
+                for (node, &place) in (0..).zip(places) {
+                    nodes[place as usize] = node;
+                }
+                nodes.into_iter().for_each(|node| walk.node(outline, node));
+            }
+        }
+        walk.waits
+    }
+}
+
+impl Waits {
+    /// How many vertices there are.
+    pub fn len(&self) -> usize {
+        self.end.len()
+    }
+
+    /// The vertices before `vertex`.
+    pub fn before(&self, vertex: u32) -> &[u32] {
+        let v = vertex as usize;
+        let from = if v == 0 { 0 } else { self.end[v - 1] };
+        &self.before[from as usize..self.end[v] as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Trace;
+    use crate::graph::Dependencies;
+    use crate::trace::Op;
+    use crate::trace::scan::NodeView;
+    use crate::trace::write::{Sink, TraceWriter};
+
+    /// Two receives, a kernel that waits for both, another behind it, and a send that waits for that and for the
+    /// first receive, with these ids.
+    fn vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
+        let message = |receive, tag| Op::Message {
+            receive,
+            peer: 1,
+            tag,
+            bytes: 8,
+            own: None,
+            host: false,
+        };
+        let kernel = Op::Compute {
+            flops: 1,
+            bytes: 0,
+            dtype: None,
+        };
+        let [first, second, both, behind, send] = ids;
+        let nodes = [
+            (first, message(true, 0), vec![]),
+            (second, message(true, 1), vec![]),
+            (both, kernel, vec![first, second]),
+            (behind, kernel, vec![both]),
+            (send, message(false, 2), vec![behind, first]),
+        ];
+        let mut file = TraceWriter::new(Vec::new()).unwrap();
+        for (id, op, deps) in nodes {
+            file.node(&NodeView::new(id, "n", op), &deps).unwrap();
+        }
+        let trace = Trace::check(&file.into_inner(), Dependencies::Auto, 1);
+        let waits = &trace.facts.waits;
+        let before = (0..waits.len() as u32).map(|v| waits.before(v).to_vec());
+        (waits.messages.clone(), before.collect())
+    }
+
+    #[test]
+    fn a_node_behind_several_joins_them_and_a_chain_takes_no_room() {
+        // Vertices: the receives, what waits for both, the send.
+        let before = vec![vec![], vec![], vec![0, 1], vec![2, 0]];
+        assert_eq!(vertices([1, 2, 3, 4, 5]), (vec![0, 1, 3], before));
+        // In program order the second receive is first.
+        let before = vec![vec![], vec![], vec![1, 0], vec![2, 1]];
+        assert_eq!(vertices([15, 14, 13, 12, 11]), (vec![0, 1, 3], before));
+    }
+}

@@ -1,0 +1,88 @@
+//! Any bytes as the traces of one rank, or of two, alike or different: they are sound, or it is said why not, the
+//! same twice. What cannot be read as a graph is unsound. Nothing panics.
+
+use chakram::graph::{Dependencies, Graph};
+use chakram::trace::groups::Declared;
+use chakram::validate::{Findings, Kind, Options, Report, Source, Style, Trace, to_json, to_text};
+
+/// How many defects of a kind are kept.
+const SHOW: usize = 3;
+
+/// What is done with `data`.
+pub fn run(data: &[u8]) {
+    for dependencies in [Dependencies::Auto, Dependencies::Both, Dependencies::Data] {
+        let trace = Trace::check(data, dependencies, SHOW);
+        let half = Trace::check(&data[..data.len() / 2], dependencies, SHOW);
+        for (mirror, ranks, dimensions) in [
+            (false, None, None),
+            (true, None, Some(vec![2, 2])),
+            (true, Some(2), None),
+        ] {
+            let options = Options {
+                dependencies,
+                mirror,
+                ranks,
+                dimensions,
+                declared: Declared::from([("1".to_owned(), vec![0, 1])]),
+                show: SHOW,
+            };
+            check(&[&trace], &options);
+            check(&[&trace, &trace], &options);
+            check(&[&trace, &half], &options);
+        }
+        let errors = trace.findings().tally().errors;
+        match Graph::read(data, 0, dependencies) {
+            Ok((graph, _)) => {
+                assert_eq!(errors, 0, "{:?}", trace.findings());
+                assert_eq!(graph.len() as u64, trace.nodes());
+                repairs(&graph, trace.findings());
+            }
+            // Whose trace it is shows when ranks are held against one another.
+            Err(error) => {
+                let text = error.to_string();
+                let own = text.contains("its own end") || text.contains("sends to itself");
+                assert!(errors > 0 || own, "{text}");
+            }
+        }
+    }
+}
+
+/// What was repaired while the graph was built has been found.
+fn repairs(graph: &Graph, findings: &Findings) {
+    let repairs = graph.repairs();
+    let found = [
+        (repairs.dangling_control, Kind::DanglingControl),
+        (repairs.self_control, Kind::SelfControl),
+        (repairs.host_communication, Kind::HostCommunication),
+        (u64::from(repairs.cyclic_control > 0), Kind::ControlCycle),
+    ];
+    for (count, kind) in found {
+        assert_eq!(findings.count(kind), count, "{kind}");
+    }
+}
+
+/// Holds traces of ranks 0, 1, … against one another.
+fn check(traces: &[&Trace], options: &Options) {
+    let sources = |turn: usize| {
+        let mut sources: Vec<_> = (0..).zip(traces).collect();
+        sources.rotate_left(turn);
+        let sources = sources.into_iter().map(|(rank, trace)| Source {
+            rank,
+            file: format!("job.{rank}.et"),
+            trace,
+        });
+        sources.collect::<Vec<_>>()
+    };
+    let reports = [0, traces.len() - 1].map(|turn| Report::new(sources(turn), options, false));
+    let texts = reports.each_ref().map(|report| {
+        let document = to_json(report, ().into(), ().into());
+        to_text(report, Style::default()) + &document.to_string()
+    });
+    assert_eq!(texts[0], texts[1]);
+    let [report, _] = reports;
+    assert_eq!(report.is_sound(), report.findings.tally().errors == 0);
+    for kind in Kind::all() {
+        let kept = report.findings.of_kind(kind).len();
+        assert!(kept <= SHOW && kept as u64 <= report.findings.count(kind));
+    }
+}

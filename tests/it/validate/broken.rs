@@ -1,0 +1,231 @@
+//! Whatever a replay refuses because of the traces is unsound; and what is unsound, a replay refuses or does not
+//! finish.
+
+use super::chance::{Dice, Job, has, value};
+use super::inject::{self, group_of};
+use super::told;
+use crate::corpus::machine;
+use crate::harness::replay::Count;
+use chakram::engine::{Options, Prepared, ReplayError};
+use chakram::graph::{Dependencies, Graph};
+use chakram::ids::Rank;
+use chakram::trace::proto::Node;
+use chakram::units::Time;
+use chakram::validate::{Kind, Trace, job};
+use chakram::workload::{Absent, WorkloadBuilder};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The sizes of the machine's dimensions: room for all ranks of any job.
+const SIZES: [u32; 2] = [2, 4];
+
+/// What came of a replay.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Done,
+    Stuck(String),
+    Refused(String),
+}
+
+fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::Options) -> Outcome {
+    let refused = |why: &dyn ToString| Outcome::Refused(why.to_string());
+    let mut builder = WorkloadBuilder::default();
+    builder.declare(options.declared.clone());
+    for (rank, contents) in files {
+        let (graph, binding) = match Graph::read(contents, *rank, options.dependencies) {
+            Ok(read) => read,
+            Err(error) => return refused(&error),
+        };
+        let graph = builder.graph(graph);
+        if let Err(error) = builder.rank(Rank(*rank), graph, binding, Time::ZERO) {
+            return refused(&error);
+        }
+    }
+    let (ranks, absent) = match (options.ranks, options.mirror) {
+        (None, true) => (
+            Some(builder.ranks_seen().max(SIZES.iter().product())),
+            Absent::Mirror,
+        ),
+        (ranks, true) => (ranks, Absent::Mirror),
+        (ranks, false) => (ranks, Absent::Refuse),
+    };
+    let workload = match builder.finish(ranks, absent) {
+        Ok(workload) => workload,
+        Err(error) => return refused(&error),
+    };
+    let machine = machine(&SIZES);
+    let options = Options {
+        absent,
+        ..Options::default()
+    };
+    let prepared = match Prepared::new(&workload, &machine, &options) {
+        Ok(prepared) => prepared,
+        Err(error) => return refused(&error),
+    };
+    match prepared.run(Count::default()) {
+        Ok(_) => Outcome::Done,
+        Err(ReplayError::Stuck(stuck)) => Outcome::Stuck(stuck.to_string()),
+        Err(error) => refused(&error),
+    }
+}
+
+/// Changes some bytes of a file.
+fn damage(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    match dice.roll(3) {
+        0 => bytes.truncate(dice.roll(bytes.len())),
+        1 => {
+            let from = dice.roll(bytes.len());
+            let to = (from + 1 + dice.roll(20)).min(bytes.len());
+            bytes[from..to].fill(0);
+        }
+        _ => {
+            let at = dice.roll(bytes.len());
+            bytes[at] ^= 1 << dice.roll(8);
+        }
+    }
+}
+
+#[test]
+fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
+    let (mut refused, mut stuck, mut done) = (0, 0, 0);
+    for seed in 0..4000 {
+        let dice = &mut Dice(1 << 40 | seed);
+        let mut broken = Job::sound(dice, false);
+        let policies = [Dependencies::Auto, Dependencies::Both, Dependencies::Data];
+        broken.options.dependencies = dice.pick(&policies);
+        broken.options.dimensions = Some(SIZES.to_vec());
+        broken.options.mirror = dice.roll(4) == 0;
+        for _ in 0..dice.roll(3) {
+            let (kind, inject) = dice.pick(inject::ALL);
+            // A sound job has no accesses that switches could gather here, and a circle wants whole messages.
+            if kind != Kind::InSwitch && kind != Kind::Circle && kind != Kind::Unreachable {
+                inject(&mut broken, dice);
+            }
+        }
+        let mut files = broken.files();
+        if dice.roll(3) == 0 {
+            let file = dice.roll(files.len());
+            damage(&mut files[file].1, dice);
+        }
+        let options = &broken.options;
+        let check = |contents: &[u8]| Trace::check(contents, options.dependencies, 1000);
+        let traces: Vec<_> = files.iter().map(|(rank, c)| (*rank, check(c))).collect();
+        let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
+        let findings = job(&members, options);
+        let sound = findings.tally().errors == 0;
+        match replay(&files, options) {
+            Outcome::Refused(why) => {
+                refused += 1;
+                assert!(!sound, "seed {seed}: refused, but sound: {why}");
+            }
+            Outcome::Stuck(why) => {
+                stuck += 1;
+                assert!(!sound, "seed {seed}: stuck, but sound: {why}");
+            }
+            Outcome::Done => {
+                done += 1;
+                assert!(sound, "seed {seed}: finished, but {}", told(&findings));
+            }
+        }
+    }
+    println!("{refused} refused, {stuck} stuck, {done} done");
+    assert!(
+        refused > 500 && done > 500,
+        "{refused} refused, {done} done"
+    );
+}
+
+#[test]
+fn circles_across_ranks_get_replays_stuck() {
+    let circle = inject::ALL.iter().find(|(kind, _)| *kind == Kind::Circle);
+    let (_, inject) = circle.expect("all kinds are there");
+    for seed in 0..200 {
+        let dice = &mut Dice(seed);
+        let mut broken = Job::sound(dice, false);
+        broken.options.dimensions = Some(SIZES.to_vec());
+        inject(&mut broken, dice);
+        assert_eq!(broken.findings().count(Kind::Circle), 1);
+        let outcome = replay(&broken.files(), &broken.options);
+        assert!(
+            matches!(outcome, Outcome::Stuck(_)),
+            "seed {seed}: {outcome:?}"
+        );
+    }
+}
+
+/// Has each rank do one thing after another, in an order of its own that only keeps what groups and channels have
+/// to agree on.
+fn twist(job: &mut Job, dice: &mut Dice, rooted: bool) {
+    let world = job.ranks.len();
+    for nodes in &mut job.ranks {
+        let mut rest = nodes.split_off(1);
+        rest.retain(|node| rooted || !has(node, "comm_root"));
+        rest.sort_by_key(|node| node.id);
+        let mut queues: BTreeMap<String, VecDeque<Node>> = BTreeMap::new();
+        for node in rest {
+            let number = |name| value(&mut node.clone(), name).copied();
+            let key = match node.r#type {
+                5 | 6 => format!(
+                    "{:?} {:?}",
+                    node.r#type,
+                    [number("comm_src"), number("comm_dst"), number("comm_tag"),]
+                ),
+                7 => match group_of(&node).filter(|name| job.groups[*name].len() < world) {
+                    Some(name) => name.to_owned(),
+                    None => "world".to_owned(),
+                },
+                _ => node.id.to_string(),
+            };
+            queues.entry(key).or_default().push_back(node);
+        }
+        let mut last = None;
+        while !queues.is_empty() {
+            let keys: Vec<String> = queues.keys().cloned().collect();
+            let key = dice.pick(&keys);
+            let queue = queues.get_mut(&key).expect("it is there");
+            let mut node = queue.pop_front().expect("it is not empty");
+            if queue.is_empty() {
+                queues.remove(&key);
+            }
+            node.id = 100 + nodes.len() as u64;
+            node.data_deps = last.into_iter().collect();
+            node.ctrl_deps.clear();
+            last = Some(node.id);
+            nodes.push(node);
+        }
+    }
+}
+
+#[test]
+fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle() {
+    let (mut stuck, mut done) = (0, 0);
+    for seed in 0..2000 {
+        let dice = &mut Dice(1 << 41 | seed);
+        let mut twisted = Job::sound(dice, false);
+        twisted.options.dimensions = Some(SIZES.to_vec());
+        // Members of a group whose lane serves something else too start together, so that those of a collective
+        // with a root wait for more than it needs.
+        let rooted = dice.roll(2) == 0;
+        twist(&mut twisted, dice, rooted);
+        let findings = twisted.findings();
+        let circle = findings.count(Kind::Circle) == 1;
+        assert_eq!(
+            circle,
+            findings.tally().errors > 0,
+            "seed {seed}: {}",
+            told(&findings)
+        );
+        match replay(&twisted.files(), &twisted.options) {
+            Outcome::Done => {
+                assert!(!circle, "seed {seed}: finished, but {}", told(&findings));
+                done += 1;
+            }
+            Outcome::Stuck(why) => {
+                assert!(circle || rooted, "seed {seed}: no circle, but {why}");
+                stuck += 1;
+            }
+            Outcome::Refused(why) => panic!("seed {seed}: {why}"),
+        }
+    }
+    println!("{stuck} stuck, {done} done");
+    assert!(stuck > 200 && done > 200, "{stuck} stuck, {done} done");
+}

@@ -1,0 +1,467 @@
+//! Sound jobs have no defect, and each kind of defect that is put into one is found where it is.
+
+use super::chance::{
+    Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
+};
+use super::told;
+use chakram::trace::proto::Node;
+use chakram::trace::proto::attribute_proto::Value;
+use chakram::validate::{Kind, Severity};
+use prost::Message;
+use std::collections::BTreeSet;
+
+/// Where a defect was put: a rank and a node, where it has them.
+type Place = (Option<u32>, Option<u64>);
+
+/// How many of each kind.
+const TIMES: u64 = 1000;
+
+/// The way to put a defect of a kind into a sound job.
+type Inject = fn(&mut Job, &mut Dice) -> Place;
+
+/// Every kind.
+pub const ALL: &[(Kind, Inject)] = &[
+    (Kind::Unreadable, cut),
+    (Kind::Senseless, senseless),
+    (Kind::DuplicateId, duplicate_id),
+    (Kind::SelfData, |job, dice| {
+        on_any(job, dice, |node| node.data_deps.push(node.id))
+    }),
+    (Kind::DanglingData, |job, dice| {
+        on_any(job, dice, |node| node.data_deps.push(7))
+    }),
+    (Kind::Cycle, |job, dice| {
+        circle(job, dice, |node| &mut node.data_deps)
+    }),
+    (Kind::Unreachable, unreachable),
+    (Kind::WrongRank, wrong_rank),
+    (Kind::DeclaredTwice, declared_twice),
+    (Kind::Undeclared, undeclared),
+    (Kind::Outsider, outsider),
+    (Kind::MemberTwice, member_twice),
+    (Kind::GroupZero, group_zero),
+    (Kind::RankTwice, |job, dice| {
+        job.twice = Some(dice.roll(job.ranks.len()) as u32);
+        (job.twice, None)
+    }),
+    (Kind::BeyondJob, beyond),
+    (Kind::MissingRank, |job, dice| {
+        job.options.ranks = Some(job.ranks.len() as u32);
+        job.absent = Some(dice.roll(job.ranks.len()) as u32);
+        (job.absent, None)
+    }),
+    (Kind::Collectives, |job, dice| {
+        resize(job, dice, |node| {
+            is_collective(node) && !has(node, "involved_dim") && !is_barrier(node)
+        })
+    }),
+    (Kind::Root, root),
+    (Kind::Oversized, oversized),
+    (Kind::Unmatched, |job, dice| {
+        set(job, dice, is_message, |node| {
+            *value(node, "comm_tag").expect("it has one") = 77
+        })
+    }),
+    (Kind::MessageSize, |job, dice| resize(job, dice, is_message)),
+    (Kind::InSwitch, |job, dice| {
+        set(
+            job,
+            dice,
+            |node| has(node, "in_switch"),
+            |node| {
+                *value(node, "tensor_size").expect("it has one") += 1;
+            },
+        )
+    }),
+    (Kind::Circle, circle_of_ranks),
+    (Kind::SelfControl, |job, dice| {
+        on_any(job, dice, |node| node.ctrl_deps.push(node.id))
+    }),
+    (Kind::DanglingControl, |job, dice| {
+        on_any(job, dice, |node| node.ctrl_deps.push(7))
+    }),
+    (Kind::ControlCycle, |job, dice| {
+        circle(job, dice, |node| &mut node.ctrl_deps)
+    }),
+    (Kind::HostCommunication, |job, dice| {
+        let communicates = |node: &Node| has(node, "comm_size");
+        let host = attribute("is_cpu_op", Value::BoolVal(true));
+        set(job, dice, communicates, |node| node.attr.push(host.clone()))
+    }),
+    (Kind::Redeclared, redeclared),
+    (Kind::Parts, |job, dice| {
+        resize(job, dice, |node| has(node, "involved_dim"))
+    }),
+    (Kind::NoWork, |job, dice| {
+        let kernel = |node: &Node| node.r#type == 4 && node.attr.is_empty();
+        set(job, dice, kernel, |node| node.duration_micros = 0)
+    }),
+    (Kind::DuplicateDependency, |job, dice| {
+        let waits = |node: &Node| !node.data_deps.is_empty();
+        set(job, dice, waits, |node| {
+            node.data_deps.push(node.data_deps[0])
+        })
+    }),
+    (Kind::Isolated, |job, dice| {
+        let rank = dice.roll(job.ranks.len());
+        let lone = Node {
+            id: 9999,
+            r#type: 4,
+            duration_micros: 1,
+            ..Node::default()
+        };
+        job.ranks[rank].push(lone);
+        (Some(rank as u32), Some(9999))
+    }),
+    (Kind::NoDuration, |job, dice| {
+        let host = |node: &Node| has(node, "is_cpu_op");
+        set(job, dice, host, |node| node.duration_micros = 0)
+    }),
+];
+
+/// Does `what` with one of the nodes that `wanted` holds of.
+fn set(
+    job: &mut Job,
+    dice: &mut Dice,
+    wanted: impl Fn(&Node) -> bool,
+    what: impl Fn(&mut Node),
+) -> Place {
+    let (rank, i) = dice.pick(&job.places(wanted));
+    what(&mut job.ranks[rank][i]);
+    (Some(rank as u32), Some(job.ranks[rank][i].id))
+}
+
+fn on_any(job: &mut Job, dice: &mut Dice, what: impl Fn(&mut Node)) -> Place {
+    set(job, dice, |_| true, what)
+}
+
+fn resize(job: &mut Job, dice: &mut Dice, wanted: impl Fn(&Node) -> bool) -> Place {
+    set(job, dice, wanted, |node| {
+        *value(node, "comm_size").expect("it has one") += 1
+    })
+}
+
+fn is_barrier(node: &Node) -> bool {
+    value(&mut node.clone(), "comm_type") == Some(&mut 9)
+}
+
+/// A file that breaks off within a record.
+fn cut(job: &mut Job, dice: &mut Dice) -> Place {
+    let rank = dice.roll(job.ranks.len());
+    let lengths = job.ranks[rank].iter().map(Node::encoded_len);
+    let mut end = 1;
+    let mut ends = vec![0, end];
+    for length in lengths {
+        end += length + prost::length_delimiter_len(length);
+        ends.push(end);
+    }
+    let left = (0..end)
+        .filter(|left| !ends.contains(left))
+        .collect::<Vec<_>>();
+    job.cut = Some((rank, dice.pick(&left)));
+    (Some(rank as u32), None)
+}
+
+fn senseless(job: &mut Job, dice: &mut Dice) -> Place {
+    match dice.roll(3) {
+        0 => on_any(job, dice, |node| node.r#type = 9),
+        1 => set(job, dice, is_message, |node| {
+            node.attr.retain(|a| a.name == "comm_size")
+        }),
+        _ => set(job, dice, is_collective, |node| {
+            node.attr.retain(|a| a.name != "comm_type")
+        }),
+    }
+}
+
+fn duplicate_id(job: &mut Job, dice: &mut Dice) -> Place {
+    let (rank, i) = dice.pick(&job.places(|_| true));
+    let again = job.ranks[rank][i].clone();
+    let id = again.id;
+    let place = 1 + dice.roll(job.ranks[rank].len());
+    job.ranks[rank].insert(place, again);
+    (Some(rank as u32), Some(id))
+}
+
+/// Has a node wait for one that waits for it by data, directly or through others.
+fn circle(job: &mut Job, dice: &mut Dice, deps: fn(&mut Node) -> &mut Vec<u64>) -> Place {
+    let (rank, i) = dice.pick(&job.places(|node| !node.data_deps.is_empty()));
+    let nodes = &mut job.ranks[rank];
+    let last = nodes[i].id;
+    let mut first = dice.pick(&nodes[i].data_deps);
+    for _ in 0..dice.roll(4) {
+        let node = nodes
+            .iter()
+            .find(|node| node.id == first)
+            .expect("it exists");
+        if node.data_deps.is_empty() {
+            break;
+        }
+        first = dice.pick(&node.data_deps);
+    }
+    let node = nodes
+        .iter_mut()
+        .find(|node| node.id == first)
+        .expect("it exists");
+    deps(node).push(last);
+    (Some(rank as u32), Some(first))
+}
+
+/// The nodes of `rank` that wait for `id`, directly or through others.
+fn behind(job: &Job, rank: usize, id: u64) -> BTreeSet<u64> {
+    let mut behind = BTreeSet::from([id]);
+    loop {
+        let count = behind.len();
+        for node in &job.ranks[rank] {
+            if node
+                .data_deps
+                .iter()
+                .chain(&node.ctrl_deps)
+                .any(|dep| behind.contains(dep))
+            {
+                behind.insert(node.id);
+            }
+        }
+        if behind.len() == count {
+            behind.remove(&id);
+            return behind;
+        }
+    }
+}
+
+fn unreachable(job: &mut Job, dice: &mut Dice) -> Place {
+    let places = job.places(|_| true).into_iter();
+    let places = places.filter(|&(rank, i)| !behind(job, rank, job.ranks[rank][i].id).is_empty());
+    let (rank, i) = dice.pick(&places.collect::<Vec<_>>());
+    job.ranks[rank][i].data_deps.push(7);
+    let behind = behind(job, rank, job.ranks[rank][i].id);
+    assert_eq!(job.findings().count(Kind::Unreachable), behind.len() as u64);
+    let last = behind.into_iter().next_back().expect("there are some");
+    (Some(rank as u32), Some(last))
+}
+
+fn wrong_rank(job: &mut Job, dice: &mut Dice) -> Place {
+    let (rank, i) = dice.pick(&job.places(is_message));
+    let node = &mut job.ranks[rank][i];
+    let (near, far) = match node.r#type {
+        5 => ("comm_src", "comm_dst"),
+        _ => ("comm_dst", "comm_src"),
+    };
+    match dice.roll(2) {
+        0 => node.attr.push(number(near, rank as i64 + 1)),
+        _ => *value(node, far).expect("it has one") = rank as i64,
+    }
+    (Some(rank as u32), Some(node.id))
+}
+
+fn declared_twice(job: &mut Job, dice: &mut Dice) -> Place {
+    let rank = dice.roll(job.ranks.len());
+    let mut other = job.groups.clone();
+    let members = other.get_mut("tp").expect("it is declared");
+    members.swap(0, 1);
+    let node = Node {
+        id: 6,
+        ..declaring(&other)
+    };
+    job.ranks[rank].push(node);
+    (Some(rank as u32), Some(6))
+}
+
+fn undeclared(job: &mut Job, dice: &mut Dice) -> Place {
+    set(
+        job,
+        dice,
+        |node| has(node, "pg_name"),
+        |node| {
+            let group = node.attr.iter_mut().find(|attr| attr.name == "pg_name");
+            group.expect("it has one").value = Some(Value::StringVal("nobody".to_owned()));
+        },
+    )
+}
+
+/// The group of a node, if it names one.
+pub fn group_of(node: &Node) -> Option<&str> {
+    let attr = node.attr.iter().find(|attr| attr.name == "pg_name")?;
+    match &attr.value {
+        Some(Value::StringVal(name)) => Some(name),
+        _ => None,
+    }
+}
+
+fn outsider(job: &mut Job, dice: &mut Dice) -> Place {
+    let (rank, i) = dice.pick(&job.places(|node| has(node, "pg_name")));
+    let name = group_of(&job.ranks[rank][i])
+        .expect("it names one")
+        .to_owned();
+    let mut groups = job.groups.clone();
+    let members = groups.get_mut(&name).expect("it is declared");
+    members.retain(|&member| member != rank as u32);
+    job.ranks[rank][0] = declaring(&groups);
+    let calls = job.ranks[rank]
+        .iter()
+        .filter(|node| group_of(node) == Some(&name));
+    (Some(rank as u32), calls.map(|node| node.id).min())
+}
+
+fn member_twice(job: &mut Job, dice: &mut Dice) -> Place {
+    let members = job.places(|node| has(node, "pg_name"));
+    let (rank, i) = dice.pick(&members);
+    let name = group_of(&job.ranks[rank][i])
+        .expect("it names one")
+        .to_owned();
+    let group = job.groups.get_mut(&name).expect("it is declared");
+    group.push(group[0]);
+    for nodes in &mut job.ranks {
+        nodes[0] = declaring(&job.groups);
+    }
+    (None, None)
+}
+
+fn group_zero(job: &mut Job, dice: &mut Dice) -> Place {
+    let rank = dice.roll(job.ranks.len()) as u32;
+    job.options.declared.insert("0".to_owned(), vec![rank]);
+    (None, None)
+}
+
+fn beyond(job: &mut Job, dice: &mut Dice) -> Place {
+    let ranks = job.ranks.len() as i64;
+    job.options.ranks = Some(ranks as u32);
+    let more = ranks + dice.roll(3) as i64;
+    set(job, dice, is_message, |node| {
+        let far = if node.r#type == 5 {
+            "comm_dst"
+        } else {
+            "comm_src"
+        };
+        *value(node, far).expect("it has one") = more;
+    })
+}
+
+fn root(job: &mut Job, dice: &mut Dice) -> Place {
+    set(
+        job,
+        dice,
+        |node| has(node, "comm_root"),
+        |node| {
+            *value(node, "comm_root").expect("it has one") = 99;
+        },
+    )
+}
+
+/// An all-gather of more than 2^63 bytes on all ranks.
+fn oversized(job: &mut Job, dice: &mut Dice) -> Place {
+    for nodes in &mut job.ranks {
+        let last = nodes
+            .iter()
+            .map(|node| node.id)
+            .max()
+            .expect("there are some");
+        nodes.push(Node {
+            id: 20_000,
+            r#type: 7,
+            data_deps: vec![last],
+            attr: vec![number("comm_type", 2), number("comm_size", 1 << 62)],
+            ..Node::default()
+        });
+    }
+    (Some(dice.roll(job.ranks.len()) as u32), Some(20_000))
+}
+
+/// Has the send of a message wait for an answer to it.
+fn circle_of_ranks(job: &mut Job, dice: &mut Dice) -> Place {
+    let (from, i) = dice.pick(&job.places(|node| node.r#type == 5));
+    let send = job.ranks[from][i].clone();
+    let channel = |node: &Node, kind: i32, far: &str, rank: i64| {
+        let mut node = node.clone();
+        let tag = value(&mut send.clone(), "comm_tag").copied();
+        node.r#type == kind
+            && value(&mut node, far) == Some(&mut { rank })
+            && value(&mut node, "comm_tag").copied() == tag
+    };
+    let to = *value(&mut send.clone(), "comm_dst").expect("it has one");
+    let sends = job.ranks[from].iter();
+    let k = sends
+        .filter(|node| channel(node, 5, "comm_dst", to) && node.id < send.id)
+        .count();
+    let receives = job.ranks[to as usize].iter();
+    let receives = receives.filter(|node| channel(node, 6, "comm_src", from as i64));
+    let mut receives: Vec<u64> = receives.map(|node| node.id).collect();
+    receives.sort_unstable();
+    let answer = |id: u64, kind: i32, far: &str, rank: usize, deps: Vec<u64>| Node {
+        id,
+        r#type: kind,
+        data_deps: deps,
+        attr: vec![
+            number(far, rank as i64),
+            number("comm_tag", 55),
+            number("comm_size", 8),
+        ],
+        ..Node::default()
+    };
+    job.ranks[from][i].data_deps.push(send.id - 1);
+    job.ranks[from].push(answer(send.id - 1, 6, "comm_src", to as usize, vec![]));
+    let received = receives[k];
+    job.ranks[to as usize].push(answer(received + 1, 5, "comm_dst", from, vec![received]));
+    (None, None)
+}
+
+fn redeclared(job: &mut Job, dice: &mut Dice) -> Place {
+    let rank = dice.roll(job.ranks.len());
+    let mut other = job.groups.clone();
+    let members = other.get_mut("tp").expect("it is declared");
+    members.swap(0, 1);
+    job.ranks[rank][0] = declaring(&other);
+    // The first that declares it is held to be right.
+    (Some(rank.max(1) as u32), None)
+}
+
+#[test]
+fn a_sound_job_has_no_defect() {
+    for seed in 0..TIMES {
+        let job = Job::sound(&mut Dice(seed), seed % 2 == 0);
+        let findings = job.findings();
+        let tally = findings.tally();
+        let all = tally.errors + tally.warnings + tally.notes;
+        assert_eq!(all, 0, "seed {seed}: {}", told(&findings));
+    }
+}
+
+/// Puts a defect of `kind` into jobs, and finds it.
+fn find(kind: Kind, inject: Inject) {
+    for seed in 0..TIMES {
+        let dice = &mut Dice(seed);
+        let mut job = Job::sound(dice, kind == Kind::InSwitch);
+        let (rank, node) = inject(&mut job, dice);
+        let findings = job.findings();
+        let is_there = findings.of_kind(kind).iter().any(|defect| {
+            let here = (defect.rank, defect.site.node);
+            let against = defect.against.as_ref();
+            let there = against.map(|(rank, site)| (Some(*rank), site.node));
+            let is = |(r, n): Place| (rank.is_none() || r == rank) && (node.is_none() || n == node);
+            is(here) || there.is_some_and(is)
+        });
+        let told = || {
+            format!(
+                "{kind} {rank:?} {node:?}, seed {seed}:\n{}",
+                told(&findings)
+            )
+        };
+        assert!(is_there, "not found: {}", told());
+        // What is only worth a warning or a note makes nothing an error.
+        let errors = findings.tally().errors > 0;
+        let expected = kind.severity() == Severity::Error || kind == Kind::Redeclared;
+        assert!(expected || !errors, "an error: {}", told());
+    }
+}
+
+#[test]
+fn every_defect_is_found_where_it_is() {
+    let kinds: Vec<_> = ALL.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, Kind::all().collect::<Vec<_>>(), "all are injected");
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for part in ALL.chunks(ALL.len().div_ceil(threads)) {
+            scope.spawn(|| part.iter().for_each(|(kind, inject)| find(*kind, *inject)));
+        }
+    });
+}

@@ -1,0 +1,169 @@
+//! Traces of other tools and of our own: sound, but for what is known to be wrong with them.
+
+use crate::corpus::{Case, cases, corpus, rank_of, sizes};
+use chakram::graph::Dependencies;
+use chakram::trace::file::{Contents, discover};
+use chakram::trace::groups;
+use chakram::validate::{Findings, Kind, Options, Trace, job};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Cases with errors, and the kinds of these.
+const UNSOUND: &[(&str, &str)] = &[
+    ("u_R8_groups_nofile", "undeclared-group"),
+    ("u_x_cycle", "cycle"),
+    ("u_x_dup_id", "duplicate-id"),
+    ("u_x_lonely_recv", "unmatched-message"),
+    ("u_x_lonely_send", "unmatched-message"),
+    ("u_x_missing_file", "missing-rank"),
+    ("u_x_truncated", "unreadable"),
+];
+
+fn check(files: &[(u32, Vec<u8>)], options: &Options) -> Findings {
+    let traces = files.iter().map(|(rank, contents)| {
+        let trace = Trace::check(contents, options.dependencies, options.show);
+        (*rank, trace)
+    });
+    let mut traces: Vec<_> = traces.collect();
+    traces.sort_by_key(|(rank, _)| *rank);
+    let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
+    job(&members, options)
+}
+
+fn of_case(case: &Case) -> Findings {
+    let text = |file: &str| {
+        let bytes = case.get(file)?;
+        Some(std::str::from_utf8(bytes).expect("it is text"))
+    };
+    let sizes = sizes(case);
+    let options = Options {
+        ranks: Some(sizes.iter().product()),
+        declared: text("comm.json").map_or_else(Default::default, |text| {
+            groups::parse_file(text).expect("groups are well formed")
+        }),
+        dimensions: Some(sizes),
+        show: 3,
+        ..Options::default()
+    };
+    let files = case
+        .iter()
+        .filter_map(|(file, contents)| Some((rank_of(file)?, contents.clone())));
+    check(&files.collect::<Vec<_>>(), &options)
+}
+
+/// The names of the kinds of errors.
+fn errors(findings: &Findings) -> String {
+    let kinds = Kind::all().filter(|&kind| {
+        findings.count(kind) > 0 && kind.severity() == chakram::validate::Severity::Error
+    });
+    kinds.map(Kind::name).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_case_of_astra_sim_is_sound_but_those_that_are_not() {
+    let Some(cases) = cases() else { return };
+    let mut unsound = BTreeMap::new();
+    for (name, case) in &cases {
+        let findings = of_case(case);
+        let kinds = errors(&findings);
+        if name.contains("_x_") || !kinds.is_empty() {
+            println!("{name}: {}", super::told(&findings));
+        }
+        if !kinds.is_empty() {
+            unsound.insert(&name[..], kinds);
+        }
+    }
+    let unsound: Vec<_> = unsound
+        .iter()
+        .map(|(name, kinds)| (*name, &kinds[..]))
+        .collect();
+    assert_eq!(unsound, UNSOUND);
+}
+
+#[test]
+fn a_captured_trace_is_sound_but_for_control_dependencies() {
+    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+        return;
+    };
+    let contents = Contents::open(&path).expect("the corpus is there");
+    let options = Options {
+        mirror: true,
+        show: 3,
+        ..Options::default()
+    };
+    let file = [(0, contents.as_slice().to_vec())];
+    let findings = check(&file, &options);
+    println!("{}", super::told(&findings));
+    assert_eq!(errors(&findings), "");
+    assert_eq!(findings.count(Kind::ControlCycle), 1);
+    assert!(findings.count(Kind::DanglingControl) > 1000);
+    let both = Options {
+        dependencies: Dependencies::Both,
+        ..options
+    };
+    assert_eq!(errors(&check(&file, &both)), "cycle unreachable");
+}
+
+#[test]
+fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+    let mut sound = 0;
+    for entry in std::fs::read_dir(folder).expect("the cases are there") {
+        let path = entry.expect("the folder can be listed").path();
+        let Ok(files) = discover(&path) else { continue };
+        let files = files.iter().map(|file| {
+            let contents = Contents::open(&file.path).expect("it can be read");
+            (file.rank, contents.as_slice().to_vec())
+        });
+        let options = Options {
+            show: 3,
+            ..Options::default()
+        };
+        let findings = check(&files.collect::<Vec<_>>(), &options);
+        let expected = match path.ends_with("deadlock-2") {
+            true => "circle",
+            false => "",
+        };
+        println!("{}: {}", path.display(), super::told(&findings));
+        assert_eq!(errors(&findings), expected, "{}", path.display());
+        assert_eq!(findings.tally().warnings, 0, "{}", path.display());
+        sound += 1;
+    }
+    assert!(sound >= 4, "{sound} cases");
+}
+
+/// Files that were cut, in which bytes were lost, and in which bits were turned: it is said where.
+#[test]
+fn damaged_captures_are_unsound() {
+    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+        return;
+    };
+    let contents = Contents::open(&path).expect("the corpus is there");
+    let whole = contents.as_slice();
+    let options = Options {
+        mirror: true,
+        show: 1,
+        ..Options::default()
+    };
+    let mut damaged: Vec<(String, Vec<u8>)> = Vec::new();
+    for part in 1..=5 {
+        let at = whole.len() * part / 6 + part;
+        damaged.push((format!("cut at byte {at}"), whole[..at].to_vec()));
+    }
+    for (from, count) in [(0, 40), (1_000_000, 64), (2_000_000, 4096)] {
+        let mut bytes = whole.to_vec();
+        bytes[from..from + count].fill(0);
+        damaged.push((format!("{count} zeros at byte {from}"), bytes));
+    }
+    for at in (1..=4).map(|i| i * 600_011) {
+        let mut bytes = whole.to_vec();
+        bytes[at] ^= 0x80;
+        damaged.push((format!("a bit of byte {at}"), bytes));
+    }
+    for (what, bytes) in damaged {
+        let findings = check(&[(0, bytes.clone())], &options);
+        println!("{what}: {}", super::told(&findings));
+        let graph = chakram::graph::Graph::read(&bytes, 0, Dependencies::Auto);
+        assert_eq!(graph.is_err(), findings.tally().errors > 0, "{what}");
+    }
+}
