@@ -1,0 +1,386 @@
+//! `chakram inspect`: what is in a trace or a job.
+
+use super::load;
+use super::output::Destination;
+use crate::inspect::{
+    self, Filter, Pattern, RankSet, Trace, Track, Types, critical_path, in_order,
+};
+use crate::trace::file::{Contents, RankFile};
+use crate::trace::write::NewFile;
+use crate::units::{Span, Time};
+use clap::{Args, ValueEnum};
+use std::error::Error;
+use std::io::{BufWriter, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod csv;
+mod json;
+mod list;
+mod node;
+mod path;
+mod text;
+mod words;
+
+/// Show what is in traces
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram inspect traces/ddp-resnet18                 counts and times by type, lane, operator, …
+  chakram inspect job --name 'aten::*mm*' --type compute
+  chakram inspect job --rank 0 --lane 'stream 7' --from 10ms --to 12ms --list
+  chakram inspect job --type all-reduce --list --format csv > calls.csv
+  chakram inspect job --rank 3 --node 4711 --depth 2  a record in full, and what is near it
+  chakram inspect job --rank 3 --node 4711 --format dot | dot -Tsvg > near.svg
+  chakram inspect job --critical-path                 what the recorded run spent its time on
+
+Times are those of the recorded run. Where the file has durations and delays, as those that `chakram
+convert` writes, they are exact; where it has durations alone they are estimates, which the summary says.
+
+A file that is broken is shown as far as it can be read, with a warning. Exit codes: 0 done, 2 bad
+input, or nothing could be read")]
+pub struct InspectArgs {
+    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+    #[arg(required = true, value_name = "TRACES")]
+    traces: Vec<PathBuf>,
+    /// Only these ranks, for example 0,4-7
+    #[arg(long, value_name = "RANKS")]
+    rank: Option<RankSet>,
+    /// Only nodes with this in their name; with *, ? or [ a pattern that the whole name fits; several: any
+    #[arg(long, value_name = "PATTERN")]
+    name: Vec<Pattern>,
+    /// Only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
+    #[arg(long = "type", value_name = "TYPES")]
+    types: Vec<Types>,
+    /// Only collectives of this group; `all` is that of all ranks
+    #[arg(long, value_name = "GROUP")]
+    group: Vec<String>,
+    /// Only nodes on this lane: as the table of lanes has it, or a pattern of its name
+    #[arg(long, value_name = "LANE")]
+    lane: Vec<Pattern>,
+    /// Only nodes that run after this time, for example 10ms
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    from: Option<Time>,
+    /// Only nodes that run before this time
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    to: Option<Time>,
+    /// List the nodes, one a line, by rank and start; with --critical-path all of its nodes
+    #[arg(long)]
+    list: bool,
+    /// List this many nodes; of those near a node this many on either side. 100 by default, in JSON and CSV all
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Show the node with this id in full, with what it waits for and who waits for it
+    #[arg(long, value_name = "ID", conflicts_with_all = ["list", "critical_path", "name", "types", "group", "lane", "from", "to"])]
+    node: Option<u64>,
+    /// How many dependencies away
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        requires = "node",
+        hide_default_value = true
+    )]
+    depth: u32,
+    /// Show the critical path of the recorded run
+    #[arg(long, conflicts_with_all = ["name", "types", "group", "lane", "from", "to"])]
+    critical_path: bool,
+    /// How to print
+    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
+    format: FormatArg,
+    /// Which table --format csv prints; types by default
+    #[arg(long, value_enum, value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
+    table: Option<TableArg>,
+    /// How many ranks are read at once; as many as there are cores by default
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Write to a file; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    /// For people
+    Text,
+    /// For programs; times in picoseconds
+    Json,
+    /// One table, for spreadsheets
+    Csv,
+    /// A drawing for Graphviz, with --node
+    Dot,
+}
+
+/// Tables of `--format csv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TableArg {
+    /// What each rank has as a whole
+    Ranks,
+    /// By what nodes do
+    Types,
+    /// By lane
+    Lanes,
+    /// Collectives by group and kind
+    Collectives,
+    /// Messages by sender and receiver
+    Messages,
+    /// Operators by name
+    Operators,
+    /// Attributes of nodes
+    Attributes,
+}
+
+/// Nodes that are listed as text if nothing else is said.
+const LISTED: usize = 100;
+/// The version of what this prints for programs.
+const SCHEMA: &str = "chakram.inspection.1";
+
+fn parse_time(text: &str) -> Result<Time, String> {
+    let span: Span = text
+        .parse()
+        .map_err(|e: crate::units::QuantityError| e.to_string())?;
+    Ok(Time::ZERO + span)
+}
+
+/// Does what `args` ask for and prints it to `out`.
+///
+/// # Errors
+///
+/// Files that are not there or of which nothing can be read, options that do not go together, and output that
+/// cannot be written.
+pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    args.check()?;
+    let mut files = load::find(&args.traces)?;
+    let found = files.len();
+    if let Some(ranks) = &args.rank {
+        files.retain(|file| ranks.has(file.rank));
+    }
+    if files.is_empty() {
+        return Err(args.no_rank(found).into());
+    }
+    let title = super::replay::name_of(&args.traces, &files);
+    if let Some(id) = args.node {
+        return args.node(id, &files, out);
+    }
+    if args.critical_path {
+        return args.path(&title, &files, out);
+    }
+    if args.list {
+        return args.nodes(&files, out);
+    }
+    let job = inspect::gather(&files, &args.filter(), args.threads())?;
+    warn(job.faults())?;
+    let mut to = args.destination(out);
+    let text = match args.format {
+        FormatArg::Json => format!("{:#}\n", json::summary(&job, args.options())),
+        FormatArg::Csv => csv::render(&job, args.table.unwrap_or(TableArg::Types)),
+        _ => text::render(&job, &title, &args.filter_words(), to.style()),
+    };
+    to.write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says on standard error that files are broken.
+fn warn(faults: u64) -> std::io::Result<()> {
+    match faults {
+        0 => Ok(()),
+        1 => writeln!(
+            anstream::stderr(),
+            "warning: 1 fault; what could be read is shown"
+        ),
+        n => writeln!(
+            anstream::stderr(),
+            "warning: {n} faults; what could be read is shown"
+        ),
+    }
+}
+
+impl InspectArgs {
+    fn check(&self) -> Result<(), String> {
+        if self.limit.is_some() && !self.list && self.node.is_none() {
+            return Err("--limit is for --list and --node".to_owned());
+        }
+        if self.table.is_some() && self.format != FormatArg::Csv {
+            return Err("--table needs --format csv".to_owned());
+        }
+        match (self.format, self.node.is_some()) {
+            (FormatArg::Dot, false) => {
+                Err("--format dot draws what is near a node\n  try: --node ID".to_owned())
+            }
+            (FormatArg::Csv, true) => Err("--node has no table\n  try: --format json".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    fn no_rank(&self, found: usize) -> String {
+        let ranks = self.rank.as_ref().map(ToString::to_string);
+        format!(
+            "--rank {}: none of the {found} files is of such a rank",
+            ranks.unwrap_or_default()
+        )
+    }
+
+    fn filter(&self) -> Filter {
+        Filter {
+            names: self.name.clone(),
+            types: self.types.clone(),
+            groups: self.group.clone(),
+            lanes: self.lane.clone(),
+            from: self.from,
+            to: self.to,
+        }
+    }
+
+    /// The filter as it was asked for.
+    fn options(&self) -> Vec<(&'static str, Vec<String>)> {
+        let mut words = Vec::new();
+        let mut say = |name, values: Vec<String>| {
+            if !values.is_empty() {
+                words.push((name, values));
+            }
+        };
+        say("rank", self.rank.iter().map(ToString::to_string).collect());
+        say("name", self.name.iter().map(ToString::to_string).collect());
+        say("type", self.types.iter().map(ToString::to_string).collect());
+        say("group", self.group.clone());
+        say("lane", self.lane.iter().map(ToString::to_string).collect());
+        say("from", self.from.iter().map(ToString::to_string).collect());
+        say("to", self.to.iter().map(ToString::to_string).collect());
+        words
+    }
+
+    /// The filter for people, without the ranks; empty if there is none.
+    fn filter_words(&self) -> String {
+        let options = self
+            .options()
+            .into_iter()
+            .filter(|(name, _)| *name != "rank");
+        let words: Vec<String> = options
+            .map(|(name, values)| format!("{name} {}", values.join(" or ")))
+            .collect();
+        words.join(", ")
+    }
+
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.threads.map_or_else(cores, NonZeroUsize::get)
+    }
+
+    fn destination<'a>(&'a self, out: &'a mut dyn Write) -> Destination<'a> {
+        match self.output == Path::new("-") {
+            true => Destination::Stdout(out),
+            false => Destination::File(&self.output),
+        }
+    }
+
+    /// The limit as it was set, or that of what is read by people.
+    fn limit(&self) -> usize {
+        let default = match self.format {
+            FormatArg::Text => LISTED,
+            _ => usize::MAX,
+        };
+        self.limit.unwrap_or(default)
+    }
+
+    fn node(
+        &self,
+        id: u64,
+        files: &[RankFile],
+        out: &mut dyn Write,
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        let [file] = files else {
+            return Err(format!(
+                "--node {id}: every rank has ids of its own, and here are {} ranks\n  try: --rank {}",
+                files.len(),
+                files[0].rank
+            )
+            .into());
+        };
+        let contents = Contents::open(&file.path)?;
+        let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+        let limit = match self.format {
+            FormatArg::Dot => self.limit.unwrap_or(LISTED),
+            _ => self.limit(),
+        };
+        let near = inspect::Neighbourhood::new(&trace, id, self.depth, limit).ok_or_else(|| {
+            let path = file.path.display();
+            format!("--node {id}: {path} has no such node\n  try: --list, which shows ids")
+        })?;
+        warn(trace.faults.count())?;
+        let mut to = self.destination(out);
+        let text = match self.format {
+            FormatArg::Json => format!("{:#}\n", node::json(&trace, &near)),
+            FormatArg::Dot => near.dot(),
+            _ => node::text(&trace, &near, to.style()),
+        };
+        to.write(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn path(
+        &self,
+        title: &str,
+        files: &[RankFile],
+        out: &mut dyn Write,
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        let mut tracks: Vec<Track> = Vec::new();
+        let mut faults = 0;
+        let work = |file: &RankFile| {
+            let contents = Contents::open(&file.path)?;
+            let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+            let faults = trace.faults.count();
+            Track::new(trace)
+                .map(|track| (track, faults))
+                .map_err(|e| e.in_file(&file.path))
+        };
+        // A rank that is missing may hold a part of the path, so here every file must be read.
+        in_order(
+            files,
+            self.threads(),
+            work,
+            |_, read: Result<_, crate::trace::TraceError>| {
+                let (track, found) = read?;
+                faults += found;
+                tracks.push(track);
+                Ok::<_, crate::trace::TraceError>(())
+            },
+        )?;
+        warn(faults)?;
+        let shown = path::Shown {
+            title,
+            tracks: &tracks,
+            list: self.list.then(|| self.limit()),
+        };
+        let paths = path::paths(&tracks, critical_path);
+        let mut to = self.destination(out);
+        let text = match self.format {
+            FormatArg::Json => format!("{:#}\n", shown.json(&paths)),
+            FormatArg::Csv => shown.csv(&paths),
+            _ => shown.text(&paths, to.style()),
+        };
+        to.write(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn nodes(&self, files: &[RankFile], out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+        let list = list::List {
+            filter: self.filter(),
+            format: self.format,
+            limit: self.limit(),
+            threads: self.threads(),
+        };
+        if self.output == Path::new("-") {
+            warn(list.write(files, out)?)?;
+        } else {
+            let mut file = BufWriter::new(NewFile::create(&self.output)?);
+            let faults = list.write(files, &mut file)?;
+            file.into_inner()
+                .map_err(std::io::IntoInnerError::into_error)?
+                .commit()?;
+            warn(faults)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,144 @@
+//! One node in full, and what is near it.
+
+use super::json::head;
+use super::list;
+use super::words::basis;
+use crate::inspect::{Near, Neighbourhood, Trace};
+use crate::report::text::{Style, clip};
+use crate::trace::shown;
+use crate::units::Span;
+use serde_json::{Value, json};
+use std::fmt::{Result, Write as _};
+
+/// The most of a value that is shown; JSON has all of it.
+const VALUE: usize = 72;
+
+/// What is near a node of `trace`, for people.
+pub fn text(trace: &Trace<'_>, near: &Neighbourhood<'_>, style: Style) -> String {
+    let mut out = String::new();
+    write(&mut out, trace, near, style).expect("a string grows as needed");
+    out
+}
+
+fn write(out: &mut String, trace: &Trace<'_>, near: &Neighbourhood<'_>, style: Style) -> Result {
+    let h = style.heading;
+    let node = &near.node;
+    let row = &node.row;
+    let (record, byte) = node.place;
+    let name = shown(row.name);
+    writeln!(
+        out,
+        "{h}rank {} node {}{h:#}  {name}{}",
+        row.rank,
+        row.id,
+        list::with(row)
+    )?;
+    let mut fact = |name: &str, text: String| writeln!(out, "  {name:<12} {text}");
+    let lane = match &node.lane_name {
+        Some(name) => format!("{}: {}", row.lane, shown(name)),
+        None => row.lane.to_string(),
+    };
+    fact("type", format!("{} on {lane}", row.class))?;
+    match row.ran {
+        Some((start, end)) => fact("ran", format!("{start} to {end}"))?,
+        None => fact(
+            "ran",
+            "never: it is on a cycle of dependencies, or behind one".to_owned(),
+        )?,
+    }
+    let wait = match row.wait {
+        Span::ZERO => String::new(),
+        wait => format!(", of it {wait} waiting for other ranks"),
+    };
+    fact(
+        "duration",
+        format!("{}{wait}; delay before {}", row.length, row.delay),
+    )?;
+    let (_, end) = trace.times.extent();
+    let times = &trace.times;
+    let captured = trace.outline.metadata.captured;
+    fact(
+        "times",
+        basis(times.basis, times.whole_micros, Span(end.0), captured),
+    )?;
+    fact("record", format!("number {record}, byte {byte}"))?;
+    writeln!(out, "\n{h}FIELDS AND ATTRIBUTES{h:#}")?;
+    for (name, kind, value) in &node.fields {
+        let value = clip(value, VALUE);
+        writeln!(out, "  {:<20} {kind:<9} {value}", clip(name, 30))?;
+    }
+    side(out, "WAITS FOR", &near.before, style)?;
+    for id in &near.nowhere {
+        writeln!(out, "  ! node {id}, which does not exist")?;
+    }
+    side(out, "IS WAITED FOR BY", &near.after, style)
+}
+
+fn side(out: &mut String, title: &str, near: &Near<'_>, style: Style) -> Result {
+    let h = style.heading;
+    writeln!(
+        out,
+        "\n{h}{title:<18}{:>9} {:>13}{:>13}{:>13}  {:<14} name{h:#}",
+        "id", "start", "end", "duration", "type"
+    )?;
+    if near.nodes.is_empty() {
+        writeln!(out, "  nothing")?;
+    }
+    for other in &near.nodes {
+        let row = &other.row;
+        let far = match (other.distance, other.control) {
+            (1, false) => "data".to_owned(),
+            (1, true) => "control".to_owned(),
+            (n, _) => format!("{n} away"),
+        };
+        let time = |at: Option<crate::units::Time>| at.map_or("-".to_owned(), |at| at.to_string());
+        writeln!(
+            out,
+            "  {far:<16}{:>9} {:>13}{:>13}{:>13}  {:<14} {}{}",
+            row.id,
+            time(row.ran.map(|(start, _)| start)),
+            time(row.ran.map(|(_, end)| end)),
+            row.length,
+            row.class.to_string(),
+            shown(row.name),
+            list::with(row)
+        )?;
+    }
+    if near.more {
+        writeln!(out, "  … more: --limit {}", near.nodes.len() * 10)?;
+    }
+    Ok(())
+}
+
+/// The same for programs.
+pub fn json(trace: &Trace<'_>, near: &Neighbourhood<'_>) -> Value {
+    let side = |near: &Near<'_>| -> Value {
+        let nodes = near.nodes.iter().map(|other| {
+            let mut node = list::json(&other.row);
+            node["distance"] = other.distance.into();
+            node["control_only"] = other.control.into();
+            node
+        });
+        json!({"nodes": nodes.collect::<Vec<_>>(), "more": near.more})
+    };
+    let node = &near.node;
+    let fields = node.fields.iter();
+    let fields =
+        fields.map(|(name, kind, value)| json!({"name": name, "type": kind, "value": value}));
+    let mut own = list::json(&node.row);
+    own["lane_name"] = node.lane_name.clone().into();
+    own["record"] = node.place.0.into();
+    own["byte"] = node.place.1.into();
+    own["fields"] = fields.collect();
+    let mut document = head("node");
+    document.insert("times".to_owned(), trace.times.basis.word().into());
+    document.insert("node".to_owned(), own);
+    document.insert("waits_for".to_owned(), side(&near.before));
+    document.insert("waits_for_nowhere".to_owned(), near.nowhere.clone().into());
+    document.insert("waited_for_by".to_owned(), side(&near.after));
+    let edges = near.edges.iter();
+    let edges =
+        edges.map(|(from, to, control)| json!({"from": from, "to": to, "control_only": control}));
+    document.insert("dependencies".to_owned(), edges.collect());
+    document.into()
+}

@@ -1,0 +1,371 @@
+//! The critical path, or one for each rank.
+
+use super::json::head;
+use super::words::{basis, ranges, some};
+use crate::inspect::{Basis, Class, CriticalPath, Piece, Spent, Track, spent_by};
+use crate::report::csv::quoted;
+use crate::report::summary::thousands;
+use crate::report::text::{Style, WIDTH, clip, paragraph, share};
+use crate::trace::{family, shown};
+use crate::units::{Span, Time};
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::fmt::{Result, Write as _};
+
+/// Rows of tables.
+const ROWS: usize = 12;
+/// The title of the table of the longest parts.
+const LONGEST: &str = "LONGEST NODES";
+/// Paths that are shown where there is one for each rank.
+const PATHS: usize = 8;
+
+/// A path, and the tracks that it may go through.
+pub struct OfTracks<'a> {
+    /// The tracks.
+    pub tracks: &'a [Track],
+    /// The path.
+    pub path: CriticalPath,
+}
+
+/// The paths to show: one if the times of all ranks count from one start, and else one for each rank.
+pub fn paths(
+    tracks: &[Track],
+    find: fn(&[Track], bool) -> Option<CriticalPath>,
+) -> Vec<OfTracks<'_>> {
+    let parts: Vec<&[Track]> = match one_clock(tracks) {
+        true => vec![tracks],
+        false => tracks.chunks(1).collect(),
+    };
+    let found = parts
+        .into_iter()
+        .map(|tracks| (tracks, find(tracks, tracks.len() > 1)));
+    found
+        .filter_map(|(tracks, path)| {
+            Some(OfTracks {
+                tracks,
+                path: path?,
+            })
+        })
+        .collect()
+}
+
+/// Whether the times of all ranks count from one start.
+fn one_clock(tracks: &[Track]) -> bool {
+    let kept = |track: &Track| track.basis == Basis::Kept && track.captured.is_some();
+    tracks.len() == 1 || tracks.iter().all(kept)
+}
+
+/// What is shown of paths.
+pub struct Shown<'a> {
+    /// What the job is called.
+    pub title: &'a str,
+    /// The ranks.
+    pub tracks: &'a [Track],
+    /// How many of a path's nodes are listed, if they are.
+    pub list: Option<usize>,
+}
+
+impl Shown<'_> {
+    /// For people.
+    pub fn text(&self, paths: &[OfTracks<'_>], style: Style) -> String {
+        let mut out = String::new();
+        self.write(&mut out, paths, style)
+            .expect("a string grows as needed");
+        out
+    }
+
+    fn write(&self, out: &mut String, paths: &[OfTracks<'_>], style: Style) -> Result {
+        let nodes = self.tracks.iter().map(|track| track.ran as u64).sum();
+        let title = format!(
+            "{}: {}, {}",
+            self.title,
+            some(self.tracks.len() as u64, "rank"),
+            some(nodes, "node")
+        );
+        writeln!(out, "{}", clip(&title, WIDTH))?;
+        let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
+        if stuck > 0 {
+            let text = format!(
+                "{} on a cycle of dependencies, or behind one, left out",
+                some(stuck, "node")
+            );
+            paragraph(out, &text, "  ! ", 4, style.warning)?;
+        }
+        if !one_clock(self.tracks) {
+            let text = "the times of ranks do not count from one start, as far as the files say: one path for each rank";
+            paragraph(out, text, "  ", 2, anstyle::Style::new())?;
+        }
+        let mut distinct: Vec<(&OfTracks<'_>, Vec<u32>)> = Vec::new();
+        for path in paths {
+            match distinct.iter_mut().find(|(other, _)| path.is_like(other)) {
+                Some((_, ranks)) => ranks.extend(path.tracks.iter().map(|track| track.rank)),
+                None => distinct.push((path, Vec::new())),
+            }
+        }
+        for (path, others) in distinct.iter().take(PATHS) {
+            path.text(out, others, self.list, style)?;
+        }
+        if distinct.len() > PATHS {
+            writeln!(
+                out,
+                "\n… {} more: --format json, or --rank R",
+                distinct.len() - PATHS
+            )?;
+        }
+        if paths.is_empty() {
+            writeln!(out, "  no node runs")?;
+        }
+        Ok(())
+    }
+
+    /// For programs.
+    pub fn json(&self, paths: &[OfTracks<'_>]) -> Value {
+        let mut document = head("critical_path");
+        document.insert("one_clock".to_owned(), one_clock(self.tracks).into());
+        let paths = paths.iter().map(|path| path.json(self.list));
+        document.insert("paths".to_owned(), paths.collect());
+        document.into()
+    }
+
+    /// Every part of every path as a row.
+    pub fn csv(&self, paths: &[OfTracks<'_>]) -> String {
+        let mut out = String::from("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name\n");
+        for (i, path) in paths.iter().enumerate() {
+            for piece in path
+                .path
+                .pieces
+                .iter()
+                .take(self.list.unwrap_or(usize::MAX))
+            {
+                let track = path.track(piece);
+                writeln!(
+                    out,
+                    "{i},{},{},{},{},{},{},{},{}",
+                    track.rank,
+                    piece.id(path.tracks),
+                    piece.from.0,
+                    piece.delay.0,
+                    piece.wait.0,
+                    piece.work.0,
+                    piece.class(path.tracks),
+                    quoted(track.name(piece.node))
+                )
+                .expect("a string grows as needed");
+            }
+        }
+        out
+    }
+}
+
+impl OfTracks<'_> {
+    fn track(&self, piece: &Piece) -> &Track {
+        &self.tracks[piece.track as usize]
+    }
+
+    fn operators(&self) -> Vec<((String, Class), Spent)> {
+        spent_by(&self.path, |piece| {
+            let mut name = String::new();
+            family(self.track(piece).name(piece.node), &mut name);
+            (name, piece.class(self.tracks))
+        })
+    }
+
+    /// Whether both are the same parts of one rank, at the same times and with the same names.
+    fn is_like(&self, other: &Self) -> bool {
+        let parts = || self.path.pieces.iter().zip(&other.path.pieces);
+        (self.tracks.len(), other.tracks.len()) == (1, 1)
+            && self.path.pieces.len() == other.path.pieces.len()
+            && parts().all(|(a, b)| a == b)
+            && parts().all(|(a, b)| self.track(a).name(a.node) == other.track(b).name(b.node))
+    }
+
+    /// `others` are ranks whose path is the same.
+    fn text(&self, out: &mut String, others: &[u32], list: Option<usize>, style: Style) -> Result {
+        let h = style.heading;
+        let (path, whole) = (&self.path, self.path.length());
+        let of = match self.tracks {
+            [only] => format!("rank {}", only.rank),
+            _ => "the job".to_owned(),
+        };
+        let changes = match (self.tracks.len(), path.changes) {
+            (1, _) => String::new(),
+            (_, 0) => ", all on one rank".to_owned(),
+            (_, 1) => ", changes rank once".to_owned(),
+            (_, n) => format!(", changes rank {} times", thousands(n.into())),
+        };
+        let changes = match others.is_empty() {
+            true => changes,
+            false => format!("{changes}; the same on ranks {}", ranges(others)),
+        };
+        let pieces = some(path.pieces.len() as u64, "node");
+        writeln!(
+            out,
+            "\n{h}CRITICAL PATH of {of}{h:#}  {whole}, {pieces}{changes}"
+        )?;
+        if let [only] = self.tracks {
+            let end = only.last_end().unwrap_or(Time::ZERO);
+            let text = basis(only.basis, only.whole_micros, Span(end.0), only.captured);
+            paragraph(out, &text, "  times ", 8, anstyle::Style::new())?;
+        }
+        let sum = |of: fn(&Piece) -> Span| path.pieces.iter().map(of).sum::<Span>();
+        for (name, time) in [
+            ("work and transfers", sum(|piece| piece.work)),
+            ("before they started", sum(|piece| piece.delay)),
+            ("waiting for ranks", sum(|piece| piece.wait)),
+        ] {
+            writeln!(out, "  {name:<20}{time:>14}{:>9}", share(time, whole))?;
+        }
+        self.table(
+            out,
+            "TYPES",
+            spent_by(path, |piece| piece.class(self.tracks).to_string()),
+            style,
+        )?;
+        if self.tracks.len() > 1 {
+            let ranks = spent_by(path, |piece| format!("rank {}", self.track(piece).rank));
+            self.table(out, "RANKS", ranks, style)?;
+        }
+        let operators = self.operators().into_iter();
+        let operators = operators.map(|((name, class), spent)| (format!("{class}: {name}"), spent));
+        self.table(out, "OPERATORS", operators.collect(), style)?;
+        match list {
+            Some(limit) => self.pieces(out, "ALL NODES", path.pieces.iter(), limit, style),
+            None => {
+                let mut longest: Vec<&Piece> = path.pieces.iter().collect();
+                longest.sort_by_key(|piece| Reverse(piece.length()));
+                self.pieces(out, LONGEST, longest.into_iter().take(ROWS), ROWS, style)
+            }
+        }
+    }
+
+    fn table(
+        &self,
+        out: &mut String,
+        title: &str,
+        rows: Vec<(String, Spent)>,
+        style: Style,
+    ) -> Result {
+        let h = style.heading;
+        let whole = self.path.length();
+        writeln!(
+            out,
+            "\n{h}{title:<38}{:>8}{:>13}{:>8}{:>11}{:>11}{:>11}{h:#}",
+            "nodes", "time", "share", "work", "before", "wait"
+        )?;
+        for (name, spent) in rows.iter().take(ROWS) {
+            writeln!(
+                out,
+                "  {:<36}{:>8}{:>13}{:>8}{:>11}{:>11}{:>11}",
+                clip(name, 35),
+                thousands(spent.pieces),
+                spent.all(),
+                share(spent.all(), whole),
+                share(spent.work, whole),
+                share(spent.delay, whole),
+                share(spent.wait, whole)
+            )?;
+        }
+        match rows.len().checked_sub(ROWS) {
+            None | Some(0) => Ok(()),
+            Some(more) => writeln!(out, "  … {} more: --format json", thousands(more as u64)),
+        }
+    }
+
+    fn pieces<'p>(
+        &self,
+        out: &mut String,
+        title: &str,
+        pieces: impl ExactSizeIterator<Item = &'p Piece>,
+        limit: usize,
+        style: Style,
+    ) -> Result {
+        let h = style.heading;
+        writeln!(
+            out,
+            "\n{h}{title:<15}{:>5}{:>8}{:>12}{:>11}{:>11}{:>11}  name{h:#}",
+            "rank", "id", "from", "before", "wait", "work"
+        )?;
+        let count = pieces.len();
+        for piece in pieces.take(limit) {
+            writeln!(
+                out,
+                "  {:<13}{:>5}{:>8}{:>12}{:>11}{:>11}{:>11}  {}",
+                clip(&piece.class(self.tracks).to_string(), 13),
+                self.track(piece).rank,
+                piece.id(self.tracks),
+                piece.from,
+                piece.delay,
+                piece.wait,
+                piece.work,
+                // All nodes are listed to be searched, with as much of their names as messages show.
+                match title {
+                    LONGEST => clip(self.track(piece).name(piece.node), 25),
+                    _ => shown(self.track(piece).name(piece.node)),
+                }
+            )?;
+        }
+        match count.checked_sub(limit) {
+            None | Some(0) => Ok(()),
+            Some(more) => {
+                writeln!(out, "  … {} more: --limit {count}", thousands(more as u64))
+            }
+        }
+    }
+
+    fn json(&self, list: Option<usize>) -> Value {
+        let spent = |spent: &Spent| {
+            json!({
+                "nodes": spent.pieces,
+                "time_ps": spent.all().0,
+                "work_ps": spent.work.0,
+                "delay_ps": spent.delay.0,
+                "wait_ps": spent.wait.0,
+            })
+        };
+        let with = |name: &str, key: Value, of: &Spent| {
+            let mut row = spent(of);
+            row[name] = key;
+            row
+        };
+        let types = spent_by(&self.path, |piece| piece.class(self.tracks));
+        let types = types
+            .iter()
+            .map(|(class, of)| with("type", class.to_string().into(), of));
+        let ranks = spent_by(&self.path, |piece| self.track(piece).rank);
+        let ranks = ranks
+            .iter()
+            .map(|(rank, of)| with("rank", (*rank).into(), of));
+        let operators = self.operators();
+        let operators = operators.iter().map(|((name, class), of)| {
+            let mut row = with("name", name.clone().into(), of);
+            row["type"] = class.to_string().into();
+            row
+        });
+        let mut document = json!({
+            "ranks_on_it": self.tracks.iter().map(|track| track.rank).collect::<Vec<_>>(),
+            "length_ps": self.path.length().0,
+            "changes_of_rank": self.path.changes,
+            "times": self.tracks.iter().map(|track| track.basis.word()).collect::<Vec<_>>(),
+            "types": types.collect::<Vec<_>>(),
+            "ranks": ranks.collect::<Vec<_>>(),
+            "operators": operators.collect::<Vec<_>>(),
+        });
+        if let Some(limit) = list {
+            let nodes = self.path.pieces.iter().take(limit).map(|piece| {
+                let track = self.track(piece);
+                json!({
+                    "rank": track.rank,
+                    "id": piece.id(self.tracks),
+                    "from_ps": piece.from.0,
+                    "delay_ps": piece.delay.0,
+                    "wait_ps": piece.wait.0,
+                    "work_ps": piece.work.0,
+                    "type": piece.class(self.tracks).to_string(),
+                    "name": track.name(piece.node),
+                })
+            });
+            document["nodes"] = nodes.collect();
+        }
+        document
+    }
+}

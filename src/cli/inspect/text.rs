@@ -1,0 +1,267 @@
+//! The summary for people: at most 100 columns.
+
+use super::words::{basis, complaints, ranges, some};
+use crate::inspect::{Inspection, RankFacts};
+use crate::report::summary::thousands;
+use crate::report::text::{Style, WIDTH, clip, paragraph};
+use crate::units::{Bytes, Span, Time};
+use std::collections::BTreeMap;
+use std::fmt::{Result, Write as _};
+
+mod tables;
+
+/// Rows of each table; JSON and CSV have all.
+const ROWS: usize = 16;
+/// Faults and notes that are told.
+const FAULT_ROWS: usize = 8;
+
+/// Renders `job`, called `title`, of nodes that fit `filter`.
+pub fn render(job: &Inspection, title: &str, filter: &str, style: Style) -> String {
+    let mut view = View {
+        job,
+        style,
+        out: String::new(),
+        ranks: job.ranks.len() as u64,
+    };
+    view.write(title, filter).expect("a string grows as needed");
+    view.out
+}
+
+struct View<'a> {
+    job: &'a Inspection,
+    style: Style,
+    out: String,
+    ranks: u64,
+}
+
+impl View<'_> {
+    fn write(&mut self, title: &str, filter: &str) -> Result {
+        self.head(title, filter)?;
+        self.faults()?;
+        self.ranks()?;
+        self.types()?;
+        self.lanes()?;
+        self.collectives()?;
+        self.messages()?;
+        self.operators()?;
+        self.attributes()
+    }
+
+    fn heading(&mut self, text: &str) -> Result {
+        let (h, text) = (self.style.heading, text.trim_end());
+        writeln!(self.out, "\n{h}{text}{h:#}")
+    }
+
+    fn fact(&mut self, name: &str, text: &str) -> Result {
+        let lead = format!("  {name:<13} ");
+        paragraph(&mut self.out, text, &lead, 16, anstyle::Style::new())
+    }
+
+    fn head(&mut self, title: &str, filter: &str) -> Result {
+        let job = self.job;
+        let sum = |of: fn(&RankFacts) -> u64| job.ranks.iter().map(of).sum::<u64>();
+        let members: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
+        let line = format!(
+            "{title}: {} ({}), {}, {} data and {} control dependencies",
+            some(self.ranks, "rank"),
+            ranges(&members),
+            some(sum(|rank| rank.nodes), "node"),
+            thousands(sum(|rank| rank.data)),
+            thousands(sum(|rank| rank.control)),
+        );
+        writeln!(self.out, "{}", clip(&line, WIDTH))?;
+        if !filter.is_empty() {
+            let chosen = thousands(sum(|rank| rank.selected));
+            let text = format!(
+                "{}: {chosen} of {}",
+                clip(filter, 60),
+                some(sum(|r| r.nodes), "node")
+            );
+            self.fact("only", &text)?;
+        }
+        let (file, contents) = (sum(|rank| rank.file_bytes), sum(|rank| rank.contents_bytes));
+        let packed = match file == contents {
+            true => String::new(),
+            false => format!(", unpacked {}", Bytes(contents)),
+        };
+        let (depth, width) = (self.range(|rank| rank.depth), self.range(|rank| rank.width));
+        let text = format!(
+            "{}{packed}; longest chain {depth}, most nodes side by side {width}",
+            Bytes(file)
+        );
+        self.fact("size", &text)?;
+        self.run()?;
+        self.groups()?;
+        self.metadata()
+    }
+
+    /// `7`, or `7 to 9` if ranks differ.
+    fn range(&self, of: fn(&RankFacts) -> u32) -> String {
+        let values = || self.job.ranks.iter().map(of);
+        match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
+            (least, most) if least == most => thousands(most.into()),
+            (least, most) => format!("{} to {}", thousands(least.into()), thousands(most.into())),
+        }
+    }
+
+    fn run(&mut self) -> Result {
+        let job = self.job;
+        let end = job
+            .ranks
+            .iter()
+            .map(|rank| rank.end)
+            .max()
+            .unwrap_or(Time::ZERO);
+        self.fact("recorded run", &Span(end.0).to_string())?;
+        let mut bases: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for rank in &job.ranks {
+            let text = basis(
+                rank.basis,
+                rank.whole_micros,
+                Span(rank.end.0),
+                rank.captured,
+            );
+            bases.entry(text).or_default().push(rank.rank);
+        }
+        let several = bases.len() > 1;
+        for (text, ranks) in bases.iter().take(ROWS) {
+            let who = match several {
+                true => format!("ranks {}: ", clip(&ranges(ranks), 30)),
+                false => String::new(),
+            };
+            self.fact("times", &format!("{who}{text}"))?;
+        }
+        let partly = job
+            .ranks
+            .iter()
+            .filter(|r| r.given_starts > 0 && r.basis.word() != "given");
+        let partly = partly.map(|rank| rank.given_starts).sum::<u64>();
+        if partly > 0 {
+            let text = format!(
+                "{} of nodes, not of all, and so not used",
+                some(partly, "start")
+            );
+            self.fact("", &text)?;
+        }
+        Ok(())
+    }
+
+    fn groups(&mut self) -> Result {
+        let groups = &self.job.groups;
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let texts = groups
+            .iter()
+            .take(ROWS)
+            .map(|(name, members)| match &members[..] {
+                [] => format!("{name}: all ranks"),
+                members => format!("{name}: ranks {}", clip(&ranges(members), 40)),
+            });
+        let mut text = texts.collect::<Vec<_>>().join("; ");
+        if groups.len() > ROWS {
+            text += &format!("; … {} more: --format json", groups.len() - ROWS);
+        }
+        self.fact("groups", &clip(&text, 2000))
+    }
+
+    fn metadata(&mut self) -> Result {
+        let mut texts = Vec::new();
+        for (version, ranks) in &self.job.versions {
+            let who = match u64::from(*ranks) == self.ranks {
+                true => String::new(),
+                false => format!(" on {}", some(u64::from(*ranks), "rank")),
+            };
+            match version.is_empty() {
+                true => texts.push(format!("no version{who}")),
+                false => texts.push(format!("version {}{who}", clip(version, 20))),
+            }
+        }
+        for ((name, _), (value, _, same)) in self.job.metadata.iter().take(ROWS) {
+            let value = match same {
+                true => clip(value, 48),
+                false => "differs".to_owned(),
+            };
+            texts.push(format!("{} {value}", clip(name, 30)));
+        }
+        self.fact("metadata", &texts.join("; "))
+    }
+
+    fn faults(&mut self) -> Result {
+        let job = self.job;
+        let (mut faults, notes) =
+            complaints(job.ranks.iter().map(|rank| (rank.rank, &rank.faults)));
+        let lost = job
+            .unreadable
+            .iter()
+            .map(|(rank, _, why)| format!("rank {rank}: {why}"));
+        let torn = job
+            .torn_groups
+            .iter()
+            .map(|name| format!("group {name}: ranks declare different members"));
+        faults = lost.chain(torn).chain(faults).collect();
+        if !faults.is_empty() {
+            let count = match job.faults() {
+                1 => "1 FAULT".to_owned(),
+                n => format!("{} FAULTS", thousands(n)),
+            };
+            let text = format!("{count}: what follows is what could be read");
+            self.heading(&text)?;
+            self.told(&faults)?;
+        }
+        if !notes.is_empty() {
+            self.heading("NOTES")?;
+            self.told(&notes)?;
+        }
+        Ok(())
+    }
+
+    fn told(&mut self, lines: &[String]) -> Result {
+        for line in lines.iter().take(FAULT_ROWS) {
+            let line = clip(line, 400);
+            paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;
+        }
+        self.more(lines.len(), FAULT_ROWS, "--format json")
+    }
+
+    fn more(&mut self, rows: usize, shown: usize, how: &str) -> Result {
+        match rows.checked_sub(shown) {
+            None | Some(0) => Ok(()),
+            Some(more) => writeln!(self.out, "  … {} more: {how}", thousands(more as u64)),
+        }
+    }
+
+    fn ranks(&mut self) -> Result {
+        if self.ranks < 2 {
+            return Ok(());
+        }
+        self.heading(&format!(
+            "{:<16}{:>12}{:>12}{:>12}{:>9}{:>9}{:>15}{:>15}",
+            "RANKS", "nodes", "data deps", "control", "depth", "width", "start", "end"
+        ))?;
+        // Neighbours that are alike share a line.
+        let facts = |r: &RankFacts| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
+        let runs: Vec<_> = self
+            .job
+            .ranks
+            .chunk_by(|a, b| facts(a) == facts(b) && a.rank + 1 == b.rank)
+            .collect();
+        for run in runs.iter().take(ROWS) {
+            let ranks: Vec<u32> = run.iter().map(|rank| rank.rank).collect();
+            let first = &run[0];
+            writeln!(
+                self.out,
+                "  {:<14}{:>12}{:>12}{:>12}{:>9}{:>9}{:>15}{:>15}",
+                ranges(&ranks),
+                thousands(first.nodes),
+                thousands(first.data),
+                thousands(first.control),
+                thousands(first.depth.into()),
+                thousands(first.width.into()),
+                first.start,
+                first.end
+            )?;
+        }
+        self.more(runs.len(), ROWS, "--format csv --table ranks")
+    }
+}

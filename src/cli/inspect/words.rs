@@ -1,0 +1,103 @@
+//! Pieces of text that several views of traces share.
+
+use crate::inspect::{Basis, Complaint, Faults};
+use crate::report::summary::thousands;
+use crate::units::Span;
+
+/// Numbers of ranks in ascending order: `0-3, 5`.
+pub fn ranges(ranks: &[u32]) -> String {
+    let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let texts = runs.map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        [only] => only.to_string(),
+        [] => String::new(),
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// `1 node`, `1,234 nodes`.
+pub fn some(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        n => format!("{} {what}s", thousands(n)),
+    }
+}
+
+/// A count with a unit prefix: `1.2 G`.
+pub fn short(count: u64) -> String {
+    let value = count as f64;
+    match count {
+        0 => "-".to_owned(),
+        1..=9_999 => count.to_string(),
+        10_000..=999_949 => format!("{:.1} k", value / 1e3),
+        999_950..=999_949_999 => format!("{:.1} M", value / 1e6),
+        999_950_000..=999_949_999_999 => format!("{:.1} G", value / 1e9),
+        999_950_000_000..=999_949_999_999_999 => format!("{:.1} T", value / 1e12),
+        _ => format!("{:.1} P", value / 1e15),
+    }
+}
+
+/// What is wrong with files, most serious first: one line for each way, with the ranks.
+pub fn complaints<'a>(
+    ranks: impl Iterator<Item = (u32, &'a Faults)> + Clone,
+) -> (Vec<String>, Vec<String>) {
+    let lines = |of: fn(&Faults) -> &Vec<Complaint>| {
+        let mut lines = Vec::new();
+        for (rank, faults) in ranks.clone() {
+            for complaint in of(faults) {
+                let times = match complaint.count {
+                    1 => String::new(),
+                    n => format!(" ({} in all)", thousands(n)),
+                };
+                lines.push(format!("rank {rank}: {}{times}", complaint.text));
+            }
+        }
+        lines
+    };
+    (
+        lines(|faults| &faults.faults),
+        lines(|faults| &faults.notes),
+    )
+}
+
+/// What times rest on, of a rank that ended at `end` and whose capture did at `captured`.
+pub fn basis(basis: Basis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
+    match (basis, captured) {
+        (Basis::Given, _) => {
+            "starts as the file says, counted from the first of each rank".to_owned()
+        }
+        (Basis::Kept, Some(captured)) if captured == end => {
+            "durations and delays as captured; ends with the capture, to the picosecond".to_owned()
+        }
+        (Basis::Kept, Some(captured)) => {
+            format!("durations and delays as captured; the capture ended at {captured}")
+        }
+        (Basis::Kept, None) => "durations and delays as the file says".to_owned(),
+        (Basis::Estimated, _) => format!(
+            "an estimate: the file has durations{} and no delays, so gaps are missing and starts are early",
+            if whole_micros {
+                " in whole microseconds"
+            } else {
+                ""
+            }
+        ),
+        (Basis::Unknown, _) => "unknown: the file has no durations".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(
+            (some(1, "node"), some(1234, "node")),
+            ("1 node".into(), "1,234 nodes".into())
+        );
+        let texts = [0, 9_999, 999_949, 999_950, 1_500_000_000].map(short);
+        assert_eq!(texts, ["-", "9999", "999.9 k", "1.0 M", "1.5 G"]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Graphs as Graphviz draws them.
+
+use petgraph::dot::{Config, Dot};
+use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
+
+/// A node of a drawing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vertex {
+    /// What stands in it, line by line.
+    pub lines: Vec<String>,
+    /// Whether it stands out.
+    pub marked: bool,
+}
+
+/// An arrow of a drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrow {
+    /// Where it begins, as an index of the nodes.
+    pub from: u32,
+    /// Where it ends.
+    pub to: u32,
+    /// Whether it only orders the two.
+    pub control: bool,
+}
+
+/// `vertices` and `arrows` in Graphviz' language, in their order.
+pub fn dot(vertices: &[Vertex], arrows: &[Arrow]) -> String {
+    let mut graph = DiGraph::<&Vertex, bool>::new();
+    for vertex in vertices {
+        graph.add_node(vertex);
+    }
+    for arrow in arrows {
+        let ends = [arrow.from, arrow.to].map(|i| NodeIndex::new(i as usize));
+        graph.add_edge(ends[0], ends[1], arrow.control);
+    }
+    let node = |_: &_, (_, vertex): (NodeIndex, &&Vertex)| {
+        let lines: Vec<String> = vertex.lines.iter().map(|line| escaped(line)).collect();
+        let mark = if vertex.marked { ", style=bold" } else { "" };
+        format!("label=\"{}\", shape=box{mark}", lines.join("\\n"))
+    };
+    let edge = |_: &_, arrow: EdgeReference<'_, bool>| match arrow.weight() {
+        true => "style=dashed".to_owned(),
+        false => String::new(),
+    };
+    let plain = [Config::NodeNoLabel, Config::EdgeNoLabel];
+    let drawn = Dot::with_attr_getters(&graph, &plain, &edge, &node);
+    format!("{drawn:?}")
+}
+
+/// `text` inside quotes: they and the backslash are escaped, what would move a cursor is replaced.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_and_arrows_are_drawn_with_escaped_labels() {
+        let vertex = |line: &str, marked| Vertex {
+            lines: vec![line.to_owned(), "2 us".to_owned()],
+            marked,
+        };
+        let vertices = [vertex("a \"b\" \\c\n", true), vertex("d", false)];
+        let arrow = |control| Arrow {
+            from: 0,
+            to: 1,
+            control,
+        };
+        let drawn = dot(&vertices, &[arrow(false), arrow(true)]);
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let expected = "digraph { \
+            0 [ label=\"a \\\"b\\\" \\\\c\u{fffd}\\n2 us\", shape=box, style=bold] \
+            1 [ label=\"d\\n2 us\", shape=box] \
+            0 -> 1 [ ] \
+            0 -> 1 [ style=dashed] }";
+        assert_eq!(words(&drawn), words(expected));
+    }
+}

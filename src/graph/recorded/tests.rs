@@ -1,0 +1,147 @@
+use super::*;
+use proptest::prelude::*;
+
+fn rows(count: usize, edges: &[(u32, u32)]) -> Rows {
+    Rows::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
+}
+
+fn step(delay: u64, length: u64, lane: u32) -> Step {
+    Step {
+        delay: Span(delay),
+        length: Span(length),
+        lane,
+        settles: false,
+    }
+}
+
+#[test]
+fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
+    // Lane 0: node 0 waits for nothing, ready at 2, runs 2-12. Node 1 is ready at 0 and runs 0-5 on lane 1.
+    // Node 2 waits for 1: ready at 5 + 1 = 6 on lane 0, which is held until 12: runs 12-15, because of 0.
+    // Node 3 waits for 0 and 1: ready at 12 on lane 0 behind 2, which was ready before: runs 15-16, because
+    // of 2. Node 4 waits for 2, holds no lane: ready at 15 + 4 = 19, runs 19-20, because of 2.
+    let steps = [
+        step(2, 10, 0),
+        step(0, 5, 1),
+        step(1, 3, 0),
+        step(0, 1, 0),
+        step(4, 1, NONE),
+    ];
+    let next = rows(5, &[(1, 2), (0, 3), (1, 3), (2, 4)]);
+    let recorded = Recorded::new(&next, 2, |i| steps[i as usize]);
+    let starts = [2, 0, 12, 15, 19].map(Time);
+    assert_eq!(recorded.start, starts);
+    assert_eq!(recorded.end, [12, 5, 15, 16, 20].map(Time));
+    assert_eq!(recorded.cause, [NONE, NONE, 0, 2, 2]);
+    assert_eq!(recorded.level, [0, 0, 1, 1, 2]);
+    assert_eq!((recorded.ran, recorded.last()), (5, Some(4)));
+    assert_eq!(recorded.shape(), (3, 2));
+}
+
+#[test]
+fn what_is_on_a_cycle_or_behind_it_does_not_run() {
+    let next = rows(4, &[(1, 2), (2, 1), (2, 3)]);
+    let recorded = Recorded::new(&next, 0, |_| step(0, 1, NONE));
+    assert_eq!(recorded.ran, 1);
+    assert!(recorded.runs(0) && !recorded.runs(1) && !recorded.runs(3));
+    assert_eq!(recorded.shape(), (1, 1));
+}
+
+#[test]
+fn a_chain_of_a_million_nodes_does_not_exhaust_the_stack() {
+    let n = 1_000_000;
+    let next = Rows::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
+    let recorded = Recorded::new(&next, 1, |_| step(1, 1, 0));
+    assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
+}
+
+/// Any graph of a few nodes, some edges of which lead back: their steps, and edges.
+fn small() -> impl Strategy<Value = (Vec<Step>, Vec<(u32, u32)>)> {
+    let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
+    steps.prop_flat_map(|steps| {
+        let n = steps.len() as u32;
+        let steps: Vec<Step> = steps
+            .into_iter()
+            .map(|(delay, length, lane, settles)| Step {
+                settles,
+                ..step(delay, length, if lane == 3 { NONE } else { lane })
+            })
+            .collect();
+        let order = Just((0..n).collect::<Vec<_>>()).prop_shuffle();
+        let edges = prop::collection::vec((0..n, 0..n), 0..14);
+        (Just(steps), order, edges).prop_map(|(steps, order, edges)| {
+            // An edge goes from what is earlier in a shuffled order to what is later.
+            let place = |i: u32| order.iter().position(|&o| o == i);
+            let edges = edges.into_iter().filter(|(a, b)| a != b);
+            let forward = |(a, b)| if place(a) < place(b) { (a, b) } else { (b, a) };
+            (steps, edges.map(forward).collect())
+        })
+    })
+}
+
+/// The longest way to the end of `node`, over everything that leads to it, one way after another.
+fn longest(node: u32, steps: &[Step], edges: &[(u32, u32)], turns: &[(u32, u32)]) -> u64 {
+    let own = steps[node as usize];
+    let mut ways = vec![own.delay.0];
+    let to = |list: &[(u32, u32)]| -> Vec<u32> {
+        list.iter().filter(|e| e.1 == node).map(|e| e.0).collect()
+    };
+    for before in to(edges) {
+        ways.push(longest(before, steps, edges, turns) + own.delay.0);
+    }
+    for before in to(turns) {
+        ways.push(longest(before, steps, edges, turns));
+    }
+    ways.into_iter().max().unwrap() + own.length.0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Ends are the longest ways through dependencies and the turns that nodes took on their lanes; turns go
+    /// by when nodes were ready; and the way back over causes is as long as the end says.
+    #[test]
+    fn ends_are_the_longest_ways((steps, edges) in small()) {
+        let lanes = 3;
+        let next = rows(steps.len(), &edges);
+        let recorded = Recorded::new(&next, lanes, |i| steps[i as usize]);
+        prop_assert_eq!(recorded.ran, steps.len());
+        let end = |i: u32| recorded.end[i as usize].0;
+        let ready = |i: u32| {
+            let before = edges.iter().filter(|e| e.1 == i).map(|e| end(e.0)).max();
+            before.unwrap_or(0) + steps[i as usize].delay.0
+        };
+        let mut turns = Vec::new();
+        for lane in 0..lanes as u32 {
+            let of = |i: &u32| steps[*i as usize].lane == lane;
+            let mut users: Vec<u32> = (0..steps.len() as u32).filter(of).collect();
+            users.sort_by_key(|&i| (recorded.start[i as usize], end(i), ready(i), i));
+            for pair in users.windows(2) {
+                prop_assert!(end(pair[0]) <= recorded.start[pair[1] as usize].0);
+                let together = recorded.start[pair[0] as usize] == recorded.start[pair[1] as usize];
+                prop_assert!(ready(pair[0]) <= ready(pair[1]) || together);
+                // Who was ready when the one before it ended did not wait for it.
+                if end(pair[0]) > ready(pair[1]) {
+                    turns.push((pair[0], pair[1]));
+                }
+            }
+        }
+        for node in 0..steps.len() as u32 {
+            prop_assert_eq!(end(node), longest(node, &steps, &edges, &turns), "node {}", node);
+            let mut sum = 0;
+            let mut at = node;
+            loop {
+                let before = recorded.cause[at as usize];
+                let from = if before == NONE { 0 } else { end(before) };
+                let gap = recorded.start[at as usize].0 - from;
+                prop_assert!(gap == 0 || gap == steps[at as usize].delay.0);
+                sum += gap + steps[at as usize].length.0;
+                if before == NONE {
+                    break;
+                }
+                at = before;
+            }
+            prop_assert_eq!(sum, end(node));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Which attributes and fields nodes have, and by how many.
+
+use crate::graph::{Interner, Outline};
+use crate::trace::attr::Attr;
+use crate::trace::wire::{Cursor, Raw};
+use std::collections::BTreeMap;
+
+/// The fields of a node that are counted with its attributes: number, name, type.
+const FIELDS: [(u32, &str, &str); 4] = [
+    (6, "start_time_micros", "field"),
+    (7, "duration_micros", "field"),
+    (8, "inputs", "field"),
+    (9, "outputs", "field"),
+];
+
+/// Counts, for each attribute by name and type, the nodes among `selected` that have it.
+pub fn count(
+    outline: &Outline<'_>,
+    selected: impl Fn(u32) -> bool,
+) -> BTreeMap<(String, &'static str), u64> {
+    let mut known: Interner<(&[u8], &'static str)> = Interner::default();
+    // For each of the known: how many nodes have it, and the last of them.
+    let mut counts: Vec<(u64, u32)> = Vec::new();
+    let mut fields = [0_u64; FIELDS.len()];
+    // Nodes that are alike have the same attributes in the same order.
+    let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
+    for node in outline.all().filter(|&node| selected(node)) {
+        let record = &outline.nodes[node as usize].record;
+        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut place = 0;
+        let mut seen = [false; FIELDS.len()];
+        while !cursor.is_empty() {
+            let Ok((number, raw)) = cursor.field() else {
+                break;
+            };
+            let Raw::Bytes(message, at) = raw else {
+                if let (6 | 7, Raw::Varint(1..)) = (number, raw) {
+                    seen[number as usize - 6] = true;
+                }
+                continue;
+            };
+            match number {
+                8 | 9 => seen[number as usize - 6] |= !message.is_empty(),
+                10 => {
+                    let usual = Attr::scan_usual(message, at);
+                    let Some(attr) = usual.or_else(|| Attr::scan(message, at).ok()) else {
+                        continue;
+                    };
+                    let key = (attr.name, attr.type_name());
+                    let index = match expected.get(place) {
+                        Some(&(name, kind, index)) if (name, kind) == key => index,
+                        _ => {
+                            let index = known.intern(key);
+                            let entry = (key.0, key.1, index);
+                            match expected.get_mut(place) {
+                                Some(slot) => *slot = entry,
+                                None => expected.push(entry),
+                            }
+                            index
+                        }
+                    };
+                    place += 1;
+                    if index as usize == counts.len() {
+                        counts.push((0, u32::MAX));
+                    }
+                    let (count, last) = &mut counts[index as usize];
+                    *count += u64::from(*last != node);
+                    *last = node;
+                }
+                _ => {}
+            }
+        }
+        for (count, seen) in fields.iter_mut().zip(seen) {
+            *count += u64::from(seen);
+        }
+    }
+    let attributes = known.keys().iter().zip(&counts);
+    let attributes = attributes.map(|(&(name, kind), &(count, _))| {
+        ((String::from_utf8_lossy(name).into_owned(), kind), count)
+    });
+    let fields = FIELDS.iter().zip(fields).filter(|(_, count)| *count > 0);
+    let fields = fields.map(|(&(_, name, kind), count)| ((name.to_owned(), kind), count));
+    let mut all = BTreeMap::new();
+    for (key, count) in attributes.chain(fields) {
+        // Names that are not text may become alike.
+        *all.entry(key).or_insert(0) += count;
+    }
+    all
+}

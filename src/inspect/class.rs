@@ -1,0 +1,117 @@
+//! What kind of thing a node does, as tables sort nodes.
+
+use crate::trace::{CollectiveKind, Op};
+use std::fmt;
+
+/// What kind of thing a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Work on the host.
+    Host,
+    /// A kernel.
+    Compute,
+    /// A load from memory.
+    Load,
+    /// A store to memory.
+    Store,
+    /// The sending half of a message.
+    Send,
+    /// The receiving half of a message.
+    Receive,
+    /// A member's part of a collective.
+    Collective(CollectiveKind),
+    /// It says something of the job, or nothing, and takes no time.
+    Metadata,
+    /// Its record makes no sense.
+    Unreadable,
+}
+
+/// The kinds that are not collectives.
+const PLAIN: [(Class, &str); 8] = [
+    (Class::Host, "host"),
+    (Class::Compute, "compute"),
+    (Class::Load, "load"),
+    (Class::Store, "store"),
+    (Class::Send, "send"),
+    (Class::Receive, "receive"),
+    (Class::Metadata, "metadata"),
+    (Class::Unreadable, "unreadable"),
+];
+
+impl Class {
+    /// That of a node that could be read.
+    pub fn of(op: &Op<'_>) -> Self {
+        match *op {
+            Op::Nothing => Self::Metadata,
+            Op::Host => Self::Host,
+            Op::Compute { .. } => Self::Compute,
+            Op::Memory { store: false, .. } => Self::Load,
+            Op::Memory { store: true, .. } => Self::Store,
+            Op::Message { receive: false, .. } => Self::Send,
+            Op::Message { receive: true, .. } => Self::Receive,
+            Op::Collective { kind, .. } => Self::Collective(kind),
+        }
+    }
+
+    /// Whether nodes of this kind wait for other ranks.
+    pub fn communicates(self) -> bool {
+        matches!(self, Self::Send | Self::Receive | Self::Collective(_))
+    }
+
+    /// Whether nodes of this kind have a duration.
+    pub fn takes_time(self) -> bool {
+        !matches!(self, Self::Metadata | Self::Unreadable)
+    }
+
+    /// The kinds that `name` stands for: one, or with `collective` all collectives. None if it is unknown.
+    pub fn named(name: &str) -> Vec<Self> {
+        if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
+            return vec![*class];
+        }
+        let kinds = CollectiveKind::ALL.iter();
+        kinds
+            .filter(|(_, known, _)| *known == name || name == "collective")
+            .map(|(kind, ..)| Self::Collective(*kind))
+            .collect()
+    }
+
+    /// All names that [`Self::named`] knows.
+    pub fn names() -> String {
+        let plain = PLAIN.iter().map(|(_, name)| *name);
+        let kinds = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
+        let all: Vec<_> = plain.chain(["collective"]).chain(kinds).collect();
+        all.join(", ")
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Collective(kind) => kind.fmt(f),
+            plain => {
+                let row = PLAIN.iter().find(|(class, _)| class == plain);
+                f.pad(row.map_or("", |(_, name)| name))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for (class, name) in PLAIN {
+            assert_eq!(
+                (Class::named(name), class.to_string()),
+                (vec![class], name.to_owned())
+            );
+        }
+        let kind = Class::Collective(CollectiveKind::AllToAll);
+        assert_eq!(Class::named(&kind.to_string()), [kind]);
+        assert_eq!(Class::named("collective").len(), 9);
+        assert!(Class::named("kernel").is_empty());
+        assert!(Class::names().contains("unreadable, collective, all-reduce"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What is wrong with a file, counted, with examples.
+
+use crate::graph::cycle::short_cycle;
+use crate::graph::outline::Dependency;
+use crate::graph::{Outline, Recorded, Rows};
+use crate::trace::shown;
+
+/// Several things that are wrong in the same way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// How many there are.
+    pub count: u64,
+    /// What is wrong with the first of them.
+    pub text: String,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// What a replay would refuse.
+    pub faults: Vec<Complaint>,
+    /// What a replay repairs, and says so.
+    pub notes: Vec<Complaint>,
+}
+
+/// Records that cannot be read are named one by one up to this many.
+const NAMED: usize = 5;
+
+impl Faults {
+    /// How many faults there are.
+    pub fn count(&self) -> u64 {
+        self.faults.iter().map(|fault| fault.count).sum()
+    }
+
+    fn fault(&mut self, count: u64, text: impl FnOnce() -> String) {
+        if count > 0 {
+            self.faults.push(Complaint {
+                count,
+                text: text(),
+            });
+        }
+    }
+
+    fn note(&mut self, count: u64, text: impl FnOnce() -> String) {
+        if count > 0 {
+            self.notes.push(Complaint {
+                count,
+                text: text(),
+            });
+        }
+    }
+
+    /// What cannot be read.
+    pub(super) fn unreadable(&mut self, outline: &mut Outline<'_>) {
+        let faults = std::mem::take(&mut outline.faults);
+        let count = faults.len();
+        for (i, fault) in faults.into_iter().enumerate() {
+            let text = fault.error.to_string();
+            // What to try concerns replays; here the first line says it.
+            let text = text.lines().next().unwrap_or_default().to_owned();
+            match i {
+                ..NAMED => self.fault(1, || text),
+                NAMED => self.fault((count - NAMED) as u64, || format!("{text}, and others")),
+                _ => break,
+            }
+        }
+    }
+
+    /// What is wrong with ids and dependencies.
+    pub(super) fn structure(&mut self, outline: &Outline<'_>) {
+        let id = |i: u32| outline.nodes[i as usize].view.id;
+        let mut twice = Found::default();
+        for pair in outline.nodes.windows(2) {
+            if pair[0].view.id == pair[1].view.id {
+                twice.one(|| (pair[1].view.id, 0));
+            }
+        }
+        let (mut nowhere, mut own) = ([Found::default(); 2], [Found::default(); 2]);
+        for node in outline.all() {
+            for dep in outline.deps(node) {
+                let control = usize::from(dep.control);
+                if dep.node == Dependency::NOWHERE {
+                    nowhere[control].one(|| (id(node), dep.id));
+                } else if dep.node == node {
+                    own[control].one(|| (id(node), dep.id));
+                }
+            }
+        }
+        let (node, _) = twice.first;
+        self.fault(twice.count, || format!("a second node with the id {node}"));
+        let [(node, other), (own_node, _)] = [nowhere[0].first, own[0].first];
+        self.fault(nowhere[0].count, || {
+            format!("node {node} waits for the data of node {other}, which does not exist")
+        });
+        self.fault(own[0].count, || {
+            format!("node {own_node} waits for its own data")
+        });
+        let [(node, other), (own_node, _)] = [nowhere[1].first, own[1].first];
+        self.note(nowhere[1].count, || {
+            format!("node {node} follows node {other}, which does not exist")
+        });
+        self.note(own[1].count, || format!("node {own_node} follows itself"));
+    }
+
+    /// Control dependencies were left out of `count`, which close a cycle.
+    pub(super) fn without_control(&mut self, count: u64) {
+        self.note(count, || {
+            "control dependencies close a cycle; times and chains rest on data dependencies alone"
+                .to_owned()
+        });
+    }
+
+    /// Nodes that do not run in `recorded`, whose dependencies are `next`.
+    pub(super) fn cycle(&mut self, outline: &Outline<'_>, next: &Rows, recorded: &Recorded) {
+        const SHOWN: usize = 6;
+        let stuck = next.count() - recorded.ran;
+        if stuck == 0 {
+            return;
+        }
+        let between = next
+            .edges()
+            .filter(|&(a, b)| !recorded.runs(a) && !recorded.runs(b));
+        let cycle = short_cycle(next.count(), between).unwrap_or_default();
+        let mut text =
+            String::from("on a cycle of dependencies, or behind one, and without times: ");
+        for &node in cycle.iter().take(SHOWN) {
+            let view = &outline.nodes[node as usize].view;
+            text += &format!("{} ({}) → ", view.id, shown(view.name));
+        }
+        if cycle.len() > SHOWN {
+            text += &format!("… {} more … → ", cycle.len() - SHOWN);
+        }
+        if let Some(&first) = cycle.first() {
+            text += &outline.nodes[first as usize].view.id.to_string();
+        }
+        self.fault(stuck as u64, || text);
+    }
+}
+
+/// How many there are, and the ids of the first.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    count: u64,
+    first: (u64, u64),
+}
+
+impl Found {
+    fn one(&mut self, ids: impl FnOnce() -> (u64, u64)) {
+        if self.count == 0 {
+            self.first = ids();
+        }
+        self.count += 1;
+    }
+}

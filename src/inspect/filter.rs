@@ -1,0 +1,253 @@
+//! Which nodes are looked at.
+
+use super::class::Class;
+use super::lanes::{LaneKey, group_label};
+use super::trace::Trace;
+use crate::trace::{GroupName, Op};
+use crate::units::Time;
+use std::fmt;
+use std::str::FromStr;
+
+/// A name, or a part of one: a pattern if it has `*`, `?` or `[`, which then must fit the whole name, and
+/// otherwise any part of the name. Letters must agree in case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Fits the whole name.
+    Whole(Box<glob::Pattern>),
+    /// Is somewhere in the name.
+    Part(String),
+}
+
+impl Pattern {
+    /// Whether `name` fits.
+    pub fn fits(&self, name: &str) -> bool {
+        match self {
+            Self::Whole(pattern) => pattern.matches(name),
+            Self::Part(part) => name.contains(&part[..]),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Whole(pattern) => pattern.as_str(),
+            Self::Part(part) => part,
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !text.contains(['*', '?', '[']) {
+            return Ok(Self::Part(text.to_owned()));
+        }
+        let pattern = glob::Pattern::new(text).map_err(|e| {
+            format!("{e}; * stands for any text, ? for a character, [ab] for one of several, [[] for a bracket")
+        })?;
+        Ok(Self::Whole(Box::new(pattern)))
+    }
+}
+
+/// Kinds of nodes, as [`Class::named`] knows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Types(Vec<Class>);
+
+impl fmt::Display for Types {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, class) in self.0.iter().enumerate() {
+            write!(f, "{}{class}", if i > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Types {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut classes = Vec::new();
+        for name in text.split(',') {
+            let named = Class::named(name.trim());
+            if named.is_empty() {
+                return Err(format!(
+                    "no node is a `{name}`; there are {}",
+                    Class::names()
+                ));
+            }
+            classes.extend(named);
+        }
+        Ok(Self(classes))
+    }
+}
+
+/// Some ranks: `0,4-7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankSet(Vec<(u32, u32)>);
+
+impl RankSet {
+    /// Whether `rank` is one of them.
+    pub fn has(&self, rank: u32) -> bool {
+        self.0.iter().any(|&(from, to)| (from..=to).contains(&rank))
+    }
+}
+
+impl fmt::Display for RankSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (from, to)) in self.0.iter().enumerate() {
+            f.write_str(if i > 0 { "," } else { "" })?;
+            match from == to {
+                true => write!(f, "{from}")?,
+                false => write!(f, "{from}-{to}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for RankSet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |word: &str| {
+            let parsed = word.trim().parse::<u32>();
+            parsed.map_err(|_| format!("`{word}` is no rank; write for example 0,4-7"))
+        };
+        let parts = text.split(',').map(|part| {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            let (from, to) = (number(from)?, number(to)?);
+            match from <= to {
+                true => Ok((from, to)),
+                false => Err(format!("`{part}` ends before it begins")),
+            }
+        });
+        parts.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Which nodes are looked at: those that fit everything that is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Their names fit one of these.
+    pub names: Vec<Pattern>,
+    /// They are of one of these kinds.
+    pub types: Vec<Types>,
+    /// They are collectives of one of these groups.
+    pub groups: Vec<String>,
+    /// Their lane is called one of these in tables, or its name in the file fits one of these.
+    pub lanes: Vec<Pattern>,
+    /// They end after this, or are an instant at or after it.
+    pub from: Option<Time>,
+    /// They start before this.
+    pub to: Option<Time>,
+}
+
+impl Filter {
+    /// Whether all nodes are looked at.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// For each node of `trace` whether it is looked at; `None` if all are.
+    pub fn select(&self, trace: &Trace<'_>) -> Option<Vec<bool>> {
+        if self.is_empty() {
+            return None;
+        }
+        let lane_fits: Vec<bool> = (0..trace.lanes.count() as u32)
+            .map(|lane| {
+                let (key, name) = (trace.lanes.key(lane), trace.lanes.name(lane));
+                self.lanes.is_empty() || self.lanes.iter().any(|l| fits_lane(l, &key, name))
+            })
+            .collect();
+        let fits = |node: u32| {
+            lane_fits[trace.lanes.of(node) as usize]
+                && self.fits_kind(trace.classes[node as usize])
+                && self.fits_group(&trace.outline.nodes[node as usize].view.op)
+                && self.fits_time(trace, node)
+                && self.fits_name(trace.outline.nodes[node as usize].view.name)
+        };
+        Some(trace.outline.all().map(fits).collect())
+    }
+
+    fn fits_name(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|pattern| pattern.fits(name))
+    }
+
+    fn fits_kind(&self, class: Class) -> bool {
+        self.types.is_empty() || self.types.iter().any(|types| types.0.contains(&class))
+    }
+
+    fn fits_group(&self, op: &Op<'_>) -> bool {
+        let Op::Collective { group, .. } = *op else {
+            return self.groups.is_empty();
+        };
+        let label = group_label(group);
+        let all = |text: &String| group == GroupName::World && matches!(&text[..], "all" | "0");
+        self.groups.is_empty() || self.groups.iter().any(|text| *text == label || all(text))
+    }
+
+    /// A node without times is in no window.
+    fn fits_time(&self, trace: &Trace<'_>, node: u32) -> bool {
+        if self.from.is_none() && self.to.is_none() {
+            return true;
+        }
+        let run = &trace.times.run;
+        let (start, end) = (run.start[node as usize], run.end[node as usize]);
+        let after = self
+            .from
+            .is_none_or(|from| end > from || (start == end && start >= from));
+        run.runs(node) && after && self.to.is_none_or(|to| start < to)
+    }
+}
+
+fn fits_lane(wanted: &Pattern, key: &LaneKey, name: Option<&str>) -> bool {
+    wanted.text() == key.to_string() || name.is_some_and(|name| wanted.fits(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_whole_names_and_other_texts_parts() {
+        let fits = |pattern: &str, name| pattern.parse::<Pattern>().unwrap().fits(name);
+        assert!(fits("aten::*mm", "aten::addmm") && !fits("aten::*mm", "aten::mm_out"));
+        assert!(fits("mm", "aten::mm_out") && !fits("MM", "aten::mm"));
+        assert!(fits("layer?/m*", "layer3/mlp/1") && !fits("layer?/m*", "layer31/mlp"));
+        assert!(fits("", "anything"));
+        assert!(
+            "a[".parse::<Pattern>()
+                .unwrap_err()
+                .contains("[[] for a bracket")
+        );
+    }
+
+    #[test]
+    fn ranks_come_as_numbers_and_ranges() {
+        let set: RankSet = "0,4-6".parse().unwrap();
+        let members: Vec<u32> = (0..9).filter(|&rank| set.has(rank)).collect();
+        assert_eq!(
+            (members, set.to_string()),
+            (vec![0, 4, 5, 6], "0,4-6".to_owned())
+        );
+        for bad in ["", "a", "3-1", "1-", "-1"] {
+            assert!(bad.parse::<RankSet>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused_by_name() {
+        let error = "send,kernel".parse::<Types>().unwrap_err();
+        assert!(
+            error.contains("no node is a `kernel`; there are host, compute"),
+            "{error}"
+        );
+        assert_eq!("send, receive".parse::<Types>().unwrap().0.len(), 2);
+    }
+}

@@ -1,0 +1,58 @@
+//! The summary of a job's files.
+
+use super::filter::Filter;
+use super::parallel::in_order;
+use super::summary::{Inspection, RankSummary};
+use super::trace::Trace;
+use crate::trace::TraceError;
+use crate::trace::file::{Contents, RankFile};
+
+/// Sums up the nodes in `files`, sorted by rank, that fit `filter`, on up to `threads` threads.
+///
+/// Fails with the first reason if nothing can be read of any file.
+pub fn gather(
+    files: &[RankFile],
+    filter: &Filter,
+    threads: usize,
+) -> Result<Inspection, TraceError> {
+    let mut job = Inspection::default();
+    let mut first = None;
+    let take = |file: &RankFile, summary: Result<RankSummary, TraceError>| {
+        match summary {
+            Ok(summary) => job.add(summary),
+            Err(error) => {
+                let text = reason(&error);
+                job.unreadable.push((file.rank, file.path.clone(), text));
+                first.get_or_insert(error);
+            }
+        }
+        Ok::<_, TraceError>(())
+    };
+    in_order(files, threads, |file| summary(file, filter), take)?;
+    match first {
+        Some(error) if job.ranks.is_empty() => Err(error),
+        _ => Ok(job),
+    }
+}
+
+fn summary(file: &RankFile, filter: &Filter) -> Result<RankSummary, TraceError> {
+    let contents = Contents::open(&file.path)?;
+    let length = contents.as_slice().len() as u64;
+    let size = std::fs::metadata(&file.path).map_or(length, |m| m.len());
+    if filter.is_empty() {
+        return RankSummary::read(file.rank, &file.path, size, &contents);
+    }
+    let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+    let sizes = (size, length);
+    Ok(RankSummary::new(&trace, filter, &file.path, sizes))
+}
+
+/// An error with its cause on one line, without what to try for a replay.
+pub(super) fn reason(error: &TraceError) -> String {
+    let text = error.to_string();
+    let mut line = text.lines().next().unwrap_or_default().to_owned();
+    if let Some(cause) = std::error::Error::source(error) {
+        line += &format!(": {cause}");
+    }
+    line
+}

@@ -1,0 +1,148 @@
+//! On which lane each node of a rank ran.
+
+use super::class::Class;
+use crate::graph::recorded::NONE;
+use crate::graph::{Interner, Lane, Outline};
+use crate::trace::{GroupName, Op};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A group as nodes name it, with the dimensions that take part if not all.
+pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
+
+/// What people call a group.
+pub fn group_label(group: GroupName<'_>) -> String {
+    match group {
+        GroupName::World => "all ranks".to_owned(),
+        GroupName::Number(number) => number.to_string(),
+        GroupName::Text(text) => text.to_owned(),
+    }
+}
+
+/// A lane as tables name it, in the order in which they do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LaneKey {
+    /// A host thread.
+    Host(Option<i64>),
+    /// Kernels whose stream the trace does not name.
+    Compute,
+    /// A stream of the NPU.
+    Stream(i64),
+    /// Loads and stores whose stream the trace does not name.
+    Memory,
+    /// Collectives of a group whose stream the trace does not name.
+    Group(String),
+    /// Sends to a rank whose stream the trace does not name.
+    Peer(u32),
+    /// Where nothing waits its turn: receives, and nodes that do nothing.
+    None,
+}
+
+impl fmt::Display for LaneKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Host(None) => "host".to_owned(),
+            Self::Host(Some(thread)) => format!("host {thread}"),
+            Self::Compute => "compute".to_owned(),
+            Self::Stream(stream) => format!("stream {stream}"),
+            Self::Memory => "memory".to_owned(),
+            Self::Group(group) => format!("collectives of {group}"),
+            Self::Peer(peer) => format!("sends to rank {peer}"),
+            Self::None => "no lane".to_owned(),
+        };
+        f.pad(&text)
+    }
+}
+
+/// The lanes of a rank, by the rules of a replay.
+#[derive(Debug)]
+pub struct Lanes<'a> {
+    /// For each node its lane, an index of `keys`.
+    of: Vec<u32>,
+    /// The lanes, in order of first use; groups are indices of `groups`, peers are ranks.
+    keys: Vec<Lane>,
+    /// The groups, in order of first use.
+    groups: Vec<GroupKey<'a>>,
+    names: BTreeMap<(bool, i64), String>,
+}
+
+impl<'a> Lanes<'a> {
+    /// Those of `outline`.
+    pub fn new(outline: &Outline<'a>) -> Self {
+        let mut lanes = Interner::default();
+        let mut groups = Interner::default();
+        let mut of = Vec::with_capacity(outline.nodes.len());
+        for item in &outline.nodes {
+            let view = &item.view;
+            let stream = |other: Lane| view.lane.map_or(other, Lane::Stream);
+            let lane = match view.op {
+                Op::Nothing => Lane::None,
+                Op::Host => Lane::Host(view.lane),
+                Op::Compute { .. } => stream(Lane::Compute),
+                Op::Memory { .. } => stream(Lane::Memory),
+                Op::Message { receive: true, .. } => Lane::None,
+                Op::Message { peer, .. } => stream(Lane::Peer(peer)),
+                Op::Collective {
+                    group, dimensions, ..
+                } => stream(Lane::Group(groups.intern((group, dimensions)))),
+            };
+            of.push(lanes.intern(lane));
+        }
+        let named = outline.metadata.lanes.iter();
+        Self {
+            of,
+            keys: lanes.into_keys(),
+            groups: groups.into_keys(),
+            names: named
+                .map(|(host, number, name)| ((*host, *number), name.clone()))
+                .collect(),
+        }
+    }
+
+    /// How many lanes there are.
+    pub fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The lane of a node.
+    pub fn of(&self, node: u32) -> u32 {
+        self.of[node as usize]
+    }
+
+    /// The lane that a node holds while it runs, if nodes take turns there, and [`NONE`] otherwise.
+    pub fn held(&self, node: u32) -> u32 {
+        let lane = self.of(node);
+        match self.keys[lane as usize] {
+            Lane::None => NONE,
+            _ => lane,
+        }
+    }
+
+    /// A lane as tables name it.
+    pub fn key(&self, lane: u32) -> LaneKey {
+        match self.keys[lane as usize] {
+            Lane::Host(thread) => LaneKey::Host(thread),
+            Lane::Stream(stream) => LaneKey::Stream(stream),
+            Lane::Compute => LaneKey::Compute,
+            Lane::Memory => LaneKey::Memory,
+            Lane::Group(group) => LaneKey::Group(group_label(self.groups[group as usize].0)),
+            Lane::Peer(peer) => LaneKey::Peer(peer),
+            Lane::None => LaneKey::None,
+        }
+    }
+
+    /// What the file calls a lane, if it does.
+    pub fn name(&self, lane: u32) -> Option<&str> {
+        let key = match self.keys[lane as usize] {
+            Lane::Host(Some(thread)) => (true, thread),
+            Lane::Stream(stream) => (false, stream),
+            _ => return None,
+        };
+        self.names.get(&key).map(|name| &name[..])
+    }
+
+    /// Whether the node's part begins when nothing else happens at the instant.
+    pub fn settles(class: Class) -> bool {
+        matches!(class, Class::Collective(_))
+    }
+}

@@ -1,0 +1,48 @@
+//! All that the record at the start of a file says.
+
+use crate::trace::attr::Attr;
+use crate::trace::shown;
+use crate::trace::wire::{Cursor, Frames, Raw};
+
+/// What the record at the start of a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// The version that the file claims.
+    pub version: String,
+    /// Its attributes: name, type, and value as text. Names of lanes are left out.
+    pub attributes: Vec<(String, &'static str, String)>,
+}
+
+impl Header {
+    /// Reads it from the (decompressed) contents of a file, as far as it makes sense.
+    pub fn read(contents: &[u8]) -> Self {
+        let mut header = Self::default();
+        let Ok(Some(record)) = Frames::new(contents).next_record() else {
+            return header;
+        };
+        let mut cursor = Cursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            match cursor.field() {
+                Ok((1, Raw::Bytes(text, _))) => {
+                    header.version = shown(&String::from_utf8_lossy(text));
+                }
+                Ok((2, Raw::Bytes(message, at))) => {
+                    let Ok(attr) = Attr::scan(message, at) else {
+                        continue;
+                    };
+                    let name = String::from_utf8_lossy(attr.name);
+                    if name.starts_with("lane.") || name.starts_with("host_lane.") {
+                        continue;
+                    }
+                    let value = attr.value_text().unwrap_or_default();
+                    header
+                        .attributes
+                        .push((name.into_owned(), attr.type_name(), value));
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        header
+    }
+}

@@ -1,0 +1,234 @@
+//! One node in full, and what is near it.
+
+use super::row::NodeRow;
+use super::trace::Trace;
+use crate::graph::Rows;
+use crate::graph::around::around;
+use crate::graph::dot::{Arrow, Vertex, dot};
+use crate::trace::attr::Attr;
+use crate::trace::shown;
+use crate::trace::wire::{Cursor, Raw};
+use std::collections::BTreeMap;
+
+/// An attribute or another field of a node: its name, its type, and its value as text.
+pub type Field = (String, &'static str, String);
+
+/// All that a file says of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRecord<'a> {
+    /// What lists say of it.
+    pub row: NodeRow<'a>,
+    /// What the file calls its lane, if it does.
+    pub lane_name: Option<String>,
+    /// The number of its record, and the byte of the (decompressed) file where that begins.
+    pub place: (usize, usize),
+    /// Its fields but for name, id and dependencies, in the order of the file.
+    pub fields: Vec<Field>,
+}
+
+/// A node near another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour<'a> {
+    /// The node.
+    pub row: NodeRow<'a>,
+    /// In how many steps it is reached.
+    pub distance: u32,
+    /// Whether it is joined to what is nearer by control dependencies alone.
+    pub control: bool,
+}
+
+/// Nodes near another one, nearest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Near<'a> {
+    /// The nodes.
+    pub nodes: Vec<Neighbour<'a>>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// A node and what is near it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbourhood<'a> {
+    /// The node.
+    pub node: NodeRecord<'a>,
+    /// What it waits for.
+    pub before: Near<'a>,
+    /// Who waits for it.
+    pub after: Near<'a>,
+    /// Ids that it names as dependencies and that no node has.
+    pub nowhere: Vec<u64>,
+    /// The dependencies among all of them, as ids: who is waited for, who waits, and whether it is for
+    /// control alone.
+    pub edges: Vec<(u64, u64, bool)>,
+}
+
+impl<'a> Neighbourhood<'a> {
+    /// The node with this id in `trace` and what is at most `depth` dependencies away, `most` nodes on either
+    /// side; `None` if there is no such node.
+    pub fn new(trace: &Trace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
+        let centre = trace.outline.find(id)?;
+        let outline = &trace.outline;
+        let next = outline.successors(|node, dep| dep.node != node);
+        let previous = Rows::new(outline.nodes.len(), |each| {
+            for (from, to) in next.edges() {
+                each(to, from);
+            }
+        });
+        let (before, more_before) = around(centre, depth, most, |node| previous.row(node));
+        let (after, more_after) = around(centre, depth, most, |node| next.row(node));
+        // Who is drawn, by index, with the distance.
+        let near = before.iter().chain(&after).copied();
+        let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
+        let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
+        for &node in near.keys() {
+            for dep in outline.deps(node) {
+                if dep.node != node && near.contains_key(&dep.node) {
+                    *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
+                }
+            }
+        }
+        let neighbours = |found: &[(u32, u32)], backward: bool, more: bool| {
+            let distances: BTreeMap<u32, u32> =
+                found.iter().copied().chain([(centre, 0)]).collect();
+            let control = |node: u32, distance: u32| {
+                let row = if backward {
+                    next.row(node)
+                } else {
+                    previous.row(node)
+                };
+                let nearer = row
+                    .iter()
+                    .filter(|other| distances.get(other) == Some(&(distance - 1)));
+                let pair = |&other: &u32| {
+                    if backward {
+                        (node, other)
+                    } else {
+                        (other, node)
+                    }
+                };
+                nearer.map(pair).all(|pair| pairs.get(&pair) == Some(&true))
+            };
+            let nodes = found.iter().map(|&(node, distance)| Neighbour {
+                row: trace.row(node),
+                distance,
+                control: control(node, distance),
+            });
+            Near {
+                nodes: nodes.collect(),
+                more,
+            }
+        };
+        let id_of = |node: u32| outline.nodes[node as usize].view.id;
+        let named = outline
+            .deps(centre)
+            .iter()
+            .filter(|dep| dep.target().is_none());
+        Some(Self {
+            node: record(trace, centre),
+            before: neighbours(&before, true, more_before),
+            after: neighbours(&after, false, more_after),
+            nowhere: named.map(|dep| dep.id).collect(),
+            edges: pairs
+                .iter()
+                .map(|(&(a, b), &control)| (id_of(a), id_of(b), control))
+                .collect(),
+        })
+    }
+
+    /// The drawing of all of it.
+    pub fn dot(&self) -> String {
+        let rows: Vec<&NodeRow<'_>> = [&self.node.row]
+            .into_iter()
+            .chain(
+                self.before
+                    .nodes
+                    .iter()
+                    .chain(&self.after.nodes)
+                    .map(|near| &near.row),
+            )
+            .collect();
+        // A node may be on both sides where there is a cycle.
+        let mut places: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut vertices = Vec::new();
+        for row in rows {
+            let next = vertices.len() as u32;
+            if *places.entry(row.id).or_insert(next) == next {
+                vertices.push(Vertex {
+                    lines: vec![
+                        format!("{}: {}", row.id, shown(row.name)),
+                        format!("{}, {}", row.class, row.length),
+                    ],
+                    marked: row.id == self.node.row.id,
+                });
+            }
+        }
+        let arrows: Vec<Arrow> = self
+            .edges
+            .iter()
+            .map(|&(from, to, control)| Arrow {
+                from: places[&from],
+                to: places[&to],
+                control,
+            })
+            .collect();
+        dot(&vertices, &arrows)
+    }
+}
+
+/// All that the file says of `node`.
+fn record<'a>(trace: &Trace<'a>, node: u32) -> NodeRecord<'a> {
+    let item = &trace.outline.nodes[node as usize];
+    let mut fields = Vec::new();
+    let mut cursor = Cursor::new(item.record.bytes, item.record.offset);
+    while !cursor.is_empty() {
+        let Ok((number, raw)) = cursor.field() else {
+            break;
+        };
+        match (number, raw) {
+            (3, Raw::Varint(v)) => fields.push(("type".to_owned(), "field", v.to_string())),
+            (6, Raw::Varint(v)) => {
+                fields.push(("start_time_micros".to_owned(), "field", v.to_string()));
+            }
+            (7, Raw::Varint(v)) => {
+                fields.push(("duration_micros".to_owned(), "field", v.to_string()));
+            }
+            (8, Raw::Bytes(io, at)) => texts("inputs", io, at, &mut fields),
+            (9, Raw::Bytes(io, at)) => texts("outputs", io, at, &mut fields),
+            (10, Raw::Bytes(message, at)) => {
+                if let Ok(attr) = Attr::scan(message, at) {
+                    let name = String::from_utf8_lossy(attr.name).into_owned();
+                    let value = attr.value_text().unwrap_or_default();
+                    fields.push((name, attr.type_name(), value));
+                }
+            }
+            (1 | 2 | 4 | 5, _) => {}
+            (number, _) => fields.push((format!("field {number}"), "unknown", String::new())),
+        }
+    }
+    NodeRecord {
+        row: trace.row(node),
+        lane_name: trace.lanes.name(trace.lanes.of(node)).map(str::to_owned),
+        place: (item.record.number, item.record.offset),
+        fields,
+    }
+}
+
+/// The three texts of arguments or results.
+fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<Field>) {
+    let mut cursor = Cursor::new(message, at);
+    while !cursor.is_empty() {
+        let Ok((number, raw)) = cursor.field() else {
+            return;
+        };
+        let part = match number {
+            1 => "values",
+            2 => "shapes",
+            3 => "types",
+            _ => continue,
+        };
+        if let Raw::Bytes(text, _) = raw {
+            let text = String::from_utf8_lossy(text).into_owned();
+            fields.push((format!("{of}.{part}"), "field", text));
+        }
+    }
+}

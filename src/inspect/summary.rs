@@ -1,0 +1,378 @@
+//! The summary of a rank, and that of a job.
+
+use super::attributes;
+use super::class::Class;
+use super::fault::{Complaint, Faults};
+use super::filter::Filter;
+use super::lanes::{LaneKey, group_label};
+use super::metadata::Header;
+use super::table::{Table, Tally};
+use super::times::Basis;
+use super::trace::Trace;
+use crate::graph::{DeclaredGroups, Interner, Names, Outline};
+use crate::trace::file::Contents;
+use crate::trace::groups::parse_metadata;
+use crate::trace::{CollectiveKind, Op, TraceError, family};
+use crate::units::{Span, Time};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is said of a rank as a whole, whatever the filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankFacts {
+    /// The rank.
+    pub rank: u32,
+    /// Its file.
+    pub path: PathBuf,
+    /// The size of the file.
+    pub file_bytes: u64,
+    /// The size of its contents after decompression.
+    pub contents_bytes: u64,
+    /// Nodes.
+    pub nodes: u64,
+    /// Nodes that fit the filter.
+    pub selected: u64,
+    /// Data dependencies, as the file names them.
+    pub data: u64,
+    /// Control dependencies, as the file names them.
+    pub control: u64,
+    /// The longest chain of dependencies, in nodes.
+    pub depth: u32,
+    /// The most nodes that have equally many before them on their longest chain.
+    pub width: u32,
+    /// When its first node started.
+    pub start: Time,
+    /// When its last node ended.
+    pub end: Time,
+    /// What these times rest on.
+    pub basis: Basis,
+    /// Whether every duration is a whole number of microseconds.
+    pub whole_micros: bool,
+    /// When the rank's last event ended where it was recorded, if the file says.
+    pub captured: Option<Span>,
+    /// Nodes with a start of their own in the file.
+    pub given_starts: u64,
+    /// What is wrong.
+    pub faults: Faults,
+}
+
+/// The summary of one rank.
+#[derive(Clone, Debug)]
+pub struct RankSummary {
+    facts: RankFacts,
+    header: Header,
+    groups: DeclaredGroups,
+    types: BTreeMap<Class, Tally>,
+    lanes: BTreeMap<LaneKey, (Option<String>, Tally)>,
+    collectives: BTreeMap<(String, CollectiveKind), Tally>,
+    messages: BTreeMap<(u32, u32), [Tally; 2]>,
+    operators: BTreeMap<(String, Class), Tally>,
+    attributes: BTreeMap<(String, &'static str), u64>,
+}
+
+/// Messages from one rank to another, as both ends have them.
+pub const SENT: usize = 0;
+/// The receiving ends.
+pub const RECEIVED: usize = 1;
+
+impl RankSummary {
+    /// Sums up the nodes of `trace` that fit `filter`. Its file is called `path` and has `file_bytes`, its
+    /// contents `contents_bytes`.
+    pub fn new(trace: &Trace<'_>, filter: &Filter, path: &Path, sizes: (u64, u64)) -> Self {
+        let chosen = filter.select(trace);
+        let selected = |node: u32| chosen.as_ref().is_none_or(|chosen| chosen[node as usize]);
+        let attributes = attributes::count(&trace.outline, selected);
+        Self::with(trace, selected, attributes, path, sizes)
+    }
+
+    /// Reads `contents` and sums up all of its nodes.
+    pub(super) fn read(
+        rank: u32,
+        path: &Path,
+        file_bytes: u64,
+        contents: &Contents,
+    ) -> Result<Self, TraceError> {
+        // Attributes are counted from records, beside everything else, which is not.
+        let count = |outline: &Outline<'_>| attributes::count(outline, |_| true);
+        let bytes = contents.as_slice();
+        let told = |e| contents.blame(e);
+        let (trace, attributes) = Trace::read_beside(rank, bytes, told, count)?;
+        let sizes = (file_bytes, bytes.len() as u64);
+        Ok(Self::with(&trace, |_| true, attributes, path, sizes))
+    }
+
+    fn with(
+        trace: &Trace<'_>,
+        selected: impl Fn(u32) -> bool,
+        attributes: BTreeMap<(String, &'static str), u64>,
+        path: &Path,
+        (file_bytes, contents_bytes): (u64, u64),
+    ) -> Self {
+        let sums = Sums::new(trace, selected);
+        let outline = &trace.outline;
+        let control = outline.all().flat_map(|node| outline.deps(node));
+        let control = control.filter(|dep| dep.control).count() as u64;
+        let (depth, width) = trace.times.run.shape();
+        let (start, end) = trace.times.extent();
+        let mut faults = trace.faults.clone();
+        let groups = groups(trace, &mut faults);
+        let given = outline
+            .nodes
+            .iter()
+            .filter(|item| item.view.start_micros > 0);
+        let facts = RankFacts {
+            rank: trace.rank,
+            path: path.to_owned(),
+            file_bytes,
+            contents_bytes,
+            nodes: outline.nodes.len() as u64,
+            selected: sums.selected,
+            data: outline.edges() as u64 - control,
+            control,
+            depth,
+            width,
+            start,
+            end,
+            basis: trace.times.basis,
+            whole_micros: trace.times.whole_micros,
+            captured: outline.metadata.captured,
+            given_starts: given.count() as u64,
+            faults,
+        };
+        Self {
+            facts,
+            header: trace.header.clone(),
+            groups,
+            types: sums.types,
+            lanes: sums.lanes,
+            collectives: sums.collectives,
+            messages: sums.messages,
+            operators: sums.operators,
+            attributes,
+        }
+    }
+}
+
+/// The groups that metadata nodes declare; those that cannot be read are complained of.
+fn groups(trace: &Trace<'_>, faults: &mut Faults) -> DeclaredGroups {
+    let mut groups = DeclaredGroups::new();
+    for item in &trace.outline.nodes {
+        let Some(text) = item.view.groups else {
+            continue;
+        };
+        match parse_metadata(item.view.id, text) {
+            Ok(declared) => groups.extend(declared),
+            Err(error) => {
+                let text = error.to_string();
+                let text = text.lines().next().unwrap_or_default().to_owned();
+                faults.faults.push(Complaint { count: 1, text });
+            }
+        }
+    }
+    groups
+}
+
+/// The tables of one rank.
+struct Sums {
+    selected: u64,
+    types: BTreeMap<Class, Tally>,
+    lanes: BTreeMap<LaneKey, (Option<String>, Tally)>,
+    collectives: BTreeMap<(String, CollectiveKind), Tally>,
+    messages: BTreeMap<(u32, u32), [Tally; 2]>,
+    operators: BTreeMap<(String, Class), Tally>,
+}
+
+/// Sums by a key of a few bytes, in order of first use.
+struct Sum<K> {
+    keys: Interner<K>,
+    sums: Vec<Tally>,
+}
+
+impl<K: std::hash::Hash + Eq + Clone> Sum<K> {
+    fn new() -> Self {
+        Self {
+            keys: Interner::default(),
+            sums: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, key: K, tally: &Tally) {
+        let index = self.keys.intern(key) as usize;
+        if index == self.sums.len() {
+            self.sums.push(Tally::default());
+        }
+        self.sums[index].add(tally);
+    }
+
+    /// The sums by what `name` makes of the keys.
+    fn named<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, Tally> {
+        let mut named: BTreeMap<N, Tally> = BTreeMap::new();
+        for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
+            named.entry(name(key)).or_default().add(&sum);
+        }
+        named
+    }
+}
+
+impl Sums {
+    fn new(trace: &Trace<'_>, selected: impl Fn(u32) -> bool) -> Self {
+        let mut types = Sum::new();
+        let mut lanes = Sum::new();
+        let mut collectives = Sum::new();
+        let mut messages: [Sum<(u32, u32)>; 2] = [Sum::new(), Sum::new()];
+        let mut operators = Sum::new();
+        let mut families = Names::default();
+        let mut family_name = String::new();
+        let mut count = 0;
+        for node in trace.outline.all().filter(|&node| selected(node)) {
+            let view = &trace.outline.nodes[node as usize].view;
+            let class = trace.classes[node as usize];
+            let (flops, bytes) = trace.effort(node);
+            let time = trace.length(node);
+            let tally = Tally {
+                nodes: 1,
+                time,
+                wait: trace.wait(node),
+                flops,
+                bytes,
+                untimed: u64::from(class.takes_time() && time == Span::ZERO),
+            };
+            count += 1;
+            types.add(class, &tally);
+            lanes.add(trace.lanes.of(node), &tally);
+            match view.op {
+                Op::Collective { kind, group, .. } => collectives.add((group, kind), &tally),
+                Op::Message {
+                    receive: false,
+                    peer,
+                    ..
+                } => {
+                    messages[SENT].add((trace.rank, peer), &tally);
+                }
+                Op::Message { peer, .. } => messages[RECEIVED].add((peer, trace.rank), &tally),
+                _ => {}
+            }
+            family_name.clear();
+            family(view.name, &mut family_name);
+            // The arena holds less than the file, of which an outline has at most 4 GiB of nodes.
+            let name = families.intern(&family_name).unwrap_or(u32::MAX);
+            operators.add((name, class), &tally);
+        }
+        let mut pairs: BTreeMap<(u32, u32), [Tally; 2]> = BTreeMap::new();
+        for (end, sum) in messages.into_iter().enumerate() {
+            for (pair, tally) in sum.named(|pair| pair) {
+                pairs.entry(pair).or_default()[end].add(&tally);
+            }
+        }
+        let mut by_lane: BTreeMap<LaneKey, (Option<String>, Tally)> = BTreeMap::new();
+        for (lane, tally) in lanes.named(|lane: u32| lane) {
+            let name = trace.lanes.name(lane).map(str::to_owned);
+            let entry = by_lane.entry(trace.lanes.key(lane));
+            entry.or_insert((name, Tally::default())).1.add(&tally);
+        }
+        let family_of = |name: u32| match name {
+            u32::MAX => String::new(),
+            name => families.get(name).to_owned(),
+        };
+        Self {
+            selected: count,
+            types: types.named(|class| class),
+            lanes: by_lane,
+            collectives: collectives.named(|(group, kind)| (group_label(group), kind)),
+            messages: pairs,
+            operators: operators.named(|(name, class)| (family_of(name), class)),
+        }
+    }
+}
+
+/// The summary of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    /// Its ranks, ascending.
+    pub ranks: Vec<RankFacts>,
+    /// Files of which nothing could be read, with the reason.
+    pub unreadable: Vec<(u32, PathBuf, String)>,
+    /// The versions that files claim, each with the ranks that do.
+    pub versions: BTreeMap<String, u32>,
+    /// Attributes of the records at the start, by name and type: the value of the first rank that has it, how
+    /// many ranks have it, and whether all of these have the same value.
+    pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
+    /// The groups that files declare; no members stand for all ranks.
+    pub groups: DeclaredGroups,
+    /// Groups that ranks declare differently.
+    pub torn_groups: Vec<String>,
+    /// By what nodes do.
+    pub types: Table<Class>,
+    /// By lane.
+    pub lanes: Table<LaneKey>,
+    /// What the first rank that names a lane calls it, and whether others call it differently.
+    pub lane_names: BTreeMap<LaneKey, (String, bool)>,
+    /// Collectives by group and kind.
+    pub collectives: Table<(String, CollectiveKind)>,
+    /// Messages by sender and receiver: what was sent, and what was received.
+    pub messages: BTreeMap<(u32, u32), [Tally; 2]>,
+    /// Operators by name without numbers of steps and layers, and kind.
+    pub operators: Table<(String, Class)>,
+    /// Attributes and fields of nodes, by name and type: how many nodes have them.
+    pub attributes: BTreeMap<(String, &'static str), u64>,
+}
+
+impl Inspection {
+    /// Adds a rank; ranks come in ascending order.
+    pub fn add(&mut self, summary: RankSummary) {
+        let rank = summary.facts.rank;
+        *self.versions.entry(summary.header.version).or_default() += 1;
+        for (name, kind, value) in summary.header.attributes {
+            let entry = self.metadata.entry((name, kind));
+            let known = entry.or_insert_with(|| (value.clone(), 0, true));
+            known.1 += 1;
+            known.2 &= known.0 == value;
+        }
+        for (name, members) in summary.groups {
+            match self.groups.get(&name) {
+                Some(known) if *known != members => {
+                    if !self.torn_groups.contains(&name) {
+                        self.torn_groups.push(name);
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    self.groups.insert(name, members);
+                }
+            }
+        }
+        self.types.add(rank, summary.types);
+        for (lane, (name, tally)) in summary.lanes {
+            if let Some(name) = name {
+                let entry = self.lane_names.entry(lane.clone());
+                let known = entry.or_insert_with(|| (name.clone(), false));
+                known.1 |= known.0 != name;
+            }
+            self.lanes.add(rank, [(lane, tally)]);
+        }
+        self.collectives.add(rank, summary.collectives);
+        for (pair, tallies) in summary.messages {
+            let known = self.messages.entry(pair).or_default();
+            known[SENT].add(&tallies[SENT]);
+            known[RECEIVED].add(&tallies[RECEIVED]);
+        }
+        self.operators.add(rank, summary.operators);
+        for (key, count) in summary.attributes {
+            *self.attributes.entry(key).or_insert(0) += count;
+        }
+        self.ranks.push(summary.facts);
+    }
+
+    /// How many faults there are in all files.
+    pub fn faults(&self) -> u64 {
+        let counts = self.ranks.iter().map(|rank| rank.faults.count());
+        counts.sum::<u64>() + self.unreadable.len() as u64 + self.torn_groups.len() as u64
+    }
+
+    /// Whether the times of all ranks count from one start: that of the job.
+    pub fn one_clock(&self) -> bool {
+        self.ranks
+            .iter()
+            .all(|rank| rank.captured.is_some() && rank.basis == Basis::Kept)
+    }
+}

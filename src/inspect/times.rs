@@ -1,0 +1,138 @@
+//! When the nodes of a rank ran, and how well that is known.
+
+use super::class::Class;
+use super::lanes::Lanes;
+use crate::graph::outline::Dependency;
+use crate::graph::recorded::{NONE, Step};
+use crate::graph::{Outline, Recorded, Rows};
+use crate::units::{Span, Time};
+
+/// What the times of a rank rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Basis {
+    /// The file says when nodes started.
+    Given,
+    /// Durations, and delays between causes and effects: the run as it was captured.
+    Kept,
+    /// Durations without delays; time that was lost between nodes is not there, so starts are early.
+    Estimated,
+    /// The file has no durations.
+    Unknown,
+}
+
+impl Basis {
+    /// The word for it in files.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Given => "given",
+            Self::Kept => "kept",
+            Self::Estimated => "estimated",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// When the nodes of a rank ran.
+#[derive(Debug)]
+pub struct Times {
+    /// What that rests on.
+    pub basis: Basis,
+    /// Whether every duration is a whole number of microseconds, all that the schema's own field holds.
+    pub whole_micros: bool,
+    /// The run.
+    pub run: Recorded,
+}
+
+/// How long a node took, what it waited for other ranks included.
+pub(super) fn length(outline: &Outline<'_>, classes: &[Class], node: u32) -> Span {
+    let view = &outline.nodes[node as usize].view;
+    match classes[node as usize] {
+        class if !class.takes_time() => Span::ZERO,
+        class if class.communicates() => view.recorded + view.wait,
+        _ => view.recorded,
+    }
+}
+
+impl Times {
+    /// Those of `outline`, whose dependencies that hold are `next`.
+    pub fn new(outline: &Outline<'_>, classes: &[Class], lanes: &Lanes<'_>, next: &Rows) -> Self {
+        let step = |node: u32| Step {
+            delay: outline.nodes[node as usize].view.delay,
+            length: length(outline, classes, node),
+            lane: lanes.held(node),
+            settles: Lanes::settles(classes[node as usize]),
+        };
+        let mut run = Recorded::new(next, lanes.count(), step);
+        let (mut durations, mut delays, mut whole, mut started, mut all) =
+            (false, false, true, false, true);
+        for node in outline.all() {
+            let view = &outline.nodes[node as usize].view;
+            let took = length(outline, classes, node);
+            durations |= took > Span::ZERO;
+            delays |= view.delay > Span::ZERO;
+            whole &= took.0.is_multiple_of(1_000_000);
+            if classes[node as usize].takes_time() {
+                started |= view.start_micros > 0;
+                all &= view.start_micros > 0;
+            }
+        }
+        let basis = if started && all {
+            given(outline, classes, lanes, &mut run);
+            Basis::Given
+        } else if outline.metadata.captured.is_some() || (delays && durations) {
+            Basis::Kept
+        } else if durations {
+            Basis::Estimated
+        } else {
+            Basis::Unknown
+        };
+        Self {
+            basis,
+            whole_micros: whole,
+            run,
+        }
+    }
+
+    /// From when until when the rank ran.
+    pub fn extent(&self) -> (Time, Time) {
+        let running = || (0..self.run.start.len()).filter(|&i| self.run.runs(i as u32));
+        let first = running().map(|i| self.run.start[i]).min();
+        let last = running().map(|i| self.run.end[i]).max();
+        (first.unwrap_or(Time::ZERO), last.unwrap_or(Time::ZERO))
+    }
+}
+
+/// Replaces starts and ends by what the file says, counted from the first node that took time, and causes by
+/// what ended last before.
+fn given(outline: &Outline<'_>, classes: &[Class], lanes: &Lanes<'_>, run: &mut Recorded) {
+    let micros = |node: u32| outline.nodes[node as usize].view.start_micros;
+    let timed = |node: &u32| classes[*node as usize].takes_time();
+    let origin = outline.all().filter(timed).map(micros).min().unwrap_or(0);
+    for node in outline.all() {
+        let i = node as usize;
+        let start = Time::ZERO + Span::from_us(micros(node).saturating_sub(origin));
+        run.start[i] = start;
+        run.end[i] = start + length(outline, classes, node);
+        run.cause[i] = NONE;
+    }
+    run.ran = outline.nodes.len();
+    let mut before = vec![NONE; outline.nodes.len()];
+    let mut order: Vec<u32> = outline.all().collect();
+    order.sort_by_key(|&node| (lanes.held(node), run.start[node as usize], node));
+    for pair in order.windows(2) {
+        if lanes.held(pair[0]) != NONE && lanes.held(pair[0]) == lanes.held(pair[1]) {
+            before[pair[1] as usize] = pair[0];
+        }
+    }
+    for node in outline.all() {
+        let key = |i: u32| (run.start[i as usize], i);
+        let deps = outline.deps(node).iter().map(|dep| dep.node);
+        let earlier = deps
+            .chain([before[node as usize]])
+            .filter(|&d| d != Dependency::NOWHERE && d != NONE)
+            // Of two at one instant the one with the higher id is the effect, so that causes go back in time.
+            .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
+        let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));
+        run.cause[node as usize] = cause.unwrap_or(NONE);
+    }
+}

@@ -1,0 +1,96 @@
+//! Any bytes as a trace to look at: what can be read is summed up, and the sums agree; nothing panics, and what
+//! replays accept has no fault.
+
+use chakram::graph::{Dependencies, Graph};
+use chakram::inspect::{Filter, Neighbourhood, RankSummary, Trace, Track, critical_path};
+use chakram::trace::file::decompressed;
+use chakram::units::{Span, Time};
+use std::path::Path;
+
+/// What is done with `data`.
+pub fn run(data: &[u8]) {
+    let unpacked = match decompressed(data) {
+        Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),
+        Some(_) => return,
+        None => None,
+    };
+    let contents = unpacked.as_deref().unwrap_or(data);
+    let file = Path::new("fuzz.0.et");
+    let replayed = Graph::read(contents, 0, Dependencies::Auto);
+    let trace = match Trace::read(0, contents, |e| e.in_file(file)) {
+        Ok(trace) => trace,
+        Err(error) => {
+            assert!(replayed.is_err() && !error.to_string().is_empty());
+            return;
+        }
+    };
+    if let Ok((graph, _)) = &replayed {
+        assert_eq!(trace.faults.count(), 0, "{:?}", trace.faults);
+        assert_eq!(trace.outline.nodes.len(), graph.len());
+        assert_eq!(trace.times.run.ran, graph.len());
+    }
+    sums(&trace, file, contents.len() as u64);
+    near(&trace);
+    path(trace);
+}
+
+/// The tables of a summary count the same nodes.
+fn sums(trace: &Trace<'_>, file: &Path, size: u64) {
+    let mut job = chakram::inspect::Inspection::default();
+    job.add(RankSummary::new(
+        trace,
+        &Filter::default(),
+        file,
+        (size, size),
+    ));
+    let nodes = trace.outline.nodes.len() as u64;
+    let rank = &job.ranks[0];
+    assert_eq!((rank.nodes, rank.selected), (nodes, nodes));
+    let totals = [job.types.total(), job.lanes.total(), job.operators.total()];
+    assert!(totals.iter().all(|total| *total == totals[0]), "{totals:?}");
+    assert_eq!(totals[0].nodes, nodes);
+    assert!(u64::from(rank.depth) <= nodes && u64::from(rank.width) <= nodes);
+    assert!(rank.start <= rank.end);
+    assert!(job.attributes.values().all(|&count| count <= nodes));
+    let mut listed = trace.by_start(None);
+    listed.sort_unstable();
+    assert!(listed.into_iter().eq(trace.outline.all()));
+}
+
+/// Neighbours name each other.
+fn near(trace: &Trace<'_>) {
+    let nodes = &trace.outline.nodes;
+    for item in nodes.first().into_iter().chain(nodes.last()) {
+        let id = item.view.id;
+        let near = Neighbourhood::new(trace, id, 2, 50).expect("it is there");
+        assert_eq!(near.node.row.id, id);
+        let ids: Vec<u64> = [&near.before, &near.after]
+            .iter()
+            .flat_map(|side| side.nodes.iter().map(|other| other.row.id))
+            .chain([id])
+            .collect();
+        assert!(
+            near.edges
+                .iter()
+                .all(|(from, to, _)| ids.contains(from) && ids.contains(to))
+        );
+        assert!(near.dot().starts_with("digraph {"));
+    }
+}
+
+/// The parts of the critical path follow one another from the start to the end.
+fn path(trace: Trace<'_>) {
+    let (_, end) = trace.times.extent();
+    let track = Track::new(trace).expect("names are short");
+    let Some(path) = critical_path(&[track], true) else {
+        return;
+    };
+    let mut at = Time::ZERO;
+    for piece in &path.pieces {
+        assert_eq!(piece.from, at);
+        at = at + piece.length();
+    }
+    if end != Time::END {
+        assert_eq!((at, path.length()), (end, Span(end.0)));
+    }
+}

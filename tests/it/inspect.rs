@@ -1,0 +1,143 @@
+//! What is in traces: tables against plain parses and sums by hand, times against replays as captured, filters
+//! against looking at every node, and what becomes of broken files.
+
+mod broken;
+mod filters;
+mod small;
+mod times;
+mod whole;
+
+use chakram::trace::file::Contents;
+use chakram::trace::proto::{
+    AttributeProto, GlobalMetadata, Node, attribute_proto::Value as Attribute,
+};
+use prost::Message;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The program's answer.
+pub fn inspect(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .arg("inspect")
+        .args(args)
+        .output()
+        .expect("the program was built")
+}
+
+/// What it prints where nothing is wrong.
+pub fn said(args: &[&str]) -> String {
+    let output = inspect(args);
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// The same as JSON.
+pub fn json(args: &[&str]) -> Value {
+    let text = said(&[args, &["--format", "json"]].concat());
+    let document: Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(document["schema"], "chakram.inspection.1");
+    assert_eq!(document["tool_version"], env!("CARGO_PKG_VERSION"));
+    document
+}
+
+/// The rows of a list in a document.
+pub fn rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
+    document[list].as_array().expect("a list")
+}
+
+/// The only row of a list with this field.
+pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
+    let found: Vec<_> = rows(document, list)
+        .iter()
+        .filter(|row| row[field] == is)
+        .collect();
+    assert_eq!(found.len(), 1, "{list} with {field} {is} in {document:#}");
+    found[0]
+}
+
+/// The whole number in a field.
+pub fn number(row: &Value, field: &str) -> u64 {
+    row[field]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{field} of {row:#}"))
+}
+
+/// The records of a file of `traces/`, by the generated types.
+pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("traces")
+        .join(file);
+    let contents = Contents::open(&path).expect("it is there");
+    let mut rest = contents.as_slice();
+    let metadata = GlobalMetadata::decode_length_delimited(&mut rest).expect("it is sound");
+    let mut nodes = Vec::new();
+    while !rest.is_empty() {
+        nodes.push(Node::decode_length_delimited(&mut rest).expect("it is sound"));
+    }
+    (metadata, nodes)
+}
+
+/// The value of an attribute.
+pub fn attribute<'n>(node: &'n Node, name: &str) -> Option<&'n Attribute> {
+    let found = node.attr.iter().find(|attr| attr.name == name);
+    found.and_then(|attr| attr.value.as_ref())
+}
+
+/// The value of an attribute as a whole number.
+pub fn whole(node: &Node, name: &str) -> Option<u64> {
+    match attribute(node, name)? {
+        Attribute::Int64Val(v) => Some(*v as u64),
+        Attribute::Uint64Val(v) => Some(*v),
+        Attribute::Int32Val(v) => Some(*v as u64),
+        Attribute::BoolVal(v) => Some(u64::from(*v)),
+        _ => None,
+    }
+}
+
+/// An attribute.
+pub fn with(name: &str, value: Attribute) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        value: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+/// A kernel of so many microseconds that waits for the data of these.
+pub fn kernel(id: u64, name: &str, micros: u64, data: &[u64]) -> Node {
+    Node {
+        id,
+        name: name.to_owned(),
+        r#type: 4,
+        duration_micros: micros,
+        data_deps: data.to_vec(),
+        ..Node::default()
+    }
+}
+
+/// Writes a file of these nodes into `folder`.
+pub fn write(folder: &Path, rank: u32, metadata: Vec<AttributeProto>, nodes: &[Node]) {
+    std::fs::write(
+        folder.join(format!("job.{rank}.et")),
+        encoded(metadata, nodes),
+    )
+    .expect("there is room");
+}
+
+/// The contents of a file of these nodes.
+pub fn encoded(attr: Vec<AttributeProto>, nodes: &[Node]) -> Vec<u8> {
+    let metadata = GlobalMetadata {
+        version: "0.0.4".to_owned(),
+        attr,
+    };
+    let mut file = metadata.encode_length_delimited_to_vec();
+    for node in nodes {
+        file.extend(node.encode_length_delimited_to_vec());
+    }
+    file
+}

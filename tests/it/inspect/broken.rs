@@ -1,0 +1,230 @@
+//! Broken files, options that do not go together, and readers that go away.
+
+use super::{encoded, inspect, kernel, with};
+use chakram::trace::proto::{Node, attribute_proto::Value as Attribute};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn put(folder: &Path, rank: u32, contents: &[u8]) {
+    std::fs::write(folder.join(format!("job.{rank}.et")), contents).unwrap();
+}
+
+/// The exit code, what is printed, and what is said on standard error.
+fn answer(args: &[&str]) -> (i32, String, String) {
+    let output = inspect(args);
+    (
+        output.status.code().expect("it ends by itself"),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn what_can_be_read_is_shown_and_faults_are_named_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    // Rank 0 is sound but for a control dependency on nobody, which replays repair. Rank 1 has a send without a
+    // peer, a kernel that waits for nobody's data, a second node 1, two on a cycle and one behind it, and breaks
+    // off within the last record. Rank 2 is empty.
+    let mut own = kernel(1, "a", 1, &[]);
+    own.ctrl_deps = vec![77];
+    put(folder.path(), 0, &encoded(Vec::new(), &[own]));
+    let send = Node {
+        r#type: 5,
+        ..kernel(2, "send", 1, &[1])
+    };
+    let nodes = [
+        kernel(1, "a", 1, &[]),
+        send,
+        kernel(3, "c", 1, &[99]),
+        kernel(1, "again", 1, &[]),
+        kernel(4, "d", 1, &[5]),
+        kernel(5, "e", 1, &[4]),
+        kernel(6, "f", 1, &[5]),
+        kernel(7, "lost", 1, &[]),
+    ];
+    let mut contents = encoded(Vec::new(), &nodes);
+    contents.pop();
+    put(folder.path(), 1, &contents);
+    put(folder.path(), 2, &[]);
+    let (code, text, warning) = answer(&[path]);
+    assert_eq!(code, 0, "{warning}");
+    // Rank 2; the broken send; the break; node 1; node 99; and three nodes without times.
+    assert_eq!(warning, "warning: 8 faults; what could be read is shown\n");
+    let place = |what: &str| {
+        text.find(what)
+            .unwrap_or_else(|| panic!("{what:?} in\n{text}"))
+    };
+    let order = [
+        "8 FAULTS: what follows is what could be read",
+        "rank 2: ",
+        "without `comm_dst`",
+        "record 8",
+        "a second node with the id 1",
+        "node 3 waits for the data of node 99, which does not exist",
+        "4 (d) → 5 (e) → 4",
+        "NOTES",
+        "rank 0: node 1 follows node 77, which does not exist",
+        "TYPES",
+    ]
+    .map(place);
+    assert!(order.is_sorted(), "{text}");
+    let types: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("  unreadable"))
+        .collect();
+    assert_eq!(types.len(), 1, "{text}");
+    let (code, text, _) = answer(&[path, "--format", "json"]);
+    let document: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (code, document["unreadable"][0]["rank"].as_u64()),
+        (0, Some(2))
+    );
+    assert_eq!(document["ranks"][1]["nodes"], 7);
+    let (code, text, warning) = answer(&[path, "--list"]);
+    assert_eq!((code, text.lines().count()), (0, 1 + 8), "{text}");
+    assert!(warning.starts_with("warning: 8 faults"), "{warning}");
+    // A path needs every rank.
+    let (code, _, error) = answer(&[path, "--critical-path"]);
+    assert_eq!((code, error.contains("job.2.et")), (2, true), "{error}");
+    let (code, text, _) = answer(&[path, "--critical-path", "--rank", "0-1"]);
+    assert_eq!(code, 0);
+    assert!(
+        text.contains("3 nodes on a cycle of dependencies, or behind one, left out"),
+        "{text}"
+    );
+    assert!(text.contains("one path for each rank"), "{text}");
+}
+
+#[test]
+fn control_dependencies_that_close_a_cycle_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = kernel(1, "a", 3, &[]);
+    first.ctrl_deps = vec![2];
+    let contents = encoded(Vec::new(), &[first, kernel(2, "b", 4, &[1])]);
+    put(folder.path(), 0, &contents);
+    let (code, text, warning) = answer(&[folder.path().to_str().unwrap()]);
+    assert_eq!((code, &warning[..]), (0, ""));
+    assert!(
+        text.contains("control dependencies close a cycle"),
+        "{text}"
+    );
+    assert!(text.contains("recorded run  7.000 us"), "{text}");
+}
+
+#[test]
+fn where_nothing_can_be_read_the_exit_code_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    put(folder.path(), 0, &[]);
+    put(folder.path(), 1, b"\x28\xb5\x2f\xfd no zstd");
+    for more in [
+        &[][..],
+        &["--list"],
+        &["--critical-path"],
+        &["--node", "1", "--rank", "0"],
+    ] {
+        let (code, text, error) = answer(&[&[path], more].concat());
+        assert_eq!(code, 2, "{more:?}: {text}");
+        assert!(
+            error.contains("job.0.et") && error.contains("the file is empty"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    let job = "traces/data-parallel-8";
+    for (args, told) in [
+        (
+            &["--rank", "9"][..],
+            "none of the 8 files is of such a rank",
+        ),
+        (&["--rank", "x"], "`x` is no rank"),
+        (&["--type", "kernel"], "no node is a `kernel`"),
+        (&["--from", "soon"], "--from"),
+        (&["--name", "a["], "[[]"),
+        (&["--limit", "3"], "--limit is for --list and --node"),
+        (&["--table", "types"], "--table needs --format csv"),
+        (&["--format", "dot"], "try: --node ID"),
+        (&["--node", "1"], "try: --rank 0"),
+        (
+            &["--node", "1", "--rank", "0", "--format", "csv"],
+            "--node has no table",
+        ),
+        (&["--node", "123456", "--rank", "0"], "has no such node"),
+        (
+            &["--node", "1", "--rank", "0", "--list"],
+            "cannot be used with",
+        ),
+        (&["--critical-path", "--name", "x"], "cannot be used with"),
+        (&["--depth", "2"], "--node"),
+        (&["--threads", "0"], "--threads"),
+    ] {
+        let (code, _, error) = answer(&[&[job], args].concat());
+        assert_eq!(code, 2, "{args:?}");
+        assert!(error.contains(told), "{args:?}: {error}");
+    }
+    assert_eq!(answer(&["no/such/folder"]).0, 2);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args([
+            "inspect",
+            "traces/ddp-resnet18",
+            "--list",
+            "--format",
+            "csv",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(program.stdout.take());
+    let output = program.wait_with_output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn files_appear_whole_and_hold_what_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (i, args) in [&["--list"][..], &["--format", "json"], &["--critical-path"]]
+        .iter()
+        .enumerate()
+    {
+        let file = folder.path().join(format!("{i}.txt"));
+        let job = ["traces/ddp-resnet18"];
+        let printed = super::said(&[&job[..], args].concat());
+        let silent = super::said(&[&job[..], args, &["-o", file.to_str().unwrap()]].concat());
+        assert_eq!(
+            (std::fs::read_to_string(&file).unwrap(), &silent[..]),
+            (printed, "")
+        );
+    }
+}
+
+#[test]
+fn attributes_of_odd_types_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut nodes = [kernel(1, "a", 1, &[]), kernel(2, "b", 1, &[])];
+    nodes[0].attr = vec![
+        with("x", Attribute::DoubleVal(0.5)),
+        with("x", Attribute::DoubleVal(1.5)),
+    ];
+    nodes[1].attr = vec![with("x", Attribute::StringVal("\u{1b}[2J".to_owned()))];
+    put(folder.path(), 0, &encoded(Vec::new(), &nodes));
+    let path = folder.path().to_str().unwrap();
+    let (_, text, _) = answer(&[path]);
+    // Twice in one node is one node.
+    assert!(text.contains("x (double 1, string 1)"), "{text}");
+    let (_, text, _) = answer(&[path, "--node", "2"]);
+    assert!(text.contains("x") && !text.contains('\u{1b}'), "{text:?}");
+}

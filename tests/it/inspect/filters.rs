@@ -1,0 +1,190 @@
+//! Filters against looking at every node with the generated types.
+
+use super::{attribute, json, number, parsed, row, rows, said, whole};
+use chakram::trace::proto::{Node, attribute_proto::Value as Attribute};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What is known of a node without the filters: its record, and its start and end.
+struct Known {
+    rank: u64,
+    node: Node,
+    times: (u64, u64),
+}
+
+fn known() -> Vec<Known> {
+    let list = json(&["traces/ddp-resnet18", "--list"]);
+    let times: BTreeMap<(u64, u64), (u64, u64)> = rows(&list, "nodes")
+        .iter()
+        .map(|row| {
+            let key = (number(row, "rank"), number(row, "id"));
+            (key, (number(row, "start_ps"), number(row, "end_ps")))
+        })
+        .collect();
+    let ranks = (0..2).map(|rank| (rank, parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).1));
+    let known = ranks.flat_map(|(rank, nodes)| {
+        let times = &times;
+        nodes.into_iter().map(move |node| Known {
+            rank,
+            times: times[&(rank, node.id)],
+            node,
+        })
+    });
+    let known: Vec<Known> = known.collect();
+    assert_eq!(known.len(), times.len());
+    known
+}
+
+fn is_host(node: &Node) -> bool {
+    node.r#type == 4 && whole(node, "is_cpu_op") == Some(1)
+}
+
+#[test]
+fn filters_find_what_a_look_at_every_node_finds() {
+    let known = known();
+    let ps = |ms: u64| ms * 1_000_000_000;
+    let named = |node: &Node, lane: &str| {
+        attribute(node, "stream")
+            .or(attribute(node, "tid"))
+            .is_some_and(|value| matches!(value, Attribute::Int64Val(v) if lane == v.to_string()))
+    };
+    type Test<'t> = Box<dyn Fn(&Known) -> bool + 't>;
+    let tests: Vec<(Vec<&str>, Test<'_>)> = vec![
+        (
+            vec!["--name", "conv"],
+            Box::new(|k| k.node.name.contains("conv")),
+        ),
+        (
+            vec!["--name", "aten::*_"],
+            Box::new(|k| k.node.name.starts_with("aten::") && k.node.name.ends_with('_')),
+        ),
+        (
+            vec!["--name", "gloo", "--name", "aten::mm"],
+            Box::new(|k| k.node.name.contains("gloo") || k.node.name.contains("aten::mm")),
+        ),
+        (vec!["--type", "host"], Box::new(|k| is_host(&k.node))),
+        (
+            vec!["--type", "compute", "--rank", "1"],
+            Box::new(|k| k.rank == 1 && k.node.r#type == 4 && !is_host(&k.node)),
+        ),
+        (
+            vec!["--type", "collective"],
+            Box::new(|k| k.node.r#type == 7),
+        ),
+        (
+            vec!["--type", "broadcast,metadata"],
+            Box::new(|k| k.node.r#type == 1 || whole(&k.node, "comm_type") == Some(5)),
+        ),
+        (vec!["--group", "all"], Box::new(|k| k.node.r#type == 7)),
+        (vec!["--group", "tp"], Box::new(|_| false)),
+        (
+            vec!["--lane", "stream 1000"],
+            Box::new(|k| named(&k.node, "1000")),
+        ),
+        (vec!["--lane", "*overhead"], Box::new(|k| is_host(&k.node))),
+        (
+            vec!["--from", "100ms", "--to", "150ms"],
+            Box::new(|k| {
+                let (start, end) = k.times;
+                start < ps(150) && (end > ps(100) || (start == end && start >= ps(100)))
+            }),
+        ),
+        (
+            vec![
+                "--from", "600ms", "--name", "mul", "--type", "compute", "--rank", "0",
+            ],
+            Box::new(|k| {
+                k.rank == 0
+                    && k.times.1 > ps(600)
+                    && k.node.name.contains("mul")
+                    && k.node.r#type == 4
+                    && !is_host(&k.node)
+            }),
+        ),
+    ];
+    for (args, test) in tests {
+        let args: Vec<&str> = ["traces/ddp-resnet18"].into_iter().chain(args).collect();
+        let mut expected: Vec<_> = known
+            .iter()
+            .filter(|k| test(k))
+            .map(|k| (k.rank, k.times.0, k.node.id))
+            .collect();
+        expected.sort_unstable();
+        let list = json(&[&args[..], &["--list"]].concat());
+        let found: Vec<_> = rows(&list, "nodes")
+            .iter()
+            .map(|row| {
+                (
+                    number(row, "rank"),
+                    number(row, "start_ps"),
+                    number(row, "id"),
+                )
+            })
+            .collect();
+        assert_eq!(found, expected, "{args:?}");
+        // The summary counts the same.
+        let summary = json(&args);
+        let selected: u64 = rows(&summary, "ranks")
+            .iter()
+            .map(|rank| number(rank, "selected"))
+            .sum();
+        assert_eq!(
+            (selected, number(&list, "selected")),
+            (expected.len() as u64, selected)
+        );
+        let typed: u64 = rows(&summary, "types")
+            .iter()
+            .map(|row| number(row, "nodes"))
+            .sum();
+        assert_eq!(typed, selected, "{args:?}");
+        let csv = said(&[&args[..], &["--list", "--format", "csv"]].concat());
+        assert_eq!(csv.lines().count(), expected.len() + 1);
+    }
+}
+
+#[test]
+fn lists_end_where_they_are_told_to() {
+    let base = ["traces/ddp-resnet18", "--list", "--limit"];
+    let first = |n: &str| -> Vec<Value> {
+        let list = json(&[&base[..], &[n]].concat());
+        assert_eq!(number(&list, "selected"), 5316);
+        rows(&list, "nodes").clone()
+    };
+    let (some, more) = (first("3"), first("3000"));
+    assert_eq!((some.len(), more.len()), (3, 3000));
+    assert_eq!(some, more[..3]);
+    // The first rank has 2,658 of them.
+    assert_eq!(
+        (number(&more[2657], "rank"), number(&more[2658], "rank")),
+        (0, 1)
+    );
+    assert!(first("0").is_empty());
+    let text = said(&[&base[..], &["2"]].concat());
+    assert_eq!(text.lines().last(), Some("… 5314 more: --limit 5316"));
+    assert_eq!(said(&base[..2]).lines().count(), 1 + 100 + 1);
+}
+
+#[test]
+fn a_filter_is_said_and_kept() {
+    let args = [
+        "traces/ddp-resnet18",
+        "--type",
+        "all-reduce",
+        "--rank",
+        "0-1",
+        "--from",
+        "1us",
+    ];
+    let document = json(&args);
+    let filter = serde_json::json!({"rank": ["0-1"], "type": ["all-reduce"], "from": ["1.000 us"]});
+    assert_eq!(document["filter"], filter);
+    assert_eq!(
+        number(row(&document, "types", "type", "all-reduce"), "nodes"),
+        6
+    );
+    let text = said(&args);
+    assert!(
+        text.contains("  only          type all-reduce, from 1.000 us: 6 of 5,316 nodes\n"),
+        "{text}"
+    );
+}

@@ -1,0 +1,221 @@
+//! When nodes ran: as a replay as captured has it, to the picosecond.
+
+use super::{encoded, json, number, rows, with};
+use chakram::engine::{Comm, Options, Prepared};
+use chakram::graph::{Dependencies, Graph};
+use chakram::ids::Rank;
+use chakram::inspect::{Basis, Trace};
+use chakram::machine::Machine;
+use chakram::report::{Spans, replay};
+use chakram::trace::file::{Contents, discover};
+use chakram::trace::proto::{Node, attribute_proto::Value as Attribute};
+use chakram::units::{Span, Time};
+use chakram::workload::{Absent, WorkloadBuilder};
+use proptest::prelude::*;
+use std::path::Path;
+
+/// Start and end of every node of every rank in a replay as captured, in the order of ids; `None` if that
+/// refuses.
+fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
+    let mut builder = WorkloadBuilder::default();
+    for (contents, rank) in ranks.iter().zip(0..) {
+        let (graph, binding) = Graph::read(contents, rank, Dependencies::Auto).ok()?;
+        let graph = builder.graph(graph);
+        builder.rank(Rank(rank), graph, binding, Time::ZERO).ok()?;
+    }
+    let workload = builder
+        .finish(Some(ranks.len() as u32), Absent::Refuse)
+        .ok()?;
+    let options = Options {
+        comm: Comm::Captured,
+        ..Options::default()
+    };
+    let prepared = Prepared::new(&workload, machine, &options).ok()?;
+    let (_, spans) = replay(&prepared, Spans::new(&prepared)).ok()?;
+    let of = |instance| {
+        let mut nodes = spans.of(instance).to_vec();
+        nodes.sort_by_key(|span| span.node);
+        nodes.iter().map(|span| (span.start, span.end)).collect()
+    };
+    Some((0..ranks.len()).map(of).collect())
+}
+
+fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
+    let trace = Trace::read(rank, contents, |e| e).unwrap();
+    let run = &trace.times.run;
+    run.start
+        .iter()
+        .copied()
+        .zip(run.end.iter().copied())
+        .collect()
+}
+
+#[test]
+fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
+    let files = discover(&case).unwrap();
+    let contents: Vec<Contents> = files
+        .iter()
+        .map(|file| Contents::open(&file.path).unwrap())
+        .collect();
+    let contents: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
+    let machine = Machine::load(case.join("machine.toml").to_str().unwrap()).unwrap();
+    let expected = replayed(&contents, &machine).unwrap();
+    for (rank, expected) in (0..).zip(expected) {
+        let found = looked_at(contents[rank as usize], rank);
+        assert_eq!(found.len(), 2658);
+        let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
+        assert_eq!(moved, None, "rank {rank}");
+        let trace = Trace::read(rank, contents[rank as usize], |e| e).unwrap();
+        assert_eq!(trace.times.basis, Basis::Kept);
+        let (_, end) = trace.times.extent();
+        assert_eq!(Some(Span(end.0)), trace.outline.metadata.captured);
+    }
+}
+
+/// A node: its type, delay, wait, duration, lane, and what it waits for.
+type Line = (u8, [u64; 3], u8, u16, u16);
+
+fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): Line) -> Node {
+    let all = |bits: u16| {
+        (1..id)
+            .filter(|other| bits >> (other % 16) & 1 == 1)
+            .collect()
+    };
+    let mut attr = vec![
+        with("duration_ns", Attribute::Uint64Val(ns)),
+        with("delay_ns", Attribute::Uint64Val(delay)),
+        with("wait_ns", Attribute::Uint64Val(wait)),
+    ];
+    if lane < 3 {
+        let name = if kind == 1 { "tid" } else { "stream" };
+        attr.push(with(name, Attribute::Int64Val(i64::from(lane))));
+    }
+    if kind == 1 {
+        attr.push(with("is_cpu_op", Attribute::BoolVal(true)));
+    }
+    if kind == 2 {
+        attr.push(with("comm_type", Attribute::Int64Val(0)));
+        attr.push(with("comm_size", Attribute::Int64Val(8)));
+    }
+    Node {
+        id,
+        name: format!("n{id}"),
+        r#type: match kind {
+            2 => 7,
+            3 => 1,
+            _ => 4,
+        },
+        data_deps: all(data & 0x1111),
+        ctrl_deps: all(control & 0x0842),
+        attr,
+        ..Node::default()
+    }
+}
+
+fn lines() -> impl Strategy<Value = Vec<Line>> {
+    let times = [0_u64..3, 0_u64..2, 0_u64..3];
+    prop::collection::vec((0_u8..4, times, 0_u8..4, any::<u16>(), any::<u16>()), 1..24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Hosts, kernels, collectives of one rank and marks, on lanes with and without names, whose times are so
+    /// short that much happens at one instant: as the engine has it.
+    #[test]
+    fn any_trace_ran_as_its_replay(lines in lines(), reversed in any::<bool>()) {
+        let mut nodes: Vec<Node> = (1..).zip(lines).map(|(id, line)| node(id, line)).collect();
+        if reversed {
+            // Ids against the order of the program.
+            let last = nodes.len() as u64 + 1;
+            for node in &mut nodes {
+                node.id = last - node.id;
+                node.data_deps.iter_mut().chain(&mut node.ctrl_deps).for_each(|id| *id = last - *id);
+            }
+        }
+        let contents = encoded(Vec::new(), &nodes);
+        let machine = Machine::parse(&wide(), "wide.toml").unwrap();
+        if let Some(expected) = replayed(&[&contents], &machine) {
+            prop_assert_eq!(&looked_at(&contents, 0), &expected[0]);
+        }
+    }
+}
+
+/// A machine of one NPU with more lanes than any of these traces.
+fn wide() -> String {
+    "name = \"wide\"\n[npu.one]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"1 ns\"\n\
+     memory_capacity = \"1 GB\"\nlanes = 64\nhost_lanes = 64\n[npu.one.peak]\nfp32 = \"1 TFLOP/s\"\n\
+     [[dimension]]\nname = \"d\"\nshape = \"ring\"\nsize = 2\nbandwidth = \"1 GB/s\"\n\
+     latency = \"1 ns\"\nalgorithm = \"ring\"\n"
+        .to_owned()
+}
+
+#[test]
+fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
+    // All at 0: collective 1, and kernels 2 and then 3, take no time. Kernel 5 waits for 3, and kernel 4 for the
+    // collective, which ends when nothing else happens at the instant. So on their lane 5 goes first, 5 ns long,
+    // although 4 would be ready a round before it. Collective 6 takes a nanosecond, or nothing would be recorded.
+    let mut nodes: Vec<Node> = [
+        (2, 0, 0),
+        (0, 0, 1),
+        (0, 0, 1),
+        (0, 5, 2),
+        (0, 5, 2),
+        (2, 1, 0),
+    ]
+    .into_iter()
+    .zip(1..)
+    .map(|((kind, ns, lane), id)| node(id, (kind, [0, 0, ns], lane, 0, 0)))
+    .collect();
+    for (node, waits_for) in [(3, 2), (4, 1), (5, 3)] {
+        nodes[node - 1].data_deps = vec![waits_for];
+    }
+    let contents = encoded(Vec::new(), &nodes);
+    let found = looked_at(&contents, 0);
+    assert_eq!((found[3].0, found[4].0), (Time(5_000), Time::ZERO));
+    let machine = Machine::parse(&wide(), "wide.toml").unwrap();
+    assert_eq!(replayed(&[&contents], &machine).unwrap()[0], found);
+}
+
+#[test]
+fn starts_that_a_file_gives_are_used() {
+    // Three kernels of 10, 5 and 2 us that started at 1,000, 1,012 and 1,030 us: 0, 12 and 30 us after the first.
+    // The third waits for the first; but the second was the last on their lane before it, and ended at 17. So
+    // the path has 2 us of work and 13 before, 5 and 2 before, and 10: 32.
+    let folder = tempfile::tempdir().unwrap();
+    let started = |id, micros, start, data: &[u64]| Node {
+        start_time_micros: start,
+        ..super::kernel(id, "k", micros, data)
+    };
+    let nodes = [
+        started(1, 10, 1000, &[]),
+        started(2, 5, 1012, &[]),
+        started(3, 2, 1030, &[1]),
+    ];
+    super::write(folder.path(), 0, Vec::new(), &nodes);
+    let path = folder.path().to_str().unwrap();
+    let document = json(&[path]);
+    let rank = &rows(&document, "ranks")[0];
+    assert_eq!(
+        (rank["times"].as_str(), number(rank, "end_ps")),
+        (Some("given"), 32_000_000)
+    );
+    let list = json(&[path, "--list"]);
+    let starts: Vec<u64> = rows(&list, "nodes")
+        .iter()
+        .map(|row| number(row, "start_ps"))
+        .collect();
+    assert_eq!(starts, [0, 12_000_000, 30_000_000]);
+    let document = json(&[path, "--critical-path", "--list"]);
+    let path = &rows(&document, "paths")[0];
+    let parts: Vec<(u64, u64, u64)> = rows(path, "nodes")
+        .iter()
+        .map(|n| (number(n, "id"), number(n, "delay_ps"), number(n, "work_ps")))
+        .collect();
+    let us = 1_000_000;
+    assert_eq!(
+        parts,
+        [(1, 0, 10 * us), (2, 2 * us, 5 * us), (3, 13 * us, 2 * us)]
+    );
+}

@@ -1,0 +1,297 @@
+//! The cases under `traces/`, counted once more by the generated types.
+
+use super::{attribute, json, number, parsed, row, rows, said, whole};
+use crate::commands::says;
+use chakram::trace::proto::{Node, attribute_proto::Value as Attribute};
+use std::collections::BTreeMap;
+
+/// Nanoseconds that a node took, without waiting.
+fn ns(node: &Node) -> u64 {
+    whole(node, "duration_ns").unwrap_or(node.duration_micros * 1000)
+}
+
+fn type_of(node: &Node) -> &'static str {
+    match (
+        node.r#type,
+        whole(node, "is_cpu_op"),
+        whole(node, "comm_type"),
+    ) {
+        (1, ..) => "metadata",
+        (4, Some(1), _) => "host",
+        (4, ..) => "compute",
+        (7, _, Some(0)) => "all-reduce",
+        (7, _, Some(5)) => "broadcast",
+        other => panic!("{other:?} is in none of these cases"),
+    }
+}
+
+/// The type of an attribute as the schema has it.
+fn kind(value: &Attribute) -> &'static str {
+    match value {
+        Attribute::Int32Val(_) => "int32",
+        Attribute::Int64Val(_) => "int64",
+        Attribute::Uint32Val(_) => "uint32",
+        Attribute::Uint64Val(_) => "uint64",
+        Attribute::BoolVal(_) => "bool",
+        Attribute::StringVal(_) => "string",
+        other => panic!("{other:?} is in none of these cases"),
+    }
+}
+
+fn check(case: &str, files: &[String]) {
+    let path = format!("traces/{case}");
+    let document = json(&[&path]);
+    let mut types: BTreeMap<&str, [u64; 5]> = BTreeMap::new();
+    let mut attributes: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let mut operators: BTreeMap<(String, &str), u64> = BTreeMap::new();
+    let (mut all, mut edges) = (0, 0);
+    for (rank, file) in files.iter().enumerate() {
+        let (_, nodes) = parsed(&format!("{case}/{file}"));
+        let facts = &rows(&document, "ranks")[rank];
+        assert_eq!(number(facts, "nodes"), nodes.len() as u64);
+        let size = std::fs::metadata(
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join(&path)
+                .join(file),
+        );
+        assert_eq!(number(facts, "file_bytes"), size.unwrap().len());
+        for node in &nodes {
+            all += 1;
+            edges += node.data_deps.len();
+            let of = type_of(node);
+            let wait = whole(node, "wait_ns").unwrap_or(0);
+            let time = ns(node) + wait;
+            let bytes = whole(node, "tensor_size")
+                .or(whole(node, "comm_size"))
+                .unwrap_or(0);
+            let sums = types.entry(of).or_default();
+            let flops = whole(node, "num_ops").unwrap_or(0);
+            for (sum, value) in sums
+                .iter_mut()
+                .zip([1, time * 1000, wait * 1000, flops, bytes])
+            {
+                *sum += value;
+            }
+            *operators.entry((node.name.clone(), of)).or_default() += time * 1000;
+            for attr in &node.attr {
+                let key = (
+                    attr.name.clone(),
+                    kind(attr.value.as_ref().unwrap()).to_owned(),
+                );
+                *attributes.entry(key).or_default() += 1;
+            }
+            let io = |io: &Option<_>| u64::from(io.is_some());
+            for (name, there) in [
+                ("duration_micros", u64::from(node.duration_micros > 0)),
+                ("inputs", io(&node.inputs)),
+                ("outputs", io(&node.outputs)),
+            ] {
+                if there > 0 {
+                    *attributes
+                        .entry((name.to_owned(), "field".to_owned()))
+                        .or_default() += 1;
+                }
+            }
+        }
+    }
+    let found: BTreeMap<&str, [u64; 5]> = rows(&document, "types")
+        .iter()
+        .map(|row| {
+            let fields = ["nodes", "time_ps", "wait_ps", "flops", "bytes"];
+            (
+                row["type"].as_str().unwrap(),
+                fields.map(|field| number(row, field)),
+            )
+        })
+        .collect();
+    assert_eq!(found, types);
+    let found: BTreeMap<(String, String), u64> = rows(&document, "attributes")
+        .iter()
+        .map(|a| {
+            let text = |field: &str| a[field].as_str().unwrap().to_owned();
+            ((text("name"), text("type")), number(a, "nodes"))
+        })
+        .collect();
+    assert_eq!(found, attributes);
+    // Names without numbers of steps and layers are operators by themselves.
+    let mut compared = 0;
+    for ((name, of), time) in operators
+        .iter()
+        .filter(|((name, _), _)| !name.contains(['/', '.']))
+    {
+        let all = rows(&document, "operators").iter();
+        let mut same = all.filter(|row| row["name"] == **name && row["type"] == **of);
+        assert_eq!(
+            same.next().map(|row| number(row, "time_ps")),
+            Some(*time),
+            "{name}"
+        );
+        compared += 1;
+    }
+    let text = said(&[&path]);
+    let thousands = |n: usize| match n {
+        0..1000 => n.to_string(),
+        n => format!("{},{:03}", n / 1000, n % 1000),
+    };
+    let head = format!(
+        "{case}: {} ranks (0-{}), {} nodes, {} data and 0 control dependencies",
+        files.len(),
+        files.len() - 1,
+        thousands(all),
+        thousands(edges)
+    );
+    assert_eq!(text.lines().next(), Some(&head[..]));
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+    println!("{case}: {compared} operators compared");
+}
+
+#[test]
+fn a_generated_job_is_counted_right() {
+    let files: Vec<String> = (0..8).map(|rank| format!("job.{rank}.et")).collect();
+    check("data-parallel-8", &files);
+    let text = said(&["traces/data-parallel-8"]);
+    for line in [
+        // Collectives have no duration there, and nodes no delay.
+        "all-reduce 192 192 0 0.0 % all alike",
+        "stream 1 192 0 0.0 % all alike",
+        "all-reduce, all ranks 192 100.7 MB 0 0 all alike",
+        "times an estimate: the file has durations and no delays, so gaps are missing and starts",
+    ] {
+        assert!(says(&text, line), "{line:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_converted_job_is_counted_right() {
+    let files: Vec<String> = (0..2).map(|rank| format!("job.{rank}.et.zst")).collect();
+    check("ddp-resnet18", &files);
+    let document = json(&["traces/ddp-resnet18"]);
+    assert_eq!(document["one_clock"], true);
+    for (rank, file) in files.iter().enumerate() {
+        let (metadata, nodes) = parsed(&format!("ddp-resnet18/{file}"));
+        let captured = metadata
+            .attr
+            .iter()
+            .find(|attr| attr.name == "captured_ns")
+            .unwrap();
+        let Some(Attribute::Uint64Val(ns)) = captured.value else {
+            panic!("{captured:?}");
+        };
+        let facts = &rows(&document, "ranks")[rank];
+        assert_eq!(
+            (number(facts, "captured_ps"), number(facts, "end_ps")),
+            (ns * 1000, ns * 1000)
+        );
+        // Host work is called so in lanes, which the file names.
+        let hosts = nodes.iter().filter(|node| type_of(node) == "host").count();
+        let lane = json(&["traces/ddp-resnet18", "--rank", &rank.to_string()]);
+        assert_eq!(
+            number(row(&lane, "lanes", "lane", "host 1"), "nodes"),
+            hosts as u64
+        );
+    }
+    let text = said(&["traces/ddp-resnet18"]);
+    for line in [
+        "times durations and delays as captured; ends with the capture, to the picosecond",
+        "groups 0: ranks 0-1",
+    ] {
+        assert!(says(&text, line), "{line:?} in\n{text}");
+    }
+}
+
+#[test]
+fn the_critical_path_is_as_long_as_the_job() {
+    let document = json(&["traces/ddp-resnet18", "--critical-path", "--list"]);
+    assert_eq!(document["one_clock"], true);
+    let [path] = &rows(&document, "paths")[..] else {
+        panic!("{document:#}");
+    };
+    // The longest capture of the two ranks, and no gap.
+    let longest = (0..2)
+        .map(|rank| parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).0)
+        .flat_map(|metadata| metadata.attr)
+        .filter(|attr| attr.name == "captured_ns")
+        .map(|attr| match attr.value {
+            Some(Attribute::Uint64Val(ns)) => ns * 1000,
+            other => panic!("{other:?}"),
+        })
+        .max();
+    assert_eq!(Some(number(path, "length_ps")), longest);
+    let mut at = 0;
+    for piece in rows(path, "nodes") {
+        assert_eq!(number(piece, "from_ps"), at);
+        at += ["delay_ps", "wait_ps", "work_ps"]
+            .map(|field| number(piece, field))
+            .iter()
+            .sum::<u64>();
+    }
+    assert_eq!(Some(at), longest);
+    // Each follows a node that it waits for, or one of its lane, in the records themselves.
+    let nodes: BTreeMap<u64, Node> = parsed("ddp-resnet18/job.0.et.zst")
+        .1
+        .into_iter()
+        .map(|node| (node.id, node))
+        .collect();
+    let lane = |node: &Node| {
+        let value = attribute(node, "stream")
+            .or(attribute(node, "tid"))
+            .cloned();
+        (type_of(node) == "host", format!("{value:?}"))
+    };
+    for pair in rows(path, "nodes").windows(2) {
+        let (a, b) = (
+            &nodes[&number(&pair[0], "id")],
+            &nodes[&number(&pair[1], "id")],
+        );
+        assert!(
+            b.data_deps.contains(&a.id) || lane(a) == lane(b),
+            "{} and {}",
+            a.id,
+            b.id
+        );
+    }
+    for table in ["types", "ranks", "operators"] {
+        let sum: u64 = rows(path, table)
+            .iter()
+            .map(|row| number(row, "time_ps"))
+            .sum();
+        assert_eq!(Some(sum), longest, "{table}");
+    }
+    // Other tools' traces have no common start.
+    let document = json(&["traces/data-parallel-8", "--critical-path"]);
+    assert_eq!(
+        (
+            document["one_clock"].as_bool(),
+            rows(&document, "paths").len()
+        ),
+        (Some(false), 8)
+    );
+    let csv = said(&["traces/ddp-resnet18", "--critical-path", "--format", "csv"]);
+    assert_eq!(csv.lines().count(), rows(path, "nodes").len() + 1);
+}
+
+#[test]
+fn threads_and_the_order_of_files_leave_no_trace() {
+    for args in [
+        &["--format", "text"][..],
+        &["--format", "json"],
+        &["--format", "csv", "--table", "operators"],
+        &["--list", "--format", "json"],
+        &["--list", "--format", "csv", "--limit", "500"],
+        &["--critical-path"],
+    ] {
+        let ask = |threads: &str, first: usize| {
+            let files: Vec<String> = (0..8)
+                .map(|i| format!("traces/data-parallel-8/job.{}.et", (first + i) % 8))
+                .collect();
+            let files = files.iter().map(String::as_str);
+            let more = args.iter().copied().chain(["--threads", threads]);
+            said(&files.chain(more).collect::<Vec<_>>())
+        };
+        let once = ask("1", 0);
+        assert!(once == ask("3", 5) && once == ask("8", 2), "{args:?}");
+    }
+}
