@@ -1,0 +1,303 @@
+//! `chakram diff`: two jobs in, or two reports; out comes what differs.
+
+use super::compare::on_threads;
+use super::output::{Destination, Format};
+use crate::diff::render::{self, Limits, Titles, Verdict};
+use crate::diff::tally::{Keep, Tally, Tolerance};
+use crate::diff::{Aspect, differences, reports};
+use crate::trace::file::{Contents, RankFile, discover};
+use crate::trace::{TraceError, form};
+use crate::units::Span;
+use clap::{Args, ValueEnum};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{Read, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Say what differs between two jobs, or between two reports
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram diff old/job new/job                        rank by rank, whatever the ids and the order of records
+  chakram diff job.0.et job.1.et                      two traces, whatever their ranks
+  chakram diff old/job new/job --fail-on structure    exit code 3 if anything but times and sizes differs
+  chakram diff old/job new/job --tolerance 2% --threshold 1% --show 20
+  chakram replay job -m dgx-h100 --format json > a.json
+  chakram diff a.json b.json                          two reports: the makespan, and by what it moved
+  chakram replay job -m mi300x --format json | chakram diff a.json - --threshold 1%
+
+Traces: nodes, dependencies and what nodes say; then times and bytes, by type, operator and group, and
+the largest changes of single nodes. Of nodes that nothing tells apart, one is named for another.
+
+Exit codes: 0 compared, whatever differs; 2 bad input; 3 what --threshold or --fail-on forbids")]
+pub struct DiffArgs {
+    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or a file; or a report, - from
+    /// standard input
+    #[arg(value_name = "A")]
+    before: PathBuf,
+    /// The same, to be compared with it
+    #[arg(value_name = "B")]
+    after: PathBuf,
+    /// Exit with 3 if the makespan of reports, or the time or the bytes of all nodes of traces, changes by
+    /// more than this, either way: 1%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    threshold: Option<f64>,
+    /// Exit with 3 if anything differs in this respect; several are separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
+    fail_on: Vec<FailOn>,
+    /// Pass over changes of a node's times that are no larger: 2%, or 5us
+    #[arg(long, value_name = "CHANGE", value_parser = tolerance, default_value = "0ps")]
+    tolerance: Tolerance,
+    /// Lines of each list, or `all`; 10 in text, and all in other formats, by default
+    #[arg(long, value_name = "N", value_parser = show)]
+    show: Option<Show>,
+    /// How many ranks are compared at once; as many as there are cores by default
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// How to print the differences
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    format: Format,
+    /// Write the differences to a file; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+/// Respects in which nothing may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FailOn {
+    /// Nodes, dependencies, and what nodes say besides times and sizes; of reports, what is counted
+    Structure,
+    /// Durations, delays and waiting of single nodes; of reports, any time
+    Time,
+    /// Bytes and FLOPs of single nodes; of reports, the buffers of collectives
+    Bytes,
+    /// All of these
+    Any,
+}
+
+/// How many lines of a list are shown; `None` is all.
+#[derive(Clone, Copy, Debug)]
+struct Show(Option<usize>);
+
+const SHOWN_IN_TEXT: usize = 10;
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text
+        .strip_suffix('%')
+        .ok_or("expected percent, for example 1%")?;
+    let found = number.trim().parse::<f64>().ok();
+    found
+        .filter(|percent| percent.is_finite() && *percent >= 0.0)
+        .ok_or_else(|| format!("`{number}` is no percentage; write for example 0.5%"))
+}
+
+fn tolerance(text: &str) -> Result<Tolerance, String> {
+    if text.ends_with('%') {
+        return percent(text).map(Tolerance::Percent);
+    }
+    let span = text.parse::<Span>().map_err(|e| e.to_string())?;
+    Ok(Tolerance::Absolute(span))
+}
+
+fn show(text: &str) -> Result<Show, String> {
+    match text {
+        "all" => Ok(Show(None)),
+        _ => match text.parse() {
+            Ok(lines) => Ok(Show(Some(lines))),
+            Err(_) => Err(format!("`{text}` is no number of lines, nor `all`")),
+        },
+    }
+}
+
+impl DiffArgs {
+    fn shown(&self) -> Option<usize> {
+        match (self.show, self.format) {
+            (Some(Show(lines)), _) => lines,
+            (None, Format::Text) => Some(SHOWN_IN_TEXT),
+            (None, _) => None,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let all = [Aspect::Structure, Aspect::Time, Aspect::Bytes];
+        let of = [FailOn::Structure, FailOn::Time, FailOn::Bytes];
+        let wanted = |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOn::Any);
+        let aspects = all.into_iter().zip(of).filter(|&(_, fail)| wanted(fail));
+        Limits {
+            threshold: self.threshold,
+            aspects: aspects.map(|(aspect, _)| aspect).collect(),
+        }
+    }
+}
+
+/// Does what `args` ask for and prints the differences to `out`.
+///
+/// # Errors
+///
+/// Bad input, or output that cannot be written.
+pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let paths = [&args.before, &args.after];
+    if paths.iter().all(|path| path.as_os_str() == "-") {
+        return Err("standard input is one document, and here are two\n  try: A and -".into());
+    }
+    let texts = [report(paths[0])?, report(paths[1])?];
+    let mut to = match args.output == Path::new("-") {
+        true => Destination::Stdout(out),
+        false => Destination::File(&args.output),
+    };
+    let names = paths.map(|path| path.display().to_string());
+    let titles = Titles {
+        names: [&names[0], &names[1]],
+        show: args.shown(),
+        style: to.style(),
+    };
+    let (text, verdict) = match &texts {
+        [Some(a), Some(b)] => of_reports(args, [a, b], &titles)?,
+        [None, None] => of_traces(args, &titles)?,
+        [a, _] => {
+            let [report, other] = if a.is_some() { [0, 1] } else { [1, 0] };
+            return Err(format!(
+                "{} is a report, and {} is not: traces are compared with traces, reports with reports",
+                names[report], names[other]
+            )
+            .into());
+        }
+    };
+    to.write(&text)?;
+    if verdict.exceeded.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    for text in &verdict.exceeded {
+        writeln!(anstream::stderr(), "exceeded: {text}")?;
+    }
+    Ok(ExitCode::from(3))
+}
+
+/// The text of a report, if `path` is one: a file that begins as JSON does and is not called a trace.
+fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
+    if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text)?;
+        return Ok(Some(text));
+    }
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("");
+    let trace = [".et", ".et.gz", ".et.zst"]
+        .iter()
+        .any(|ending| name.ends_with(ending));
+    if trace || !path.is_file() {
+        return Ok(None);
+    }
+    let contents = Contents::raw(path)?;
+    if matches!(form::text_form(contents.as_slice()), Some(Ok(_))) {
+        return Ok(None);
+    }
+    let begin = contents.as_slice().trim_ascii_start();
+    match begin.first() {
+        Some(b'{') => {
+            let text = String::from_utf8(contents.as_slice().to_vec());
+            let text = text.map_err(|e| format!("{}: {e}", path.display()))?;
+            Ok(Some(text))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn of_reports(
+    args: &DiffArgs,
+    texts: [&String; 2],
+    titles: &Titles<'_>,
+) -> Result<(String, Verdict), Box<dyn Error>> {
+    if args.tolerance != Tolerance::Absolute(Span::ZERO) {
+        return Err(
+            "--tolerance is for the nodes of traces, and these are reports\n  try: --threshold"
+                .into(),
+        );
+    }
+    if args.threads.is_some() {
+        return Err("--threads is for the ranks of traces, and these are reports".into());
+    }
+    let read = |which: usize| -> Result<_, String> {
+        reports::read(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
+    };
+    let found = reports::Reports::new(&read(0)?, &read(1)?);
+    let verdict = found.hold(&args.limits());
+    let text = match args.format {
+        Format::Text => reports::text(&found, titles, &verdict),
+        Format::Json => format!("{:#}\n", reports::json(&found, titles, &verdict)),
+        Format::Csv => return Err("--format csv is for traces; reports have text and json".into()),
+    };
+    Ok((text, verdict))
+}
+
+fn of_traces(args: &DiffArgs, titles: &Titles<'_>) -> Result<(String, Verdict), Box<dyn Error>> {
+    let keep = Keep {
+        singles: args.shown(),
+        tolerance: args.tolerance,
+    };
+    let ranks = ranks([&args.before, &args.after])?;
+    let ranks: Vec<_> = ranks.iter().collect();
+    let tallies = on_threads(ranks.len(), args.threads, |i| {
+        let (&rank, files) = ranks[i];
+        match files {
+            [Some(a), Some(b)] => of_rank(rank, [a, b], keep),
+            [_, b] => Ok(Tally::of_only(rank, b.is_some())),
+        }
+    });
+    let mut all = Tally::default();
+    for tally in tallies {
+        all.add(tally?, keep);
+    }
+    let verdict = args.limits().hold(&all);
+    let text = match args.format {
+        Format::Text => render::text::render(&all, titles, &verdict),
+        Format::Json => format!("{:#}\n", render::json::render(&all, titles, &verdict)),
+        Format::Csv => render::csv::render(&all, titles),
+    };
+    Ok((text, verdict))
+}
+
+/// The files of each rank in both jobs. Two files are compared whatever their ranks.
+fn ranks(paths: [&Path; 2]) -> Result<BTreeMap<u32, [Option<PathBuf>; 2]>, TraceError> {
+    if paths.iter().all(|path| path.is_file()) {
+        let rank = discover(paths[0]).map_or(0, |files| files[0].rank);
+        return Ok(BTreeMap::from([(
+            rank,
+            paths.map(|path| Some(path.to_owned())),
+        )]));
+    }
+    let mut ranks: BTreeMap<u32, [Option<PathBuf>; 2]> = BTreeMap::new();
+    for (which, path) in paths.into_iter().enumerate() {
+        for RankFile { rank, path } in discover(path)? {
+            ranks.entry(rank).or_default()[which] = Some(path);
+        }
+    }
+    Ok(ranks)
+}
+
+/// Compares the two files of a rank.
+fn of_rank(rank: u32, paths: [&PathBuf; 2], keep: Keep) -> Result<Tally, TraceError> {
+    let [a, b] = [Contents::open(paths[0])?, Contents::open(paths[1])?];
+    let contents = [a.as_slice(), b.as_slice()];
+    if contents[0] == contents[1] {
+        return Ok(Tally::of_identical(rank));
+    }
+    let mut traces = differences::outlines(contents);
+    traces[0].blame(|error| a.blame(error));
+    traces[1].blame(|error| b.blame(error));
+    for (trace, path) in traces.iter().zip(paths) {
+        if trace.nodes.len() > differences::MOST {
+            let found = format!(
+                "more than {} nodes, which no comparison can hold",
+                differences::MOST
+            );
+            return Err(TraceError::malformed(0, found).in_file(path));
+        }
+    }
+    let found = differences::traces(&traces[0], &traces[1]);
+    Ok(Tally::new(rank, [&traces[0], &traces[1]], &found, keep))
+}

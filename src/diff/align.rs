@@ -1,0 +1,109 @@
+//! Program order: what stands in the same place of a lane.
+
+use super::alone::agree;
+use super::pairs::Pairs;
+use super::side::Side;
+use crate::graph::Interner;
+use crate::graph::fingerprint;
+use crate::trace::Op;
+use imara_diff::{Algorithm, Diff, Token};
+use std::collections::BTreeMap;
+
+/// A lane: the number that the trace gives it, and whether it is the host's, the NPU's or for those that do
+/// nothing.
+type Lane = (Option<i64>, u8);
+
+fn lane(side: &Side<'_>, node: u32) -> Lane {
+    let view = &side.outline.nodes[node as usize].view;
+    let kind = match view.op {
+        Op::Nothing => 0,
+        Op::Host => 1,
+        _ => 2,
+    };
+    (view.lane, kind)
+}
+
+/// The nodes of each lane, in an order that dependencies allow.
+fn lanes(side: &Side<'_>) -> BTreeMap<Lane, Vec<u32>> {
+    let mut lanes: BTreeMap<Lane, Vec<u32>> = BTreeMap::new();
+    for &node in side.order.iter().chain(&side.loose) {
+        lanes.entry(lane(side, node)).or_default().push(node);
+    }
+    lanes
+}
+
+/// Pairs nodes with one key that an alignment of the lanes puts side by side; pairs that are known hold the
+/// lanes together.
+pub(super) fn align(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
+    let [mut a, mut b] = [0, 1].map(|which| lanes(&sides[which]));
+    a.retain(|lane, _| b.contains_key(lane));
+    for (lane, first) in a {
+        let second = b.remove(&lane).unwrap_or_default();
+        let lists = [first, second];
+        let some = |which: usize| {
+            let list: &[u32] = &lists[which];
+            list.iter().any(|&node| pairs.of(which, node).is_none())
+        };
+        if some(0) && some(1) {
+            align_lane(sides, pairs, lists);
+        }
+    }
+}
+
+fn align_lane(sides: &[Side<'_>; 2], pairs: &mut Pairs, mut lists: [Vec<u32>; 2]) {
+    // Of runs of pairs, the ends are enough to hold on to.
+    let mut kept = [0, 1].map(|which| {
+        let list: &Vec<u32> = &lists[which];
+        let free: Vec<bool> = list.iter().map(|&n| pairs.of(which, n).is_none()).collect();
+        let near = (0..list.len())
+            .map(|i| free[i] || i > 0 && free[i - 1] || i + 1 < free.len() && free[i + 1]);
+        near.collect::<Vec<bool>>()
+    });
+    let mut wanted = [0, 1].map(|which| vec![false; pairs.count(which) as usize]);
+    for which in [0, 1] {
+        for (&node, &near) in lists[which].iter().zip(&kept[which]) {
+            if near {
+                wanted[which][node as usize] = true;
+                if let Some(partner) = pairs.of(which, node) {
+                    wanted[1 - which][partner as usize] = true;
+                }
+            }
+        }
+    }
+    for which in [0, 1] {
+        kept[which].clear();
+        lists[which].retain(|&node| wanted[which][node as usize]);
+    }
+    let mut numbers = Interner::default();
+    let tokens = [0, 1].map(|which| {
+        let tokens = lists[which].iter().map(|&node| {
+            let label = match (which, pairs.of(which, node)) {
+                (_, None) => sides[which].key()[node as usize],
+                (0, Some(_)) => fingerprint(&(node, "pair")),
+                (_, Some(partner)) => fingerprint(&(partner, "pair")),
+            };
+            Token(numbers.intern(label))
+        });
+        tokens.collect::<Vec<_>>()
+    });
+    let mut diff = Diff::default();
+    let count = numbers.keys().len() as u32;
+    diff.compute_with(Algorithm::Histogram, &tokens[0], &tokens[1], count);
+    let (mut i, mut j) = (0, 0);
+    let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
+        while *from < end {
+            let (x, y) = (lists[0][*from], lists[1][*to]);
+            let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
+            if free && agree(sides, pairs, x, y).is_plausible() {
+                pairs.set(x, y);
+            }
+            (*from, *to) = (*from + 1, *to + 1);
+        }
+    };
+    for hunk in diff.hunks() {
+        equal(&mut i, &mut j, hunk.before.start as usize);
+        (i, j) = (hunk.before.end as usize, hunk.after.end as usize);
+    }
+    let end = lists[0].len();
+    equal(&mut i, &mut j, end);
+}

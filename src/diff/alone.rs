@@ -1,0 +1,154 @@
+//! What is left: nodes that became something else where they are.
+
+use super::pairs::Pairs;
+use super::side::{Side, Way};
+use crate::trace::Op;
+
+/// How many neighbours of a node lead on, how many of a pair's are looked through, how many candidates
+/// these may give, and how often a node is looked at.
+const NEAR: usize = 64;
+const THROUGH: usize = 1024;
+const CANDIDATES: usize = 16;
+const TRIES: u8 = 8;
+/// Neighbours of candidates that are compared for one node, all together.
+const WORK: usize = 1 << 16;
+
+/// What the pairs around two nodes say of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreement {
+    /// Neighbours that are pairs, of one node and of the other, the larger number.
+    known: usize,
+    /// Pairs that are neighbours of both.
+    common: usize,
+}
+
+impl Agreement {
+    /// Whether nothing speaks against the two being one.
+    pub fn is_plausible(self) -> bool {
+        self.known == 0 || self.common > 0
+    }
+
+    /// Whether at least half of the neighbours are the same.
+    fn is_likely(self) -> bool {
+        self.common > 0 && 2 * self.common >= self.known
+    }
+}
+
+/// What the pairs around `first` and `second` say of them.
+pub(super) fn agree(sides: &[Side<'_>; 2], pairs: &Pairs, first: u32, second: u32) -> Agreement {
+    let mut sum = Agreement {
+        known: 0,
+        common: 0,
+    };
+    for way in Way::BOTH {
+        let known = |which: usize, node| -> Vec<(u32, bool)> {
+            let next = sides[which].neighbours(node, way);
+            let mut known: Vec<_> = next
+                .filter_map(|(next, control)| {
+                    let partner = pairs.of(which, next)?;
+                    Some((if which == 0 { partner } else { next }, control))
+                })
+                .collect();
+            known.sort_unstable();
+            known
+        };
+        let [a, b] = [known(0, first), known(1, second)];
+        let mut others = b.iter().peekable();
+        let mut common = 0;
+        for entry in &a {
+            while others.next_if(|other| *other < entry).is_some() {}
+            common += usize::from(others.next_if(|other| *other == entry).is_some());
+        }
+        sum.common += common;
+        sum.known += a.len().max(b.len());
+    }
+    sum
+}
+
+/// How much two nodes that are not alike have in common.
+fn likeness(sides: &[Side<'_>; 2], first: u32, second: u32) -> u8 {
+    let view = |which: usize, node: u32| &sides[which].outline.nodes[node as usize].view;
+    let (a, b) = (view(0, first), view(1, second));
+    let what = std::mem::discriminant::<Op<'_>>;
+    2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
+}
+
+/// Pairs nodes that have most of their neighbours in common, and the last of each trace.
+pub(super) fn alone(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
+    // From nodes without a partner to the partners of their neighbours, and from there to others without.
+    let mut waiting: Vec<u32> = pairs.free(0).collect();
+    waiting.reverse();
+    let mut tries = vec![0_u8; sides[0].len()];
+    while let Some(node) = waiting.pop() {
+        if pairs.of(0, node).is_some() || pairs.complete() {
+            continue;
+        }
+        let Some(found) = best(sides, pairs, node) else {
+            continue;
+        };
+        pairs.set(node, found);
+        for way in Way::BOTH {
+            for (next, _) in sides[0].neighbours(node, way).take(NEAR) {
+                let tried = &mut tries[next as usize];
+                if pairs.of(0, next).is_none() && *tried < TRIES {
+                    *tried += 1;
+                    waiting.push(next);
+                }
+            }
+        }
+    }
+    let mut left = pairs.free(0);
+    let mut others = pairs.free(1);
+    let last = (left.next(), left.next(), others.next(), others.next());
+    drop((left, others));
+    if let (Some(a), None, Some(b), None) = last {
+        let unknown = agree(sides, pairs, a, b).known == 0;
+        let nobody = [(0, a), (1, b)].iter().all(|&(which, node)| {
+            Way::BOTH
+                .iter()
+                .all(|&way| sides[which].degree(node, way) == 0)
+        });
+        if unknown && nobody && likeness(sides, a, b) > 0 {
+            pairs.set(a, b);
+        }
+    }
+}
+
+/// The free node of the second trace that shares most neighbours with `node`, if these are half of them.
+fn best(sides: &[Side<'_>; 2], pairs: &Pairs, node: u32) -> Option<u32> {
+    let mut candidates: Vec<u32> = Vec::new();
+    for way in Way::BOTH {
+        let back = match way {
+            Way::Before => Way::After,
+            Way::After => Way::Before,
+        };
+        for (next, control) in sides[0].neighbours(node, way).take(NEAR) {
+            let Some(partner) = pairs.of(0, next) else {
+                continue;
+            };
+            let free = sides[1].neighbours(partner, back).take(THROUGH);
+            let free = free.filter(|&(x, c)| c == control && pairs.of(1, x).is_none());
+            candidates.extend(free.map(|(x, _)| x).take(CANDIDATES));
+        }
+    }
+    candidates.sort_unstable();
+    candidates.dedup();
+    candidates.truncate(NEAR);
+    // However many neighbours they have, one is looked at.
+    let size = |which: usize, node: u32| -> usize {
+        let degrees = Way::BOTH.map(|way| sides[which].degree(node, way));
+        degrees.iter().sum()
+    };
+    let mut spent = 0;
+    let affordable = candidates.into_iter().take_while(|&other| {
+        let before = spent;
+        spent += size(0, node) + size(1, other);
+        before == 0 || spent <= WORK
+    });
+    let scored = affordable.filter_map(|other| {
+        let agreement = agree(sides, pairs, node, other);
+        let like = likeness(sides, node, other);
+        (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
+    });
+    scored.max().map(|(.., other)| u32::MAX - other)
+}

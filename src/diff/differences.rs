@@ -1,0 +1,172 @@
+//! What differs between two traces, given which node is which.
+
+use super::fields::{self, FieldChange};
+use super::pairs::{self, Pairs};
+use super::side::Side;
+use crate::graph::Outline;
+use crate::graph::outline::Dependency;
+
+/// A node of both traces that says something else in each.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// Its index in each trace.
+    pub nodes: [u32; 2],
+    /// What differs.
+    pub fields: Vec<FieldChange>,
+}
+
+/// A dependency between nodes of both traces that only one of these has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Edge {
+    /// The node that waits, by its index in each trace.
+    pub node: [u32; 2],
+    /// The node that it waits for; `None` for one that does not exist.
+    pub on: Option<[u32; 2]>,
+    /// Whether it only orders the two; if not, data passes.
+    pub control: bool,
+    /// Whether it is the second trace that has it.
+    pub added: bool,
+}
+
+/// What differs between two traces, besides numbers and order.
+#[derive(Clone, Debug)]
+pub struct Differences {
+    /// Which node is which.
+    pub pairs: Pairs,
+    /// Nodes that only the first has; its dependencies and those on it go with a node.
+    pub removed: Vec<u32>,
+    /// Nodes that only the second has.
+    pub added: Vec<u32>,
+    /// Nodes that say something else, in the order of the first.
+    pub changed: Vec<Changed>,
+    /// Dependencies between nodes of both.
+    pub edges: Vec<Edge>,
+}
+
+impl Differences {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.removed.is_empty()
+            && self.added.is_empty()
+            && self.changed.is_empty()
+            && self.edges.is_empty()
+    }
+}
+
+/// The most nodes that a comparison can tell apart in one trace.
+pub const MOST: usize = (1 << 31) - 1;
+
+/// Reads both traces, at the same time if they are large.
+pub fn outlines(contents: [&[u8]; 2]) -> [Outline<'_>; 2] {
+    const LARGE: usize = 1 << 20;
+    if contents.iter().any(|bytes| bytes.len() < LARGE) {
+        return contents.map(Outline::read);
+    }
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| Outline::read(contents[1]));
+        let first = Outline::read(contents[0]);
+        let second = second.join();
+        [
+            first,
+            second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        ]
+    })
+}
+
+/// Compares two traces of at most [`MOST`] nodes each.
+pub fn traces<'o>(first: &'o Outline<'o>, second: &'o Outline<'o>) -> Differences {
+    compared(&sides([first, second]), pairs::MANY)
+}
+
+/// The same, with what [`pairs`] calls many.
+fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
+    let [first, second] = [0, 1].map(|which: usize| sides[which].outline);
+    let pairs = pairs::find(sides, many);
+    let mut changed = Vec::new();
+    let mut edges = Vec::new();
+    let mut buffer = Vec::new();
+    for a in first.all() {
+        let Some(b) = pairs.of(0, a) else { continue };
+        let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
+        if x.record.bytes != y.record.bytes {
+            fields::compare(x, y, &mut buffer);
+            if !buffer.is_empty() {
+                changed.push(Changed {
+                    nodes: [a, b],
+                    fields: std::mem::take(&mut buffer),
+                });
+            }
+        }
+        dependencies(sides, &pairs, [a, b], &mut edges);
+    }
+    Differences {
+        removed: pairs.free(0).collect(),
+        added: pairs.free(1).collect(),
+        pairs,
+        changed,
+        edges,
+    }
+}
+
+fn sides<'o>([first, second]: [&'o Outline<'o>; 2]) -> [Side<'o>; 2] {
+    if first.nodes.len().min(second.nodes.len()) < pairs::MANY {
+        return [Side::new(first), Side::new(second)];
+    }
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| Side::new(second));
+        let first = Side::new(first);
+        let second = second.join();
+        [
+            first,
+            second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        ]
+    })
+}
+
+/// A dependency in terms of the first trace: on whom, and how. What exists nowhere is on `u32::MAX`.
+type Known = (u32, bool);
+
+/// Appends what differs between the dependencies of a pair on pairs.
+fn dependencies(sides: &[Side<'_>; 2], pairs: &Pairs, node: [u32; 2], edges: &mut Vec<Edge>) {
+    let [a, b] = [0, 1].map(|which| sides[which].outline.deps(node[which]));
+    let known = |which: usize, dep: &Dependency| -> Option<Known> {
+        match dep.target() {
+            None => Some((Dependency::NOWHERE, dep.control)),
+            Some(target) => {
+                let partner = pairs.of(which, target)?;
+                Some((if which == 0 { target } else { partner }, dep.control))
+            }
+        }
+    };
+    let same = |(x, y): (&Dependency, &Dependency)| known(0, x) == known(1, y);
+    if a.len() == b.len() && a.iter().zip(b).all(same) {
+        return;
+    }
+    let sorted = |which: usize, deps: &[Dependency]| {
+        let mut list: Vec<_> = deps.iter().filter_map(|dep| known(which, dep)).collect();
+        list.sort_unstable();
+        list
+    };
+    let (a, b) = (sorted(0, a), sorted(1, b));
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() || j < b.len() {
+        let added = match (a.get(i), b.get(j)) {
+            (Some(x), Some(y)) if x == y => {
+                (i, j) = (i + 1, j + 1);
+                continue;
+            }
+            (Some(x), Some(y)) => y < x,
+            (x, _) => x.is_none(),
+        };
+        let (target, control) = if added { b[j] } else { a[i] };
+        let on = (target != Dependency::NOWHERE)
+            .then(|| [target, pairs.of(0, target).expect("only pairs are listed")]);
+        edges.push(Edge {
+            node,
+            on,
+            control,
+            added,
+        });
+        if added { j += 1 } else { i += 1 }
+    }
+}

@@ -1,0 +1,284 @@
+//! What two records say that differs.
+
+use super::{Field, FieldChange, bytes_of, group_name, type_name};
+use crate::diff::value::Value;
+use crate::graph::outline::Item;
+use crate::trace::attr::Attr;
+use crate::trace::scan::NodeView;
+use crate::trace::wire::{Cursor, Raw, Record};
+use crate::trace::{Dtype, Op, shown};
+
+/// The fields of inputs and outputs.
+const IO: [[&str; 3]; 2] = [
+    ["inputs.values", "inputs.shapes", "inputs.types"],
+    ["outputs.values", "outputs.shapes", "outputs.types"],
+];
+
+/// The fields that are read from an attribute.
+fn read_from(attribute: &[u8]) -> &'static [Field] {
+    match attribute {
+        b"is_cpu_op" => &[Field::Type, Field::Host, Field::Lane],
+        b"num_ops" => &[Field::Flops],
+        b"tensor_size" | b"comm_size" => &[Field::Bytes, Field::Type],
+        b"tensor_loc" | b"comm_type" => &[Field::Type],
+        b"in_switch" => &[Field::InSwitch],
+        b"dtype" => &[Field::Dtype],
+        b"stream" | b"tid" => &[Field::Lane],
+        b"duration_ns" => &[Field::Duration],
+        b"delay_ns" => &[Field::Delay],
+        b"wait_ns" => &[Field::Wait],
+        b"eager" => &[Field::Eager],
+        b"comm_src" | b"comm_dst" => &[Field::Peer, Field::Own],
+        b"comm_tag" => &[Field::Tag],
+        b"comm_root" => &[Field::Root],
+        b"involved_dim" | b"involve_dims" => &[Field::Dimensions],
+        b"pg_name" | b"comm_group" => &[Field::Group],
+        _ => &[],
+    }
+}
+
+struct Found<'f>(&'f mut Vec<FieldChange>);
+
+impl Found<'_> {
+    fn push(&mut self, field: Field, before: Value, after: Value) {
+        self.0.push(FieldChange {
+            field,
+            before,
+            after,
+        });
+    }
+
+    fn text<T: PartialEq>(&mut self, field: Field, pair: [T; 2], show: impl Fn(&T) -> String) {
+        if pair[0] != pair[1] {
+            let [before, after] = pair.map(|value| Value::Text(show(&value)));
+            self.push(field, before, after);
+        }
+    }
+
+    fn maybe<T: PartialEq + ToString>(&mut self, field: Field, pair: [Option<T>; 2]) {
+        if pair[0] != pair[1] {
+            let value = |v: Option<T>| v.map_or(Value::Absent, |v| Value::Text(v.to_string()));
+            let [before, after] = pair.map(value);
+            self.push(field, before, after);
+        }
+    }
+
+    fn count(&mut self, field: Field, pair: [u64; 2]) {
+        if pair[0] != pair[1] {
+            let [before, after] = pair.map(Value::Count);
+            self.push(field, before, after);
+        }
+    }
+
+    fn has(&self, fields: &[Field]) -> bool {
+        self.0.iter().any(|change| fields.contains(&change.field))
+    }
+}
+
+/// What differs between two nodes, besides ids and dependencies.
+pub(in crate::diff) fn compare(a: &Item<'_>, b: &Item<'_>, found: &mut Vec<FieldChange>) {
+    let mut found = Found(found);
+    views(&a.view, &b.view, &mut found);
+    records(&a.record, &b.record, &mut found);
+}
+
+fn views(a: &NodeView<'_>, b: &NodeView<'_>, found: &mut Found<'_>) {
+    let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();
+    found.text(
+        Field::Type,
+        [type_name(&a.op), type_name(&b.op)],
+        String::clone,
+    );
+    found.text(Field::Name, [a.name, b.name], |name| shown(name));
+    found.maybe(Field::Lane, [a.lane, b.lane]);
+    match (a.op, b.op) {
+        (
+            Op::Compute {
+                flops: f, dtype: d, ..
+            },
+            Op::Compute { flops, dtype, .. },
+        ) => {
+            found.maybe::<Dtype>(Field::Dtype, [d, dtype]);
+            found.count(Field::Flops, [f, flops]);
+        }
+        (Op::Memory { in_switch: s, .. }, Op::Memory { in_switch, .. }) => {
+            found.text(Field::InSwitch, [s, in_switch], yes);
+        }
+        (
+            Op::Message {
+                peer: p,
+                tag: t,
+                own: o,
+                host: h,
+                ..
+            },
+            Op::Message {
+                peer,
+                tag,
+                own,
+                host,
+                ..
+            },
+        ) => {
+            found.maybe(Field::Peer, [Some(p), Some(peer)]);
+            found.maybe(Field::Tag, [Some(t), Some(tag)]);
+            found.maybe(Field::Own, [o, own]);
+            found.text(Field::Host, [h, host], yes);
+        }
+        (
+            Op::Collective {
+                group: g,
+                root: r,
+                dimensions: d,
+                host: h,
+                ..
+            },
+            Op::Collective {
+                group,
+                root,
+                dimensions,
+                host,
+                ..
+            },
+        ) => {
+            found.text(Field::Group, [g, group], |&group| group_name(group));
+            found.maybe(Field::Root, [r, root]);
+            let mask = |mask: Option<u32>| mask.map(|mask| format!("mask {mask:#b}"));
+            found.maybe(Field::Dimensions, [mask(d), mask(dimensions)]);
+            found.text(Field::Host, [h, host], yes);
+        }
+        _ => {}
+    }
+    if let (Some(before), Some(after)) = (bytes_of(&a.op), bytes_of(&b.op)) {
+        found.count(Field::Bytes, [before, after]);
+    }
+    for (field, before, after) in [
+        (Field::Duration, a.recorded, b.recorded),
+        (Field::Delay, a.delay, b.delay),
+        (Field::Wait, a.wait, b.wait),
+    ] {
+        if before != after {
+            found.push(field, Value::Time(before), Value::Time(after));
+        }
+    }
+    found.text(Field::Eager, [a.eager, b.eager], yes);
+}
+
+/// The parts of a record that the view does not hold.
+#[derive(Default)]
+struct Parts<'a> {
+    kind: u64,
+    start: u64,
+    micros: u64,
+    io: [[&'a [u8]; 3]; 2],
+    /// Attributes by name, each with its message.
+    attributes: Vec<(&'a [u8], &'a [u8])>,
+    /// What is unknown or broken, by number, as bytes.
+    unknown: Vec<(u32, &'a [u8])>,
+}
+
+fn parts<'a>(record: &Record<'a>) -> Parts<'a> {
+    let mut parts = Parts::default();
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let from = cursor.offset() - record.offset;
+        let Ok((number, raw)) = cursor.field() else {
+            parts.unknown.push((0, &record.bytes[from..]));
+            break;
+        };
+        match (number, raw) {
+            (1 | 2 | 4 | 5, _) => {}
+            (3, Raw::Varint(kind)) => parts.kind = u64::from(kind as u32),
+            (6, Raw::Varint(start)) => parts.start = start,
+            (7, Raw::Varint(micros)) => parts.micros = micros,
+            (8 | 9, Raw::Bytes(io, at)) => {
+                let mut fields = Cursor::new(io, at);
+                while let Ok((which @ 1..=3, Raw::Bytes(text, _))) = fields.field() {
+                    parts.io[number as usize - 8][which as usize - 1] = text;
+                }
+            }
+            (10, Raw::Bytes(message, at)) => {
+                let name = Attr::scan(message, at).map_or(&b""[..], |attr| attr.name);
+                parts.attributes.push((name, message));
+            }
+            _ => {
+                let field = &record.bytes[from..cursor.offset() - record.offset];
+                parts.unknown.push((number, field));
+            }
+        }
+    }
+    parts.attributes.sort_by_key(|(name, _)| *name);
+    parts.unknown.sort_by_key(|(number, _)| *number);
+    parts
+}
+
+fn records(a: &Record<'_>, b: &Record<'_>, found: &mut Found<'_>) {
+    let (a, b) = (parts(a), parts(b));
+    if !found.has(&[Field::Type]) {
+        found.text(Field::Type, [a.kind, b.kind], |kind| {
+            format!("number {kind}")
+        });
+    }
+    if !found.has(&[Field::Duration]) {
+        found.count(Field::Micros, [a.micros, b.micros]);
+    }
+    found.count(Field::Start, [a.start, b.start]);
+    let text = |bytes: &&[u8]| match bytes {
+        [] => "nothing".to_owned(),
+        _ => shown(&String::from_utf8_lossy(bytes)),
+    };
+    for (names, (a, b)) in IO.iter().zip(a.io.into_iter().zip(b.io)) {
+        for (i, name) in names.iter().enumerate() {
+            found.text(Field::Io(name), [a[i], b[i]], text);
+        }
+    }
+    let value = |messages: &[&[u8]]| match messages {
+        [] => Value::Absent,
+        _ => {
+            let shown = messages.iter().map(|message| match Attr::scan(message, 0) {
+                Ok(attr) => attr.shown(),
+                Err(_) => format!("{} bytes that are no attribute", message.len()),
+            });
+            Value::Text(shown.collect::<Vec<_>>().join(", then "))
+        }
+    };
+    by_key(&a.attributes, &b.attributes, |name, a, b| {
+        if !found.has(read_from(name)) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            found.push(Field::Attribute(name), value(a), value(b));
+        }
+    });
+    let bytes = |fields: &[&[u8]]| match fields {
+        [] => Value::Absent,
+        _ => Value::Text(format!("{} bytes", fields.concat().len())),
+    };
+    by_key(&a.unknown, &b.unknown, |&number, a, b| {
+        found.push(Field::Unknown(number), bytes(a), bytes(b));
+    });
+}
+
+/// Calls `each` with every key whose values differ between two lists that are sorted by key.
+fn by_key<'a, K: Ord + Copy>(
+    a: &[(K, &'a [u8])],
+    b: &[(K, &'a [u8])],
+    mut each: impl FnMut(&K, &[&'a [u8]], &[&'a [u8]]),
+) {
+    let (mut i, mut j) = (0, 0);
+    while let Some(key) = [a.get(i), b.get(j)]
+        .into_iter()
+        .flatten()
+        .map(|(k, _)| *k)
+        .min()
+    {
+        let run = |list: &[(K, &'a [u8])], from: &mut usize| {
+            let run = list[*from..].iter().take_while(|(k, _)| *k == key);
+            let values: Vec<_> = run.map(|(_, value)| *value).collect();
+            *from += values.len();
+            values
+        };
+        let (x, y) = (run(a, &mut i), run(b, &mut j));
+        if x != y {
+            each(&key, &x, &y);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What nodes are told apart by: hashes of what they say, and of what surrounds them.
+//!
+//! A label never decides what differs, only who is compared with whom.
+
+use super::side::{Side, Way};
+use crate::graph::outline::Item;
+use crate::graph::{Outline, fingerprint};
+use crate::trace::scan::NodeView;
+use crate::trace::wire::Cursor;
+use crate::trace::{GroupName, MemoryPlace, Op};
+
+/// Rounds in which nodes on cycles, and those behind them, hear of one another.
+const LOOSE_ROUNDS: usize = 4;
+
+/// The label of each node.
+pub(super) fn of_all(outline: &Outline<'_>, label: fn(&NodeView<'_>) -> u64) -> Vec<u64> {
+    outline.nodes.iter().map(|item| label(&item.view)).collect()
+}
+
+/// What kind of thing a node does, as a small number.
+pub(super) fn type_of(op: &Op<'_>) -> u8 {
+    match *op {
+        Op::Nothing => 0,
+        Op::Host => 1,
+        Op::Compute { .. } => 2,
+        Op::Memory { store, place, .. } => {
+            3 + 2 * u8::from(place == MemoryPlace::Local) + u8::from(store)
+        }
+        Op::Message { receive, .. } => 7 + u8::from(receive),
+        Op::Collective { kind, .. } => 16 + kind as u8,
+    }
+}
+
+/// Name and type.
+pub(super) fn kind(view: &NodeView<'_>) -> u64 {
+    fingerprint(&(view.name, type_of(&view.op)))
+}
+
+/// The name alone.
+pub(super) fn name(view: &NodeView<'_>) -> u64 {
+    fingerprint(&view.name)
+}
+
+/// Name, type, lane, partners: all but times, sizes and what else a node says.
+pub(super) fn key(view: &NodeView<'_>) -> u64 {
+    let group = |group: GroupName<'_>| match group {
+        GroupName::World => 0,
+        GroupName::Number(number) => fingerprint(&number),
+        GroupName::Text(text) => fingerprint(&text),
+    };
+    let whom = match view.op {
+        Op::Message { peer, tag, .. } => fingerprint(&(peer, tag)),
+        Op::Collective {
+            group: name,
+            root,
+            dimensions,
+            ..
+        } => fingerprint(&(group(name), root, dimensions)),
+        Op::Compute { dtype, .. } => fingerprint(&dtype),
+        Op::Nothing | Op::Host | Op::Memory { .. } => 0,
+    };
+    fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
+}
+
+/// All that a record says but its id and dependencies, in whatever order.
+pub(super) fn content(item: &Item<'_>) -> u64 {
+    let (view, record) = (&item.view, &item.record);
+    let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
+    let mut sum = mix(key(view) ^ fingerprint(&times));
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let from = cursor.offset() - record.offset;
+        let number = match cursor.field() {
+            Ok((number, _)) => number,
+            // What is broken is told apart by its bytes.
+            Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
+        };
+        if !matches!(number, 1 | 4 | 5) {
+            let field = &record.bytes[from..cursor.offset() - record.offset];
+            sum = sum.wrapping_add(mix(fingerprint(&field)));
+        }
+    }
+    sum
+}
+
+#[inline]
+fn mix(value: u64) -> u64 {
+    const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
+    let value = (value ^ value >> 32).wrapping_mul(FACTOR);
+    let value = (value ^ value >> 32).wrapping_mul(FACTOR);
+    value ^ value >> 32
+}
+
+/// What a neighbour adds: sums do not depend on the order of neighbours.
+#[inline]
+fn part(label: u64, way: Way, control: bool) -> u64 {
+    let salt = match (way, control) {
+        (Way::Before, false) => 0x9e37_79b9_7f4a_7c15,
+        (Way::Before, true) => 0x2545_f491_4f6c_dd1d,
+        (Way::After, false) => 0x5851_f42d_4c95_7f2d,
+        (Way::After, true) => 0x1405_7b7e_f767_814f,
+    };
+    mix(label ^ salt)
+}
+
+#[inline]
+fn joined(side: &Side<'_>, node: u32, own: u64, labels: &[u64], way: Way) -> u64 {
+    let parts = side.neighbours(node, way);
+    let sum = parts.fold(0_u64, |sum, (next, control)| {
+        sum.wrapping_add(part(labels[next as usize], way, control))
+    });
+    mix(own.wrapping_mul(3).wrapping_add(sum))
+}
+
+/// `base` of each node and, on and on, of all that it waits for, or of all that wait for it.
+pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
+    let mut labels = base.to_vec();
+    let loose = |labels: &mut [u64]| {
+        for _ in 0..LOOSE_ROUNDS {
+            let new = side.loose.iter();
+            let new: Vec<_> = new
+                .map(|&node| joined(side, node, base[node as usize], labels, way))
+                .collect();
+            for (&node, label) in side.loose.iter().zip(new) {
+                labels[node as usize] = label;
+            }
+        }
+    };
+    let set = |labels: &mut [u64], node: u32| {
+        labels[node as usize] = joined(side, node, base[node as usize], labels, way);
+    };
+    match way {
+        Way::Before => {
+            side.order.iter().for_each(|&node| set(&mut labels, node));
+            loose(&mut labels);
+        }
+        Way::After => {
+            loose(&mut labels);
+            side.order
+                .iter()
+                .rev()
+                .for_each(|&node| set(&mut labels, node));
+        }
+    }
+    labels
+}
+
+/// `base` of each node, and of everything that leads to it or that it leads to.
+pub(super) fn whole(side: &Side<'_>, base: &[u64]) -> Vec<u64> {
+    let up = along(side, base, Way::Before);
+    let down = along(side, &up, Way::After);
+    along(side, &down, Way::Before)
+}
+
+/// `base` of each node and of its neighbours, up to so many steps away.
+pub(super) fn around(side: &Side<'_>, base: &[u64], steps: usize) -> Vec<u64> {
+    let mut labels = base.to_vec();
+    for _ in 0..steps {
+        let new = side.outline.all().map(|node| {
+            let own = joined(side, node, labels[node as usize], &labels, Way::Before);
+            joined(side, node, own, &labels, Way::After)
+        });
+        labels = new.collect();
+    }
+    labels
+}

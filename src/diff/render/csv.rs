@@ -1,0 +1,65 @@
+//! The differences of traces as comma-separated values: a row for each, those of times and sizes last.
+
+use super::json::change;
+use super::words::ranges;
+use super::{Titles, words};
+use crate::diff::tally::{Change, Tally};
+use crate::diff::value::Value;
+use crate::report::csv::quoted;
+use std::fmt::Write as _;
+
+const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
+
+/// Renders `tally`; times are in whole picoseconds.
+pub fn render(tally: &Tally, titles: &Titles<'_>) -> String {
+    let mut out = String::new();
+    write(&mut out, tally, titles).expect("a string grows as needed");
+    out
+}
+
+fn write(out: &mut String, tally: &Tally, titles: &Titles<'_>) -> std::fmt::Result {
+    writeln!(out, "{HEADER}")?;
+    let said = |value: &Value| match value {
+        Value::Absent => String::new(),
+        Value::Text(text) => quoted(text),
+        other => other.amount().unwrap_or(0).to_string(),
+    };
+    let id = |id: Option<u64>| id.map_or_else(String::new, |id| id.to_string());
+    for (what, seen) in tally.lines.iter().take(titles.shown(tally.lines.len())) {
+        let (aspect, field) = match &what.change {
+            Change::Field(field) => (words::aspect(field.aspect()), field.to_string()),
+            _ => ("structure", String::new()),
+        };
+        writeln!(
+            out,
+            "{aspect},{},{},{},{},{},{},{},{},{},{}",
+            change(&what.change),
+            quoted(&field),
+            quoted(&what.name),
+            what.kind,
+            said(&what.before),
+            said(&what.after),
+            seen.count,
+            id(seen.ids[0]),
+            id(seen.ids[1]),
+            quoted(&ranges(&seen.ranks))
+        )?;
+    }
+    for single in &tally.singles {
+        writeln!(
+            out,
+            "{},field changed,{},{},{},{},{},{},{},{},{}",
+            words::aspect(single.field.aspect()),
+            single.field,
+            quoted(&single.name),
+            single.kind,
+            single.before,
+            single.after,
+            single.ranks.len(),
+            single.ids[0],
+            single.ids[1],
+            quoted(&ranges(&single.ranks))
+        )?;
+    }
+    Ok(())
+}

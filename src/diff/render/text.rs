@@ -1,0 +1,288 @@
+//! The differences of traces for people: at most 100 columns.
+
+use super::words::{self, from_to, plural, ranks};
+use super::{Titles, Verdict};
+use crate::diff::fields::Aspect;
+use crate::diff::tally::{Amounts, By, Change, Seen, Single, Tally, What};
+use crate::diff::{Field, Shift};
+use crate::report::text::{WIDTH, clip, paragraph};
+use crate::trace::shown;
+use std::cmp::Reverse;
+use std::fmt::{Result, Write as _};
+
+/// Renders `tally`.
+pub fn render(tally: &Tally, titles: &Titles<'_>, verdict: &Verdict) -> String {
+    let mut out = String::new();
+    write_all(&mut out, tally, titles, verdict).expect("a string grows as needed");
+    out
+}
+
+fn write_all(out: &mut String, tally: &Tally, titles: &Titles<'_>, verdict: &Verdict) -> Result {
+    let [first, second] = titles.names;
+    line(out, 0, &format!("{first} → {second}"))?;
+    let compared = tally.compared.len() + tally.identical.len();
+    let same = match tally.identical.len() {
+        0 => String::new(),
+        _ => format!(", {} of them the same byte for byte", tally.identical.len()),
+    };
+    line(
+        out,
+        0,
+        &format!("{} in both{same}", plural(compared as u64, "rank")),
+    )?;
+    for (list, name) in tally.only.iter().zip(titles.names) {
+        if !list.is_empty() {
+            warning(out, titles, &format!("only in {name}: {}", ranks(list)))?;
+        }
+    }
+    for fault in &tally.faults {
+        let name = titles.names[usize::from(fault.second)];
+        let more = match fault.count {
+            1 => String::new(),
+            n => format!(" (and {} more)", n - 1),
+        };
+        let text = format!("rank {} of {name}: {}{more}", fault.rank, fault.text);
+        warning(out, titles, &text)?;
+    }
+    let mut aspects = [Aspect::Structure, Aspect::Time, Aspect::Bytes].into_iter();
+    // What a tolerance hides of single nodes shows in the totals.
+    let sums = [tally.total.time(), tally.total.bytes];
+    if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
+        line(out, 0, "no differences")?;
+    } else {
+        structure(out, tally, titles)?;
+        for aspect in [Aspect::Time, Aspect::Bytes] {
+            amounts(out, tally, titles, aspect)?;
+        }
+    }
+    self::verdict(out, titles, verdict)
+}
+
+/// What exceeds a threshold.
+pub(in crate::diff) fn verdict(out: &mut String, titles: &Titles<'_>, verdict: &Verdict) -> Result {
+    if !verdict.exceeded.is_empty() {
+        heading(out, titles, "EXCEEDED", "")?;
+        for text in &verdict.exceeded {
+            warning(out, titles, text)?;
+        }
+    }
+    Ok(())
+}
+
+pub(in crate::diff) fn line(out: &mut String, indent: usize, text: &str) -> Result {
+    writeln!(out, "{:indent$}{}", "", clip(text, WIDTH - indent))
+}
+
+pub(in crate::diff) fn heading(
+    out: &mut String,
+    titles: &Titles<'_>,
+    head: &str,
+    text: &str,
+) -> Result {
+    let h = titles.style.heading;
+    let text = clip(text, WIDTH - head.len() - 2);
+    writeln!(
+        out,
+        "\n{h}{head}{h:#}{}{text}",
+        if text.is_empty() { "" } else { "  " }
+    )
+}
+
+pub(in crate::diff) fn warning(out: &mut String, titles: &Titles<'_>, text: &str) -> Result {
+    for (i, text) in text.lines().enumerate() {
+        let lead = if i == 0 { "  ! " } else { "    " };
+        paragraph(out, text.trim_start(), lead, 4, titles.style.warning)?;
+    }
+    Ok(())
+}
+
+fn more(out: &mut String, indent: usize, left: usize) -> Result {
+    match left {
+        0 => Ok(()),
+        _ => line(
+            out,
+            indent,
+            &format!("… and {left} more; --show all has them"),
+        ),
+    }
+}
+
+/// How many of what happened, which of it, and what belongs to it.
+type Section<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&Change) -> bool);
+
+/// What is added up, by name.
+type Measure = (&'static str, fn(&Amounts) -> Shift);
+
+fn structure(out: &mut String, tally: &Tally, titles: &Titles<'_>) -> Result {
+    let nodes = from_to(&tally.total.nodes, words::count);
+    let edges = Shift {
+        before: tally.edges[0].into(),
+        after: tally.edges[1].into(),
+    };
+    let edges = from_to(&edges, words::count);
+    heading(
+        out,
+        titles,
+        "STRUCTURE",
+        &format!("nodes {nodes}; dependencies {edges}"),
+    )?;
+    if !tally.differs(Aspect::Structure) {
+        return line(out, 2, "the same");
+    }
+    let field = |change: &Change| match change {
+        Change::Field(field) if field.aspect() == Aspect::Structure => Some(field.to_string()),
+        _ => None,
+    };
+    let counts = tally.counts.iter();
+    let fields = counts.filter_map(|(change, n)| Some(format!("{} {n}", field(change)?)));
+    let fields: Vec<String> = fields.collect();
+    let sections: [Section<'_>; 5] = [
+        ("removed", "node", "", &|c| *c == Change::Removed),
+        ("added", "node", "", &|c| *c == Change::Added),
+        ("changed", "field", &fields.join(", "), &|c| {
+            field(c).is_some()
+        }),
+        ("removed", "dependency", "", &|c| *c == Change::EdgeRemoved),
+        ("added", "dependency", "", &|c| *c == Change::EdgeAdded),
+    ];
+    for (how, what, which, holds) in sections {
+        let mut lines: Vec<_> = tally
+            .lines
+            .iter()
+            .filter(|(w, _)| holds(&w.change))
+            .collect();
+        if lines.is_empty() {
+            continue;
+        }
+        let all: u64 = lines.iter().map(|(_, seen)| seen.count).sum();
+        let which = if which.is_empty() {
+            String::new()
+        } else {
+            format!(": {which}")
+        };
+        line(out, 2, &format!("{} {how}{which}", plural(all, what)))?;
+        lines.sort_by_key(|(_, seen)| Reverse(seen.count));
+        let shown = titles.shown(lines.len());
+        for (what, seen) in &lines[..shown] {
+            line(out, 4, &one(what, seen))?;
+        }
+        more(out, 4, lines.len() - shown)?;
+    }
+    Ok(())
+}
+
+/// Columns for the name of a node.
+const NAME: usize = 28;
+
+/// `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
+fn place(ids: [Option<u64>; 2], name: &str, kind: &str, found: &[u32]) -> String {
+    let node = match ids {
+        [Some(before), Some(after)] if before != after => format!("{before} → {after}"),
+        [before, after] => before.or(after).unwrap_or(0).to_string(),
+    };
+    let name = clip(&shown(name), NAME);
+    format!("node {node} \"{name}\" ({kind}) in {}", ranks(found))
+}
+
+/// `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
+fn one(what: &What, seen: &Seen) -> String {
+    let mut text = place(seen.ids, &what.name, &what.kind, &seen.ranks);
+    match &what.change {
+        Change::Removed | Change::Added => {}
+        Change::Field(field) => text += &format!(": {field} {} → {}", what.before, what.after),
+        Change::EdgeRemoved => text += &format!(": {}", what.before),
+        Change::EdgeAdded => text += &format!(": {}", what.after),
+    }
+    match seen.count {
+        1 => text,
+        count => format!("{text}, {count} such"),
+    }
+}
+
+fn amounts(out: &mut String, tally: &Tally, titles: &Titles<'_>, aspect: Aspect) -> Result {
+    let measures: &[Measure] = match aspect {
+        Aspect::Time => &[
+            ("durations", |a| a.duration),
+            ("delays", |a| a.delay),
+            ("waiting", |a| a.wait),
+        ],
+        _ => &[("bytes", |a| a.bytes), ("FLOPs", |a| a.flops)],
+    };
+    let show = |measure: &str| match (aspect, measure) {
+        (Aspect::Time, _) => words::span,
+        (_, "bytes") => words::bytes,
+        _ => words::count,
+    };
+    let head = if aspect == Aspect::Time {
+        "TIME"
+    } else {
+        "BYTES"
+    };
+    let whole = match aspect {
+        Aspect::Time => from_to(&tally.total.time(), words::span),
+        _ => from_to(&tally.total.bytes, words::bytes),
+    };
+    heading(out, titles, head, &whole)?;
+    let moved = tally
+        .by
+        .values()
+        .any(|a| measures.iter().any(|(_, of)| of(a).more() != 0));
+    if !moved && !tally.differs(aspect) {
+        return Ok(());
+    }
+    for (name, of) in measures {
+        for (by, title) in [
+            (By::Type, "type"),
+            (By::Operator, "operator"),
+            (By::Group, "group"),
+        ] {
+            let mut rows: Vec<_> = tally.by.iter().filter(|((b, _), _)| *b == by).collect();
+            rows.retain(|(_, amounts)| of(amounts).more() != 0);
+            if rows.is_empty() {
+                continue;
+            }
+            rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).more().unsigned_abs()));
+            line(out, 2, &format!("{name} by {title}"))?;
+            let shown = titles.shown(rows.len());
+            for ((_, label), amounts) in &rows[..shown] {
+                let shift = of(amounts);
+                let label = clip(&crate::trace::shown(label), 34);
+                let signed = words::signed(shift.more(), show(name));
+                let text = from_to(&shift, show(name));
+                line(out, 4, &format!("{label:<36}{signed:>14}   {text}"))?;
+            }
+            more(out, 4, rows.len() - shown)?;
+        }
+    }
+    let singles: Vec<_> = tally
+        .singles
+        .iter()
+        .filter(|s| s.field.aspect() == aspect)
+        .collect();
+    if !singles.is_empty() {
+        line(out, 2, "largest changes of single nodes")?;
+        let shown = titles.shown(singles.len());
+        for single in &singles[..shown] {
+            line(out, 4, &of_single(single))?;
+        }
+    }
+    Ok(())
+}
+
+fn of_single(single: &Single) -> String {
+    let Single {
+        name, kind, field, ..
+    } = single;
+    let shift = Shift {
+        before: single.before.into(),
+        after: single.after.into(),
+    };
+    let show = match field {
+        Field::Bytes => words::bytes,
+        Field::Duration | Field::Delay | Field::Wait => words::span,
+        _ => words::count,
+    };
+    let more = words::signed(shift.more(), show);
+    let place = place(single.ids.map(Some), name, kind, &single.ranks);
+    format!("{place}: {field} {more}, {}", from_to(&shift, show))
+}

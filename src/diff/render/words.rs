@@ -1,0 +1,118 @@
+//! Differences in words.
+
+use crate::diff::{Aspect, Shift};
+use crate::report::summary::thousands;
+use crate::units::{Bytes, Span};
+
+/// A respect in which two jobs differ.
+pub(in crate::diff) fn aspect(aspect: Aspect) -> &'static str {
+    match aspect {
+        Aspect::Structure => "structure",
+        Aspect::Time => "time",
+        Aspect::Bytes => "bytes",
+    }
+}
+
+/// `+1.25 %`; `None` from nothing to something.
+pub(in crate::diff) fn percent(shift: &Shift) -> Option<String> {
+    shift.percent().map(|percent| format!("{percent:+.2} %"))
+}
+
+fn narrow(amount: u128) -> u64 {
+    u64::try_from(amount).unwrap_or(u64::MAX)
+}
+
+/// A duration in picoseconds.
+pub(in crate::diff) fn span(ps: u128) -> String {
+    Span(narrow(ps)).to_string()
+}
+
+/// A size.
+pub(in crate::diff) fn bytes(bytes: u128) -> String {
+    Bytes(narrow(bytes)).to_string()
+}
+
+/// A count.
+pub(in crate::diff) fn count(count: u128) -> String {
+    thousands(narrow(count))
+}
+
+/// `+5.000 us`.
+pub(in crate::diff) fn signed(more: i128, show: impl Fn(u128) -> String) -> String {
+    let size = show(more.unsigned_abs());
+    match more {
+        0 => "0".to_owned(),
+        1.. => format!("+{size}"),
+        _ => format!("-{size}"),
+    }
+}
+
+/// `1.000 ms → 1.250 ms (+25.00 %)`.
+pub(in crate::diff) fn from_to(shift: &Shift, show: impl Fn(u128) -> String) -> String {
+    let (before, after) = (show(shift.before), show(shift.after));
+    if shift.more() == 0 {
+        return format!("{after}, the same");
+    }
+    match percent(shift) {
+        Some(percent) => format!("{before} → {after} ({percent})"),
+        None => format!("{before} → {after}"),
+    }
+}
+
+/// `0-3, 8`, of ascending numbers.
+pub(in crate::diff) fn ranges(numbers: &[u32]) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let mut rest = numbers;
+    while let Some(&first) = rest.first() {
+        let run = (0..)
+            .zip(rest)
+            .take_while(|&(i, &n)| n == first + i)
+            .count();
+        texts.push(match run {
+            1 => first.to_string(),
+            _ => format!("{first}-{}", rest[run - 1]),
+        });
+        rest = &rest[run..];
+    }
+    texts.join(", ")
+}
+
+/// `rank 3`, or `8 ranks (0-7)`.
+pub(in crate::diff) fn ranks(numbers: &[u32]) -> String {
+    match numbers {
+        [one] => format!("rank {one}"),
+        _ => format!("{} ranks ({})", numbers.len(), ranges(numbers)),
+    }
+}
+
+/// `1 node`, `2 nodes`.
+pub(in crate::diff) fn plural(number: u64, what: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    let what = match what.strip_suffix('y') {
+        Some(stem) if number != 1 => return format!("{} {stem}ies", thousands(number)),
+        _ => what,
+    };
+    format!("{} {what}{s}", thousands(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_in_few_words() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 8]), "0-3, 8");
+        assert_eq!(ranks(&[4]), "rank 4");
+        assert_eq!(ranks(&[1, 3]), "2 ranks (1, 3)");
+        assert_eq!(plural(1, "dependency"), "1 dependency");
+        assert_eq!(plural(1200, "dependency"), "1,200 dependencies");
+        assert_eq!(plural(2, "node"), "2 nodes");
+        // 5 of 4 more is 25 %.
+        let shift = Shift {
+            before: 4_000_000,
+            after: 5_000_000,
+        };
+        assert_eq!(from_to(&shift, span), "4.000 us → 5.000 us (+25.00 %)");
+        assert_eq!(signed(-1_000_000, span), "-1.000 us");
+    }
+}

@@ -1,0 +1,129 @@
+//! The differences of reports for people: at most 100 columns.
+
+use super::{Part, Replay, Reports};
+use crate::diff::Shift;
+use crate::diff::render::text::{heading, line, verdict, warning};
+use crate::diff::render::words::{bytes, count, from_to, signed, span};
+use crate::diff::render::{Titles, Verdict};
+use crate::report::text::clip;
+use std::fmt::Result;
+
+/// Renders `reports`.
+pub fn render(reports: &Reports, titles: &Titles<'_>, exceeded: &Verdict) -> String {
+    let mut out = String::new();
+    write_all(&mut out, reports, titles, exceeded).expect("a string grows as needed");
+    out
+}
+
+fn write_all(
+    out: &mut String,
+    reports: &Reports,
+    titles: &Titles<'_>,
+    exceeded: &Verdict,
+) -> Result {
+    let [first, second] = titles.names;
+    line(out, 0, &format!("{first} → {second}"))?;
+    for note in &reports.notes {
+        warning(out, titles, note)?;
+    }
+    for (list, name) in reports.only.iter().zip(titles.names) {
+        if !list.is_empty() {
+            warning(out, titles, &format!("only in {name}: {}", list.join(", ")))?;
+        }
+    }
+    for replay in &reports.replays {
+        of_replay(out, replay, titles)?;
+    }
+    verdict(out, titles, exceeded)
+}
+
+/// How much wider than its name a row is.
+const LABEL: usize = 44;
+
+fn row(out: &mut String, indent: usize, what: &str, shift: &Shift) -> Result {
+    let label = clip(&crate::trace::shown(what), LABEL - indent - 1);
+    let more = signed(shift.more(), span);
+    let width = LABEL - indent;
+    line(
+        out,
+        indent,
+        &format!("{label:<width$}{more:>14}   {}", from_to(shift, span)),
+    )
+}
+
+fn of_replay(out: &mut String, replay: &Replay, titles: &Titles<'_>) -> Result {
+    let makespan = from_to(&replay.makespan, span);
+    let on = match replay.machines[0] == replay.machines[1] {
+        true => format!("{makespan} on {}", replay.machines[0]),
+        false => makespan,
+    };
+    heading(out, titles, "MAKESPAN", &on)?;
+    for note in &replay.notes {
+        warning(out, titles, note)?;
+    }
+    let moved = |part: &&Part| part.sum.more() != 0 || part.mean.more() != 0;
+    if replay.parts.iter().filter(moved).count() == 0 && replay.ranks.is_empty() {
+        return line(out, 2, "nothing moved: every part takes as long");
+    }
+    heading(
+        out,
+        titles,
+        "BY WHAT",
+        "means of NPUs: the changes of the parts sum to that of the makespan",
+    )?;
+    for part in replay.parts.iter().filter(moved) {
+        row(out, 2, part.name, &part.mean)?;
+        let shown = titles.shown(part.behind.len());
+        for behind in &part.behind[..shown] {
+            let name = if behind.what.is_empty() {
+                "(no name)"
+            } else {
+                &behind.what
+            };
+            row(out, 4, name, &behind.shift)?;
+        }
+        let others: i128 = part.behind[shown..].iter().map(|m| m.shift.more()).sum();
+        let left = part.behind.len() - shown;
+        for (what, more) in [
+            (format!("{left} others"), others),
+            ("overlap with other work".to_owned(), part.rest),
+        ] {
+            if more != 0 {
+                let width = LABEL - 4;
+                line(out, 4, &format!("{what:<width$}{:>14}", signed(more, span)))?;
+            }
+        }
+    }
+    if !replay.collectives.is_empty() {
+        heading(
+            out,
+            titles,
+            "COLLECTIVES",
+            "transfers of all calls, hidden or exposed",
+        )?;
+        for collective in &replay.collectives[..titles.shown(replay.collectives.len())] {
+            row(out, 2, &collective.what, &collective.transfer)?;
+            for (what, shift, show) in [
+                ("calls", collective.calls, count as fn(u128) -> String),
+                ("bytes", collective.bytes, bytes),
+                ("waited, all members", collective.waited, span),
+            ] {
+                if shift.more() != 0 {
+                    line(out, 4, &format!("{what}: {}", from_to(&shift, show)))?;
+                }
+            }
+        }
+    }
+    if !replay.ranks.is_empty() {
+        heading(
+            out,
+            titles,
+            "RANKS",
+            "when each finished; what moved most is first",
+        )?;
+        for (rank, finish) in &replay.ranks[..titles.shown(replay.ranks.len())] {
+            row(out, 2, &format!("rank {rank}"), finish)?;
+        }
+    }
+    Ok(())
+}

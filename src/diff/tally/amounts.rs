@@ -1,0 +1,163 @@
+//! Times and sizes of all nodes of two traces, by what they are.
+
+use crate::diff::Shift;
+use crate::diff::fields::{bytes_of, group_name, type_name};
+use crate::diff::labels::type_of;
+use crate::diff::pairs::MANY;
+use crate::graph::{Interner, Outline};
+use crate::trace::scan::NodeView;
+use crate::trace::{Op, family};
+use std::collections::BTreeMap;
+
+/// What nodes are added up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    /// What they do.
+    Type,
+    /// Their names, without the numbers of steps and layers.
+    Operator,
+    /// The groups of collectives.
+    Group,
+}
+
+/// Times, in picoseconds, and sizes of nodes in both traces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// How many nodes.
+    pub nodes: Shift,
+    /// Recorded durations.
+    pub duration: Shift,
+    /// Host time before them.
+    pub delay: Shift,
+    /// Waiting for peers.
+    pub wait: Shift,
+    /// Bytes.
+    pub bytes: Shift,
+    /// Operations.
+    pub flops: Shift,
+}
+
+impl Amounts {
+    fn each(&mut self) -> [&mut Shift; 6] {
+        [
+            &mut self.nodes,
+            &mut self.duration,
+            &mut self.delay,
+            &mut self.wait,
+            &mut self.bytes,
+            &mut self.flops,
+        ]
+    }
+
+    fn take(&mut self, view: &NodeView<'_>, second: bool) {
+        let flops = match view.op {
+            Op::Compute { flops, .. } => flops,
+            _ => 0,
+        };
+        let bytes = bytes_of(&view.op).unwrap_or(0);
+        let amounts = [1, view.recorded.0, view.delay.0, view.wait.0, bytes, flops];
+        for (shift, amount) in self.each().into_iter().zip(amounts) {
+            let sum = if second {
+                &mut shift.after
+            } else {
+                &mut shift.before
+            };
+            *sum += u128::from(amount);
+        }
+    }
+
+    /// Adds those of other nodes.
+    pub fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (sum, more) in self.each().into_iter().zip(other.each()) {
+            sum.before += more.before;
+            sum.after += more.after;
+        }
+    }
+
+    /// All time: durations, delays and waiting.
+    pub fn time(&self) -> Shift {
+        let all = [self.duration, self.delay, self.wait];
+        Shift {
+            before: all.iter().map(|shift| shift.before).sum(),
+            after: all.iter().map(|shift| shift.after).sum(),
+        }
+    }
+}
+
+/// The amounts of all nodes, and by what they are.
+pub(super) type Sums = (Amounts, BTreeMap<(By, String), Amounts>);
+
+/// Adds up the nodes of two traces, at the same time if there are many.
+pub(super) fn of(traces: [&Outline<'_>; 2]) -> Sums {
+    let [(mut total, mut by), second] = both(traces);
+    total.add(&second.0);
+    for (key, amounts) in second.1 {
+        by.entry(key).or_default().add(&amounts);
+    }
+    (total, by)
+}
+
+fn both([a, b]: [&Outline<'_>; 2]) -> [Sums; 2] {
+    if a.nodes.len().min(b.nodes.len()) < MANY {
+        return [of_one(a, false), of_one(b, true)];
+    }
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| of_one(b, true));
+        let first = of_one(a, false);
+        let second = second.join();
+        [
+            first,
+            second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        ]
+    })
+}
+
+/// No group.
+const NONE: u32 = u32::MAX;
+
+fn of_one(trace: &Outline<'_>, second: bool) -> Sums {
+    let mut operators: Interner<String> = Interner::default();
+    let mut groups: Interner<String> = Interner::default();
+    let mut types: BTreeMap<u8, String> = BTreeMap::new();
+    let mut rows: Interner<(u8, u32, u32)> = Interner::default();
+    let mut sums: Vec<Amounts> = Vec::new();
+    let mut name = String::new();
+    for item in &trace.nodes {
+        let view = &item.view;
+        name.clear();
+        family(view.name, &mut name);
+        let operator = match operators.find(name.as_str()) {
+            Some(known) => known,
+            None => operators.intern(name.clone()),
+        };
+        let group = match view.op {
+            Op::Collective { group, .. } => groups.intern(group_name(group)),
+            _ => NONE,
+        };
+        let kind = type_of(&view.op);
+        let row = rows.intern((kind, operator, group)) as usize;
+        if row == sums.len() {
+            sums.push(Amounts::default());
+            types.entry(kind).or_insert_with(|| type_name(&view.op));
+        }
+        sums[row].take(view, second);
+    }
+    let (operators, groups) = (operators.into_keys(), groups.into_keys());
+    let mut total = Amounts::default();
+    let mut by: BTreeMap<(By, String), Amounts> = BTreeMap::new();
+    for ((kind, operator, group), amounts) in rows.into_keys().into_iter().zip(sums) {
+        total.add(&amounts);
+        let mut keys = vec![
+            (By::Type, types[&kind].clone()),
+            (By::Operator, operators[operator as usize].clone()),
+        ];
+        if group != NONE {
+            keys.push((By::Group, groups[group as usize].clone()));
+        }
+        for key in keys {
+            by.entry(key).or_default().add(&amounts);
+        }
+    }
+    (total, by)
+}

@@ -1,0 +1,39 @@
+//! What a field says, for people and for programs.
+
+use crate::units::Span;
+use std::fmt;
+
+/// What a field of a node says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// Nothing.
+    Absent,
+    /// A count, of bytes or operations.
+    Count(u64),
+    /// A duration.
+    Time(Span),
+    /// Anything else.
+    Text(String),
+}
+
+impl Value {
+    /// The number behind it, if it is one.
+    pub fn amount(&self) -> Option<u64> {
+        match self {
+            Self::Count(count) => Some(*count),
+            Self::Time(span) => Some(span.0),
+            Self::Absent | Self::Text(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.pad("nothing"),
+            Self::Count(count) => f.pad(&crate::report::summary::thousands(*count)),
+            Self::Time(span) => fmt::Display::fmt(span, f),
+            Self::Text(text) => f.pad(text),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Two reports: the parts sum to the change of the makespan, and are those of the reports.
+
+use crate::commands::{answer, chakram};
+use serde_json::Value;
+use std::path::Path;
+
+const CASE: &str = "traces/data-parallel-8";
+
+fn replay(folder: &Path, name: &str, more: &[&str]) -> (String, Value) {
+    let text = answer(&[&["replay", CASE, "--format", "json"], more].concat());
+    let path = folder.join(name);
+    std::fs::write(&path, &text).unwrap();
+    (
+        path.to_str().unwrap().to_owned(),
+        serde_json::from_str(&text).unwrap(),
+    )
+}
+
+fn diff(a: &str, b: &str) -> Value {
+    serde_json::from_str(&answer(&["diff", a, b, "--format", "json"])).unwrap()
+}
+
+fn whole(value: &Value) -> i128 {
+    value.as_i64().expect("a whole number").into()
+}
+
+#[test]
+fn parts_sum_to_the_change_of_the_makespan() {
+    let folder = tempfile::tempdir().unwrap();
+    let machines = ["dgx-a100", "mi300x", "dgx-h100"];
+    let reports = machines.map(|machine| {
+        let options = ["-m", machine, "--compute", "roofline"];
+        replay(folder.path(), &format!("{machine}.json"), &options)
+    });
+    for (a, before) in &reports {
+        for (b, after) in &reports {
+            let found = diff(a, b);
+            let replay = &found["replays"][0];
+            let more = whole(&after["makespan_ps"]) - whole(&before["makespan_ps"]);
+            assert_eq!(whole(&replay["makespan_ps"]["change"]), more);
+            let parts = replay["parts"].as_array().unwrap();
+            assert_eq!(parts.len(), 5);
+            let sum = |which: &str| -> i128 {
+                parts.iter().map(|part| whole(&part[which]["change"])).sum()
+            };
+            assert_eq!(sum("mean_ps"), more, "{a} {b}");
+            assert_eq!(sum("sum_over_npus_ps"), 8 * more, "{a} {b}");
+            for part in parts {
+                // The report's own means are rounded one by one.
+                let name = part["part"].as_str().unwrap();
+                for (side, report) in [("before", before), ("after", after)] {
+                    let mean = whole(&report["mean_ps"][name]);
+                    assert!((whole(&part["mean_ps"][side]) - mean).abs() <= 1, "{name}");
+                }
+                let behind = part["behind"].as_array().unwrap().iter();
+                let behind: i128 = behind.map(|moved| whole(&moved["mean_ps"]["change"])).sum();
+                let change = whole(&part["mean_ps"]["change"]);
+                assert_eq!(behind + whole(&part["rest_ps"]), change);
+                // Groups share exposed communication without overlap.
+                if name == "communication" {
+                    assert!(whole(&part["rest_ps"]).abs() <= 4, "{part}");
+                }
+            }
+            let sizes = parts
+                .iter()
+                .map(|part| whole(&part["mean_ps"]["change"]).abs());
+            assert!(sizes.rev().is_sorted(), "what moved most is first");
+            assert_eq!(found["differs"]["time"], a != b);
+            assert_eq!(found["differs"]["bytes"], false);
+            assert_eq!(found["differs"]["structure"], false);
+        }
+    }
+    let [(a, _), (b, _), _] = &reports;
+    let text = answer(&["diff", a, b]);
+    for expected in ["MAKESPAN", "another machine", "compute", "communication"] {
+        assert!(text.contains(expected), "{expected}:\n{text}");
+    }
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+    assert!(answer(&["diff", a, a]).contains("nothing moved"));
+    let output = chakram(&["diff", a, b, "--threshold", "1%"]);
+    assert_eq!(output.status.code(), Some(3));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("the makespan changed by"), "{error}");
+    assert_eq!(
+        chakram(&["diff", a, b, "--fail-on", "structure,bytes"])
+            .status
+            .code(),
+        Some(0)
+    );
+    assert_eq!(
+        chakram(&["diff", a, b, "--fail-on", "time"]).status.code(),
+        Some(3)
+    );
+}
+
+#[test]
+fn comparisons_are_compared_machine_by_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let two = |name, last| {
+        replay(
+            folder.path(),
+            name,
+            &["-m", "dgx-a100", "-m", last, "--compute", "roofline"],
+        )
+        .0
+    };
+    let (a, b) = (two("a.json", "mi300x"), two("b.json", "dgx-h100"));
+    let found = diff(&a, &b);
+    assert_eq!(found["replays"].as_array().unwrap().len(), 1);
+    assert_eq!(found["replays"][0]["makespan_ps"]["change"], 0);
+    let only = ["only_before", "only_after"].map(|key| found[key].as_array().unwrap().len());
+    assert_eq!(only, [1, 1]);
+    assert_eq!(found["differs"]["structure"], true);
+}
+
+#[test]
+fn other_inputs_and_options_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, _) = replay(folder.path(), "a.json", &["-m", "dgx-a100"]);
+    let (b, _) = replay(
+        folder.path(),
+        "b.json",
+        &["-m", "dgx-a100", "--compute", "scaled:2"],
+    );
+    let found = diff(&a, &b);
+    let notes = found["notes"].as_array().unwrap();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert_eq!(notes[0], "option compute: \"recorded\" → \"scaled:2\"");
+    let (c, _) = replay(folder.path(), "c.json", &["-m", "mi300x"]);
+    let notes = diff(&a, &c)["notes"].clone();
+    assert_eq!(notes, serde_json::json!(["the input machine is another"]));
+}
+
+#[test]
+fn a_report_that_was_changed_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, mut report) = replay(folder.path(), "a.json", &[]);
+    report["makespan_ps"] = 1.into();
+    let b = folder.path().join("b.json");
+    std::fs::write(&b, report.to_string()).unwrap();
+    let output = chakram(&["diff", &a, b.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("the parts of rank 0 sum to"), "{error}");
+}

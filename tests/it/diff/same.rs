@@ -1,0 +1,134 @@
+//! A trace and the same with other numbers in another order: nothing differs.
+
+use super::traces::{Found, Random, alike, compare, distinct, shuffled};
+use proptest::prelude::*;
+
+fn assert_same(edges: &[(u64, u64)], count: u64) {
+    let nodes = alike(edges, count);
+    for seed in 0..5 {
+        let (other, _) = shuffled(&mut Random(seed), &nodes);
+        assert_eq!(
+            compare(&nodes, &other),
+            Found::default(),
+            "seed {seed}: {edges:?}"
+        );
+    }
+}
+
+#[test]
+fn chains_side_by_side_are_the_same() {
+    // 7 chains of 9 nodes, then with a common start and end.
+    let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
+    let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
+    assert_same(&edges, 63);
+    edges.extend((0..7).flat_map(|c| [(63, 9 * c), (9 * c + 8, 64)]));
+    assert_same(&edges, 65);
+}
+
+#[test]
+fn butterflies_are_the_same() {
+    // Level l of 2^k nodes: i waits for i and for i with bit l - 1 turned.
+    for k in 1..5_u64 {
+        let n = 1 << k;
+        let level = |l: u64| {
+            (0..n).flat_map(move |i| {
+                [(i, i), (i ^ 1 << (l - 1), i)].map(|(a, b)| (n * (l - 1) + a, n * l + b))
+            })
+        };
+        let edges: Vec<_> = (1..=k).flat_map(level).collect();
+        assert_same(&edges, n * (k + 1));
+    }
+}
+
+#[test]
+fn rings_of_neighbours_are_the_same() {
+    // Level l of n nodes: i waits for i - 1, i and i + 1 around a ring, as halos are exchanged; and only for i and
+    // i + 1.
+    for n in [3, 4, 5, 6, 8, 11_u64] {
+        let three = |l: u64| {
+            (0..n).flat_map(move |i| [n - 1, 0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))
+        };
+        assert_same(&(0..4).flat_map(three).collect::<Vec<_>>(), 5 * n);
+        let two = |l: u64| {
+            (0..n).flat_map(move |i| [0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))
+        };
+        assert_same(&(0..4).flat_map(two).collect::<Vec<_>>(), 5 * n);
+    }
+}
+
+#[test]
+fn grids_and_complete_layers_are_the_same() {
+    let grid = (0..36_u64).flat_map(|i| {
+        let right = (i % 6 < 5).then_some((i, i + 1));
+        let down = (i < 30).then_some((i, i + 6));
+        right.into_iter().chain(down)
+    });
+    assert_same(&grid.collect::<Vec<_>>(), 36);
+    let layers = (0..3_u64).flat_map(|l| (0..36).map(move |i| (6 * l + i / 6, 6 * l + 6 + i % 6)));
+    assert_same(&layers.collect::<Vec<_>>(), 24);
+    // Two roots each, joined in pairs: a wrong choice for one root is a wrong one for the other.
+    let joined = (0..20_u64).flat_map(|i| [(i, 40 + i), (20 + i, 40 + i)]);
+    assert_same(&joined.collect::<Vec<_>>(), 60);
+}
+
+#[test]
+fn cycles_and_what_is_behind_them_are_the_same() {
+    // Two circles of 5 with tails, and one of 7 without.
+    let circle = |from: u64, n: u64| (0..n).map(move |i| (from + i, from + (i + 1) % n));
+    let mut edges: Vec<_> = circle(0, 5)
+        .chain(circle(5, 5))
+        .chain(circle(10, 7))
+        .collect();
+    edges.extend([(0, 17), (17, 18), (5, 19), (19, 20), (20, 20)]);
+    assert_same(&edges, 21);
+}
+
+#[test]
+fn a_trace_of_distinct_nodes_is_itself() {
+    for seed in 0..500 {
+        let mut random = Random(seed);
+        let nodes = distinct(&mut random, 60);
+        assert_eq!(compare(&nodes, &nodes), Found::default(), "seed {seed}");
+        let (other, _) = shuffled(&mut random, &nodes);
+        assert_eq!(compare(&nodes, &other), Found::default(), "seed {seed}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Random graphs of nodes of one or a few kinds, sparse or dense, with a piece that is there twice.
+    #[test]
+    fn whatever_the_graph_it_is_the_same(
+        count in 1..40_u64,
+        pairs in proptest::collection::vec((0..40_u64, 0..40_u64, any::<bool>()), 0..90),
+        names in 1..4_u64,
+        twice in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let mut random = Random(seed);
+        let mut nodes = alike(&[], count);
+        for node in &mut nodes {
+            node.name = format!("op{}", random.next() % names);
+            node.duration_micros = random.next() % 2;
+        }
+        for (a, b, control) in pairs {
+            let (from, to) = ((a % count).min(b % count), (a % count).max(b % count));
+            if from != to {
+                let node = &mut nodes[to as usize];
+                let deps = if control { &mut node.ctrl_deps } else { &mut node.data_deps };
+                deps.push(from);
+            }
+        }
+        if twice {
+            let again: Vec<_> = nodes.iter().cloned().map(|mut node| {
+                node.id += count;
+                node.data_deps.iter_mut().chain(&mut node.ctrl_deps).for_each(|dep| *dep += count);
+                node
+            }).collect();
+            nodes.extend(again);
+        }
+        let (other, _) = shuffled(&mut random, &nodes);
+        prop_assert_eq!(compare(&nodes, &other), Found::default());
+    }
+}

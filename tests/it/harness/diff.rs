@@ -1,0 +1,104 @@
+//! Any bytes as two traces: what differs accounts for every node and dependency of both, is the same
+//! twice, and is nothing between a trace and itself.
+
+use chakram::diff::render::{Limits, Titles, csv, json, text};
+use chakram::diff::tally::{Keep, Tally};
+use chakram::diff::{self, Differences};
+use chakram::graph::Outline;
+use chakram::report::text::Style;
+
+/// What is done with `data`: two bytes say how long the first trace is, the rest is the second.
+pub fn run(data: &[u8]) {
+    let [low, high, rest @ ..] = data else { return };
+    let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+    let (first, second) = rest.split_at(length);
+    let outlines = [first, second].map(Outline::read);
+    let [a, b] = &outlines;
+    for outline in &outlines {
+        assert!(diff::traces(outline, outline).is_empty());
+    }
+    let found = diff::traces(a, b);
+    check(a, b, &found);
+    let rendered = |found: &Differences| {
+        let keep = Keep::default();
+        let tally = Tally::new(0, [a, b], found, keep);
+        let titles = Titles {
+            names: ["a", "b"],
+            show: None,
+            style: Style::default(),
+        };
+        let verdict = Limits::default().hold(&tally);
+        let text = text::render(&tally, &titles, &verdict);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+        let json = json::render(&tally, &titles, &verdict);
+        format!("{text}{json}{}", csv::render(&tally, &titles))
+    };
+    assert_eq!(rendered(&found), rendered(&diff::traces(a, b)));
+}
+
+/// Every node is in a pair, removed or added; and the dependencies between pairs, less those removed and
+/// with those added, are those of the second trace.
+fn check(a: &Outline<'_>, b: &Outline<'_>, found: &Differences) {
+    let mut pairs = 0;
+    for node in a.all() {
+        let removed = found.removed.contains(&node);
+        match found.pairs.of(0, node) {
+            Some(partner) => {
+                assert!(!removed && found.pairs.of(1, partner) == Some(node));
+                pairs += 1;
+            }
+            None => assert!(removed),
+        }
+    }
+    assert_eq!(pairs + found.removed.len(), a.nodes.len());
+    assert_eq!(pairs + found.added.len(), b.nodes.len());
+    for changed in &found.changed {
+        let [x, y] = changed.nodes;
+        assert_eq!(found.pairs.of(0, x), Some(y));
+        for field in &changed.fields {
+            assert!(field.before != field.after || field.before.amount().is_none());
+        }
+    }
+    for node in a.all() {
+        let Some(partner) = found.pairs.of(0, node) else {
+            continue;
+        };
+        // In terms of the first trace; `None` is a node that does not exist.
+        let mut before: Vec<(Option<u32>, bool)> = Vec::new();
+        for dep in a.deps(node) {
+            match dep.target() {
+                Some(target) if found.pairs.of(0, target).is_none() => {}
+                target => before.push((target, dep.control)),
+            }
+        }
+        for edge in found
+            .edges
+            .iter()
+            .filter(|edge| edge.node == [node, partner])
+        {
+            let entry = (edge.on.map(|on| on[0]), edge.control);
+            if edge.added {
+                before.push(entry);
+            } else {
+                let at = before.iter().position(|known| *known == entry);
+                before.remove(at.expect("what is removed was there"));
+            }
+        }
+        let mut after: Vec<(Option<u32>, bool)> = Vec::new();
+        for dep in b.deps(partner) {
+            match dep.target() {
+                None => after.push((None, dep.control)),
+                Some(target) => {
+                    let known = found.pairs.of(1, target);
+                    after.extend(known.map(|known| (Some(known), dep.control)));
+                }
+            }
+        }
+        before.sort_unstable();
+        after.sort_unstable();
+        assert_eq!(before, after);
+    }
+}
