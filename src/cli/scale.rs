@@ -1,0 +1,160 @@
+//! `chakram scale`: a job of more or fewer ranks.
+
+use super::convert::FormatArg;
+use super::traces::{self, InputArgs, OutputArgs, Outputs, Traces};
+use crate::edit::scale::{Along, Grid, Scaling, Sharded};
+use crate::report::summary::thousands;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Make a job of more or fewer ranks by copies along one dimension
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram scale traces/ddp-resnet18 --grid dp=2 --to dp=64 -o dp64/job
+  chakram scale run7/job --grid dp=2,tp=4 --to dp=64 -o dp64/job -z zst
+  chakram scale run7/job --grid dp=8 --to dp=1 -o alone/job
+
+With dp=2,tp=4 rank 5 has dp 1 and tp 1. A new rank does what the old one did whose coordinate along the
+dimension is its own, modulo the old size. Groups along the dimension grow, groups across it get a copy
+for every further block, peers follow; groups that are no part of the grid are refused by name. Recorded
+durations stay those of the old size: a replay with --comm recorded says nothing of the new one.
+
+Ranks that do the same share one file under several names (hard links): a change of one is a change of all.")]
+pub struct ScaleArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    /// The dimensions of the ranks with their sizes, outermost first: dp=2,tp=4
+    #[arg(long, value_name = "GRID")]
+    grid: String,
+    /// The dimension that changes, and its new size: dp=64
+    #[arg(long, value_name = "DIMENSION")]
+    to: String,
+    /// What stays of buffers that members share when their group grows
+    #[arg(long, value_enum, default_value_t = ShardedArg::KeepTotal, value_name = "WHAT")]
+    sharded: ShardedArg,
+    /// Groups of ranks, which are written to PREFIX.groups.json as they become: a JSON file
+    /// {"1": [0, 1], …}
+    #[arg(long, value_name = "FILE")]
+    groups: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What stays of buffers that members share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ShardedArg {
+    /// The whole: weights and optimizer states do not grow with the number of replicas
+    KeepTotal,
+    /// The part of each member
+    KeepShard,
+}
+
+/// Does what `args` ask for and prints a summary to `out`.
+///
+/// # Errors
+///
+/// Traces that cannot be read or do not fit the grid, and output that cannot be written.
+pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let grid = Grid::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
+    let to = Grid::dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;
+    let along = Along::new(grid, &to.0, to.1).map_err(|e| format!("--to {}: {e}", args.to))?;
+    let sharded = match args.sharded {
+        ShardedArg::KeepTotal => Sharded::KeepTotal,
+        ShardedArg::KeepShard => Sharded::KeepShard,
+    };
+    let traces = Traces::find(&args.input)?;
+    let fits = traces
+        .files
+        .iter()
+        .map(|file| file.rank)
+        .eq(0..along.ranks());
+    if !fits {
+        let ranks = traces.files.iter().map(|file| file.rank);
+        let ranks: Vec<u32> = ranks.collect();
+        return Err(format!(
+            "--grid {} has ranks 0 to {}, and the traces are of ranks {}\n  try: a --grid of all ranks, \
+             outermost dimension first",
+            args.grid,
+            along.ranks() - 1,
+            crate::workload::shortened(ranks.iter().copied())
+        )
+        .into());
+    }
+    let new_ranks = along.new_ranks();
+    let mut outputs = Outputs::new(&args.output, new_ranks as usize)?;
+    let mut scaling = Scaling::new(along, sharded, traces::declared(args.groups.as_ref())?)?;
+    for file in &traces.files {
+        let opened = traces.open(file)?;
+        let learnt = scaling.learn(file.rank, opened.as_slice());
+        learnt.map_err(|e| opened.blame(e))?;
+    }
+    scaling.check()?;
+    // Which written file has the contents, and which stands for an old rank in every block.
+    let mut written: BTreeMap<[u8; 32], usize> = BTreeMap::new();
+    let mut of_old: BTreeMap<u32, usize> = BTreeMap::new();
+    for rank in 0..new_ranks {
+        let (old, _) = scaling.along().copies(rank);
+        if let Some(&known) = of_old.get(&old) {
+            outputs.share(rank, known)?;
+            continue;
+        }
+        let file = &traces.files[old as usize];
+        let opened = traces.open(file)?;
+        let trace = scaling.write(rank, opened.as_slice());
+        let trace = trace.map_err(|e| opened.blame(e))?;
+        let hash = *blake3::hash(&trace).as_bytes();
+        let known = match written.get(&hash) {
+            Some(&known) => {
+                outputs.share(rank, known)?;
+                known
+            }
+            None => {
+                let known = outputs.write(rank, &trace, out)?;
+                written.insert(hash, known);
+                known
+            }
+        };
+        if scaling.is_alike(old) {
+            of_old.insert(old, known);
+        }
+    }
+    let beside = match args.groups {
+        Some(_) => Some(outputs.groups(&scaling.groups())?),
+        None => None,
+    };
+    let piped = outputs.is_pipe();
+    let names = outputs.commit()?;
+    let (old, files) = (traces.files.len(), written.len() as u64);
+    match args.output.format {
+        _ if piped => {}
+        FormatArg::Text => {
+            writeln!(
+                out,
+                "{old} ranks became {}, {} different traces, in {names}",
+                thousands(new_ranks.into()),
+                thousands(files)
+            )?;
+            if let Some(path) = beside {
+                writeln!(out, "groups in {}", path.display())?;
+            }
+        }
+        FormatArg::Json => {
+            let document = json!({
+                "schema": "chakram.scale.1",
+                "tool_version": env!("CARGO_PKG_VERSION"),
+                "ranks_before": old,
+                "ranks": new_ranks,
+                "different_traces": files,
+            });
+            serde_json::to_writer_pretty(&mut *out, &document)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

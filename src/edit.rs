@@ -1,0 +1,90 @@
+//! Traces that become other traces, and what traces tell of those who made them.
+//!
+//! Every command here works on the contents of files, one rank at a time, and copies what it does not
+//! mean to change as it came: unknown fields survive a [`mod@slice`] and a [`scale`], and none
+//! survives [`anonymise`].
+
+use crate::trace::TraceError;
+use crate::trace::attr::Attr;
+use crate::trace::wire::{Cursor, Raw, Record};
+
+pub mod anonymise;
+pub mod audit;
+pub mod scale;
+pub mod slice;
+
+/// The number of a metadata node's type.
+const METADATA: u64 = 1;
+
+/// The type of a node, as a number.
+fn kind(record: Record<'_>) -> Result<u64, TraceError> {
+    let mut kind = 0;
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        if let (3, Raw::Varint(found)) = cursor.field()? {
+            kind = u64::from(found as u32);
+        }
+    }
+    Ok(kind)
+}
+
+/// Hands every attribute of a node to `each`.
+fn attributes<'a>(
+    record: Record<'a>,
+    mut each: impl FnMut(&Attr<'a>) -> Result<(), TraceError>,
+) -> Result<(), TraceError> {
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        if let (10, Raw::Bytes(message, at)) = cursor.field()? {
+            each(&Attr::scan(message, at)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether `name` is `pattern`, in which `*` stands for any text.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, name) in [
+            ("a", "a"),
+            ("*", ""),
+            ("aten::*", "aten::mm"),
+            ("*::mm", "aten::mm"),
+            ("a*b*c", "abbbc"),
+            ("a**c", "ac"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("a", "ab"),
+            ("", "a"),
+            ("ab*ba", "aba"),
+            ("a*b*c", "acb"),
+            ("step#1", "step#11"),
+        ] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Traces without what tells who made them.
+//!
+//! What a replay reads stays: structure, times, bytes, FLOPs, lanes, groups, peers. Everything else goes
+//! unless a list says that it may stay, so what is not known cannot leak:
+//!
+//! | part | becomes |
+//! |---|---|
+//! | names | `n-` and 16 hexadecimal digits of their keyed hash; public ones ([`is_public`]) stay |
+//! | groups | numbers stay, names become `g-` and a hash, in nodes and declarations alike; only ranks are declared of them |
+//! | names of lanes | `lane-` and a hash |
+//! | attributes | those that replays read stay if they make sense as such, and so do the numbers [`NUMBERS`]; others go |
+//! | arguments and results | go |
+//! | the metadata record | keeps `captured_ns` and the lanes |
+//! | `doc_string`, start times, unknown fields | go |
+//!
+//! The hash is BLAKE3 with a key: equal names are equal on all ranks and in all runs with one key, and
+//! nobody without it can try names out.
+
+use super::audit;
+use crate::trace::attr::Attr;
+use crate::trace::groups::{
+    Declared, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
+};
+use crate::trace::put::Put;
+use crate::trace::scan::{self, Dependencies};
+use crate::trace::wire::{Cursor, Frames, Raw, Record, repeated_varints};
+use crate::trace::{Dtype, GroupName, TraceError};
+
+/// Attributes that replays do not read and that are kept where they are numbers: where a node comes from.
+pub const NUMBERS: [&str; 11] = [
+    "parent",
+    "launch",
+    "in_bytes",
+    "out_bytes",
+    "rf_id",
+    "et_id",
+    "seq_id",
+    "fw_parent",
+    "fw_tid",
+    "scope",
+    "comm_priority",
+];
+
+/// Operators whose names are in public sources, by how they begin.
+const PUBLIC: [&str; 12] = [
+    "aten::",
+    "prims::",
+    "quantized::",
+    "torch::",
+    "c10d::",
+    "c10d_functional::",
+    "_c10d_functional::",
+    "nccl:",
+    "gloo:",
+    "mpi:",
+    "ucc:",
+    "ProfilerStep#",
+];
+
+/// Other public names.
+const PUBLIC_WHOLE: [&str; 4] = [
+    "record_param_comms",
+    "end of the thread",
+    "joint",
+    NODE_NAME,
+];
+
+/// Whether `name` is that of an operator of PyTorch or of a step, and nothing else: after one of the
+/// known beginnings come letters, digits and `_` only, and nothing that an [`audit`] would find.
+pub fn is_public(name: &str) -> bool {
+    let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
+    let plain = rest.is_some_and(|rest| {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        !rest.is_empty() && rest.bytes().all(plain)
+    });
+    PUBLIC_WHOLE.contains(&name) || plain && !audit::leaks(name)
+}
+
+/// How names are hashed, and which are kept.
+#[derive(Debug)]
+pub struct Anonymiser {
+    key: [u8; 32],
+    public: bool,
+    keep: Vec<String>,
+}
+
+/// What becomes of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Anonymised {
+    /// Nodes.
+    pub nodes: u64,
+    /// Names that were hashed.
+    pub hashed: u64,
+    /// Names that were kept.
+    pub kept: u64,
+    /// Attributes that are gone.
+    pub attributes: u64,
+    /// Other fields that are gone: arguments, results, start times, unknown ones.
+    pub fields: u64,
+}
+
+impl Anonymiser {
+    /// Hashes with a key made of `secret`. Public names are kept if `public`, and those of the patterns
+    /// `keep`, in which `*` stands for any text.
+    pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
+        Self {
+            key: blake3::derive_key("chakram anonymise 2026 names of traces", secret),
+            public,
+            keep,
+        }
+    }
+
+    fn hashed(&self, prefix: &str, name: &str) -> String {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(prefix.as_bytes());
+        hasher.update(name.as_bytes());
+        let hex = hasher.finalize().to_hex();
+        format!("{prefix}{}", &hex[..16])
+    }
+
+    /// What becomes of a node's name; `None` if it is kept.
+    pub fn name(&self, name: &str) -> Option<String> {
+        let kept = name.is_empty()
+            || self.public && is_public(name)
+            || self
+                .keep
+                .iter()
+                .any(|pattern| super::matches(pattern, name));
+        (!kept).then(|| self.hashed("n-", name))
+    }
+
+    /// What becomes of a group's name: numbers and the name of all ranks stay.
+    pub fn group(&self, name: &str) -> String {
+        match GroupName::from_text(name) {
+            GroupName::Text(text) => self.hashed("g-", text),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// What becomes of declared groups.
+    pub fn groups(&self, declared: &Declared) -> Declared {
+        let groups = declared.iter();
+        groups
+            .map(|(name, ranks)| (self.group(name), ranks.clone()))
+            .collect()
+    }
+
+    /// The (decompressed) `contents` of a trace without what tells who made it.
+    ///
+    /// Fails on records that a replay would refuse: nobody knows what they hold.
+    pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, Anonymised), TraceError> {
+        let mut frames = Frames::new(contents);
+        let mut out = Vec::with_capacity(contents.len() / 2);
+        let mut done = Anonymised::default();
+        let mut put = Put::default();
+        while let Some(record) = frames.next_record()? {
+            put.clear();
+            let made = match record.number {
+                0 => self.metadata(record, &mut put, &mut done),
+                _ => self.node(record, &mut put, &mut done),
+            };
+            made.map_err(|e| e.in_record(record.number, record.offset))?;
+            put.frame(&mut out);
+        }
+        if contents.is_empty() {
+            return Err(TraceError::malformed(0, "the file is empty"));
+        }
+        Ok((out, done))
+    }
+
+    fn metadata(
+        &self,
+        record: Record<'_>,
+        out: &mut Put,
+        done: &mut Anonymised,
+    ) -> Result<(), TraceError> {
+        let metadata = scan::metadata(record)?;
+        out.bytes(1, b"0.0.4");
+        let mut kept = 0;
+        let mut add = |name: &str, number: u32, value: Result<u64, &str>| {
+            let mut message = Put::default();
+            message.bytes(1, name.as_bytes());
+            match value {
+                Ok(count) => message.varint(number, count),
+                Err(text) => message.bytes(number, text.as_bytes()),
+            }
+            kept += 1;
+            out.bytes(2, message.as_bytes());
+        };
+        if let Some(captured) = metadata.captured {
+            add("captured_ns", 13, Ok(captured.0 / 1000));
+        }
+        for (host, number, name) in &metadata.lanes {
+            let host = if *host { "host_" } else { "" };
+            let name = self.hashed("lane-", name);
+            add(&format!("{host}lane.{number}"), 29, Err(&name));
+        }
+        let mut cursor = Cursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            match cursor.field()? {
+                (1, Raw::Bytes(..)) => {}
+                (2, Raw::Bytes(..)) if kept > 0 => kept -= 1,
+                (2, Raw::Bytes(..)) => done.attributes += 1,
+                _ => done.fields += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn node(
+        &self,
+        record: Record<'_>,
+        out: &mut Put,
+        done: &mut Anonymised,
+    ) -> Result<(), TraceError> {
+        let mut deps = Lists::default();
+        let view = scan::node(record, &mut deps)?;
+        done.nodes += 1;
+        let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
+        if view.id > 0 {
+            out.varint(1, view.id);
+        }
+        let hashed = match declares {
+            true => (view.name != NODE_NAME).then(|| NODE_NAME.to_owned()),
+            false => self.name(view.name),
+        };
+        match &hashed {
+            Some(_) => done.hashed += 1,
+            None => done.kept += 1,
+        }
+        let name = hashed.as_deref().unwrap_or(view.name);
+        if !name.is_empty() {
+            out.bytes(2, name.as_bytes());
+        }
+        let kind = super::kind(record)?;
+        if kind > 0 {
+            out.varint(3, kind);
+        }
+        out.packed(4, &deps.control);
+        out.packed(5, &deps.data);
+        if view.micros > 0 {
+            out.varint(7, view.micros);
+        }
+        if let Some(text) = view.groups {
+            let groups = self.groups(&parse_metadata(view.id, text)?);
+            let text = in_form_of(text, metadata_text(&groups));
+            let mut inputs = Put::default();
+            inputs.bytes(1, text.as_bytes());
+            out.bytes(8, inputs.as_bytes());
+        }
+        let mut cursor = Cursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            match cursor.field()? {
+                (10, Raw::Bytes(message, at)) => {
+                    let attr = Attr::scan(message, at)?;
+                    let before = out.as_bytes().len();
+                    self.attribute(&attr, message, out)?;
+                    done.attributes += u64::from(out.as_bytes().len() == before);
+                }
+                (8, _) if view.groups.is_some() => {}
+                (1..=5 | 7, _) => {}
+                _ => done.fields += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the attribute if it may stay.
+    fn attribute(&self, attr: &Attr<'_>, message: &[u8], out: &mut Put) -> Result<(), TraceError> {
+        let Ok(name) = std::str::from_utf8(attr.name) else {
+            return Ok(());
+        };
+        let read = scan::READ.contains(&name);
+        if !attr.is_set() || !read && !NUMBERS.contains(&name) {
+            return Ok(());
+        }
+        let mut kept = Put::default();
+        kept.bytes(1, name.as_bytes());
+        let text = attr.as_str()?;
+        match (name, text) {
+            ("pg_name" | "comm_group", Some(text)) => kept.bytes(29, self.group(text).as_bytes()),
+            ("dtype", text) => match text.and_then(Dtype::from_name) {
+                Some(dtype) => kept.bytes(29, dtype.to_string().as_bytes()),
+                None => return Ok(()),
+            },
+            // Replays refuse other texts here.
+            ("in_switch", Some(text)) => kept.bytes(29, text.as_bytes()),
+            ("involved_dim" | "involve_dims", _) => list(message, attr.offset, &mut kept)?,
+            (_, Some(text)) => match text.trim().parse::<f64>() {
+                Ok(_) => kept.bytes(29, text.trim().as_bytes()),
+                Err(_) => match text.trim() {
+                    "True" | "true" | "False" | "false" => kept.bytes(29, text.trim().as_bytes()),
+                    _ => return Ok(()),
+                },
+            },
+            (_, None) => {
+                if attr.as_i64().is_err() && attr.as_u64().is_err() && attr.as_bool().is_err() {
+                    return Ok(());
+                }
+                scalar(message, attr.offset, &mut kept)?;
+            }
+        }
+        out.bytes(10, kept.as_bytes());
+        Ok(())
+    }
+}
+
+/// Both kinds of dependencies of one node.
+#[derive(Default)]
+struct Lists {
+    control: Vec<u64>,
+    data: Vec<u64>,
+}
+
+impl Dependencies for Lists {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.data.push(id);
+        Ok(())
+    }
+
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.control.push(id);
+        Ok(())
+    }
+}
+
+/// Copies the last value, a number.
+fn scalar(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
+    let mut last: &[u8] = &[];
+    let mut cursor = Cursor::new(message, at);
+    while !cursor.is_empty() {
+        let start = cursor.offset() - at;
+        if (3..=32).contains(&cursor.field()?.0) {
+            last = &message[start..cursor.offset() - at];
+        }
+    }
+    out.raw(last);
+    Ok(())
+}
+
+/// Copies a list of whole numbers or booleans as its reader sees it.
+fn list(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
+    let (mut kind, mut values) = (0, Vec::new());
+    let mut parts = Cursor::new(message, at);
+    while !parts.is_empty() {
+        let (number, raw) = parts.field()?;
+        if !(3..=32).contains(&number) {
+            continue;
+        }
+        if number != kind {
+            values.clear();
+        }
+        kind = number;
+        if let Raw::Bytes(list, at) = raw {
+            let mut list = Cursor::new(list, at);
+            while !list.is_empty() {
+                let offset = list.offset();
+                if let (1, raw) = list.field()? {
+                    repeated_varints(raw, offset, |value| {
+                        values.push(value);
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+    }
+    let mut list = Put::default();
+    list.packed(1, &values);
+    out.bytes(kind, list.as_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! What a text tells.
+//!
+//! | kind | what is found |
+//! |---|---|
+//! | e-mail | `name@domain.tld` |
+//! | ip | IPv4 in four parts, but for 0.… and 127.…; IPv6 of the global, local and link-local ranges |
+//! | mac | six pairs of hexadecimal digits with `:` or `-` between |
+//! | host | `scheme://…`; names under a domain; names of machines such as `gpu-node-07`; what follows `host=` |
+//! | path | from `/` with two parts or a usual root, `~/`, `./`, drive letters, `\\host\share`; files with the endings of sources and data |
+//! | user | the name in `/home/NAME`, `C:\Users\NAME`, `~NAME/`; what follows `user=` |
+//! | stack | `file.py(12)`, `file.py:12`, `File "…", line 12`, `Traceback` |
+//! | secret | keys by how they begin; 32 or more hexadecimal digits; 32 or more letters and digits that look drawn by chance; what follows `password=` |
+
+use super::place::{hosts, paths};
+use super::secret;
+use std::fmt;
+use std::net::Ipv6Addr;
+
+/// What a text tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// The name of a machine.
+    Host,
+    /// An address of the internet.
+    Ip,
+    /// An address of a network card.
+    Mac,
+    /// Where a file lies.
+    Path,
+    /// Somebody's name on a machine.
+    User,
+    /// An e-mail address.
+    Email,
+    /// Lines of a program.
+    Stack,
+    /// What should be known to nobody else.
+    Secret,
+}
+
+impl Kind {
+    /// Every kind with its name.
+    pub const ALL: [(Self, &'static str); 8] = [
+        (Self::Host, "host"),
+        (Self::Ip, "ip"),
+        (Self::Mac, "mac"),
+        (Self::Path, "path"),
+        (Self::User, "user"),
+        (Self::Email, "e-mail"),
+        (Self::Stack, "stack"),
+        (Self::Secret, "secret"),
+    ];
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+/// The part of a text that tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leak<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// The part.
+    pub text: &'a str,
+}
+
+/// Whether `text` tells anything.
+pub fn leaks(text: &str) -> bool {
+    !find(text).is_empty()
+}
+
+/// What `text` tells, by kind of search.
+pub fn find(text: &str) -> Vec<Leak<'_>> {
+    let mut found = Vec::new();
+    // Names of operators are short, and most have none of these.
+    emails(text, &mut found);
+    ipv4(text, &mut found);
+    colons(text, &mut found);
+    stacks(text, &mut found);
+    keys(text, &mut found);
+    secret::find(text, &mut found);
+    let apart = |c: char| c.is_whitespace() || "'\"`()[]{}<>,;|=".contains(c);
+    for token in text.split(apart) {
+        let token = token.trim_end_matches(['.', ':', '!', '?']);
+        if !token.is_empty() {
+            paths(token, &mut found);
+            hosts(token, &mut found);
+        }
+    }
+    found
+}
+
+/// Whether a byte is of a word.
+pub(super) fn is_word(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'_'
+}
+
+/// The byte before `at`.
+pub(super) fn before(text: &str, at: usize) -> Option<u8> {
+    at.checked_sub(1).map(|at| text.as_bytes()[at])
+}
+
+/// How many bytes from `at` on satisfy `test`.
+fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
+    text.as_bytes()[at..]
+        .iter()
+        .take_while(|&&b| test(b))
+        .count()
+}
+
+fn emails<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+    for (at, _) in text.match_indices('@') {
+        let bytes = text.as_bytes();
+        let local = |b: u8| b.is_ascii_alphanumeric() || b"._%+-".contains(&b);
+        let start = at - bytes[..at].iter().rev().take_while(|&&b| local(b)).count();
+        let length = run(text, at + 1, |b| {
+            b.is_ascii_alphanumeric() || b == b'.' || b == b'-'
+        });
+        let domain = text[at + 1..at + 1 + length].trim_end_matches(['.', '-']);
+        let last = domain.rsplit_once('.');
+        let ends = last.is_some_and(|(rest, last)| {
+            !rest.is_empty() && last.len() >= 2 && last.bytes().all(|b| b.is_ascii_alphabetic())
+        });
+        if start < at && ends {
+            found.push(Leak {
+                kind: Kind::Email,
+                text: &text[start..at + 1 + domain.len()],
+            });
+        }
+    }
+}
+
+fn ipv4<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+    let bytes = text.as_bytes();
+    for at in 0..bytes.len() {
+        let first =
+            bytes[at].is_ascii_digit() && before(text, at).is_none_or(|b| !is_word(b) && b != b'.');
+        if !first {
+            continue;
+        }
+        let length = run(text, at, |b| b.is_ascii_digit() || b == b'.');
+        let address = text[at..at + length].trim_end_matches('.');
+        let parts: Vec<&str> = address.split('.').collect();
+        let next = bytes.get(at + length).is_some_and(|&b| is_word(b));
+        let octet = |part: &&str| part.len() <= 3 && part.parse::<u8>().is_ok();
+        if parts.len() == 4 && parts.iter().all(octet) && !next && !matches!(parts[0], "0" | "127")
+        {
+            found.push(Leak {
+                kind: Kind::Ip,
+                text: address,
+            });
+        }
+    }
+}
+
+/// Whether `text` is six pairs of hexadecimal digits.
+fn is_mac(text: &[u8]) -> bool {
+    let apart = text.get(2).copied().unwrap_or(0);
+    let sound = |(i, &b): (usize, &u8)| match i % 3 {
+        2 => b == apart,
+        _ => b.is_ascii_hexdigit(),
+    };
+    text.len() == 17 && matches!(apart, b':' | b'-') && text.iter().enumerate().all(sound)
+}
+
+/// IPv6 and MAC addresses.
+fn colons<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let part = |b: u8| b.is_ascii_hexdigit() || b == b':' || b == b'-';
+        let length = run(text, at, part);
+        if length == 0 {
+            at += 1;
+            continue;
+        }
+        let (start, end) = (at, at + length);
+        at = end;
+        let closed = |end: usize| bytes.get(end).is_none_or(|&b| !is_word(b));
+        let open = before(text, start).is_none_or(|b| !is_word(b));
+        for from in start..end {
+            let apart = match from == start {
+                true => open,
+                false => matches!(bytes[from - 1], b':' | b'-'),
+            };
+            let pair = bytes.get(from..from + 17).is_some_and(is_mac);
+            if apart && pair && closed(from + 17) && from + 17 <= end {
+                found.push(Leak {
+                    kind: Kind::Mac,
+                    text: &text[from..from + 17],
+                });
+                break;
+            }
+        }
+        // After a word and a colon may come an address.
+        let mut address = &text[start..end];
+        if !open {
+            let Some(rest) = address.split_once(':').map(|(_, rest)| rest) else {
+                continue;
+            };
+            address = rest;
+        }
+        let address = address.trim_matches('-');
+        let address = address.strip_suffix(':').unwrap_or(address);
+        if closed(end) && is_ipv6(address) {
+            found.push(Leak {
+                kind: Kind::Ip,
+                text: address,
+            });
+        }
+    }
+}
+
+/// Whether `text` is an address that somebody has: `c10d::add` is none.
+fn is_ipv6(text: &str) -> bool {
+    let four = text.split(':').next().is_some_and(|first| first.len() == 4);
+    let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);
+    let first = address.map_or(0, |address| address.segments()[0]);
+    matches!(first, 0x2000..=0x3fff | 0xfc00..=0xfdff | 0xfe80..=0xfebf)
+}
+
+fn stacks<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+    let mut add = |text: &'a str| {
+        found.push(Leak {
+            kind: Kind::Stack,
+            text,
+        });
+    };
+    if let Some(at) = text.find("Traceback (most") {
+        add(&text[at..]);
+    }
+    if let Some(at) = text
+        .find("File \"")
+        .filter(|&at| text[at..].contains("\", line "))
+    {
+        add(&text[at..]);
+    }
+    for (at, _) in text.match_indices(".py") {
+        let line = text.as_bytes().get(at + 3..at + 5);
+        let numbered = line.is_some_and(|l| matches!(l[0], b'(' | b':') && l[1].is_ascii_digit());
+        if numbered {
+            let name = |b: &&u8| is_word(**b) || b"./\\-".contains(*b);
+            let length = text.as_bytes()[..at].iter().rev().take_while(name).count();
+            let digits = run(text, at + 4, |b| b.is_ascii_digit());
+            add(&text[at - length..at + 4 + digits]);
+        }
+    }
+}
+
+/// Words before a `=` that say what follows.
+const SAYING: [(&str, Kind); 9] = [
+    ("hostname", Kind::Host),
+    ("host", Kind::Host),
+    ("user", Kind::User),
+    ("username", Kind::User),
+    ("logname", Kind::User),
+    ("password", Kind::Secret),
+    ("passwd", Kind::Secret),
+    ("secret", Kind::Secret),
+    ("api_key", Kind::Secret),
+];
+
+fn keys<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+    for (at, _) in text.match_indices('=') {
+        let bytes = text.as_bytes();
+        let length = bytes[..at]
+            .iter()
+            .rev()
+            .take_while(|&&b| is_word(b))
+            .count();
+        let word = &text[at - length..at];
+        let said = SAYING
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(word));
+        let size = run(text, at + 1, |b| {
+            !b.is_ascii_whitespace() && !b",;)]}'\"".contains(&b)
+        });
+        let value = &text[at + 1..at + 1 + size];
+        let telling = value.bytes().any(|b| b.is_ascii_alphabetic())
+            && !matches!(value, "None" | "True" | "False" | "true" | "false" | "null");
+        if let (Some((_, kind)), true) = (said, telling) {
+            found.push(Leak {
+                kind: *kind,
+                text: value,
+            });
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A grid of ranks, and one dimension of it that gets another size.
+
+use crate::ids::MAX_NPUS;
+
+/// Named dimensions with their sizes, outermost first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid(Vec<(String, u32)>);
+
+impl Grid {
+    /// Reads `dp=2,tp=4`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut grid = Self(Vec::new());
+        for part in text.split(',') {
+            let (name, size) = Self::dimension(part)?;
+            if grid.0.iter().any(|(known, _)| *known == name) {
+                return Err(format!("`{name}` is there twice"));
+            }
+            grid.0.push((name, size));
+        }
+        let ranks = grid.0.iter().map(|(_, size)| u128::from(*size));
+        if ranks.product::<u128>() > u128::from(MAX_NPUS) {
+            return Err(format!("more than {MAX_NPUS} ranks"));
+        }
+        Ok(grid)
+    }
+
+    /// Reads `dp=2`.
+    pub fn dimension(text: &str) -> Result<(String, u32), String> {
+        let wrong = || format!("`{text}` is no dimension; write for example dp=2");
+        let (name, size) = text.trim().split_once('=').ok_or_else(wrong)?;
+        let (name, size) = (
+            name.trim(),
+            size.trim().parse::<u32>().map_err(|_| wrong())?,
+        );
+        match name.is_empty() || size == 0 {
+            true => Err(wrong()),
+            false => Ok((name.to_owned(), size)),
+        }
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.0.iter().map(|(_, size)| size).product()
+    }
+
+    /// The coordinates of `rank`, outermost first.
+    fn coordinates(&self, mut rank: u32) -> Vec<u32> {
+        let mut list: Vec<u32> = self
+            .0
+            .iter()
+            .rev()
+            .map(|(_, size)| {
+                let coordinate = rank % size;
+                rank /= size;
+                coordinate
+            })
+            .collect();
+        list.reverse();
+        list
+    }
+}
+
+/// A rank by its coordinate along the dimension, and those outside and inside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub(super) outer: u32,
+    pub(super) x: u32,
+    pub(super) inner: u32,
+}
+
+/// A grid and the dimension along which it gets another size.
+#[derive(Clone, Debug)]
+pub struct Along {
+    grid: Grid,
+    dimension: usize,
+    stride: u32,
+    size: u32,
+    new_size: u32,
+}
+
+impl Along {
+    /// The grid along `name`, which gets `size` ranks.
+    pub fn new(grid: Grid, name: &str, size: u32) -> Result<Self, String> {
+        let names: Vec<&str> = grid.0.iter().map(|(name, _)| &**name).collect();
+        let found = names.iter().position(|known| *known == name);
+        let dimension = found
+            .ok_or_else(|| format!("the grid has no `{name}`; it has {}", names.join(", ")))?;
+        let stride: u32 = grid.0[dimension + 1..]
+            .iter()
+            .map(|(_, size)| size)
+            .product();
+        let old = grid.0[dimension].1;
+        let ranks = u64::from(grid.ranks() / old) * u64::from(size);
+        if ranks > u64::from(MAX_NPUS) {
+            return Err(format!("{ranks} ranks; a job has at most {MAX_NPUS}"));
+        }
+        Ok(Self {
+            dimension,
+            stride,
+            size: old,
+            new_size: size,
+            grid,
+        })
+    }
+
+    /// What people call the dimension.
+    pub fn name(&self) -> &str {
+        &self.grid.0[self.dimension].0
+    }
+
+    /// How many ranks the job has.
+    pub fn ranks(&self) -> u32 {
+        self.grid.ranks()
+    }
+
+    /// How many it gets.
+    pub fn new_ranks(&self) -> u32 {
+        self.grid.ranks() / self.size * self.new_size
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        self.size
+    }
+
+    pub(super) fn new_size(&self) -> u32 {
+        self.new_size
+    }
+
+    /// How many blocks of the old size the new one has; the last may be cut short.
+    pub(super) fn blocks(&self) -> u32 {
+        self.new_size.div_ceil(self.size)
+    }
+
+    fn split(&self, rank: u32, size: u32) -> Place {
+        Place {
+            outer: rank / self.stride / size,
+            x: rank / self.stride % size,
+            inner: rank % self.stride,
+        }
+    }
+
+    fn join(&self, x: u32, place: Place, size: u32) -> u32 {
+        (place.outer * size + x) * self.stride + place.inner
+    }
+
+    /// Where an old rank lies.
+    pub(super) fn place(&self, rank: u32) -> Place {
+        self.split(rank, self.size)
+    }
+
+    /// Where a new rank lies.
+    pub(super) fn new_place(&self, rank: u32) -> Place {
+        self.split(rank, self.new_size)
+    }
+
+    /// The old rank at `x` and the other coordinates of `place`.
+    pub(super) fn old(&self, x: u32, place: Place) -> u32 {
+        self.join(x, place, self.size)
+    }
+
+    /// The new rank at `x` and the other coordinates of `place`.
+    pub(super) fn new_at(&self, x: u32, place: Place) -> u32 {
+        self.join(x, place, self.new_size)
+    }
+
+    /// The new rank that stands in `block` where `place` is in the first, if there is one.
+    pub(super) fn in_block(&self, place: Place, block: u32) -> Option<u32> {
+        let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
+        let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
+        Some(self.new_at(x, place))
+    }
+
+    /// The old rank that a new one copies, and its block.
+    pub fn copies(&self, rank: u32) -> (u32, u32) {
+        let place = self.new_place(rank);
+        (self.old(place.x % self.size, place), place.x / self.size)
+    }
+
+    /// All new ranks with the other coordinates of `ranks`, ascending.
+    pub(super) fn grown(&self, ranks: &[u32]) -> Vec<u32> {
+        let places = ranks.iter().map(|&rank| self.place(rank));
+        let first = places.filter(|place| place.x == 0);
+        let mut all: Vec<u32> = first
+            .flat_map(|place| (0..self.new_size).map(move |x| self.new_at(x, place)))
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The coordinates of `rank` in all dimensions, and which of them is the one that changes.
+    pub(super) fn coordinates(&self, rank: u32) -> (Vec<u32>, usize) {
+        (self.grid.coordinates(rank), self.dimension)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_copied_where_they_lie() {
+        // pp=2, dp=2, tp=2: rank = 4 pp + 2 dp + tp; dp becomes 3.
+        let grid = Grid::parse("pp=2,dp=2,tp=2").unwrap();
+        let along = Along::new(grid, "dp", 3).unwrap();
+        assert_eq!(
+            (along.ranks(), along.new_ranks(), along.blocks()),
+            (8, 12, 2)
+        );
+        // New rank 11 = (1, 2, 1): copies (1, 0, 1), rank 5, in block 1.
+        assert_eq!(along.copies(11), (5, 1));
+        assert_eq!(along.copies(6), (4, 0));
+        // (1, 1, *) in block 1 would be at 3 of 3.
+        assert_eq!(along.in_block(along.place(6), 1), None);
+        assert_eq!(along.in_block(along.place(4), 1), Some(10));
+        // dp at pp 1, tp 1: ranks 5 and 7 become 7, 9 and 11.
+        assert_eq!(along.grown(&[5, 7]), [7, 9, 11]);
+        assert_eq!(along.coordinates(6), (vec![1, 1, 0], 1));
+    }
+
+    #[test]
+    fn grids_that_make_no_sense_are_refused() {
+        for bad in [
+            "",
+            "dp",
+            "dp=0",
+            "=3",
+            "dp=2,dp=3",
+            "dp=x",
+            "dp=100000,tp=100000",
+        ] {
+            assert!(Grid::parse(bad).is_err(), "{bad}");
+        }
+        let grid = Grid::parse("dp=2, tp=4").unwrap();
+        assert!(Along::new(grid.clone(), "pp", 2).is_err());
+        assert!(Along::new(grid, "dp", u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,290 @@
+//! A part of a job: what an annotation covers, or a range of ids.
+//!
+//! # What an annotation covers
+//!
+//! A node *belongs* to the node that its attribute `parent` names, and to the one that `launch` names.
+//! An annotation covers the nodes of its name and all that belongs to them, directly or not. Other
+//! threads do not belong to it; so a node of another lane that belongs to nobody is covered too, with all
+//! that belongs to it, if it began between the first node that is covered on the annotation's own lane and
+//! the next there that is not.
+//!
+//! A trace without these attributes says who called whom with control dependencies, as Chakra's own
+//! converter does: there a node belongs to its first control dependency, and a node of the device
+//! without one to its first data dependency.
+//!
+//! Metadata nodes, which declare groups, are always kept.
+//!
+//! # Dependencies
+//!
+//! A dependency on a node that is cut becomes dependencies on the nearest kept nodes that the cut one
+//! waits for, through any number of cut ones: with data if data passes all the way, and else to order.
+//! Where a cut node stands for more than [`MOST_BEHIND`] kept ones, it becomes a *joint*: a node of the
+//! same id that does nothing and waits for them, so the number of dependencies grows by a constant
+//! factor at most.
+//!
+//! # Times
+//!
+//! Let every rank run by itself: a node starts when all that it waits for have ended, plus its delay,
+//! and lasts as recorded, recorded waiting included. That is the capture, to the nanosecond, where
+//! chakram converted the trace. With `S` the earliest start of any selected node of the job, `start'(n) =
+//! max(0, start(n) - S)`, and a kept node gets the delay
+//!
+//! ```text
+//! delay'(n) = start'(n) - max(end'(d) for what it waits for now, or 0)
+//! ```
+//!
+//! which is not negative, since what it waits for now had ended before it started. So relative starts
+//! are those of the whole job, on each rank and between ranks.
+
+use crate::graph::Outline;
+use crate::trace::groups::Declared;
+use crate::trace::put::{self, Put};
+use crate::trace::rewrite::{Edit, Set};
+use crate::trace::wire::{Frames, Record};
+use crate::trace::{Op, TraceError};
+use crate::units::Span;
+
+mod close;
+mod meet;
+mod select;
+mod sound;
+
+pub use close::MOST_BEHIND;
+pub use meet::{Meetings, Unmatched};
+pub use select::Cut;
+
+use close::Closed;
+use sound::Sound;
+
+/// What one rank keeps.
+#[derive(Debug)]
+pub struct Part {
+    rank: u32,
+    /// By index in order of ids: whether the node is kept, and whether it was asked for.
+    kept: Vec<bool>,
+    asked: Vec<bool>,
+    first: Span,
+}
+
+/// What was written of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sliced {
+    /// Nodes of the whole trace.
+    pub of: u64,
+    /// Nodes that were kept.
+    pub kept: u64,
+    /// Nodes that do nothing and stand for cut ones.
+    pub joints: u64,
+    /// Kept nodes whose dependencies are others than before.
+    pub mended: u64,
+    /// Whether control dependencies close a cycle, which left them out.
+    pub cyclic: bool,
+    /// When the first node that was asked for starts, counted from the start of the slice.
+    pub starts: Span,
+    /// When the last one ends, every rank by itself.
+    pub ends: Span,
+}
+
+impl Part {
+    /// Chooses what to keep of the trace of `rank`, and tells `meetings` whom it meets. `groups` are
+    /// declared beside the traces.
+    ///
+    /// Fails on traces that cannot be replayed, and where nothing is chosen.
+    pub fn select(
+        contents: &[u8],
+        rank: u32,
+        cut: &Cut,
+        groups: &Declared,
+        meetings: &mut Meetings,
+    ) -> Result<Self, TraceError> {
+        let trace = Sound::read(contents)?;
+        let asked = select::select(&trace, cut)?;
+        let mut kept = asked.clone();
+        for i in trace.outline.all() {
+            let item = &trace.outline.nodes[i as usize];
+            kept[i as usize] |= item.view.op == Op::Nothing && is_metadata(item.record)?;
+        }
+        meetings.add(&trace, rank, &kept, groups)?;
+        let starts = trace.outline.all().filter(|&i| asked[i as usize]);
+        let first = starts.map(|i| trace.starts[i as usize]).min();
+        Ok(Self {
+            rank,
+            kept,
+            asked,
+            first: first.unwrap_or(Span::ZERO),
+        })
+    }
+
+    /// When the first node that was asked for starts.
+    pub fn first(&self) -> Span {
+        self.first
+    }
+
+    /// Cuts the nodes that communicate with others that are cut.
+    pub fn cut(&mut self, unmatched: &Unmatched) {
+        for &node in unmatched.kept_by(self.rank) {
+            self.kept[node as usize] = false;
+            self.asked[node as usize] = false;
+        }
+    }
+
+    /// The slice of `contents`, the trace that was selected from, in a job whose slice starts at
+    /// `start`.
+    ///
+    /// Fails when the trace is another one.
+    pub fn write(&self, contents: &[u8], start: Span) -> Result<(Vec<u8>, Sliced), TraceError> {
+        let trace = Sound::read(contents)?;
+        if trace.outline.nodes.len() != self.kept.len() {
+            return Err(TraceError::malformed(0, "the file has changed meanwhile"));
+        }
+        let closed = Closed::new(&trace, &self.kept);
+        let written = Writing {
+            trace: &trace,
+            part: self,
+            closed: &closed,
+            start,
+        };
+        written.write(contents)
+    }
+}
+
+fn is_metadata(record: Record<'_>) -> Result<bool, TraceError> {
+    Ok(super::kind(record)? == super::METADATA)
+}
+
+struct Writing<'w> {
+    trace: &'w Sound<'w>,
+    part: &'w Part,
+    closed: &'w Closed,
+    start: Span,
+}
+
+impl Writing<'_> {
+    fn write(&self, contents: &[u8]) -> Result<(Vec<u8>, Sliced), TraceError> {
+        let outline = &self.trace.outline;
+        let (delays, mut sliced) = self.delays();
+        let mut out = Vec::new();
+        let mut record = Put::default();
+        if let Some(first) = Frames::new(contents).next_record()? {
+            let ends = Set::Count(sliced.ends.0 / 1000);
+            let attributes = [("captured_ns", ends)];
+            let edit = Edit {
+                attributes: match outline.metadata.captured {
+                    Some(_) => &attributes,
+                    None => &[],
+                },
+                ..Edit::default()
+            };
+            match edit.is_nothing() {
+                true => put::frame(&mut out, first.bytes),
+                false => {
+                    edit.apply(first, &mut record)?;
+                    record.frame(&mut out);
+                }
+            }
+        }
+        // In the order of the file.
+        let mut place: Vec<u32> = outline.all().collect();
+        place.sort_unstable_by_key(|&i| outline.nodes[i as usize].record.number);
+        let (mut control, mut data) = (Vec::new(), Vec::new());
+        for i in place {
+            let joint = self.closed.is_joint(i);
+            if !self.part.kept[i as usize] && !joint {
+                continue;
+            }
+            let item = &outline.nodes[i as usize];
+            let changed = self.closed.changed(i);
+            control.clear();
+            data.clear();
+            for &(on, order) in changed.unwrap_or(&[]) {
+                let list = if order { &mut control } else { &mut data };
+                list.push(outline.nodes[on as usize].view.id);
+            }
+            record.clear();
+            if joint {
+                sliced.joints += 1;
+                record.varint(1, item.view.id);
+                record.bytes(2, b"joint");
+                record.packed(4, &control);
+                record.packed(5, &data);
+                record.frame(&mut out);
+                continue;
+            }
+            sliced.kept += 1;
+            sliced.mended += u64::from(changed.is_some());
+            let delay = delays[i as usize];
+            let attributes = [(
+                "delay_ns",
+                match delay {
+                    Span::ZERO => Set::Gone,
+                    delay => Set::Count(delay.0 / 1000),
+                },
+            )];
+            let edit = Edit {
+                control: changed.map(|_| &control[..]),
+                data: changed.map(|_| &data[..]),
+                attributes: match delay == item.view.delay {
+                    true => &[],
+                    false => &attributes,
+                },
+                ..Edit::default()
+            };
+            match edit.is_nothing() {
+                true => put::frame(&mut out, item.record.bytes),
+                false => {
+                    edit.apply(item.record, &mut record)?;
+                    record.frame(&mut out);
+                }
+            }
+        }
+        Ok((out, sliced))
+    }
+
+    /// The delay of each kept node, and when the rank starts and ends. Joints have none: they do
+    /// nothing as soon as they can.
+    fn delays(&self) -> (Vec<Span>, Sliced) {
+        let outline: &Outline<'_> = &self.trace.outline;
+        let mut delays = vec![Span::ZERO; outline.nodes.len()];
+        let mut ends = vec![Span::ZERO; outline.nodes.len()];
+        let mut sliced = Sliced {
+            of: outline.nodes.len() as u64,
+            cyclic: self.trace.cyclic,
+            starts: Span::MAX,
+            ..Sliced::default()
+        };
+        for &i in &self.trace.order {
+            let (kept, joint) = (self.part.kept[i as usize], self.closed.is_joint(i));
+            if !kept && !joint {
+                continue;
+            }
+            let waited = match self.closed.changed(i) {
+                Some(deps) => {
+                    let deps = deps.iter().map(|&(on, _)| ends[on as usize]);
+                    deps.max()
+                }
+                None => {
+                    let deps = self.trace.deps(i).map(|on| ends[on.node as usize]);
+                    deps.max()
+                }
+            };
+            let waited = waited.unwrap_or(Span::ZERO);
+            if joint {
+                ends[i as usize] = waited;
+                continue;
+            }
+            let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
+            let end = Span(from.0.saturating_add(self.trace.lasts(i).0));
+            delays[i as usize] = Span(from.0.saturating_sub(waited.0));
+            ends[i as usize] = end;
+            if self.part.asked[i as usize] {
+                sliced.starts = sliced.starts.min(from);
+                sliced.ends = sliced.ends.max(end);
+            }
+        }
+        sliced.starts = sliced.starts.min(sliced.ends);
+        (delays, sliced)
+    }
+}
+
+#[cfg(test)]
+mod tests;

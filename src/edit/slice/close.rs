@@ -1,0 +1,88 @@
+//! Dependencies that stay closed: those on cut nodes lead on to kept ones.
+
+use super::sound::Sound;
+
+/// A cut node that stands for more kept ones than this becomes a joint.
+pub const MOST_BEHIND: usize = 8;
+
+/// A kept node, and whether it only orders.
+type Behind = (u32, bool);
+
+/// What each node waits for after the cut.
+#[derive(Debug)]
+pub(super) struct Closed {
+    joints: Vec<bool>,
+    /// Of a joint or a kept node, where its dependencies stand if they are others than before; of a cut
+    /// node, what it stands for.
+    rows: Vec<Option<(u32, u32)>>,
+    list: Vec<Behind>,
+}
+
+impl Closed {
+    /// Leads dependencies on, in time linear in their number.
+    pub fn new(trace: &Sound<'_>, kept: &[bool]) -> Self {
+        // Cut nodes that some kept one waits for, through cut ones.
+        let mut needed = vec![false; kept.len()];
+        for &i in trace.order.iter().rev() {
+            if kept[i as usize] || needed[i as usize] {
+                for dep in trace.deps(i) {
+                    needed[dep.node as usize] |= !kept[dep.node as usize];
+                }
+            }
+        }
+        let mut this = Self {
+            joints: vec![false; kept.len()],
+            rows: vec![None; kept.len()],
+            list: Vec::new(),
+        };
+        let mut found: Vec<Behind> = Vec::new();
+        for &i in &trace.order {
+            let at = i as usize;
+            if !kept[at] && !needed[at] {
+                continue;
+            }
+            // A dependency that does not hold, because it leads nowhere or closes a cycle, is dropped.
+            let mut changed = trace.deps(i).count() != trace.outline.deps(i).len();
+            found.clear();
+            for dep in trace.deps(i) {
+                if kept[dep.node as usize] {
+                    found.push((dep.node, dep.control));
+                    continue;
+                }
+                changed = true;
+                if this.joints[dep.node as usize] {
+                    found.push((dep.node, dep.control));
+                } else {
+                    let behind = this.row(dep.node).unwrap_or(&[]);
+                    found.extend(behind.iter().map(|&(on, order)| (on, order || dep.control)));
+                }
+            }
+            if kept[at] && !changed {
+                continue;
+            }
+            // Data goes before order, and one of each is enough.
+            found.sort_unstable();
+            found.dedup_by_key(|behind| behind.0);
+            this.joints[at] = !kept[at] && found.len() > MOST_BEHIND;
+            let from = this.list.len() as u32;
+            this.list.extend_from_slice(&found);
+            this.rows[at] = Some((from, this.list.len() as u32));
+        }
+        this
+    }
+
+    fn row(&self, i: u32) -> Option<&[Behind]> {
+        let (from, to) = self.rows[i as usize]?;
+        Some(&self.list[from as usize..to as usize])
+    }
+
+    /// Whether the cut node `i` stays as one that does nothing.
+    pub fn is_joint(&self, i: u32) -> bool {
+        self.joints[i as usize]
+    }
+
+    /// What node `i`, kept or a joint, waits for, if that has changed.
+    pub fn changed(&self, i: u32) -> Option<&[Behind]> {
+        self.row(i)
+    }
+}

@@ -1,0 +1,108 @@
+//! Writing the wire format: one message, field by field.
+
+/// A message that is being written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Put(Vec<u8>);
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+impl Put {
+    /// Forgets everything, but not the memory.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// What was written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whole fields as they came.
+    pub fn raw(&mut self, fields: &[u8]) {
+        self.0.extend_from_slice(fields);
+    }
+
+    fn key(&mut self, number: u32, wire_type: u32) {
+        varint(&mut self.0, u64::from(number << 3 | wire_type));
+    }
+
+    /// A varint.
+    pub fn varint(&mut self, number: u32, value: u64) {
+        self.key(number, 0);
+        varint(&mut self.0, value);
+    }
+
+    /// A number of 64 bits in eight bytes.
+    pub fn fixed64(&mut self, number: u32, bits: u64) {
+        self.key(number, 1);
+        self.raw(&bits.to_le_bytes());
+    }
+
+    /// A number of 32 bits in four bytes.
+    pub fn fixed32(&mut self, number: u32, bits: u32) {
+        self.key(number, 5);
+        self.raw(&bits.to_le_bytes());
+    }
+
+    /// Text, bytes, or a message in a message.
+    pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
+        self.key(number, 2);
+        varint(&mut self.0, bytes.len() as u64);
+        self.raw(bytes);
+    }
+
+    /// A packed list of varints; nothing if it is empty.
+    pub fn packed(&mut self, number: u32, values: &[u64]) {
+        if !values.is_empty() {
+            let mut list = Vec::with_capacity(values.len() * 2);
+            values.iter().for_each(|&value| varint(&mut list, value));
+            self.bytes(number, &list);
+        }
+    }
+
+    /// Adds the message to a file, with its length in front.
+    pub fn frame(&self, file: &mut Vec<u8>) {
+        frame(file, &self.0);
+    }
+}
+
+/// Adds `message` to a file, with its length in front.
+pub fn frame(file: &mut Vec<u8>, message: &[u8]) {
+    varint(file, message.len() as u64);
+    file.extend_from_slice(message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::Node;
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn messages_are_those_of_the_generated_types() {
+        let node = Node {
+            id: 300,
+            name: "mm".to_owned(),
+            r#type: 4,
+            ctrl_deps: vec![],
+            data_deps: vec![1, 127, 128, u64::MAX],
+            ..Node::default()
+        };
+        let mut put = Put::default();
+        put.varint(1, 300);
+        put.bytes(2, b"mm");
+        put.varint(3, 4);
+        put.packed(4, &[]);
+        put.packed(5, &node.data_deps);
+        assert_eq!(put.as_bytes(), node.encode_to_vec());
+        let mut file = Vec::new();
+        put.frame(&mut file);
+        assert_eq!(file, node.encode_length_delimited_to_vec());
+    }
+}

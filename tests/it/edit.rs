@@ -1,0 +1,8 @@
+//! Traces made of traces: `slice`, `anonymise`, `audit`, `scale`.
+
+mod closing;
+mod damage;
+mod hiding;
+mod rig;
+mod scaling;
+mod slicing;

@@ -1,0 +1,152 @@
+//! Slices of random graphs against what a few lines say of who waits for whom, and since when.
+
+use super::rig::{count, file, nodes, whole};
+use chakram::edit::slice::{Cut, MOST_BEHIND, Meetings, Part};
+use chakram::trace::groups::Declared;
+use chakram::trace::proto::Node;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ids from here on are cut.
+const CUT: u64 = 1000;
+
+/// Nodes by id, each with all it waits for, directly or not; with data all the way only, if `data`.
+fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
+    let mut behind: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    // Until nothing changes: slow, and nobody could get it wrong.
+    loop {
+        let before = behind.values().map(BTreeSet::len).sum::<usize>() + behind.len();
+        for node in nodes {
+            let order = if data { &[][..] } else { &node.ctrl_deps[..] };
+            let mut all = BTreeSet::new();
+            for on in node.data_deps.iter().chain(order) {
+                all.insert(*on);
+                all.extend(behind.get(on).into_iter().flatten());
+            }
+            behind.insert(node.id, all);
+        }
+        if behind.values().map(BTreeSet::len).sum::<usize>() + behind.len() == before {
+            return behind;
+        }
+    }
+}
+
+/// When each node starts, ns.
+fn starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
+    let by_id: BTreeMap<u64, &Node> = nodes.iter().map(|node| (node.id, node)).collect();
+    let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
+    while starts.len() < nodes.len() {
+        for node in nodes {
+            let on = node.data_deps.iter().chain(&node.ctrl_deps);
+            let ends: Option<Vec<u64>> = on
+                .map(|on| Some(starts.get(on)? + by_id[on].duration_micros * 1000))
+                .collect();
+            if let Some(ends) = ends {
+                let delay = whole(node, "delay_ns").unwrap_or(0) as u64;
+                starts.insert(node.id, ends.into_iter().max().unwrap_or(0) + delay);
+            }
+        }
+    }
+    starts
+}
+
+fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
+    let kept: BTreeSet<u64> = whole_trace
+        .iter()
+        .map(|n| n.id)
+        .filter(|&id| id < CUT)
+        .collect();
+    prop_assume!(!kept.is_empty());
+    let contents = file(whole_trace);
+    let mut meetings = Meetings::default();
+    let cut = Cut::Ids(0..=CUT - 1);
+    let part = Part::select(&contents, 0, &cut, &Declared::new(), &mut meetings).unwrap();
+    let (after, sliced) = part.write(&contents, part.first()).unwrap();
+    let after = nodes(&after);
+    for data in [false, true] {
+        let (before, after) = (behind(whole_trace, data), behind(&after, data));
+        for id in &kept {
+            let of = |list: &BTreeSet<u64>| -> BTreeSet<u64> {
+                list.iter()
+                    .copied()
+                    .filter(|on| kept.contains(on))
+                    .collect()
+            };
+            prop_assert_eq!(
+                of(&before[id]),
+                of(&after[id]),
+                "behind {} (data {})",
+                id,
+                data
+            );
+        }
+    }
+    let (before, now) = (starts(whole_trace), starts(&after));
+    let first = kept.iter().map(|id| before[id]).min().unwrap();
+    for id in &kept {
+        prop_assert_eq!(before[id] - first, now[id], "start of {}", id);
+    }
+    let edges = |nodes: &[Node]| -> usize {
+        let of = |node: &Node| node.data_deps.len() + node.ctrl_deps.len();
+        nodes.iter().map(of).sum()
+    };
+    prop_assert!(edges(&after) <= MOST_BEHIND * edges(whole_trace));
+    prop_assert_eq!((sliced.kept + sliced.joints) as usize, after.len());
+    let extra = after.iter().filter(|node| node.id >= CUT);
+    prop_assert!(
+        extra
+            .clone()
+            .all(|node| node.name == "joint" && node.duration_micros == 0)
+    );
+    prop_assert_eq!(extra.count() as u64, sliced.joints);
+    Ok(())
+}
+
+/// Luck, duration, delay, and dependencies: how far on, and whether data passes.
+type Drawn = (u32, u64, u64, Vec<(usize, bool)>);
+
+/// Nodes in program order whose dependencies lead back; which are cut is drawn, and more near `cut`.
+fn graphs() -> impl Strategy<Value = Vec<Node>> {
+    let dep = (0_usize..40, any::<bool>());
+    let node = (
+        0_u32..100,
+        0_u64..9,
+        0_u64..5,
+        prop::collection::vec(dep, 0..12),
+    );
+    (prop::collection::vec(node, 1..40), 0_u32..100).prop_map(|(drawn, cut)| {
+        let id = |i: usize, luck: u32| if luck < cut { CUT + i as u64 } else { i as u64 };
+        let ids: Vec<u64> = drawn.iter().enumerate().map(|(i, d)| id(i, d.0)).collect();
+        let make = |(i, (_, us, delay, deps)): (usize, &Drawn)| {
+            let mut node = Node {
+                id: ids[i],
+                name: format!("n{i}"),
+                r#type: 4,
+                duration_micros: *us,
+                ..Node::default()
+            };
+            for &(on, data) in deps.iter().filter(|_| i > 0) {
+                let list = if data {
+                    &mut node.data_deps
+                } else {
+                    &mut node.ctrl_deps
+                };
+                list.push(ids[on % i]);
+            }
+            if *delay > 0 {
+                node.attr.push(count("delay_ns", *delay));
+            }
+            node
+        };
+        drawn.iter().enumerate().map(make).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn who_waits_for_whom_and_since_when_stays(graph in graphs()) {
+        check(&graph)?;
+    }
+}

@@ -1,0 +1,47 @@
+//! Damaged traces: nothing panics, and what can be replayed can be afterwards.
+
+use super::rig::{case, job};
+use crate::harness::edit;
+use proptest::prelude::*;
+use std::sync::LazyLock;
+
+static TRACES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(beginnings);
+
+/// The first records of real traces, whole.
+fn beginnings() -> Vec<Vec<u8>> {
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    for name in ["ddp-resnet18", "data-parallel-8", "deadlock-2", "hiermem"] {
+        for trace in job(&case(name)) {
+            let mut frames = chakram::trace::wire::Frames::new(&trace);
+            let mut end = 0;
+            for _ in 0..60 {
+                if let Some(record) = frames.next_record().unwrap() {
+                    end = record.offset + record.bytes.len();
+                }
+            }
+            found.push(trace[..end].to_vec());
+        }
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn damaged_traces_are_edited_or_refused(
+        which in any::<prop::sample::Index>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut in prop::option::weighted(0.1, any::<prop::sample::Index>()),
+    ) {
+        let mut trace = TRACES[which.index(TRACES.len())].clone();
+        for (at, byte) in changes {
+            let at = at.index(trace.len());
+            trace[at] = byte;
+        }
+        if let Some(cut) = cut {
+            trace.truncate(cut.index(trace.len()));
+        }
+        edit::run(&trace);
+    }
+}

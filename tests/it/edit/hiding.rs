@@ -1,0 +1,144 @@
+//! Anonymised traces: a replay takes as long, and an audit finds nothing.
+
+use super::rig::{captures, case, count, file, job, nodes, ok, refused, replay, text};
+use crate::commands::chakram;
+use chakram::trace::proto::{IoInfo, Node};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// A replay without the names in it.
+fn times(traces: &str, machine: &str, more: &[&str]) -> Vec<Value> {
+    let report = replay(traces, machine, more);
+    let npus = report["npus"].as_array();
+    let mut found = vec![report["makespan_ps"].clone(), report["nodes"].clone()];
+    found.push(report["messages"].clone());
+    found.push(report["captured_ps"].clone());
+    assert!(!found[0].is_null() && !found[2].is_null(), "{report}");
+    found.extend(npus.into_iter().flatten().cloned());
+    found
+}
+
+fn leaks(traces: &str) -> (i32, Value) {
+    let output = chakram(&["audit", "--leaks", traces, "--format", "json"]);
+    let found = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code().unwrap(), found)
+}
+
+fn hidden(traces: &Path, into: &Path) -> PathBuf {
+    let prefix = into.join("hidden");
+    let (from, to) = (traces.to_str().unwrap(), prefix.to_str().unwrap());
+    ok(&["anonymise", from, "--key", "k", "--all", "-o", to]);
+    prefix
+}
+
+#[test]
+fn replays_take_as_long_and_nothing_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, machine) in [
+        ("data-parallel-8", "machine.toml"),
+        ("ddp-resnet18", "machine.toml"),
+        ("hiermem", "machine.toml"),
+    ] {
+        let traces = case(name);
+        let machine = traces.join(machine);
+        let machine = machine.to_str().unwrap();
+        let after = hidden(&traces, &folder.path().join(name));
+        let after = after.to_str().unwrap();
+        let before = times(traces.to_str().unwrap(), machine, &[]);
+        assert_eq!(before, times(after, machine, &[]), "{name}");
+        assert_eq!(leaks(after).0, 0, "{name}");
+        assert_eq!(
+            leaks(traces.to_str().unwrap()).0,
+            0,
+            "{name}: our own tell nothing"
+        );
+    }
+    for (name, path) in captures()
+        .iter()
+        .filter(|(name, _)| !name.starts_with("t231"))
+    {
+        let before = folder.path().join(name).join("plain");
+        let plain = before.to_str().unwrap();
+        ok(&["convert", "pytorch", path.to_str().unwrap(), "-o", plain]);
+        assert_eq!(leaks(plain).0, 0, "{name}: nothing of these tells anything");
+        let after = hidden(&before, &folder.path().join(name));
+        let after = after.to_str().unwrap();
+        assert_eq!(leaks(after).0, 0, "{name}");
+        let comm = ["--comm", "captured"];
+        assert_eq!(
+            times(plain, "dgx-h100", &comm),
+            times(after, "dgx-h100", &comm),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn names_are_those_of_the_key_and_groups_follow_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let collective = Node {
+        id: 1,
+        name: "secret".into(),
+        r#type: 7,
+        attr: vec![
+            count("comm_type", 0),
+            count("comm_size", 64),
+            text("pg_name", "mine"),
+        ],
+        inputs: Some(IoInfo {
+            values: "['/home/bob/x']".into(),
+            ..IoInfo::default()
+        }),
+        ..Node::default()
+    };
+    for rank in 0..2 {
+        std::fs::write(
+            at(&format!("a.{rank}.et")),
+            file(std::slice::from_ref(&collective)),
+        )
+        .unwrap();
+    }
+    std::fs::write(at("groups.json"), r#"{"mine": [1, 0]}"#).unwrap();
+    std::fs::write(at("key"), "k\n").unwrap();
+    let (traces, groups) = (at("a"), at("groups.json"));
+    let (code, found) = leaks(&traces);
+    assert_eq!(code, 3);
+    let found = found["findings"].as_array().unwrap();
+    let first = &found[0];
+    assert_eq!(first["field"], "inputs.values");
+    assert_eq!(
+        (&first["kind"], &first["text"]),
+        (&"path".into(), &"/home/bob/x".into())
+    );
+    assert_eq!((&first["record"], &first["node"]), (&1.into(), &1.into()));
+    let said = String::from_utf8(chakram(&["audit", "--leaks", &traces]).stdout).unwrap();
+    assert!(said.contains("USER\n  bob\n"), "{said}");
+    let make = |to: &str, key: &[&str]| {
+        ok(&[
+            &["anonymise", &traces, "--groups", &groups, "-o", &at(to)][..],
+            key,
+        ]
+        .concat());
+        job(&folder.path().join(to))
+    };
+    let by_text = make("b", &["--key", "k"]);
+    assert_eq!(
+        by_text,
+        make("c", &["--key-file", &at("key")]),
+        "one key, one result"
+    );
+    assert_ne!(by_text, make("d", &["--key", "other"]));
+    let random = make("e", &["--random-key"]);
+    assert_ne!(random, make("f", &["--random-key"]));
+    assert_eq!(random[0], random[1], "alike on all ranks");
+    let kept = make("g", &["--key", "k", "--keep", "sec*"]);
+    assert_eq!(nodes(&kept[0])[0].name, "secret");
+    let before = replay(&traces, "dgx-h100", &["--groups", &groups]);
+    let after = replay(&at("b"), "dgx-h100", &["--groups", &at("b.groups.json")]);
+    assert_eq!(before["makespan_ps"], after["makespan_ps"]);
+    for bad in [&["--key", ""][..], &[], &["--key", "k", "--random-key"]] {
+        refused(&[&["anonymise", &traces, "-o", &at("h")][..], bad].concat());
+    }
+    refused(&["audit", &traces]);
+}

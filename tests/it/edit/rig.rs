@@ -1,0 +1,110 @@
+//! Traces by the generated types, and the program on them.
+
+use crate::commands::chakram;
+use chakram::trace::file::{Contents, discover};
+use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
+use prost::Message;
+use std::path::{Path, PathBuf};
+
+pub fn attribute(name: &str, value: Value) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        value: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+pub fn count(name: &str, value: u64) -> AttributeProto {
+    attribute(name, Value::Uint64Val(value))
+}
+
+pub fn text(name: &str, value: &str) -> AttributeProto {
+    attribute(name, Value::StringVal(value.to_owned()))
+}
+
+/// The value of an attribute as a whole number.
+pub fn whole(node: &Node, name: &str) -> Option<i64> {
+    let attribute = node.attr.iter().find(|a| a.name == name)?;
+    Some(match attribute.value.as_ref()? {
+        Value::Uint64Val(v) => *v as i64,
+        Value::Int64Val(v) => *v,
+        Value::Uint32Val(v) => i64::from(*v),
+        Value::Int32Val(v) => i64::from(*v),
+        Value::BoolVal(v) => i64::from(*v),
+        other => panic!("{name} is {other:?}"),
+    })
+}
+
+pub fn file(nodes: &[Node]) -> Vec<u8> {
+    let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
+    for node in nodes {
+        file.extend(node.encode_length_delimited_to_vec());
+    }
+    file
+}
+
+pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
+    GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
+    let mut nodes = Vec::new();
+    while !bytes.is_empty() {
+        nodes.push(Node::decode_length_delimited(&mut bytes).unwrap());
+    }
+    nodes
+}
+
+/// The contents of all traces of a job, by rank.
+pub fn job(path: &Path) -> Vec<Vec<u8>> {
+    let files = discover(path).unwrap_or_else(|e| panic!("{e}"));
+    let open = |path: &PathBuf| Contents::open(path).unwrap().as_slice().to_vec();
+    files.iter().map(|file| open(&file.path)).collect()
+}
+
+/// Runs the program, which must succeed, and returns what it prints.
+pub fn ok(args: &[&str]) -> String {
+    let output = chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs the program, which must refuse, and returns why.
+pub fn refused(args: &[&str]) -> String {
+    let output = chakram(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A replay's report without what names the job.
+pub fn replay(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
+    let mut args = vec!["replay", traces, "--machine", machine, "--format", "json"];
+    args.extend_from_slice(more);
+    let mut report: serde_json::Value = serde_json::from_str(&ok(&args)).unwrap();
+    let object = report.as_object_mut().unwrap();
+    for name in ["inputs", "options", "title", "job"] {
+        object.remove(name);
+    }
+    report
+}
+
+/// A folder of traces beside the sources.
+pub fn case(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("traces")
+        .join(name)
+}
+
+/// The captures of the corpus, if there is one, each with its name.
+pub fn captures() -> Vec<(String, PathBuf)> {
+    let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") else {
+        println!("skipped: CHAKRAM_CORPUS names no folder");
+        return Vec::new();
+    };
+    let folder = Path::new(&folder).join("captures/pytorch");
+    let mut found: Vec<_> = std::fs::read_dir(folder)
+        .expect("the corpus has captures")
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), entry.path()))
+        .collect();
+    found.sort();
+    found
+}

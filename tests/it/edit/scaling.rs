@@ -1,0 +1,241 @@
+//! Scaled jobs, against jobs that are made for the size.
+
+use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
+use chakram::trace::proto::{IoInfo, Node, attribute_proto::Value};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+#[test]
+fn generated_replicas_are_those_that_are_generated_for_the_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let generate = |ranks: &str, to: &str| {
+        let small = ["--layers", "2", "--hidden", "256", "--tokens", "128"];
+        let args = ["generate", "data-parallel", "--ranks", ranks, "-o", to];
+        ok(&[&args[..], &small].concat());
+    };
+    let (few, many) = (at("few"), at("many"));
+    generate("4", &few);
+    generate("24", &many);
+    ok(&[
+        "scale",
+        &few,
+        "--grid",
+        "dp=4",
+        "--to",
+        "dp=24",
+        "-o",
+        &at("scaled"),
+    ]);
+    assert!(job(Path::new(&at("scaled"))) == job(Path::new(&many)));
+    let machine = "dgx-h100x4";
+    let makespan = |traces: &str| replay(traces, machine, &[])["makespan_ps"].clone();
+    assert_eq!(makespan(&at("scaled")), makespan(&many));
+    ok(&[
+        "scale",
+        &many,
+        "--grid",
+        "dp=24",
+        "--to",
+        "dp=4",
+        "-o",
+        &at("back"),
+    ]);
+    assert!(job(Path::new(&at("back"))) == job(Path::new(&few)));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::metadata(at("scaled.23.et")).unwrap();
+        assert_eq!(file.nlink(), 24, "ranks that are alike share a file");
+    }
+}
+
+/// The trace of a rank of a job with pipeline, data and tensor parallelism: rank = (pp·D + dp)·T + tp.
+/// Groups are named by their kind and the other coordinates.
+fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
+    let [pipeline, replicas, tensor] = sizes;
+    let at = |pp: u32, dp: u32, tp: u32| (pp * replicas + dp) * tensor + tp;
+    let (pp, dp, tp) = (
+        rank / tensor / replicas,
+        rank / tensor % replicas,
+        rank % tensor,
+    );
+    let groups = [
+        (
+            format!("tp{pp}.{dp}"),
+            (0..tensor).map(|t| at(pp, dp, t)).collect::<Vec<_>>(),
+        ),
+        (
+            format!("dp{pp}.{tp}"),
+            (0..replicas).map(|d| at(pp, d, tp)).collect(),
+        ),
+    ];
+    let values: Vec<String> = groups
+        .iter()
+        .map(|(name, ranks)| format!(r#"{{"pg_name":"{name}","ranks":{ranks:?}}}"#))
+        .collect();
+    let mut list = vec![Node {
+        id: 1,
+        name: "## process_group:init ##".into(),
+        r#type: 1,
+        inputs: Some(IoInfo {
+            values: format!("[{}]", values.join(",")),
+            ..IoInfo::default()
+        }),
+        ..Node::default()
+    }];
+    let mut add = |kind: i32, us: u64, attr| {
+        let id = list.len() as u64 + 1;
+        list.push(Node {
+            id,
+            name: format!("n{id}"),
+            r#type: kind,
+            duration_micros: us,
+            data_deps: if id > 2 { vec![id - 1] } else { vec![] },
+            attr,
+            ..Node::default()
+        });
+    };
+    let rank_of = |name: &str, rank: u32| attribute(name, Value::Int32Val(rank as i32));
+    if pp > 0 {
+        let from = rank_of("comm_src", at(pp - 1, dp, tp));
+        add(6, 0, vec![from, count("comm_size", 5000)]);
+    }
+    add(4, u64::from(10 + pp), vec![]);
+    let call = |kind: u64, bytes: u64, name: &str| {
+        vec![
+            count("comm_type", kind),
+            count("comm_size", bytes),
+            text("pg_name", name),
+        ]
+    };
+    add(7, 0, call(0, 40_000, &groups[0].0));
+    if pp + 1 < pipeline {
+        let to = rank_of("comm_dst", at(pp + 1, dp, tp));
+        add(5, 0, vec![to, count("comm_size", 5000)]);
+    }
+    // Weights of 240,000 B in shards: an all-gather is given the shard, a reduce-scatter the whole.
+    add(7, 0, call(2, 240_000 / u64::from(replicas), &groups[1].0));
+    add(7, 0, call(7, 240_000, &groups[1].0));
+    // A ring along the replicas.
+    let next = at(pp, (dp + 1) % replicas, tp);
+    let last = at(pp, (dp + replicas - 1) % replicas, tp);
+    if replicas > 1 {
+        add(
+            5,
+            0,
+            vec![rank_of("comm_dst", next), count("comm_size", 300)],
+        );
+        add(
+            6,
+            0,
+            vec![rank_of("comm_src", last), count("comm_size", 300)],
+        );
+    }
+    add(7, 0, call(0, 64, "0"));
+    file(&list)
+}
+
+fn write(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
+    for rank in 0..sizes.iter().product() {
+        std::fs::write(folder.join(format!("{name}.{rank}.et")), trace(sizes, rank)).unwrap();
+    }
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+/// A job's nodes with groups by their members instead of their names.
+fn unnamed(prefix: &str) -> Vec<Vec<Node>> {
+    let traces = job(Path::new(prefix));
+    let rank = |trace: &Vec<u8>| {
+        let mut list = nodes(trace);
+        let inputs = list[0].inputs.take().unwrap();
+        let groups = chakram::trace::groups::parse_metadata(1, &inputs.values).unwrap();
+        let groups: BTreeMap<String, Vec<u32>> = groups.into_iter().collect();
+        for node in &mut list {
+            for attr in node.attr.iter_mut().filter(|a| a.name == "pg_name") {
+                let Some(Value::StringVal(name)) = &mut attr.value else {
+                    panic!("{attr:?}")
+                };
+                if name != "0" {
+                    *name = format!("{:?}", groups[name]);
+                }
+            }
+        }
+        list
+    };
+    traces.iter().map(rank).collect()
+}
+
+#[test]
+fn grids_of_every_kind_scale_to_those_that_are_made_for_the_size() {
+    let folder = tempfile::tempdir().unwrap();
+    for (i, (from, to)) in [
+        ([2, 3, 2], [2, 8, 2]),
+        ([2, 4, 2], [2, 3, 2]),
+        ([1, 3, 4], [1, 12, 4]),
+        ([2, 5, 1], [2, 4, 1]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let small = write(folder.path(), &format!("small{i}"), from);
+        let large = write(folder.path(), &format!("large{i}"), to);
+        let scaled = folder.path().join(format!("scaled{i}"));
+        let scaled = scaled.to_str().unwrap();
+        let grid = format!("pp={},dp={},tp={}", from[0], from[1], from[2]);
+        let wanted = format!("dp={}", to[1]);
+        ok(&[
+            "scale", &small, "--grid", &grid, "--to", &wanted, "-o", scaled,
+        ]);
+        assert_eq!(unnamed(scaled), unnamed(&large), "{from:?} to {to:?}");
+        let machine = "dgx-h100x8";
+        let times = |traces| {
+            let report = replay(traces, machine, &[]);
+            (report["makespan_ps"].clone(), report["messages"].clone())
+        };
+        assert_eq!(times(scaled), times(&large), "{from:?} to {to:?}");
+    }
+}
+
+#[test]
+fn captures_scale_and_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = case("ddp-resnet18");
+    let capture = capture.to_str().unwrap();
+    for (to, ranks) in [("dp=8", 8), ("dp=1", 1), ("dp=3", 3)] {
+        let scaled = folder.path().join(to);
+        let scaled = scaled.to_str().unwrap();
+        ok(&[
+            "scale", capture, "--grid", "dp=2", "--to", to, "-z", "zst", "-o", scaled,
+        ]);
+        let report = replay(scaled, "dgx-h100", &["--absent", "refuse"]);
+        assert_eq!(report["ranks"], ranks);
+        assert_eq!(report["nodes"], 2658 * ranks);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = write(folder.path(), "t", [2, 3, 2]);
+    let out = folder.path().join("out");
+    let out = out.to_str().unwrap();
+    for (grid, to, why) in [
+        (
+            "pp=2,dp=3,tp=2",
+            "xp=2",
+            "the grid has no `xp`; it has pp, dp, tp",
+        ),
+        ("dp=3", "dp=6", "the traces are of ranks 0, 1, 2"),
+        ("dp=12", "dp=24", "so what it would have of 24 is unknown"),
+        ("tp=2,dp=6", "tp=4", "send other messages along `tp`"),
+        ("pp=2,dp=3,tp=2", "pp=4", "send other messages along `pp`"),
+        ("pp=2,dp=3,tp=2", "dp=1", "a message to itself along `dp`"),
+        ("dp=0", "dp=1", "is no dimension"),
+    ] {
+        let error = refused(&["scale", &traces, "--grid", grid, "--to", to, "-o", out]);
+        assert!(error.contains(why), "{grid} {to}: {error}");
+    }
+    let left = std::fs::read_dir(folder.path()).unwrap();
+    assert_eq!(left.count(), 12, "nothing appears unless all ranks do");
+}

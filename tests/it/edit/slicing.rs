@@ -1,0 +1,202 @@
+//! Slices by step, against conversions of that step alone.
+
+use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
+use chakram::trace::proto::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Nodes that only close a conversion: a slice ends with the last node that an annotation covers.
+fn is_work(node: &Node) -> bool {
+    node.r#type > 1 && node.name != "end of the thread"
+}
+
+/// When each node starts if the rank runs by itself, ns.
+fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
+    let mut ends: BTreeMap<u64, i64> = BTreeMap::new();
+    let mut starts = BTreeMap::new();
+    for node in nodes {
+        let number = |name: &str| whole(node, name);
+        let waited = node.data_deps.iter().map(|on| ends[on]);
+        let start = waited.max().unwrap_or(0) + number("delay_ns").unwrap_or(0);
+        let lasts = number("duration_ns").unwrap_or(node.duration_micros as i64 * 1000);
+        starts.insert(node.id, start);
+        ends.insert(node.id, start + lasts + number("wait_ns").unwrap_or(0));
+    }
+    starts
+}
+
+/// What a rank does and when, from its first node on.
+fn schedule(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
+    let starts = starts(nodes);
+    let work = || nodes.iter().filter(|node| is_work(node));
+    let first = work().map(|node| starts[&node.id]).min().unwrap();
+    let number = |node: &Node, name: &str| whole(node, name).unwrap_or(-1);
+    let mut list: Vec<_> = work()
+        .map(|node| {
+            (
+                starts[&node.id] - first,
+                node.name.clone(),
+                number(node, "num_ops"),
+                number(node, "comm_type"),
+                number(node, "comm_size"),
+            )
+        })
+        .collect();
+    list.sort();
+    list
+}
+
+fn collectives(nodes: &[Node]) -> Vec<(i64, i64)> {
+    let calls = nodes.iter().filter(|node| (5..=7).contains(&node.r#type));
+    let of = |node: &Node| {
+        let number = |name: &str| whole(node, name).unwrap_or(-1);
+        (number("comm_type"), number("comm_size"))
+    };
+    calls.map(of).collect()
+}
+
+fn flops(nodes: &[Node]) -> i64 {
+    nodes.iter().filter_map(|node| whole(node, "num_ops")).sum()
+}
+
+/// Slices every step out of a capture, and converts it alone. Returns how many steps there were.
+fn compare(name: &str, capture: &Path) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |what: &str| folder.path().join(what);
+    let arg = |what: &str| at(what).to_str().unwrap().to_owned();
+    ok(&[
+        "convert",
+        "pytorch",
+        capture.to_str().unwrap(),
+        "-o",
+        &arg("all"),
+    ]);
+    let all = nodes(&job(&at("all"))[0]);
+    let steps = all
+        .iter()
+        .filter_map(|node| node.name.strip_prefix("ProfilerStep#"));
+    let steps: BTreeSet<&str> = steps.collect();
+    for step in &steps {
+        let (cut, alone) = (format!("cut{step}"), format!("alone{step}"));
+        let annotation = format!("ProfilerStep#{step}");
+        let sliced = [
+            "slice",
+            &arg("all"),
+            "--annotation",
+            &annotation,
+            "-o",
+            &arg(&cut),
+        ];
+        ok(&sliced);
+        ok(&[
+            "convert",
+            "pytorch",
+            capture.to_str().unwrap(),
+            "--step",
+            step,
+            "-o",
+            &arg(&alone),
+        ]);
+        let (cut_traces, alone_traces) = (job(&at(&cut)), job(&at(&alone)));
+        assert_eq!(cut_traces.len(), alone_traces.len());
+        for (rank, (cut, alone)) in cut_traces.iter().zip(&alone_traces).enumerate() {
+            let (cut, alone) = (nodes(cut), nodes(alone));
+            let label = format!("{name}, step {step}, rank {rank}");
+            assert_eq!(collectives(&cut), collectives(&alone), "{label}");
+            assert_eq!(flops(&cut), flops(&alone), "{label}");
+            // Both are the capture, to the nanosecond. Ranks are laid beside each other by estimated
+            // clocks, which may be others with fewer collectives, so each is counted from its start.
+            let (cut, alone) = (schedule(&cut), schedule(&alone));
+            let differ = cut.iter().zip(&alone).position(|(a, b)| a != b);
+            assert_eq!(differ.map(|i| (&cut[i], &alone[i])), None, "{label}");
+            assert_eq!(cut.len(), alone.len(), "{label}");
+        }
+        let replayed = replay(&arg(&cut), "dgx-h100", &["--comm", "captured"]);
+        // It ends when its last node does: as said in the metadata of the slowest rank.
+        assert_eq!(replayed["makespan_ps"], replayed["captured_ps"], "{name}");
+        replay(&arg(&cut), "dgx-h100", &[]);
+    }
+    steps.len()
+}
+
+#[test]
+fn steps_are_those_that_are_converted_alone() {
+    assert_eq!(compare("ddp-resnet18", &case("ddp-resnet18/capture")), 1);
+    let mut steps = 0;
+    for (name, path) in captures() {
+        if !name.starts_with("t231") {
+            steps += compare(&name, &path);
+        }
+    }
+    let corpus = std::env::var_os("CHAKRAM_CORPUS").is_some();
+    assert_eq!(steps >= 8, corpus, "{steps} steps");
+}
+
+#[test]
+fn cuts_through_what_belongs_together_are_refused_or_go_all_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("half");
+    let prefix = prefix.to_str().unwrap();
+    // Rank 1 is given other ids: up to that of the second collective of rank 0 it has only one.
+    let mut traces = job(&case("data-parallel-8"));
+    traces.truncate(2);
+    let mut second = nodes(&traces[1]);
+    for node in &mut second {
+        node.id += 7;
+        node.data_deps.iter_mut().for_each(|on| *on += 7);
+    }
+    traces[1] = super::rig::file(&second);
+    for (rank, trace) in traces.iter().enumerate() {
+        std::fs::write(folder.path().join(format!("two.{rank}.et")), trace).unwrap();
+    }
+    let two = folder.path().join("two");
+    let two = two.to_str().unwrap();
+    let first = nodes(&traces[0]);
+    let second = first.iter().filter(|node| node.r#type == 7).nth(1).unwrap();
+    let to = second.id.to_string();
+    let cut = ["slice", two, "--to", &to, "-o", prefix];
+    let error = refused(&cut);
+    assert!(
+        error.contains("collective") && error.contains("--unmatched cut"),
+        "{error}"
+    );
+    assert!(!Path::new(&format!("{prefix}.0.et")).exists());
+    let said = ok(&[&cut[..], &["--unmatched", "cut"]].concat());
+    assert!(said.contains("were cut on all ranks"), "{said}");
+    replay(prefix, "dgx-h100", &[]);
+}
+
+#[test]
+fn slices_go_through_pipes() {
+    let trace = case("data-parallel-8/job.0.et");
+    let trace = trace.to_str().unwrap();
+    let run = |args: &[&str], input: &[u8]| {
+        use std::io::Write;
+        use std::process::{Command, Stdio};
+        let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.code().unwrap(), output.stdout)
+    };
+    let cut = ["--from", "3", "--to", "20", "-o", "-"];
+    let (code, from_file) = run(&[&["slice", trace][..], &cut].concat(), b"");
+    assert_eq!((code, nodes(&from_file).len()), (0, 18));
+    let contents = std::fs::read(trace).unwrap();
+    let packed = [&["slice", "-"][..], &cut, &["-z", "gz"]].concat();
+    let (code, from_pipe) = run(&packed, &contents);
+    let unpacked = chakram::trace::file::decompressed(&from_pipe)
+        .unwrap()
+        .unwrap();
+    assert_eq!((code, unpacked == from_file), (0, true));
+    assert_eq!(run(&["audit", "--leaks", "-"], &from_pipe).0, 0);
+    let error = refused(&["slice", "traces/data-parallel-8", "--to", "9", "-o", "-"]);
+    assert!(
+        error.contains("-o - writes one trace, and these are 8"),
+        "{error}"
+    );
+}
