@@ -1,23 +1,33 @@
 //! The command line: parse, dispatch, print, and turn errors into exit codes.
 //!
-//! Exit codes: 0 done, 1 stuck or failed, 2 bad input or usage. 0 means that every node of every rank
-//! completed.
+//! Exit codes: 0 done, 1 stuck or failed, 2 bad input or usage, 3 a threshold exceeded or a leak found. 0
+//! means that every node of every rank completed.
 
+use crate::trace::TraceError;
+use crate::trace::error::Fault;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::env;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+pub mod anonymise;
 pub mod astra_sim;
+pub mod audit;
 pub mod compare;
 pub mod convert;
 pub mod custom;
+pub mod diff;
 pub mod generate;
+pub mod inspect;
 pub mod load;
 pub mod machine;
 pub mod output;
 pub mod replay;
+pub mod scale;
+pub mod slice;
+pub mod traces;
+pub mod validate;
 
 /// Replay machine-learning execution traces on hardware you do not have
 #[derive(Debug, Parser)]
@@ -27,11 +37,18 @@ pub mod replay;
     after_help = "\
 Examples:
   chakram convert pytorch capture/ -o job
+  chakram validate job
+  chakram inspect job --critical-path
+  chakram convert trace job.0.et -o job.0.jsonl
   chakram replay traces/data-parallel-8
   chakram replay job.0.et --machine dgx-h100x4 --absent mirror
   chakram replay job --machine dgx-h100 --machine mi300x --compute roofline
   chakram replay job --machine dgx-h100 --custom all-reduce=mine
+  chakram diff old/job new/job --fail-on structure
   chakram generate data-parallel --ranks 64 --machine dgx-h100x8
+  chakram slice job --annotation 'ProfilerStep#3' -o step3
+  chakram scale job --grid dp=2 --to dp=64 -o dp64/job
+  chakram anonymise job --random-key -o shared/job
   chakram machine list"
 )]
 struct Cli {
@@ -42,8 +59,15 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Convert(convert::ConvertArgs),
+    Validate(validate::ValidateArgs),
+    Inspect(inspect::InspectArgs),
     Replay(replay::ReplayArgs),
+    Diff(diff::DiffArgs),
     Generate(generate::GenerateArgs),
+    Slice(slice::SliceArgs),
+    Scale(scale::ScaleArgs),
+    Anonymise(anonymise::AnonymiseArgs),
+    Audit(audit::AuditArgs),
     Machine(machine::MachineArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell
@@ -66,8 +90,15 @@ pub fn main() -> ExitCode {
     let mut out = io::BufWriter::new(io::stdout());
     let result = match &cli.command {
         Command::Convert(args) => convert::run(args, &mut out),
+        Command::Validate(args) => validate::run(args, &mut out),
+        Command::Inspect(args) => inspect::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
+        Command::Diff(args) => diff::run(args, &mut out),
         Command::Generate(args) => generate::run(args, &mut out),
+        Command::Slice(args) => slice::run(args, &mut out),
+        Command::Scale(args) => scale::run(args, &mut out),
+        Command::Anonymise(args) => anonymise::run(args, &mut out),
+        Command::Audit(args) => audit::run(args, &mut out),
         Command::Machine(args) => machine::run(args, &mut out),
         Command::AstraSim(args) => astra_sim::run(args, &mut out),
         Command::Completions { shell } => {
@@ -92,6 +123,10 @@ pub fn main() -> ExitCode {
 /// A reader such as `head` that has seen enough is no failure.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let io = error.downcast_ref::<io::Error>();
+    let io = io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
+        Fault::Io { source, .. } => Some(source),
+        _ => None,
+    });
     io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 

@@ -15,14 +15,23 @@ pub use crate::trace::groups::Declared as DeclaredGroups;
 use crate::trace::{CollectiveKind, Dtype};
 use crate::units::Span;
 
+pub mod around;
 pub mod builder;
 pub mod cycle;
+pub mod dot;
 mod et;
 mod intern;
+mod large;
 mod order;
+pub mod outline;
+pub mod recorded;
+mod rows;
 
 pub use builder::{Binding, Dependencies, GraphBuilder};
-pub use intern::{IdMap, Interner, Names};
+pub use intern::{IdMap, Interner, Names, fingerprint};
+pub use outline::Outline;
+pub use recorded::Recorded;
+pub use rows::Rows;
 
 /// What kind of thing a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -369,7 +378,7 @@ impl Graph {
 
     /// A number that equal graphs share and different ones almost never do.
     pub fn fingerprint(&self) -> u64 {
-        intern::fingerprint(&(
+        fingerprint(&(
             &self.ids,
             &self.name_of,
             &self.recorded,

@@ -6,13 +6,17 @@
 //! - [`units`], [`ids`]: quantities, and names for things;
 //! - [`trace`]: execution traces as files say them;
 //! - [`graph`]: the compact form of one rank's trace;
+//! - [`validate`]: what is wrong with traces, before anything is replayed;
 //! - [`group`], [`workload`]: who takes part, and all of it together;
 //! - [`topology`], [`network`], [`memory`], [`compute`], [`collective`]: what things cost;
 //! - [`machine`]: the simulated system;
 //! - [`engine`]: the one event loop, with its ordering contract;
 //! - [`report`]: what came out;
+//! - [`inspect`]: what is in traces, without a replay;
 //! - [`generate`]: workloads without a capture;
 //! - [`converters`]: what other tools capture;
+//! - [`edit`]: traces that become other traces;
+//! - [`diff`]: what differs between two jobs;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`cli`]: the command line.
 //!
@@ -24,11 +28,14 @@ pub mod collective;
 pub mod compute;
 #[path = "../converters/mod.rs"]
 pub mod converters;
+pub mod diff;
+pub mod edit;
 pub mod engine;
 pub mod generate;
 pub mod graph;
 pub mod group;
 pub mod ids;
+pub mod inspect;
 pub mod machine;
 pub mod memory;
 pub mod network;
@@ -36,4 +43,5 @@ pub mod report;
 pub mod topology;
 pub mod trace;
 pub mod units;
+pub mod validate;
 pub mod workload;

@@ -1,6 +1,8 @@
 //! Execution traces as files say them: nodes, what they do, and how they stand on disk.
 //!
-//! One rank's trace is one `.et` file (see `proto/README.md`). Two readers exist. [`scan`] borrows
+//! One rank's trace is one `.et` file (see `proto/README.md`). What comes in another form ([`form`]) becomes
+//! one where it is opened: files of 2023 are upgraded ([`older`]), text is read ([`text`]), and of damaged
+//! files what is sound is kept when asked ([`salvage`]). So behind that two readers are enough. [`scan`] borrows
 //! from the mapped file, looks at every byte once and allocates nothing; it feeds the graph builder.
 //! [`proto`] holds the generated types; it serves writing, rewriting and tools. Tests hold the two
 //! against each other.
@@ -9,17 +11,29 @@ use std::fmt;
 
 pub mod attr;
 pub mod error;
+mod family;
 pub mod file;
+pub mod form;
 pub mod groups;
+pub mod older;
 pub mod op;
+mod origins;
 pub mod proto;
+pub mod put;
 pub mod rewrite;
+pub mod salvage;
 pub mod scan;
+mod shape;
+pub mod source;
+pub mod text;
 pub mod wire;
 pub mod write;
 
 pub use error::{Place, TraceError};
+pub use family::family;
+pub use older::Generation;
 pub use op::{GroupName, MemoryPlace, Op};
+use origins::Origins;
 
 /// A name from a file as messages show it: shortened, and without characters that would move a
 /// terminal's cursor, change its colours or turn the direction of text.

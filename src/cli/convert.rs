@@ -1,6 +1,7 @@
-//! `chakram convert`: captured traces in, traces out.
+//! `chakram convert`: captured traces in, traces out; and traces of any form in, of another out.
 
-use crate::converters::pytorch::{self, Options, files, summary::Summary};
+use super::traces;
+use crate::converters::pytorch::{self as converter, Options, files, summary::Summary};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -8,8 +9,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod text;
+mod trace;
 
-/// Convert captured framework traces
+/// Convert captured framework traces, and traces between forms
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
     #[command(subcommand)]
@@ -19,6 +21,7 @@ pub struct ConvertArgs {
 #[derive(Debug, Subcommand)]
 enum Source {
     Pytorch(PytorchArgs),
+    Trace(trace::TraceArgs),
 }
 
 /// PyTorch host execution traces with the Kineto traces of the same run
@@ -76,31 +79,27 @@ pub enum FormatArg {
 ///
 /// Captures that cannot be read or do not belong together, and output that cannot be written.
 pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let Source::Pytorch(args) = &args.source;
+    match &args.source {
+        Source::Pytorch(args) => pytorch(args, out),
+        Source::Trace(args) => trace::run(args, out),
+    }
+}
+
+fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let pairs = files::pairs(&args.paths)?;
     let options = Options {
         step: args.step,
         threads: args.threads,
     };
-    let ending = match args.compress {
-        None => "",
-        Some(CompressArg::Zst) => ".zst",
-        Some(CompressArg::Gz) => ".gz",
-    };
-    // A name that ends with a separator is a folder, whether it is there or not.
-    let folder = args.output.is_dir() || args.output.to_string_lossy().ends_with('/');
-    let prefix = match folder {
-        true => args.output.join("job"),
-        false => args.output.clone(),
-    };
-    let path = |rank: u32| PathBuf::from(format!("{}.{rank}.et{ending}", prefix.display()));
+    let prefix = traces::prefix(&args.output);
+    let path = |rank: u32| traces::path(&prefix, rank, args.compress);
     let show = io::stderr().is_terminal();
     let progress = |done: usize, of: usize| {
         if show {
             let _ = write!(io::stderr(), "\rreading captures: {done} of {of} ranks");
         }
     };
-    let converted = pytorch::convert(&pairs, &options, &path, &progress);
+    let converted = converter::convert(&pairs, &options, &path, &progress);
     if show {
         let _ = write!(io::stderr(), "\r{:40}\r", "");
     }

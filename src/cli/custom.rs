@@ -74,7 +74,7 @@ pub fn load(
             inputs.extend(all.map(|(file, bytes)| input("custom", &file.path, bytes)));
         }
         let scripts = custom::read(&bytes, custom::Lasting::Recorded);
-        let scripts = scripts.map_err(|(p, error)| error.in_file(&files[p as usize].path))?;
+        let scripts = scripts.map_err(|(p, error)| contents[p as usize].blame(error))?;
         let matched = scripts.matched();
         Ok(Custom {
             kind: arg.kind,

@@ -71,7 +71,8 @@ impl JobArgs {
 }
 
 impl DepsArg {
-    fn policy(self) -> Dependencies {
+    /// For the graph builder.
+    pub fn policy(self) -> Dependencies {
         match self {
             Self::Auto => Dependencies::Auto,
             Self::Both => Dependencies::Both,
@@ -217,7 +218,8 @@ pub fn traces(
             }
             _ => {
                 let contents = Contents::open(&file.path)?;
-                let (graph, binding) = read(contents.as_slice(), file)?;
+                let read = read(contents.as_slice(), file);
+                let (graph, binding) = read.map_err(|e| contents.blame(e))?;
                 let index = inputs.as_mut().map(|inputs| {
                     inputs.push(input("trace", &file.path, contents.as_slice()));
                     inputs.len() - 1
@@ -239,15 +241,17 @@ pub fn traces(
 #[derive(Default)]
 struct LinkedFiles(BTreeMap<(u64, u64), (GraphId, Binding, Option<usize>)>);
 
+/// What tells a file from others, whatever its name, if the system says.
 #[cfg(unix)]
-fn link_key(path: &Path) -> Option<(u64, u64)> {
+pub fn link_key(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
 }
 
+/// What tells a file from others, whatever its name, if the system says.
 #[cfg(not(unix))]
-fn link_key(_: &Path) -> Option<(u64, u64)> {
+pub fn link_key(_: &Path) -> Option<(u64, u64)> {
     None
 }
 

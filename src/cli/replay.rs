@@ -120,7 +120,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
 
 /// What people call the job: the folder, file or prefix that was given, or of several the first
 /// rank's file, so that their order does not matter.
-fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
+pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
         (_, [first, ..]) => first.path.clone(),

@@ -1,6 +1,5 @@
 //! Building a graph node by node, in any order of ids.
 
-use super::order::{Successors, cycle, program_order};
 use super::{
     Call, GATHERED, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names,
     REDUCED, STORED,
@@ -11,6 +10,9 @@ use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, MemoryPlace, Op, TraceError, shown};
 use crate::units::Span;
+
+mod link;
+mod sort;
 
 /// Which dependencies hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -292,11 +294,10 @@ impl GraphBuilder {
         self.drop_self()?;
         let with_control = self.policy != Dependencies::Data;
         if !self.link(with_control) && !self.order() {
-            if self.policy != Dependencies::Auto || !self.has_control() {
+            if self.policy != Dependencies::Auto || self.control() == 0 {
                 return Err(self.cyclic());
             }
-            let control = self.preds.iter().filter(|&&p| is_control(p));
-            self.graph.repairs.cyclic_control = control.count() as u64;
+            self.graph.repairs.cyclic_control = self.control();
             if !self.link(false) && !self.order() {
                 return Err(self.cyclic());
             }
@@ -316,258 +317,12 @@ impl GraphBuilder {
         let peers = self.peers.into_keys();
         Ok((graph, Binding { peers }))
     }
-
-    fn has_control(&self) -> bool {
-        self.preds.iter().any(|&p| is_control(p))
-    }
-
-    fn node_of_pred(&self, place: u32) -> usize {
-        self.pred_end.partition_point(|&end| end <= place)
-    }
-
-    fn resolve_forward(&mut self) -> Result<(), TraceError> {
-        for (place, id) in std::mem::take(&mut self.forward) {
-            let pred = self.preds[place as usize];
-            let control = pred & CONTROL != 0;
-            self.preds[place as usize] = match self.index_of.get(id) {
-                Some(index) => index | (pred & CONTROL),
-                None if control => {
-                    self.graph.repairs.dangling_control += 1;
-                    NO_NODE
-                }
-                None => {
-                    let node = self.graph.ids[self.node_of_pred(place)];
-                    return Err(TraceError::refused(
-                        node,
-                        format!("it waits for the data of node {id}, which does not exist"),
-                        "the trace is incomplete; capture or convert it anew",
-                    ));
-                }
-            };
-        }
-        Ok(())
-    }
-
-    /// Puts nodes into ascending order of their ids, if they are not.
-    fn sort_by_id(&mut self) {
-        let graph = &mut self.graph;
-        if graph.ids.is_sorted() {
-            return;
-        }
-        let n = graph.ids.len();
-        let mut order: Vec<u32> = (0..n as u32).collect();
-        order.sort_unstable_by_key(|&i| graph.ids[i as usize]);
-        let mut place = vec![0_u32; n];
-        for (new, &old) in order.iter().enumerate() {
-            place[old as usize] = new as u32;
-        }
-        fn permute<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
-            *values = order.iter().map(|&i| values[i as usize]).collect();
-        }
-        for sparse in [&mut graph.delays, &mut graph.waits] {
-            if !sparse.is_empty() {
-                permute(sparse, &order);
-            }
-        }
-        permute(&mut graph.ids, &order);
-        permute(&mut graph.name_of, &order);
-        permute(&mut graph.kinds, &order);
-        permute(&mut graph.lane_of, &order);
-        permute(&mut graph.recorded, &order);
-        permute(&mut graph.flops, &order);
-        permute(&mut graph.bytes, &order);
-        permute(&mut graph.detail, &order);
-        for call in &mut graph.calls {
-            call.node = NodeIndex(place[call.node.index()]);
-        }
-        for message in &mut graph.messages {
-            message.node = NodeIndex(place[message.node.index()]);
-        }
-        let mut preds = Vec::with_capacity(self.preds.len());
-        let mut pred_end = Vec::with_capacity(n);
-        for &old in &order {
-            for &pred in row(&self.preds, &self.pred_end, old as usize) {
-                preds.push(match pred {
-                    NO_NODE => NO_NODE,
-                    pred => place[(pred & !CONTROL) as usize] | (pred & CONTROL),
-                });
-            }
-            pred_end.push(preds.len() as u32);
-        }
-        self.preds = preds;
-        self.pred_end = pred_end;
-        self.sort_details();
-        self.renumber();
-    }
-
-    /// Numbers names, slots and lanes in the order in which the sorted nodes use them, so that the
-    /// order of records leaves no trace.
-    fn renumber(&mut self) {
-        let graph = &mut self.graph;
-        self.names.renumber(graph.name_of.iter_mut());
-        let groups = std::mem::take(&mut self.groups);
-        for call in &mut graph.calls {
-            let slot = groups.keys()[call.group as usize].clone();
-            call.group = self.groups.intern(slot);
-        }
-        let peers = std::mem::take(&mut self.peers);
-        for message in &mut graph.messages {
-            message.peer = self.peers.intern(peers.keys()[message.peer as usize]);
-        }
-        let lanes = std::mem::take(&mut self.lanes);
-        for (lane, &detail) in graph.lane_of.iter_mut().zip(&graph.detail) {
-            *lane = self.lanes.intern(match lanes.keys()[*lane as usize] {
-                Lane::Group(_) => Lane::Group(graph.calls[detail as usize].group),
-                Lane::Peer(_) => Lane::Peer(graph.messages[detail as usize].peer),
-                other => other,
-            });
-        }
-    }
-
-    fn drop_self(&mut self) -> Result<(), TraceError> {
-        let mut start = 0;
-        for (node, &end) in self.pred_end.iter().enumerate() {
-            for pred in &mut self.preds[start as usize..end as usize] {
-                if *pred & !CONTROL == node as u32 {
-                    if *pred & CONTROL == 0 {
-                        return Err(TraceError::refused(
-                            self.graph.ids[node],
-                            "it waits for its own data",
-                            "the trace is broken; capture or convert it anew",
-                        ));
-                    }
-                    *pred = NO_NODE;
-                    self.graph.repairs.self_control += 1;
-                }
-            }
-            start = end;
-        }
-        Ok(())
-    }
-
-    /// Builds the rows of successors, merging duplicates. Returns whether every node comes after
-    /// all that it waits for, so that ascending order is program order and there is no cycle.
-    fn link(&mut self, with_control: bool) -> bool {
-        let n = self.graph.ids.len();
-        let mut seen_by = vec![NO_NODE; n];
-        let mut in_degree = vec![0_u32; n];
-        let mut start = vec![0_u32; n + 1];
-        let mut sorted = true;
-        let mut duplicates = 0;
-        let holds = |pred: u32| pred != NO_NODE && (with_control || pred & CONTROL == 0);
-        for (node, degree) in in_degree.iter_mut().enumerate() {
-            for &pred in row(&self.preds, &self.pred_end, node) {
-                if !holds(pred) {
-                    continue;
-                }
-                let from = (pred & !CONTROL) as usize;
-                if seen_by[from] == node as u32 {
-                    duplicates += 1;
-                    continue;
-                }
-                seen_by[from] = node as u32;
-                sorted &= from < node;
-                *degree += 1;
-                start[from + 1] += 1;
-            }
-        }
-        for i in 0..n {
-            start[i + 1] += start[i];
-        }
-        let mut list = vec![NodeIndex(0); start[n] as usize];
-        // Rows are filled from the front; `next[i]` is where the next successor of i goes. A
-        // duplicate is one whose last entry is already this node.
-        let mut next = seen_by;
-        next.copy_from_slice(&start[..n]);
-        for node in 0..n {
-            for &pred in row(&self.preds, &self.pred_end, node) {
-                if !holds(pred) {
-                    continue;
-                }
-                let from = (pred & !CONTROL) as usize;
-                let place = next[from] as usize;
-                if place > start[from] as usize && list[place - 1].index() == node {
-                    continue;
-                }
-                list[place] = NodeIndex(node as u32);
-                next[from] += 1;
-            }
-        }
-        self.graph.repairs.duplicates = duplicates;
-        self.graph.in_degree = in_degree;
-        self.graph.successor_start = start;
-        self.graph.successors = list;
-        sorted
-    }
-
-    fn successors(&self) -> Successors<'_> {
-        Successors {
-            start: &self.graph.successor_start,
-            list: &self.graph.successors,
-        }
-    }
-
-    /// Brings collectives and messages into program order where ascending order is not. Returns
-    /// whether there is one, which a cycle prevents.
-    fn order(&mut self) -> bool {
-        let Some(order) = program_order(&self.successors(), &self.graph.in_degree) else {
-            return false;
-        };
-        let mut place = vec![0_u32; order.len()];
-        for (i, node) in order.iter().enumerate() {
-            place[node.index()] = i as u32;
-        }
-        self.sort_details_by(|node| place[node.index()]);
-        true
-    }
-
-    fn sort_details(&mut self) {
-        self.sort_details_by(|node| node.0);
-    }
-
-    fn sort_details_by(&mut self, key: impl Fn(NodeIndex) -> u32) {
-        let graph = &mut self.graph;
-        graph.calls.sort_unstable_by_key(|call| key(call.node));
-        graph.messages.sort_unstable_by_key(|m| key(m.node));
-        for (i, call) in graph.calls.iter().enumerate() {
-            graph.detail[call.node.index()] = i as u32;
-        }
-        for (i, message) in graph.messages.iter().enumerate() {
-            graph.detail[message.node.index()] = i as u32;
-        }
-    }
-
-    fn cyclic(&self) -> TraceError {
-        const SHOWN: usize = 6;
-        let nodes = cycle(&self.successors(), self.graph.len());
-        let mut text = String::from("a cycle of dependencies: ");
-        for node in nodes.iter().take(SHOWN) {
-            let name = self.names.get(self.graph.name_of[node.index()]);
-            let short = shown(name);
-            text += &format!("{} ({short}) → ", self.graph.ids[node.index()]);
-        }
-        if nodes.len() > SHOWN {
-            text += &format!("… {} more … → ", nodes.len() - SHOWN);
-        }
-        let first = nodes.first().map_or(0, |n| self.graph.ids[n.index()]);
-        text += &first.to_string();
-        TraceError::refused(
-            first,
-            text,
-            "with --deps data control dependencies are left out; a cycle of data dependencies \
-             cannot be replayed",
-        )
-    }
 }
 
 /// Makes `value` the one at `index` of values that are zero where nothing was put.
 fn put(values: &mut Vec<Span>, index: usize, value: Span) {
     values.resize(index, Span::ZERO);
     values.push(value);
-}
-
-fn is_control(pred: u32) -> bool {
-    pred != NO_NODE && pred & CONTROL != 0
 }
 
 #[inline]

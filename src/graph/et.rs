@@ -28,7 +28,7 @@ impl Graph {
     ) -> Result<(Self, Binding), TraceError> {
         let mut frames = Frames::new(contents);
         let Some(first) = frames.next_record()? else {
-            return Err(TraceError::malformed(0, "the file is empty"));
+            return Err(TraceError::empty());
         };
         let metadata = scan::metadata(first)?;
         // A node with an id takes at least 3 bytes, so no dense id can be larger than this.

@@ -2,13 +2,14 @@
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
+use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
 /// The same on every run, so that memory and time are too; order never depends on it.
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
-/// The hash of anything.
-pub(super) fn fingerprint(value: &impl Hash) -> u64 {
+/// The hash of anything, the same on every run.
+pub fn fingerprint(value: &impl Hash) -> u64 {
     HASHER.hash_one(value)
 }
 
@@ -200,6 +201,15 @@ impl<K: Hash + Eq> Interner<K> {
         self.last
     }
 
+    /// The number of `key`, if it has one.
+    pub fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
+    where
+        K: Borrow<Q>,
+    {
+        let same = |&i: &u32| self.keys[i as usize].borrow() == key;
+        self.index.find(HASHER.hash_one(key), same).copied()
+    }
+
     /// The keys in order of first use.
     pub fn into_keys(self) -> Vec<K> {
         self.keys
@@ -212,7 +222,7 @@ impl<K: Hash + Eq> Interner<K> {
 }
 
 /// From ids of a file to indices: an array where ids are dense enough, a table for the others.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct IdMap {
     dense: Vec<u32>,
     /// Ids from here on go into the table, so that one huge id does not cost memory.
@@ -243,6 +253,17 @@ impl IdMap {
         } else {
             let found = self.sparse.find(HASHER.hash_one(id), |(k, _)| *k == id);
             found.map(|(_, index)| *index)
+        }
+    }
+
+    /// Makes of every index `i` the index `new[i]`.
+    pub fn renumber(&mut self, new: &[u32]) {
+        for index in self.dense.iter_mut().filter(|index| **index != ABSENT) {
+            *index = new[*index as usize];
+        }
+        // In whatever order they come.
+        for (_, index) in &mut self.sparse {
+            *index = new[*index as usize];
         }
     }
 

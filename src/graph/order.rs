@@ -11,34 +11,31 @@ pub(super) struct Successors<'a> {
 }
 
 impl Successors<'_> {
-    fn of(&self, node: u32) -> &[NodeIndex] {
+    pub fn of(&self, node: u32) -> &[NodeIndex] {
         let i = node as usize;
         &self.list[self.start[i] as usize..self.start[i + 1] as usize]
     }
 }
 
-/// The smallest order, by index, in which every node comes after those it waits for; `None` when
-/// there is a cycle.
-pub(super) fn program_order(
-    successors: &Successors<'_>,
-    in_degree: &[u32],
-) -> Option<Vec<NodeIndex>> {
-    let mut waiting = in_degree.to_vec();
-    let mut ready: BinaryHeap<Reverse<u32>> = (0..in_degree.len() as u32)
-        .filter(|&i| in_degree[i as usize] == 0)
-        .map(Reverse)
-        .collect();
-    let mut order = Vec::with_capacity(in_degree.len());
+/// The smallest order, by index, in which every node comes after those it waits for. `waiting` says how
+/// many each node waits for, `row` who waits for it. Nodes on a cycle, and those behind one, are missing.
+pub(super) fn program_order<R: Iterator<Item = u32>>(
+    mut waiting: Vec<u32>,
+    row: impl Fn(u32) -> R,
+) -> Vec<u32> {
+    let first = (0..waiting.len() as u32).filter(|&i| waiting[i as usize] == 0);
+    let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
+    let mut order = Vec::with_capacity(waiting.len());
     while let Some(Reverse(node)) = ready.pop() {
-        order.push(NodeIndex(node));
-        for next in successors.of(node) {
-            waiting[next.index()] -= 1;
-            if waiting[next.index()] == 0 {
-                ready.push(Reverse(next.0));
+        order.push(node);
+        for next in row(node) {
+            waiting[next as usize] -= 1;
+            if waiting[next as usize] == 0 {
+                ready.push(Reverse(next));
             }
         }
     }
-    (order.len() == in_degree.len()).then_some(order)
+    order
 }
 
 /// The nodes on a short cycle, each before the next; none when there is no cycle.

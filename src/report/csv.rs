@@ -109,7 +109,7 @@ fn operators(out: &mut String, front: &str, report: &Report) -> std::fmt::Result
 }
 
 /// A field, in quotes where it needs them (RFC 4180).
-pub(super) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

@@ -4,6 +4,7 @@ use super::breakdown::Part;
 use super::operators::Operator;
 use super::summary::{NpuRow, Report, kind_label, percent_more, thousands};
 use crate::engine::Comm;
+use crate::trace::family;
 use crate::units::{Bytes, Span};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ const NPU_ROWS: usize = 16;
 const OPERATOR_ROWS: usize = 10;
 const GROUP_ROWS: usize = 24;
 /// The widest line.
-pub(super) const WIDTH: usize = 100;
+pub const WIDTH: usize = 100;
 
 /// How headings and warnings stand out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -303,7 +304,8 @@ fn operators(out: &mut String, report: &Report, style: Style) -> std::fmt::Resul
 pub(super) fn families(operators: &[Operator]) -> Vec<Operator> {
     let mut by_family: BTreeMap<(String, u8), Operator> = BTreeMap::new();
     for operator in operators {
-        let name = family(&operator.name);
+        let mut name = String::new();
+        family(&operator.name, &mut name);
         let entry = by_family.entry((name.clone(), operator.kind as u8));
         let sum = entry.or_insert_with(|| Operator {
             name,
@@ -319,28 +321,6 @@ pub(super) fn families(operators: &[Operator]) -> Vec<Operator> {
     families
 }
 
-/// `name` with `*` for the number in each part, before a `/` or `.`, that is a word and a number.
-fn family(name: &str) -> String {
-    let mut family = String::new();
-    for part in name.split_inclusive(['/', '.']) {
-        // The last part is the operator itself.
-        let Some(word) = part.strip_suffix(['/', '.']) else {
-            family += part;
-            continue;
-        };
-        let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
-        let plain = stem.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
-        if stem.len() < word.len() && plain {
-            family += stem;
-            family.push('*');
-        } else {
-            family += word;
-        }
-        family += &part[word.len()..];
-    }
-    family
-}
-
 fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::Result {
     if rows > shown {
         writeln!(
@@ -353,7 +333,7 @@ fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::R
 }
 
 /// `31.1 %`.
-pub(super) fn share(part: Span, whole: Span) -> String {
+pub fn share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
     }
@@ -361,7 +341,7 @@ pub(super) fn share(part: Span, whole: Span) -> String {
 }
 
 /// `text` in at most `width` columns; control characters are shown as spaces.
-pub(super) fn clip(text: &str, width: usize) -> String {
+pub fn clip(text: &str, width: usize) -> String {
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     if text.chars().count() <= width {
         return text.chars().map(clean).collect();
@@ -377,7 +357,7 @@ fn wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Res
 }
 
 /// `text` after `lead`, broken at spaces; further lines are indented.
-pub(super) fn paragraph(
+pub fn paragraph(
     out: &mut String,
     text: &str,
     lead: &str,
@@ -398,21 +378,4 @@ pub(super) fn paragraph(
         used += length + 1;
     }
     writeln!(out, "{style}{}{style:#}", line.trim_end())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::family;
-
-    #[test]
-    fn families_leave_out_numbers_of_steps_and_layers_only() {
-        assert_eq!(family("step0/layer31/bwd/qkv"), "step*/layer*/bwd/qkv");
-        assert_eq!(family("layer31/mlp2"), "layer*/mlp2");
-        assert_eq!(family("f12.3.qkv"), "f*.*.qkv");
-        assert_eq!(
-            family("cudnn_scudnn_128x64_relu"),
-            "cudnn_scudnn_128x64_relu"
-        );
-        assert_eq!(family("aten::mm"), "aten::mm");
-    }
 }

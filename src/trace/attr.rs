@@ -7,6 +7,8 @@
 use super::TraceError;
 use super::wire::{Cursor, Raw, repeated_varints};
 
+mod shown;
+
 /// The number of the first scalar field of an attribute's `oneof`, and of the last list.
 const FIRST_VALUE: u32 = 3;
 const LAST_VALUE: u32 = 32;
@@ -23,6 +25,15 @@ pub struct Attr<'a> {
     /// Where the attribute stands in the file.
     pub offset: usize,
 }
+
+/// What the schema calls the kinds of values, in the order of their fields.
+const KINDS: [&str; 15] = [
+    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
+    "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
+];
+
+/// Entries of a list, and characters of a text, that messages show.
+const SHOWN_ENTRIES: usize = 8;
 
 /// A value as a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,6 +143,30 @@ impl<'a> Attr<'a> {
             }
             _ => return None,
         })
+    }
+
+    /// The value and its type, for messages: `int64 5`, `bool list [1, 0]`.
+    pub fn shown(&self) -> String {
+        let Some((number, raw)) = self.value else {
+            return "no value".to_owned();
+        };
+        let kind = KINDS[(number - FIRST_VALUE) as usize / 2];
+        if !number.is_multiple_of(2) {
+            return format!("{kind} {}", one(number, raw));
+        }
+        let (mut entries, mut count) = (Vec::new(), 0_usize);
+        let mut parts = Cursor::new(self.message, self.offset);
+        while let Ok((found, part)) = parts.field() {
+            let Raw::Bytes(list, at) = part else { continue };
+            if found == number {
+                count += scalars(number - 1, list, at, &mut entries);
+            }
+        }
+        let more = match count > entries.len() {
+            true => format!(", … {count} in all"),
+            false => String::new(),
+        };
+        format!("{kind} list [{}{more}]", entries.join(", "))
     }
 
     /// The value as a count. Whole reals and text count; negative values do not.
@@ -278,6 +313,67 @@ impl<'a> Attr<'a> {
         let all = mask.count_ones() == length;
         Ok((!all).then_some(mask))
     }
+}
+
+/// A scalar of the type of field `number`, for messages.
+fn one(number: u32, raw: Raw<'_>) -> String {
+    let found = Attr {
+        name: &[],
+        value: Some((number, raw)),
+        message: &[],
+        offset: 0,
+    };
+    match raw {
+        Raw::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
+            Ok(text) => format!("{:?}", super::shown(text)),
+            Err(_) => format!("{} bytes that are no text", bytes.len()),
+        },
+        _ => match found.number() {
+            Some(Number::Unsigned(value)) => value.to_string(),
+            Some(Number::Signed(value)) => value.to_string(),
+            Some(Number::Real(value)) => value.to_string(),
+            None => "something unreadable".to_owned(),
+        },
+    }
+}
+
+/// Appends the first entries of a list, packed or not, whose scalars are those of field `number`. Returns how
+/// many it has.
+fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
+    let mut count = 0;
+    let mut take = |raw| {
+        if into.len() < SHOWN_ENTRIES {
+            into.push(one(number, raw));
+        }
+        count += 1;
+    };
+    let mut list = Cursor::new(list, at);
+    while let Ok((1, raw)) = list.field() {
+        let Raw::Bytes(packed, _) = raw else {
+            take(raw);
+            continue;
+        };
+        match number {
+            3 | 21 | 25 => {
+                for bytes in packed.as_chunks::<8>().0 {
+                    take(Raw::Fixed64(u64::from_le_bytes(*bytes)));
+                }
+            }
+            5 | 19 | 23 => {
+                for bytes in packed.as_chunks::<4>().0 {
+                    take(Raw::Fixed32(u32::from_le_bytes(*bytes)));
+                }
+            }
+            29 | 31 => take(raw),
+            _ => {
+                let mut packed = Cursor::new(packed, at);
+                while let Ok(value) = packed.varint() {
+                    take(Raw::Varint(value));
+                }
+            }
+        }
+    }
+    count
 }
 
 #[inline]

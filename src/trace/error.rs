@@ -14,6 +14,8 @@ pub struct Place {
     pub record: Option<usize>,
     /// The node's id in the file.
     pub node: Option<u64>,
+    /// Line and column of a text, from 1.
+    pub line: Option<(usize, usize)>,
 }
 
 impl fmt::Display for Place {
@@ -27,6 +29,9 @@ impl fmt::Display for Place {
         }
         if let Some(offset) = self.offset {
             write!(f, ", byte {offset}")?;
+        }
+        if let Some((line, column)) = self.line {
+            write!(f, ", line {line}, column {column}")?;
         }
         if let Some(node) = self.node {
             write!(f, ", node {node}")?;
@@ -98,8 +103,25 @@ impl TraceError {
     /// The same error, said to be in `file`.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
-        if let Some(place) = self.place() {
-            place.file.get_or_insert_with(|| path.to_owned());
+        match &mut *self.0 {
+            // Who reads a stream does not know its name.
+            Fault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
+            Fault::Io { .. } => {}
+            Fault::Malformed { place, .. } | Fault::Refused { place, .. } => {
+                place.file.get_or_insert_with(|| path.to_owned());
+            }
+        }
+        self
+    }
+
+    /// The same error, about what could not be written said to be in `path`.
+    #[must_use]
+    pub(crate) fn writing_to(mut self, path: &Path) -> Self {
+        if let Fault::Io { file, doing, .. } = &mut *self.0
+            && *doing == "write"
+            && file.as_os_str().is_empty()
+        {
+            *file = path.to_owned();
         }
         self
     }
@@ -115,6 +137,42 @@ impl TraceError {
         self
     }
 
+    /// The same error, said to be where `origins` says that its record came from.
+    #[must_use]
+    pub(crate) fn at_origin(mut self, origins: &super::Origins) -> Self {
+        if let Some(place) = self.place() {
+            origins.relocate(place);
+        }
+        self
+    }
+
+    /// The same error about a part of a file, said to be in record number `record`, with the part that
+    /// many bytes from the start.
+    #[must_use]
+    pub(crate) fn moved(mut self, record: usize, by: usize) -> Self {
+        if let Some(place) = self.place() {
+            place.record = Some(record);
+            place.offset = place.offset.map(|offset| offset + by);
+        }
+        self
+    }
+
+    /// The byte at which it was found.
+    pub(crate) fn offset(&self) -> Option<usize> {
+        match &*self.0 {
+            Fault::Io { .. } => None,
+            Fault::Malformed { place, .. } | Fault::Refused { place, .. } => place.offset,
+        }
+    }
+
+    /// What was found, without the place.
+    pub(crate) fn found(&self) -> String {
+        match &*self.0 {
+            Fault::Io { source, .. } => source.to_string(),
+            Fault::Malformed { found, .. } | Fault::Refused { found, .. } => found.clone(),
+        }
+    }
+
     /// The same error about bytes, with a supposition about the cause.
     #[must_use]
     pub(crate) fn supposing(mut self, cause: &str) -> Self {
@@ -125,12 +183,35 @@ impl TraceError {
         self
     }
 
+    /// A file without a single record.
+    #[cold]
+    pub(crate) fn empty() -> Self {
+        Self::malformed(0, "the file is empty")
+    }
+
     /// Bytes that break the format, found at `offset`.
     #[cold]
     pub(crate) fn malformed(offset: usize, found: impl Into<String>) -> Self {
         Self(Box::new(Fault::Malformed {
             place: Place {
                 offset: Some(offset),
+                ..Place::default()
+            },
+            found: found.into(),
+        }))
+    }
+
+    /// Text that breaks its form at this line and column, of this node if that is known.
+    #[cold]
+    pub(crate) fn in_text(
+        line: (usize, usize),
+        node: Option<u64>,
+        found: impl Into<String>,
+    ) -> Self {
+        Self(Box::new(Fault::Malformed {
+            place: Place {
+                line: Some(line),
+                node,
                 ..Place::default()
             },
             found: found.into(),

@@ -1,9 +1,15 @@
 //! Trace files: finding them, and their contents after decompression.
 
-use super::TraceError;
+use super::{Origins, TraceError, form, older, text};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+mod discover;
+mod pack;
+
+pub use discover::{RankFile, discover, named, rank_of};
+pub use pack::{Compressor, Packer};
 
 /// Files at least this large are mapped, smaller ones are read.
 const MAP_FROM: u64 = 1 << 20;
@@ -15,7 +21,12 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// The contents of a file, decompressed if its first bytes say gzip or zstd.
 #[derive(Debug)]
-pub struct Contents(Held);
+pub struct Contents {
+    held: Held,
+    path: PathBuf,
+    /// Where the records of a trace that was upgraded or read from text came from.
+    origins: Option<Origins>,
+}
 
 #[derive(Debug)]
 enum Held {
@@ -24,8 +35,41 @@ enum Held {
 }
 
 impl Contents {
-    /// Opens `path`. The file is closed again before this returns, so any number may be held.
+    /// Opens the trace `path`, whatever its form (see [`form`]); what it holds is the contents of a file
+    /// of the current schema. The file is closed again before this returns, so any number may be held.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
+        Self::raw(path)?.current()
+    }
+
+    /// The same as the contents of a file of the current schema.
+    fn current(mut self) -> Result<Self, TraceError> {
+        let upgraded = match form::text_form(self.as_slice()) {
+            None => older::upgrade(self.as_slice(), None)
+                .map(|upgraded| upgraded.map(|upgraded| (upgraded.bytes, upgraded.origins))),
+            Some(form) => form.and_then(|form| {
+                let read = text::read(self.as_slice(), form)?;
+                Ok(Some((read.bytes, read.origins)))
+            }),
+        };
+        if let Some((bytes, origins)) = upgraded.map_err(|e| e.in_file(&self.path))? {
+            self.held = Held::Read(bytes);
+            self.origins = Some(origins);
+        }
+        Ok(self)
+    }
+
+    /// Opens `path`, which may hold anything, as open as [`Self::open`] has it.
+    pub fn raw(path: &Path) -> Result<Self, TraceError> {
+        let mut this = Self::packed(path)?;
+        if let Some(result) = decompressed(this.as_slice()) {
+            let bytes = result.map_err(|source| TraceError::io(path, "decompress", source))?;
+            this.held = Held::Read(bytes);
+        }
+        Ok(this)
+    }
+
+    /// Opens `path` without decompressing it.
+    pub fn packed(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let mut file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("ask for the size"))?.len();
@@ -38,16 +82,45 @@ impl Contents {
             file.read_to_end(&mut bytes).map_err(io("read"))?;
             Held::Read(bytes)
         };
-        let this = Self(held);
-        match decompressed(this.as_slice()) {
-            Some(result) => Ok(Self(Held::Read(result.map_err(io("decompress"))?))),
-            None => Ok(this),
+        Ok(Self {
+            held,
+            path: path.to_owned(),
+            origins: None,
+        })
+    }
+
+    /// An error about these contents as one about the file that they came from: its name, and for a
+    /// trace that was upgraded or read from text the record, the byte or the line there.
+    #[must_use]
+    pub fn blame(&self, error: TraceError) -> TraceError {
+        let error = error.in_file(&self.path);
+        match &self.origins {
+            Some(origins) => error.at_origin(origins),
+            None => error,
         }
+    }
+
+    /// The trace that comes through a pipe, to its end, as [`Self::open`] has it.
+    pub fn from_pipe(mut pipe: impl Read) -> Result<Self, TraceError> {
+        let path = Path::new("standard input");
+        let io = |source| TraceError::io(path, "read", source);
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).map_err(io)?;
+        if let Some(result) = decompressed(&bytes) {
+            bytes = result.map_err(|source| TraceError::io(path, "decompress", source))?;
+        }
+        let held = Held::Read(bytes);
+        let this = Self {
+            held,
+            path: path.to_owned(),
+            origins: None,
+        };
+        this.current()
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        match &self.0 {
+        match &self.held {
             Held::Mapped(map) => map,
             Held::Read(bytes) => bytes,
         }
@@ -72,6 +145,11 @@ impl<'s> Stream<'s> {
     /// The same over bytes.
     pub fn of(bytes: &'s [u8]) -> std::io::Result<Self> {
         Self::new(bytes, bytes.len() as u64)
+    }
+
+    /// The same over a source of unknown length.
+    pub fn from_reader(source: impl Read + 's) -> std::io::Result<Self> {
+        Self::new(source, u64::MAX)
     }
 
     fn new(source: impl Read + 's, size: u64) -> std::io::Result<Self> {
@@ -122,6 +200,24 @@ pub fn decompressed(bytes: &[u8]) -> Option<std::io::Result<Vec<u8>>> {
     }
 }
 
+/// As [`decompressed`], but of what is cut short or damaged as much as can be had, with what is wrong.
+pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<std::io::Error>)> {
+    let limit = MAX_CONTENTS.min((bytes.len() as u64).saturating_mul(1 << 16));
+    let mut out = Vec::new();
+    let mut read = |reader: &mut dyn Read| reader.take(limit).read_to_end(&mut out).err();
+    let wrong = if bytes.starts_with(&ZSTD_MAGIC) {
+        match zstd::stream::read::Decoder::new(bytes) {
+            Ok(mut decoder) => read(&mut decoder),
+            Err(wrong) => Some(wrong),
+        }
+    } else if bytes.starts_with(&GZIP_MAGIC) {
+        read(&mut flate2::bufread::MultiGzDecoder::new(bytes))
+    } else {
+        return None;
+    };
+    Some((out, wrong))
+}
+
 fn bounded(reader: impl Read, limit: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(limit + 1).read_to_end(&mut bytes)?;
@@ -133,206 +229,10 @@ fn bounded(reader: impl Read, limit: u64) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Compresses what is written into it, as gzip.
-pub struct Compressor<W: Write>(flate2::write::GzEncoder<W>);
-
-impl<W: Write> Compressor<W> {
-    /// Compresses into `out`.
-    pub fn new(out: W) -> Self {
-        Self(flate2::write::GzEncoder::new(
-            out,
-            flate2::Compression::default(),
-        ))
-    }
-
-    /// Writes what is left and gives back the sink.
-    pub fn finish(self) -> std::io::Result<W> {
-        self.0.finish()
-    }
-}
-
-impl<W: Write> Write for Compressor<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.write(bytes)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
-}
-
-/// A file on its way out: as it is, or compressed.
-pub enum Packer<W: Write> {
-    /// As it is.
-    Plain(W),
-    /// As gzip.
-    Gzip(Compressor<W>),
-    /// As zstd, with a checksum.
-    Zstd(zstd::stream::write::Encoder<'static, W>),
-}
-
-impl<W: Write> Packer<W> {
-    /// Compresses into `out` as the ending of a file's name says: `zst`, `gz`, or neither.
-    pub fn new(out: W, ending: &str) -> std::io::Result<Self> {
-        Ok(match ending {
-            "gz" => Self::Gzip(Compressor::new(out)),
-            "zst" => {
-                let mut encoder = zstd::stream::write::Encoder::new(out, 3)?;
-                encoder.include_checksum(true)?;
-                Self::Zstd(encoder)
-            }
-            _ => Self::Plain(out),
-        })
-    }
-
-    /// Writes what is left and gives back the sink.
-    pub fn finish(self) -> std::io::Result<W> {
-        match self {
-            Self::Plain(out) => Ok(out),
-            Self::Gzip(compressor) => compressor.finish(),
-            Self::Zstd(encoder) => encoder.finish(),
-        }
-    }
-}
-
-impl<W: Write> Write for Packer<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Plain(out) => out.write(bytes),
-            Self::Gzip(compressor) => compressor.write(bytes),
-            Self::Zstd(encoder) => encoder.write(bytes),
-        }
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        match self {
-            Self::Plain(out) => out.flush(),
-            Self::Gzip(compressor) => compressor.flush(),
-            Self::Zstd(encoder) => encoder.flush(),
-        }
-    }
-}
-
-/// One rank's trace file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RankFile {
-    /// The rank, from the file's name.
-    pub rank: u32,
-    /// The file.
-    pub path: PathBuf,
-}
-
-/// The endings that a trace file may have after `{prefix}.{rank}`.
-const ENDINGS: [&str; 3] = [".et", ".et.gz", ".et.zst"];
-
-/// The rank in a file name `{prefix}.{rank}.et`, with the prefix.
-fn split_name(name: &str) -> Option<(&str, u32)> {
-    let stem = ENDINGS
-        .iter()
-        .find_map(|ending| name.strip_suffix(ending))?;
-    let (prefix, rank) = stem.rsplit_once('.')?;
-    let plain = !rank.is_empty() && rank.bytes().all(|b| b.is_ascii_digit());
-    plain.then(|| rank.parse().ok().map(|rank| (prefix, rank)))?
-}
-
-/// Finds the trace files that `path` means: a folder with traces of one job, one file of the job
-/// (then only that one), or the prefix that the files of a job share. Sorted by rank.
-///
-/// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
-pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
-    let name_of = |p: &Path| p.file_name().and_then(|n| n.to_str()).map(str::to_owned);
-    if path.is_file() {
-        let rank = name_of(path).and_then(|n| split_name(&n).map(|(_, rank)| rank));
-        return match rank {
-            Some(rank) => Ok(vec![RankFile {
-                rank,
-                path: path.to_owned(),
-            }]),
-            None => Err(not_found(path, "the name is not `PREFIX.RANK.et`")),
-        };
-    }
-    let (folder, wanted) = if path.is_dir() {
-        (path.to_owned(), None)
-    } else {
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        (parent, name_of(path))
-    };
-    let listing = std::fs::read_dir(&folder)
-        .map_err(|source| TraceError::io(folder.clone(), "list", source))?;
-    let mut found: Vec<(String, RankFile)> = Vec::new();
-    for entry in listing {
-        let entry = entry.map_err(|source| TraceError::io(folder.clone(), "list", source))?;
-        let name = entry.file_name();
-        let Some((prefix, rank)) = name.to_str().and_then(split_name) else {
-            continue;
-        };
-        let path = entry.path();
-        // A pipe of that name would never end.
-        if wanted.as_deref().is_none_or(|w| w == prefix) && path.is_file() {
-            found.push((prefix.to_owned(), RankFile { rank, path }));
-        }
-    }
-    found.sort();
-    let Some((prefix, _)) = found.first() else {
-        return Err(not_found(path, "no file is named `PREFIX.RANK.et`"));
-    };
-    if let Some((other, _)) = found.iter().find(|(p, _)| p != prefix) {
-        return Err(not_found(
-            path,
-            &format!(
-                "the folder holds several jobs; name one, for example {} or {}",
-                folder.join(prefix).display(),
-                folder.join(other).display()
-            ),
-        ));
-    }
-    let files: Vec<RankFile> = found.into_iter().map(|(_, file)| file).collect();
-    if let Some(pair) = files.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
-        return Err(not_found(
-            path,
-            &format!(
-                "rank {} has two files, {} and {}",
-                pair[0].rank,
-                pair[0].path.display(),
-                pair[1].path.display()
-            ),
-        ));
-    }
-    Ok(files)
-}
-
-fn not_found(path: &Path, why: &str) -> TraceError {
-    let place = super::Place {
-        file: Some(path.to_owned()),
-        ..super::Place::default()
-    };
-    TraceError::refused_at(
-        place,
-        format!("no traces here: {why}"),
-        "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, …",
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_split_into_prefix_and_rank() {
-        assert_eq!(split_name("a.b.12.et"), Some(("a.b", 12)));
-        assert_eq!(split_name("a.0.et.zst"), Some(("a", 0)));
-        for bad in [
-            "a.et",
-            "a.+1.et",
-            "a.x.et",
-            "a.1.json",
-            "a..et",
-            "a.99999999999.et",
-        ] {
-            assert_eq!(split_name(bad), None, "{bad}");
-        }
-    }
+    use std::io::Write;
 
     #[test]
     fn compression_is_known_by_its_first_bytes() {

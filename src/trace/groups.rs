@@ -25,6 +25,48 @@ pub fn metadata_text(groups: &Declared) -> String {
     serde_json::to_string(&entries).expect("names and numbers are JSON")
 }
 
+/// What becomes of a declared group: its name and its ranks, `None` where it is no more.
+pub type Changed = Option<(String, Vec<u32>)>;
+
+/// The `values` text of a metadata node whose groups become what `change` makes of their names and ranks.
+/// What else is said of them stays, but for counts: of members it is right again, of groups it goes.
+///
+/// Fails on a text that [`parse_metadata`] refuses, and where `change` does.
+pub fn change_metadata(
+    node: u64,
+    values: &str,
+    mut change: impl FnMut(&str, &[u32]) -> Result<Changed, TraceError>,
+) -> Result<String, TraceError> {
+    let mut kept = Vec::new();
+    for mut entry in entries::<serde_json::Map<String, serde_json::Value>>(node, values)? {
+        let one: Entry = serde_json::from_value(entry.clone().into())
+            .map_err(|e| unreadable(node, &e.to_string()))?;
+        let (name, ranks) = one.declared(node)?;
+        let Some((name, ranks)) = change(&name, &ranks)? else {
+            continue;
+        };
+        entry.remove("group_count");
+        if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
+            *size = ranks.len().into();
+        }
+        entry.insert("pg_name".to_owned(), name.into());
+        entry.insert("ranks".to_owned(), ranks.into());
+        kept.push(serde_json::Value::Object(entry));
+    }
+    let text = serde_json::Value::Array(kept).to_string();
+    Ok(in_form_of(values, text))
+}
+
+/// `text`, which is JSON, as the one string of a Python list, if `before` is that and `text` can be.
+pub fn in_form_of(before: &str, text: String) -> String {
+    let inner = before.trim_start().strip_prefix('[');
+    let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
+    match quoted && !text.contains(['\\', '\'']) {
+        true => format!("['{text}']"),
+        false => text,
+    }
+}
+
 /// Reads a group file: a JSON object from the group's name to its ranks, `{"1": [0, 1]}`.
 pub fn parse_file(text: &str) -> Result<Declared, TraceError> {
     let file: GroupFile = serde_json::from_str(text).map_err(|e| {
@@ -73,16 +115,32 @@ struct Entry {
     ranks: Vec<u32>,
 }
 
+impl Entry {
+    fn declared(self, node: u64) -> Result<(String, Vec<u32>), TraceError> {
+        match self.pg_name {
+            serde_json::Value::String(name) => Ok((name, self.ranks)),
+            serde_json::Value::Number(number) => Ok((number.to_string(), self.ranks)),
+            other => Err(unreadable(node, &format!("`pg_name` is {other}"))),
+        }
+    }
+}
+
+fn unreadable(node: u64, why: &str) -> TraceError {
+    TraceError::refused(
+        node,
+        format!("the process groups of the metadata node cannot be read: {why}"),
+        "delete the node and pass the groups with --groups",
+    )
+}
+
 /// Reads the `values` text of a `process_group:init` node: a Python list of one string, which is
 /// itself JSON, a list of objects with `pg_name` and `ranks`.
 pub fn parse_metadata(node: u64, values: &str) -> Result<Declared, TraceError> {
-    let fail = |why: String| {
-        TraceError::refused(
-            node,
-            format!("the process groups of the metadata node cannot be read: {why}"),
-            "delete the node and pass the groups with --groups",
-        )
-    };
+    let entries = entries::<Entry>(node, values)?.into_iter();
+    entries.map(|entry| entry.declared(node)).collect()
+}
+
+fn entries<T: serde::de::DeserializeOwned>(node: u64, values: &str) -> Result<Vec<T>, TraceError> {
     let json = match (values.find('['), values.rfind(']')) {
         (Some(start), Some(end)) if start < end => values[start + 1..end].trim(),
         _ => values.trim(),
@@ -93,15 +151,7 @@ pub fn parse_metadata(node: u64, values: &str) -> Result<Declared, TraceError> {
         .and_then(|rest| rest.strip_suffix(['\'', '"']))
         .map(|inner| inner.replace("\\\"", "\"").replace("\\'", "'"));
     let text = unquoted.as_deref().unwrap_or(values);
-    let entries: Vec<Entry> = serde_json::from_str(text).map_err(|e| fail(e.to_string()))?;
-    entries
-        .into_iter()
-        .map(|entry| match entry.pg_name {
-            serde_json::Value::String(name) => Ok((name, entry.ranks)),
-            serde_json::Value::Number(number) => Ok((number.to_string(), entry.ranks)),
-            other => Err(fail(format!("`pg_name` is {other}"))),
-        })
-        .collect()
+    serde_json::from_str(text).map_err(|e| unreadable(node, &e.to_string()))
 }
 
 #[cfg(test)]
@@ -131,6 +181,20 @@ mod tests {
         let text = metadata_text(&groups);
         assert_eq!(parse_metadata(1, &text).unwrap(), groups, "{text}");
         assert_eq!(parse_metadata(1, "[]").unwrap(), Declared::new());
+    }
+
+    #[test]
+    fn changed_groups_keep_what_else_is_said_of_them() {
+        let inner = r#"[{"pg_name": "1", "pg_desc": "tp", "ranks": [0, 1], "group_size": 2, "group_count": 3}, {"pg_name": 2, "ranks": [0]}]"#;
+        let change = |name: &str, ranks: &[u32]| {
+            Ok((ranks.len() > 1).then(|| (format!("{name}0"), vec![4, 5, 6])))
+        };
+        let expected = r#"[{"pg_name":"10","pg_desc":"tp","ranks":[4,5,6],"group_size":3}]"#;
+        assert_eq!(change_metadata(1, inner, change).unwrap(), expected);
+        let python = change_metadata(1, &format!("['{inner}']"), change).unwrap();
+        assert_eq!(python, format!("['{expected}']"));
+        assert_eq!(parse_metadata(1, &python).unwrap()["10"], [4, 5, 6]);
+        assert!(change_metadata(7, "['nonsense']", change).is_err());
     }
 
     #[test]

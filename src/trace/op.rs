@@ -4,7 +4,7 @@ use super::{CollectiveKind, Dtype, TraceError, shown};
 use crate::units::Span;
 
 /// A group as a trace names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroupName<'a> {
     /// All ranks: the attribute is absent, empty or `0`.
     #[default]

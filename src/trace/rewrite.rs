@@ -2,7 +2,7 @@
 //!
 //! A record that nobody touched is copied as it came. A record that is encoded anew keeps its
 //! unknown fields: those of the node itself follow its known fields, and a part (arguments, an
-//! attribute) that holds any is kept as it came. For a canonical file, one with fields in the order
+//! attribute) that holds any is kept as it came. An [`Edit`] changes parts of a record. For a canonical file, one with fields in the order
 //! of their numbers, packed lists, and no defaults, encoding anew gives the same bytes.
 
 use super::TraceError;
@@ -10,6 +10,10 @@ use super::proto::{self, AttributeProto, IoInfo};
 use super::wire::{Cursor, Frames, Raw, Record};
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
+
+mod edit;
+
+pub use edit::{Edit, Set};
 
 /// How records are carried over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,6 +39,9 @@ pub struct NodeView<'a> {
     pub wait: Span,
     /// Whether this end of a collective, or this send, waited for none of its peers.
     pub eager: bool,
+    /// When it started where it was recorded, in microseconds of a clock that the file does not name; zero,
+    /// as from nearly every producer, when the file does not say. Replays make no use of it.
+    pub start_micros: u64,
     /// The JSON text of its process groups, when it is the metadata node that declares them.
     pub groups: Option<&'a str>,
 }
@@ -56,6 +59,7 @@ impl<'a> NodeView<'a> {
             delay: Span::ZERO,
             wait: Span::ZERO,
             eager: false,
+            start_micros: 0,
             groups: None,
         }
     }
@@ -132,7 +136,7 @@ pub fn node<'a>(
 #[inline]
 fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView<'a>, TraceError> {
     let mut cursor = Cursor::new(record.bytes, record.offset);
-    let (mut id, mut kind, mut micros) = (0_u64, 0_u64, 0_u64);
+    let (mut id, mut kind, mut micros, mut start_micros) = (0_u64, 0_u64, 0_u64, 0_u64);
     let mut name: &[u8] = &[];
     let mut facts = Facts::default();
     while !cursor.is_empty() {
@@ -144,7 +148,7 @@ fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView
             (3, Raw::Varint(v)) => kind = u64::from(v as u32),
             (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
             (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
-            (6, Raw::Varint(_)) => {}
+            (6, Raw::Varint(v)) => start_micros = v,
             (7, Raw::Varint(v)) => micros = v,
             (8 | 9, Raw::Bytes(..)) => {}
             (10, Raw::Bytes(message, offset)) => attribute(message, offset, &mut facts)?,
@@ -175,8 +179,36 @@ fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView
         delay: Span::from_ns(facts.delay_ns),
         wait: Span::from_ns(facts.wait_ns),
         eager: facts.eager,
+        start_micros,
         groups,
     })
+}
+
+/// What can be told of a record that [`node`] refuses: its id, its name where that is text, and its
+/// dependencies, up to the first byte that breaks the format. It does nothing.
+pub fn skeleton<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> NodeView<'a> {
+    let mut view = NodeView::new(0, "", Op::Nothing);
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let at = cursor.offset();
+        let read = match cursor.field() {
+            Ok((1, Raw::Varint(id))) => {
+                view.id = id;
+                Ok(())
+            }
+            Ok((2, Raw::Bytes(text, _))) => {
+                view.name = std::str::from_utf8(text).unwrap_or_default();
+                Ok(())
+            }
+            Ok((4, raw)) => repeated_varints(raw, at, |dep| deps.control(dep)),
+            Ok((5, raw)) => repeated_varints(raw, at, |dep| deps.data(dep)),
+            other => other.map(|_| ()),
+        };
+        if read.is_err() {
+            break;
+        }
+    }
+    view
 }
 
 /// Reads the attributes that matter and skips the others. A node has ten of them: not inlined, which
@@ -201,8 +233,8 @@ fn take_any<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError>
     Ok(())
 }
 
-/// The attributes that [`take`] reads.
-pub(super) const READ: [&str; 22] = [
+/// The attributes that replays read.
+pub const READ: [&str; 22] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",

@@ -3,7 +3,7 @@
 use super::TraceError;
 
 /// The longest record a frame may announce; the format's length is 32 bits.
-const MAX_RECORD: u64 = u32::MAX as u64;
+pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// How deeply groups (wire types 3 and 4, long out of use) may nest before they are refused.
 const MAX_GROUP_DEPTH: usize = 100;
 

@@ -14,9 +14,11 @@ use prost::Message;
 use std::io::Write;
 use std::path::PathBuf;
 
+mod frames;
 mod new_file;
 
-pub use new_file::NewFile;
+pub use frames::FrameWriter;
+pub use new_file::{ClosedFile, NewFile};
 
 /// Receives a trace node by node: a graph that is being built, or a file that is being written.
 pub trait Sink {
@@ -358,6 +360,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         name: node.name.to_owned(),
         r#type: kind as i32,
         data_deps: data.to_vec(),
+        start_time_micros: node.start_micros,
         duration_micros: node.recorded.0 / 1_000_000,
         attr,
         inputs: node.groups.map(|text| proto::IoInfo {

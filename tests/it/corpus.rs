@@ -4,8 +4,7 @@
 mod cases;
 
 use crate::harness::replay::Count;
-pub use cases::{Case, cases, corpus};
-use cases::{machine, rank_of, sizes};
+pub use cases::{Case, cases, corpus, machine, rank_of, sizes};
 use chakram::compute::ComputeModel;
 use chakram::engine::{Options, Outcome, Prepared};
 use chakram::graph::{Dependencies, Graph};

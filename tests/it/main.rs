@@ -3,13 +3,17 @@
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
 //! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
+//! - `diff`: what a comparison of two traces, or of two reports, says
 //! - `generated`: generated captures of PyTorch, against their truth and against real ones
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
 //! - `convert`: conversions of captures, against the truth of generated jobs
 //! - `custom`: `--custom`, its files and what is wrong with them
+//! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
 //! - `corpus`: traces that other tools wrote, where the environment says they are
+//! - `forms`: traces of 2023, traces as text, and damaged ones
 //! - `harness`: the bodies of the fuzz targets, run on every seed
+//! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
@@ -17,6 +21,7 @@
 //! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `rooms`: who may import whom, and which package has which door
 //! - `timeline`: the picture of a replay, parsed back
+//! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 
 mod astra_sim;
 mod captures;
@@ -26,11 +31,16 @@ mod compare;
 mod convert;
 mod corpus;
 mod custom;
+mod diff;
+mod edit;
+mod forms;
 mod generated;
 mod harness;
+mod inspect;
 mod networks;
 mod paper;
 mod physics;
 mod readers;
 mod rooms;
 mod timeline;
+mod validate;

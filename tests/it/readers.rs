@@ -1,6 +1,6 @@
 //! The two readers of traces against each other, and what files do to the graph that comes out.
 
-mod arbitrary;
+pub mod arbitrary;
 mod files;
 mod graphs;
 mod records;

@@ -7,11 +7,11 @@ use crate::cli::output::Format;
 use crate::collective::Scripts;
 use crate::report::json::Input;
 use crate::trace::TraceError;
-use crate::trace::file::{Contents, RankFile};
+use crate::trace::file::{Contents, RankFile, named};
 use crate::units::Time;
 use crate::workload::{Absent, Workload, WorkloadBuilder};
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The inputs, the traces, and what was found in reading them.
 #[derive(Debug)]
@@ -106,21 +106,16 @@ fn tensors(
         let contents = Contents::open(&file.path)?;
         let path = file.path.display().to_string();
         let tensors = Tensors::read(contents.as_slice(), lenient, &path, notes);
-        tensors.map_err(|e| e.in_file(&file.path))
+        tensors.map_err(|e| contents.blame(e))
     };
     ranks.iter().map(&mut read).collect()
 }
 
-/// The file of each rank; a compressed one may stand for it.
+/// The file of each rank; a compressed one, or one of another form, may stand for it.
 fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
-    let file = |rank| {
-        let name = |ending| PathBuf::from(format!("{}.{rank}.et{ending}", prefix.display()));
-        let path = ["", ".zst", ".gz"].map(name);
-        let there = path.iter().find(|path| path.exists()).unwrap_or(&path[0]);
-        RankFile {
-            rank,
-            path: there.clone(),
-        }
+    let file = |rank| RankFile {
+        rank,
+        path: named(prefix, rank),
     };
     (0..npus).map(file).collect()
 }
@@ -136,5 +131,5 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<Scripts, TraceError> {
     let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
     let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
     let algorithm = custom::read(&bytes, custom::Lasting::AstraSim);
-    algorithm.map_err(|(position, error)| error.in_file(&files[position as usize]))
+    algorithm.map_err(|(position, error)| contents[position as usize].blame(error))
 }

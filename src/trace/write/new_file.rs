@@ -36,11 +36,49 @@ impl NewFile {
 
     /// Gives the file its name, replacing what was there.
     pub fn commit(self) -> Result<(), TraceError> {
-        let Self { temporary, path } = self;
-        match temporary.persist(&path) {
-            Ok(_) => Ok(()),
-            Err(e) => Err(TraceError::io(path, "rename into place", e.error)),
+        self.close().commit()
+    }
+
+    /// Ends writing; the file still waits for its name. So any number of files can wait.
+    pub fn close(self) -> ClosedFile {
+        ClosedFile {
+            temporary: self.temporary.into_temp_path(),
+            path: self.path,
         }
+    }
+}
+
+/// A file that is complete and waits for its name.
+#[derive(Debug)]
+pub struct ClosedFile {
+    temporary: tempfile::TempPath,
+    path: PathBuf,
+}
+
+impl ClosedFile {
+    /// The same file once more, which will be called `path`, in the same folder: a hard link, or a copy
+    /// where there are none.
+    pub fn again(&self, path: &Path) -> Result<Self, TraceError> {
+        let io = |source| TraceError::io(path.to_owned(), "create", source);
+        let folder = self.temporary.parent().unwrap_or(Path::new("."));
+        let from: &Path = &self.temporary;
+        let linked = tempfile::Builder::new().make_in(folder, |to| {
+            std::fs::hard_link(from, to).or_else(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => Err(error),
+                _ => std::fs::copy(from, to).map(drop),
+            })
+        });
+        Ok(Self {
+            temporary: linked.map_err(io)?.into_temp_path(),
+            path: path.to_owned(),
+        })
+    }
+
+    /// Gives the file its name, replacing what was there.
+    pub fn commit(self) -> Result<(), TraceError> {
+        let Self { temporary, path } = self;
+        let persisted = temporary.persist(&path);
+        persisted.map_err(|e| TraceError::io(path, "rename into place", e.error))
     }
 }
 

@@ -278,5 +278,5 @@ pub fn replay(traces: &[Trace], comm: Comm, late: impl Fn(u32) -> u64, absent: A
 
 /// The JSON in a file, packed or not.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(Contents::open(path).unwrap().as_slice()).ok()
+    serde_json::from_slice(Contents::raw(path).unwrap().as_slice()).ok()
 }

@@ -1,0 +1,9 @@
+//! The body lies in `tests/it/harness`, where a test runs it on every seed.
+
+#![no_main]
+
+#[path = "../../tests/it/harness/forms.rs"]
+#[allow(dead_code, reason = "every target uses one of its bodies")]
+mod forms;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| forms::pasted(data));

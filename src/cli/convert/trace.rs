@@ -1,0 +1,269 @@
+//! `chakram convert trace`: traces of any form in, `.et` or JSON Lines out.
+
+use super::FormatArg;
+use crate::trace::file::{Contents, Packer, Stream, decompressed_partly, discover, rank_of};
+use crate::trace::form::Form;
+use crate::trace::salvage::{self, Options, Report};
+use crate::trace::source::Source;
+use crate::trace::text::{LineWriter, TextForm};
+use crate::trace::wire::{Frames, Record};
+use crate::trace::write::{FrameWriter, NewFile};
+use crate::trace::{Generation, TraceError};
+use clap::{Args, ValueEnum};
+use std::error::Error;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod plan;
+mod summary;
+
+use plan::{Job, To};
+use summary::Converted;
+
+/// Traces of any form: to .et, or to JSON Lines and back
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram convert trace job.0.et -o job.0.jsonl        text, one node a line, nothing lost
+  chakram convert trace job.0.jsonl -o job.0.et        and back, byte for byte
+  chakram convert trace old/ -o new/job.et             a folder of traces of 2023: new/job.0.et, …
+  chakram convert trace pasted.json -o job.0.et        chakra_jsonizer's output, workload_graph, …
+  chakram convert trace cut.0.et.gz -o whole.0.et --salvage
+  chakram convert trace job.0.et.zst -o - --to jsonl | grep COMM_COLL | head
+
+Forms are told by what files hold: .et of any generation since 0.0.1, JSON Lines, protobuf's JSON (objects
+one after another or in an array), objects with `workload_graph` or `nodes`; each plain, gzip or zstd.")]
+pub struct TraceArgs {
+    /// Files, folders or prefixes of jobs; - for standard input
+    #[arg(required = true, value_name = "IN")]
+    inputs: Vec<PathBuf>,
+    /// Write to this file; of several traces PREFIX.et means PREFIX.0.et, PREFIX.1.et, …; - for
+    /// standard output
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// What is written, if the name does not end with .et or .jsonl, .gz or .zst behind it
+    #[arg(long, value_enum, value_name = "FORM")]
+    to: Option<ToArg>,
+    /// The generation of binary inputs that do not tell it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
+    #[arg(long, value_name = "VERSION", value_parser = parse_generation)]
+    generation: Option<Generation>,
+    /// Keep what is sound of damaged inputs and say what is lost
+    #[arg(long)]
+    salvage: bool,
+    /// With --salvage, keep dependencies on nodes that are not there
+    #[arg(long, requires = "salvage")]
+    keep_dangling: bool,
+    /// How the summary is printed
+    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
+    format: FormatArg,
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ToArg {
+    /// Length-prefixed records, as every tool reads them
+    Et,
+    /// JSON Lines
+    Jsonl,
+}
+
+fn parse_generation(text: &str) -> Result<Generation, String> {
+    Generation::from_name(text).ok_or_else(|| {
+        let names = Generation::ALL.map(|(_, name)| name);
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// Does what `args` ask for. The summary goes to `out`, or to standard error if a trace goes there.
+///
+/// # Errors
+///
+/// Inputs that hold no trace or a damaged one, and output that cannot be written.
+pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let jobs = plan::plan(&args.inputs, &args.output, args.to)?;
+    let piped = jobs.iter().any(|job| job.output.is_none());
+    let mut converted = Vec::new();
+    for job in &jobs {
+        converted.push(one(job, args, out)?);
+    }
+    let summary = match args.format {
+        FormatArg::Text => summary::text(&converted),
+        FormatArg::Json => summary::json(&converted),
+    };
+    match piped {
+        true => write!(anstream::stderr(), "{summary}")?,
+        false => out.write_all(summary.as_bytes())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Converts one trace.
+fn one(job: &Job, args: &TraceArgs, out: &mut dyn Write) -> Result<Converted, Box<dyn Error>> {
+    let name = job.input.as_deref().unwrap_or(Path::new("standard input"));
+    let written = match &job.output {
+        None => {
+            let packer = Packer::new(&mut *out, job.packed)?;
+            let to = Path::new("standard output");
+            let written = convert(job, args, packer);
+            let (packer, written) = written.map_err(|e| e.writing_to(to).in_file(name))?;
+            packer.finish()?.flush()?;
+            written
+        }
+        Some(path) => {
+            let io = |source| TraceError::io(path.clone(), "write", source);
+            let file = BufWriter::with_capacity(1 << 16, NewFile::create(path)?);
+            let packer = Packer::new(file, job.packed).map_err(io)?;
+            let written = convert(job, args, packer);
+            let (packer, written) = written.map_err(|e| e.writing_to(path).in_file(name))?;
+            let file = packer.finish().map_err(io)?;
+            let file = file.into_inner().map_err(|e| io(e.into_error()))?;
+            file.commit()?;
+            written
+        }
+    };
+    Ok(Converted {
+        input: name.to_owned(),
+        output: job.output.clone(),
+        ..written
+    })
+}
+
+/// Writes the records of a job's input into `out`.
+fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converted), TraceError> {
+    let mut sink = Sink::new(job.to, out);
+    if args.salvage {
+        let (form, wrong, bytes, report) = salvaged(job, args)?;
+        let mut frames = Frames::new(&bytes);
+        while let Some(record) = frames.next_record()? {
+            sink.record(record)?;
+        }
+        let converted = sink.converted(form);
+        let converted = Converted {
+            salvaged: Some((report, wrong)),
+            ..converted
+        };
+        return Ok((sink.into_inner(), converted));
+    }
+    let stdin;
+    let stream = match &job.input {
+        Some(path) => Stream::open(path)?,
+        None => {
+            stdin = io::stdin().lock();
+            let stream = Stream::from_reader(stdin);
+            stream.map_err(|source| TraceError::io("", "read", source))?
+        }
+    };
+    let mut source = Source::new(stream, args.generation)?;
+    let by_record = matches!(source.form(), Form::Et(_) | Form::Text(TextForm::JsonLines));
+    let hint = |error: TraceError| match by_record {
+        true => error.supposing("--salvage keeps what is sound"),
+        false => error,
+    };
+    while let Some(record) = source.next_record().map_err(hint)? {
+        sink.record(record)?;
+    }
+    if sink.records == 0 {
+        return Err(TraceError::empty());
+    }
+    let converted = sink.converted(source.form());
+    Ok((sink.into_inner(), converted))
+}
+
+/// What is sound of a job's input: its form, what is wrong with its compression, the contents of a whole
+/// file, and what was lost.
+fn salvaged(
+    job: &Job,
+    args: &TraceArgs,
+) -> Result<(Form, Option<String>, Vec<u8>, Report), TraceError> {
+    let held;
+    let mut read = Vec::new();
+    let packed = match &job.input {
+        Some(path) => {
+            held = Contents::packed(path)?;
+            held.as_slice()
+        }
+        None => {
+            let all = io::stdin().lock().read_to_end(&mut read);
+            all.map_err(|source| TraceError::io("", "read", source))?;
+            &read
+        }
+    };
+    let unpacked = decompressed_partly(packed);
+    let (contents, wrong) = match &unpacked {
+        Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
+        None => (packed, None),
+    };
+    let options = Options {
+        generation: args.generation,
+        keep_dangling: args.keep_dangling,
+    };
+    let (bytes, report) = salvage::salvage(contents, options)?;
+    Ok((report.form(), wrong, bytes, report))
+}
+
+/// Where records go.
+struct Sink<W: Write> {
+    kind: Kind<W>,
+    records: usize,
+    empty: usize,
+}
+
+enum Kind<W: Write> {
+    Et(FrameWriter<W>),
+    Lines(LineWriter<W>),
+}
+
+impl<W: Write> Sink<W> {
+    fn new(to: To, out: W) -> Self {
+        Self {
+            kind: match to {
+                To::Et => Kind::Et(FrameWriter::new(out)),
+                To::JsonLines => Kind::Lines(LineWriter::new(out)),
+            },
+            records: 0,
+            empty: 0,
+        }
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
+        self.empty += usize::from(record.bytes.is_empty() && self.records > 0);
+        self.records += 1;
+        match &mut self.kind {
+            Kind::Et(frames) => frames.record(record.bytes),
+            Kind::Lines(lines) => lines.record(record),
+        }
+    }
+
+    /// What was written, without the names of files.
+    fn converted(&self, form: Form) -> Converted {
+        Converted {
+            input: PathBuf::new(),
+            output: None,
+            form,
+            nodes: self.records.saturating_sub(1),
+            empty: self.empty,
+            salvaged: None,
+        }
+    }
+
+    fn into_inner(self) -> W {
+        match self.kind {
+            Kind::Et(frames) => frames.into_inner(),
+            Kind::Lines(lines) => lines.into_inner(),
+        }
+    }
+}
+
+/// The files of a job that `path` means, with their ranks as far as their names say them.
+fn files(path: &Path) -> Result<Vec<(PathBuf, Option<u32>)>, TraceError> {
+    if path.is_file() {
+        let rank = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(rank_of);
+        return Ok(vec![(path.to_owned(), rank)]);
+    }
+    let found = discover(path)?.into_iter();
+    Ok(found.map(|file| (file.path, Some(file.rank))).collect())
+}

@@ -1,0 +1,209 @@
+//! Which traces are converted into which files.
+
+use super::{ToArg, files};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    Et,
+    JsonLines,
+}
+
+/// One trace to convert.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Job {
+    /// The file, `None` for standard input.
+    pub input: Option<PathBuf>,
+    /// The file, `None` for standard output.
+    pub output: Option<PathBuf>,
+    pub to: To,
+    /// `gz`, `zst` or nothing.
+    pub packed: &'static str,
+}
+
+/// The endings that say what is written, and how it is packed.
+const ENDINGS: [(&str, To, &str); 6] = [
+    (".et", To::Et, ""),
+    (".et.gz", To::Et, "gz"),
+    (".et.zst", To::Et, "zst"),
+    (".jsonl", To::JsonLines, ""),
+    (".jsonl.gz", To::JsonLines, "gz"),
+    (".jsonl.zst", To::JsonLines, "zst"),
+];
+
+/// What is known of the output: its form, how it is packed, and its name without an ending, with it.
+struct Output<'o> {
+    to: To,
+    packed: &'static str,
+    stem: &'o str,
+    ending: &'static str,
+}
+
+/// The jobs that convert `inputs` into `output`.
+pub(super) fn plan(
+    inputs: &[PathBuf],
+    output: &Path,
+    to: Option<ToArg>,
+) -> Result<Vec<Job>, Box<dyn Error>> {
+    let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
+    let name = match folder {
+        true => output.join("job"),
+        false => output.to_owned(),
+    };
+    let name = name.to_string_lossy().into_owned();
+    let known = parse(&name, to)?;
+    let mut sources = Vec::new();
+    let mut several = folder || inputs.len() > 1;
+    for input in inputs {
+        if input.as_os_str() == "-" {
+            sources.push((None, None));
+            continue;
+        }
+        several |= !input.is_file();
+        let found = files(input)?.into_iter();
+        sources.extend(found.map(|(path, rank)| (Some(path), rank)));
+    }
+    sources.sort_by(|a, b| a.0.cmp(&b.0));
+    sources.dedup();
+    if !several {
+        let (input, _) = sources.remove(0);
+        return Ok(vec![Job {
+            input,
+            output: (output.as_os_str() != "-").then(|| output.to_owned()),
+            to: known.to,
+            packed: known.packed,
+        }]);
+    }
+    if output.as_os_str() == "-" {
+        return Err("several traces do not fit into standard output\n  try: one file".into());
+    }
+    let mut ranks: BTreeMap<u32, PathBuf> = BTreeMap::new();
+    for (path, rank) in sources {
+        let Some(path) = path else {
+            return Err("standard input has no rank\n  try: standard input by itself".into());
+        };
+        let Some(rank) = rank else {
+            return Err(format!(
+                "{}: the name tells no rank\n  try: names PREFIX.RANK.et, or one file at a time",
+                path.display()
+            )
+            .into());
+        };
+        if let Some(other) = ranks.insert(rank, path.clone()) {
+            return Err(format!(
+                "rank {rank} has two files, {} and {}",
+                other.display(),
+                path.display()
+            )
+            .into());
+        }
+    }
+    let job = |(rank, path)| Job {
+        input: Some(path),
+        output: Some(PathBuf::from(format!(
+            "{}.{rank}{}",
+            known.stem, known.ending
+        ))),
+        to: known.to,
+        packed: known.packed,
+    };
+    Ok(ranks.into_iter().map(job).collect())
+}
+
+/// What the name of the output and the option say together.
+fn parse(name: &str, to: Option<ToArg>) -> Result<Output<'_>, String> {
+    let to = to.map(|to| match to {
+        ToArg::Et => To::Et,
+        ToArg::Jsonl => To::JsonLines,
+    });
+    let found = ENDINGS.iter().find_map(|(ending, form, packed)| {
+        Some((name.strip_suffix(ending)?, *ending, *form, *packed))
+    });
+    match (found, to) {
+        (Some((.., form, _)), Some(to)) if form != to => Err(format!(
+            "--to contradicts the ending of {name}\n  try: one of the two"
+        )),
+        (Some((stem, ending, to, packed)), _) => Ok(Output {
+            to,
+            packed,
+            stem,
+            ending,
+        }),
+        (None, Some(to)) => {
+            let packed = ["gz", "zst"];
+            let packed = packed
+                .into_iter()
+                .find(|end| name.ends_with(&format!(".{end}")));
+            let packed = packed.unwrap_or("");
+            let plain = |(_, form, packed): &&(&str, To, &str)| *form == to && packed.is_empty();
+            let (ending, ..) = ENDINGS.iter().find(plain).expect("every form has one");
+            Ok(Output {
+                to,
+                packed,
+                stem: name,
+                ending,
+            })
+        }
+        (None, None) => Err(format!(
+            "{name}: what is to be written?\n  try: a name that ends with .et or .jsonl (and .gz or .zst), or --to"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_named_as_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["a.0.et", "a.1.et.zst", "other.json"] {
+            std::fs::write(at(name), b"").unwrap();
+        }
+        let named = |inputs: &[PathBuf], output: &str, to| {
+            let jobs = plan(inputs, &at(output), to).map_err(|e| e.to_string())?;
+            let name = |job: Job| {
+                let output = job.output.unwrap();
+                let name = output.strip_prefix(folder.path()).unwrap();
+                (name.to_string_lossy().into_owned(), job.to, job.packed)
+            };
+            Ok::<_, String>(jobs.into_iter().map(name).collect::<Vec<_>>())
+        };
+        let out = |name: &str, to, packed| (name.to_owned(), to, packed);
+        let (et, lines) = (To::Et, To::JsonLines);
+        // One file becomes one file of that name, whatever it is called.
+        let one = [at("other.json")];
+        assert_eq!(named(&one, "x.et", None).unwrap(), [out("x.et", et, "")]);
+        let to = Some(ToArg::Jsonl);
+        assert_eq!(named(&one, "x.gz", to).unwrap(), [out("x.gz", lines, "gz")]);
+        // A prefix or a folder becomes as many as there are.
+        for job in [at("a"), folder.path().to_owned()] {
+            assert_eq!(
+                named(&[job], "new/b.jsonl.zst", None).unwrap(),
+                [
+                    out("new/b.0.jsonl.zst", lines, "zst"),
+                    out("new/b.1.jsonl.zst", lines, "zst")
+                ]
+            );
+        }
+        assert_eq!(
+            named(&[at("a.1.et.zst")], "new/", Some(ToArg::Et)).unwrap(),
+            [out("new/job.1.et", et, "")]
+        );
+        for (inputs, output, to, part) in [
+            (&[at("a")][..], "x", None, "what is to be written?"),
+            (&[at("a")], "x.et", Some(ToArg::Jsonl), "contradicts"),
+            (&[at("a"), at("other.json")], "x.et", None, "tells no rank"),
+            (&[at("nothing")], "x.et", None, "no traces here"),
+        ] {
+            let error = named(inputs, output, to).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+        let piped = plan(&[at("a")], Path::new("-"), Some(ToArg::Et)).unwrap_err();
+        assert!(piped.to_string().contains("several traces"), "{piped}");
+    }
+}

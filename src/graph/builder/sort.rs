@@ -1,0 +1,83 @@
+//! Ascending order of ids for nodes that came in another.
+
+use super::{CONTROL, GraphBuilder, NO_NODE, row};
+use crate::graph::Lane;
+use crate::ids::NodeIndex;
+
+impl GraphBuilder {
+    /// Puts nodes into ascending order of their ids, if they are not.
+    pub(super) fn sort_by_id(&mut self) {
+        let graph = &mut self.graph;
+        if graph.ids.is_sorted() {
+            return;
+        }
+        let n = graph.ids.len();
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_unstable_by_key(|&i| graph.ids[i as usize]);
+        let mut place = vec![0_u32; n];
+        for (new, &old) in order.iter().enumerate() {
+            place[old as usize] = new as u32;
+        }
+        fn permute<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
+            *values = order.iter().map(|&i| values[i as usize]).collect();
+        }
+        for sparse in [&mut graph.delays, &mut graph.waits] {
+            if !sparse.is_empty() {
+                permute(sparse, &order);
+            }
+        }
+        permute(&mut graph.ids, &order);
+        permute(&mut graph.name_of, &order);
+        permute(&mut graph.kinds, &order);
+        permute(&mut graph.lane_of, &order);
+        permute(&mut graph.recorded, &order);
+        permute(&mut graph.flops, &order);
+        permute(&mut graph.bytes, &order);
+        permute(&mut graph.detail, &order);
+        for call in &mut graph.calls {
+            call.node = NodeIndex(place[call.node.index()]);
+        }
+        for message in &mut graph.messages {
+            message.node = NodeIndex(place[message.node.index()]);
+        }
+        let mut preds = Vec::with_capacity(self.preds.len());
+        let mut pred_end = Vec::with_capacity(n);
+        for &old in &order {
+            for &pred in row(&self.preds, &self.pred_end, old as usize) {
+                preds.push(match pred {
+                    NO_NODE => NO_NODE,
+                    pred => place[(pred & !CONTROL) as usize] | (pred & CONTROL),
+                });
+            }
+            pred_end.push(preds.len() as u32);
+        }
+        self.preds = preds;
+        self.pred_end = pred_end;
+        self.sort_details();
+        self.renumber();
+    }
+
+    /// Numbers names, slots and lanes in the order in which the sorted nodes use them, so that the
+    /// order of records leaves no trace.
+    fn renumber(&mut self) {
+        let graph = &mut self.graph;
+        self.names.renumber(graph.name_of.iter_mut());
+        let groups = std::mem::take(&mut self.groups);
+        for call in &mut graph.calls {
+            let slot = groups.keys()[call.group as usize].clone();
+            call.group = self.groups.intern(slot);
+        }
+        let peers = std::mem::take(&mut self.peers);
+        for message in &mut graph.messages {
+            message.peer = self.peers.intern(peers.keys()[message.peer as usize]);
+        }
+        let lanes = std::mem::take(&mut self.lanes);
+        for (lane, &detail) in graph.lane_of.iter_mut().zip(&graph.detail) {
+            *lane = self.lanes.intern(match lanes.keys()[*lane as usize] {
+                Lane::Group(_) => Lane::Group(graph.calls[detail as usize].group),
+                Lane::Peer(_) => Lane::Peer(graph.messages[detail as usize].peer),
+                other => other,
+            });
+        }
+    }
+}

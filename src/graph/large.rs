@@ -1,0 +1,52 @@
+//! Lists of many megabytes, on large pages.
+
+/// Lists below this many bytes are left as they are.
+#[cfg(target_os = "linux")]
+const LARGE: usize = 16 << 20;
+
+/// An empty list with room for `count` entries. The system is asked for large pages behind a large one: of
+/// the time to fill it, a third would go into asking for small pages. Where it has none, or less room,
+/// nothing is lost.
+pub(super) fn list<T>(count: usize) -> Vec<T> {
+    let mut list = Vec::new();
+    if list.try_reserve_exact(count).is_ok() {
+        advise(&mut list);
+    }
+    list
+}
+
+#[cfg(target_os = "linux")]
+fn advise<T>(list: &mut Vec<T>) {
+    const PAGE: usize = 1 << 21;
+    let room = list.spare_capacity_mut();
+    let bytes = size_of_val(room);
+    if bytes < LARGE {
+        return;
+    }
+    let start = room.as_mut_ptr().cast::<u8>();
+    let skipped = start.align_offset(PAGE);
+    // SAFETY: whole pages within the list's own room; advice changes nothing that is in them.
+    unsafe {
+        libc::madvise(
+            start.add(skipped).cast(),
+            (bytes - skipped) & !(PAGE - 1),
+            libc::MADV_HUGEPAGE,
+        );
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise<T>(_: &mut Vec<T>) {}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn large_lists_are_lists() {
+        for count in [0, 1000, 5 << 20] {
+            let mut list = super::list::<u64>(count);
+            assert!(list.capacity() >= count);
+            list.extend(0..count as u64);
+            assert!(list.iter().enumerate().all(|(i, &x)| x == i as u64));
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A trace as its file says it, sound or not.
+//!
+//! A [`Graph`](super::Graph) is what can be replayed: the first thing that is wrong refuses the file. An
+//! outline is for looking: it keeps every node that can be told at all, dependencies as they are named,
+//! and a list of what cannot be read. It borrows names and records from the file's contents and takes
+//! some 180 bytes a node and 16 a dependency.
+
+use super::{IdMap, Rows, large};
+use crate::trace::TraceError;
+use crate::trace::scan::{self, Metadata, NodeView};
+use crate::trace::wire::{Frames, Record};
+use std::ops::Range;
+
+/// A dependency as a node names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dependency {
+    /// The id of the node that is waited for.
+    pub id: u64,
+    /// Its index in [`Outline::nodes`], the first's if several have the id; [`Dependency::NOWHERE`] if none has.
+    pub node: u32,
+    /// Whether it only orders the two; if not, data passes.
+    pub control: bool,
+}
+
+impl Dependency {
+    /// In place of an index: there is no node with this id.
+    pub const NOWHERE: u32 = u32::MAX;
+
+    /// The index of the node that is waited for, if it exists.
+    #[inline]
+    pub fn target(&self) -> Option<u32> {
+        (self.node != Self::NOWHERE).then_some(self.node)
+    }
+}
+
+/// A node and where its record stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// What the record says. Of a record that was refused, what could be told: an
+    /// [`Op::Nothing`](crate::trace::Op::Nothing) with its id, name and dependencies.
+    pub view: NodeView<'a>,
+    /// The record.
+    pub record: Record<'a>,
+    /// Where its dependencies begin and end in the list of all.
+    deps: (u32, u32),
+}
+
+/// Something in a file that cannot be read, or makes no sense.
+#[derive(Debug)]
+pub struct Fault {
+    /// The node's index in [`Outline::nodes`], if a node was kept.
+    pub node: Option<u32>,
+    /// What is wrong, and where.
+    pub error: TraceError,
+}
+
+/// One rank's trace, sound or not. Nodes stand in ascending order of their ids, those with the same id in
+/// the order of the file.
+#[derive(Debug, Default)]
+pub struct Outline<'a> {
+    /// The record at the start.
+    pub metadata: Metadata,
+    /// The nodes.
+    pub nodes: Vec<Item<'a>>,
+    /// What could not be read, in the order of the file.
+    pub faults: Vec<Fault>,
+    deps: Vec<Dependency>,
+    index_of: IdMap,
+    unsorted: bool,
+}
+
+/// Bytes of a record that few files' records are below, on average.
+const USUAL_RECORD: usize = 64;
+
+/// Collects a record's dependencies.
+struct Collect<'d>(&'d mut Vec<Dependency>);
+
+impl Collect<'_> {
+    fn push(&mut self, id: u64, control: bool) {
+        self.0.push(Dependency {
+            id,
+            node: Dependency::NOWHERE,
+            control,
+        });
+    }
+}
+
+impl scan::Dependencies for Collect<'_> {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.push(id, false);
+        Ok(())
+    }
+
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.push(id, true);
+        Ok(())
+    }
+}
+
+impl<'a> Outline<'a> {
+    /// The most nodes or dependencies that indices can tell apart.
+    const MOST: usize = (u32::MAX - 1) as usize;
+
+    /// Reads the (decompressed) contents of a trace file. What is wrong is among the
+    /// [`faults`](Self::faults); a file that breaks off gives the nodes before the break.
+    pub fn read(contents: &'a [u8]) -> Self {
+        let mut outline = Self {
+            nodes: large::list(contents.len() / USUAL_RECORD),
+            // A node with an id takes at least 3 bytes, so no dense id can be larger than this.
+            index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
+            ..Self::default()
+        };
+        let mut frames = Frames::new(contents);
+        loop {
+            let record = match frames.next_record() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) => {
+                    outline.faults.push(Fault { node: None, error });
+                    break;
+                }
+            };
+            if record.number == 0 {
+                match scan::metadata(record) {
+                    Ok(metadata) => outline.metadata = metadata,
+                    Err(error) => outline.faults.push(Fault { node: None, error }),
+                }
+            } else if !outline.take(record) {
+                break;
+            }
+        }
+        if contents.is_empty() {
+            let error = TraceError::malformed(0, "the file is empty");
+            outline.faults.push(Fault { node: None, error });
+        }
+        outline.settle();
+        outline
+    }
+
+    /// Adds the node of `record`. Returns whether there is room for more.
+    fn take(&mut self, record: Record<'a>) -> bool {
+        let from = self.deps.len();
+        if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
+            let error = TraceError::malformed(
+                record.offset,
+                "more nodes or dependencies than 32-bit indices can tell apart",
+            );
+            self.faults.push(Fault { node: None, error });
+            return false;
+        }
+        let view = match scan::node(record, &mut Collect(&mut self.deps)) {
+            Ok(view) => view,
+            Err(error) => {
+                self.deps.truncate(from);
+                self.faults.push(Fault {
+                    node: Some(self.nodes.len() as u32),
+                    error,
+                });
+                scan::skeleton(record, &mut Collect(&mut self.deps))
+            }
+        };
+        // While the node is at hand; a second look at all of them takes a tenth of the time again.
+        let last = self.nodes.last().map_or(0, |last| last.view.id);
+        self.unsorted |= view.id < last;
+        self.index_of.insert(view.id, self.nodes.len() as u32);
+        self.nodes.push(Item {
+            view,
+            record,
+            deps: (from as u32, self.deps.len() as u32),
+        });
+        true
+    }
+
+    /// Sorts nodes by their ids and finds what dependencies lead to.
+    fn settle(&mut self) {
+        if self.unsorted {
+            let mut place: Vec<u32> = self.all().collect();
+            place.sort_by_key(|&i| self.nodes[i as usize].view.id);
+            self.nodes = place.iter().map(|&i| self.nodes[i as usize]).collect();
+            let mut new = vec![0_u32; place.len()];
+            for (to, &from) in place.iter().enumerate() {
+                new[from as usize] = to as u32;
+            }
+            for node in self.faults.iter_mut().filter_map(|f| f.node.as_mut()) {
+                *node = new[*node as usize];
+            }
+            self.index_of.renumber(&new);
+        }
+        for dep in &mut self.deps {
+            dep.node = self.index_of.get(dep.id).unwrap_or(Dependency::NOWHERE);
+        }
+    }
+
+    /// Has `told` say of every fault which file it is in, or where in the file that these contents were made
+    /// of.
+    pub fn blame(&mut self, told: impl Fn(TraceError) -> TraceError) {
+        for fault in std::mem::take(&mut self.faults) {
+            self.faults.push(Fault {
+                error: told(fault.error),
+                ..fault
+            });
+        }
+    }
+
+    /// The node with this id, the first if there are several.
+    pub fn find(&self, id: u64) -> Option<u32> {
+        self.index_of.get(id)
+    }
+
+    /// The dependencies of node `i`, as its record has them.
+    #[inline]
+    pub fn deps(&self, i: u32) -> &[Dependency] {
+        let (from, to) = self.nodes[i as usize].deps;
+        &self.deps[from as usize..to as usize]
+    }
+
+    /// How many dependencies there are.
+    pub fn edges(&self) -> usize {
+        self.deps.len()
+    }
+
+    /// For each node those that wait for it, ascending, of the dependencies that lead to a node and that
+    /// `holds`, which is told the waiting node and the dependency.
+    pub fn successors(&self, mut holds: impl FnMut(u32, &Dependency) -> bool) -> Rows {
+        let all = 0..self.nodes.len() as u32;
+        Rows::new(self.nodes.len(), |each| {
+            for node in all.clone() {
+                for dep in self.deps(node) {
+                    if dep.node != Dependency::NOWHERE && holds(node, dep) {
+                        each(dep.node, node);
+                    }
+                }
+            }
+        })
+    }
+
+    /// The indices of all nodes.
+    pub fn all(&self) -> Range<u32> {
+        0..self.nodes.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::proto::{GlobalMetadata, Node};
+    use prost::Message;
+
+    fn file(nodes: &[Node]) -> Vec<u8> {
+        let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
+        for node in nodes {
+            file.extend(node.encode_length_delimited_to_vec());
+        }
+        file
+    }
+
+    fn node(id: u64, data: &[u64], control: &[u64]) -> Node {
+        Node {
+            id,
+            name: format!("n{id}"),
+            r#type: 4,
+            data_deps: data.to_vec(),
+            ctrl_deps: control.to_vec(),
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn everything_that_a_file_names_is_there() {
+        // Out of order, with a forward reference, one to nobody and one to itself.
+        let contents = file(&[
+            node(7, &[9, 3], &[]),
+            node(3, &[3], &[100]),
+            node(9, &[], &[3]),
+        ]);
+        let outline = Outline::read(&contents);
+        assert!(outline.faults.is_empty());
+        let ids: Vec<u64> = outline.nodes.iter().map(|n| n.view.id).collect();
+        assert_eq!(ids, [3, 7, 9]);
+        let deps = |i: u32| -> Vec<(u64, Option<u32>, bool)> {
+            let deps = outline.deps(i).iter();
+            deps.map(|d| (d.id, d.target(), d.control)).collect()
+        };
+        assert_eq!(deps(0), [(100, None, true), (3, Some(0), false)]);
+        assert_eq!(deps(1), [(9, Some(2), false), (3, Some(0), false)]);
+        assert_eq!(deps(2), [(3, Some(0), true)]);
+        let rows = outline.successors(|node, dep| dep.node != node);
+        assert_eq!(
+            (rows.row(0), rows.row(1), rows.row(2)),
+            (&[1, 2][..], &[][..], &[1][..])
+        );
+        assert_eq!(outline.find(9), Some(2));
+        assert_eq!(outline.find(4), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_and_the_rest_is_kept() {
+        // A send that names no peer; a second node 5; then the file breaks off.
+        let send = Node {
+            r#type: 5,
+            ..node(5, &[1], &[])
+        };
+        let mut contents = file(&[node(1, &[], &[]), send, node(5, &[1], &[])]);
+        contents.extend([9, 8]);
+        let outline = Outline::read(&contents);
+        let ids: Vec<u64> = outline.nodes.iter().map(|n| n.view.id).collect();
+        assert_eq!(ids, [1, 5, 5]);
+        assert_eq!(outline.deps(1).len(), 1);
+        assert_eq!(outline.find(5), Some(1));
+        let faults: Vec<_> = outline.faults.iter().map(|f| f.node).collect();
+        assert_eq!(faults, [Some(1), None]);
+        let told = outline.faults[0].error.to_string();
+        assert!(
+            told.contains("record 2") && told.contains("comm_dst"),
+            "{told}"
+        );
+        let told = outline.faults[1].error.to_string();
+        assert!(
+            told.contains("record 4") && told.contains("truncated"),
+            "{told}"
+        );
+    }
+}

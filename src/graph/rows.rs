@@ -1,0 +1,82 @@
+//! Lists of nodes, one for each node, in two flat arrays.
+
+use super::order::program_order;
+
+/// The rows of a sparse matrix: row `i` lists the nodes that node `i` leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    start: Vec<u32>,
+    list: Vec<u32>,
+}
+
+impl Rows {
+    /// The rows of `count` nodes with the edges that `edges` hands to its argument, twice and in the same
+    /// order. An edge is (row, entry); entries of a row keep their order.
+    pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
+        let mut start = vec![0_u32; count + 1];
+        edges(&mut |row, _| start[row as usize + 1] += 1);
+        for i in 0..count {
+            start[i + 1] += start[i];
+        }
+        let mut next = start.clone();
+        let mut list = vec![0_u32; start[count] as usize];
+        edges(&mut |row, entry| {
+            let place = &mut next[row as usize];
+            list[*place as usize] = entry;
+            *place += 1;
+        });
+        Self { start, list }
+    }
+
+    /// Row `i`.
+    #[inline]
+    pub fn row(&self, i: u32) -> &[u32] {
+        let i = i as usize;
+        &self.list[self.start[i] as usize..self.start[i + 1] as usize]
+    }
+
+    /// How many rows there are.
+    pub fn count(&self) -> usize {
+        self.start.len().saturating_sub(1)
+    }
+
+    /// All edges, row by row.
+    pub fn edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (0..self.count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
+    }
+
+    /// The smallest order, by index, in which every node comes after those that lead to it: program order,
+    /// where nodes stand in the order of their ids. Nodes on a cycle, and those behind one, are missing.
+    pub fn order(&self) -> Vec<u32> {
+        let mut waiting = vec![0_u32; self.count()];
+        for &to in &self.list {
+            waiting[to as usize] += 1;
+        }
+        program_order(waiting, |i| self.row(i).iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(count: usize, edges: &[(u32, u32)]) -> Rows {
+        Rows::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
+    }
+
+    #[test]
+    fn order_is_the_smallest_that_edges_allow() {
+        // 4 → 1 → 0 and 2 → 3: of 2 and 4, which nobody leads to, 2 is first, and sets 3 free, which goes
+        // before 4.
+        let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
+        assert_eq!(rows.order(), [2, 3, 4, 1, 0]);
+        assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);
+    }
+
+    #[test]
+    fn nodes_on_a_cycle_and_behind_it_have_no_place() {
+        // 0 → 1 → 2 → 1, 2 → 3; an edge that is there twice counts twice on both sides.
+        let rows = rows(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
+        assert_eq!(rows.order(), [0, 4]);
+    }
+}

@@ -1,0 +1,43 @@
+//! Operators that differ only in where they stand.
+
+/// Appends `name` to `family` with `*` for the number in each part, before a `/` or `.`, that is a word and
+/// a number: `step*/layer*/norm`.
+pub fn family(name: &str, family: &mut String) {
+    let bytes = name.as_bytes();
+    let mut from = 0;
+    for end in (0..bytes.len()).filter(|&i| matches!(bytes[i], b'/' | b'.')) {
+        let word = &bytes[from..end];
+        let digits = word.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+        let (stem, _) = word.split_at(word.len() - digits);
+        let plain = stem.iter().all(|b| b.is_ascii_alphabetic() || *b == b'_');
+        if digits > 0 && plain {
+            family.push_str(&name[from..from + stem.len()]);
+            family.push('*');
+            from = end;
+        }
+        family.push_str(&name[from..=end]);
+        from = end + 1;
+    }
+    // The last part is the operator itself.
+    family.push_str(&name[from..]);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn families_leave_out_numbers_of_steps_and_layers_only() {
+        let family = |name| {
+            let mut family = String::new();
+            super::family(name, &mut family);
+            family
+        };
+        assert_eq!(family("step0/layer31/bwd/qkv"), "step*/layer*/bwd/qkv");
+        assert_eq!(family("layer31/mlp2"), "layer*/mlp2");
+        assert_eq!(family("f12.3.qkv"), "f*.*.qkv");
+        assert_eq!(
+            family("cudnn_scudnn_128x64_relu"),
+            "cudnn_scudnn_128x64_relu"
+        );
+        assert_eq!(family("aten::mm"), "aten::mm");
+    }
+}

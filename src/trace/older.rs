@@ -1,0 +1,240 @@
+//! Traces of 2023: generations 0.0.1, 0.0.2 and 0.0.3 of the schema, which no version number names.
+//!
+//! An old file is *upgraded* once, when it is opened: its records become records of the current
+//! schema, and everything behind sees only those. What a message calls record 7 of such a file is still
+//! record 7 of the file.
+//!
+//! # Which generation
+//!
+//! Nothing in a file says it, so it is concluded from the fields of the records, with their wire types.
+//! A generation is *ruled out* by a record that is no message of it: by a field that it does not
+//! have, one of another wire type, a text that is not UTF-8, or a number beyond an enum.
+//!
+//! 1. A first record with a `version` (field 1) that is no attribute, or with attributes in field 2, is
+//!    the metadata of 0.0.4 or 1.0.0: the file is current. This is all that a current file is asked. It
+//!    is certain: old nodes begin with their id, field 1 as a varint, and old metadata has in field 1
+//!    attributes, whose first byte is a line feed, which no version begins with.
+//! 2. Otherwise the first record leaves those generations that it does not rule out, as a node or as
+//!    metadata. If these are none, the file is taken for a current one, and its reader says what is
+//!    wrong with it.
+//! 3. The records that follow rule out more, until one generation is left. It is certain: the file
+//!    holds a record that is a message of no other.
+//! 4. If several are left at the end of the file, it is upgraded as each; if the results are the same, it
+//!    does not matter which it is. If not, the file is refused, with the first record that they read
+//!    differently. If none is left, the file is refused with the record that ruled out the last.
+//!
+//! What tells: 0.0.1 has numbers where its successors have texts (fields 5 to 10). Attributes are
+//! field 11 up to 0.0.3 and field 10 since. Inside of an attribute, field 4 is a float in 0.0.2 and a
+//! boolean in 0.0.3; field 7 is a text until 5 August 2023 and a number since. 0.0.4 packs its lists of
+//! dependencies, its predecessors do not. Two kinds of 0.0.4 are told apart and upgraded as well: files
+//! without a metadata record, and those of its first days with attributes in field 1 of it.
+//!
+//! # What becomes of old fields
+//!
+//! `parent` was what the simulators of the time waited for, so it becomes `data_deps`. Node types and
+//! collectives are renumbered. Fixed fields of 0.0.1 become attributes with today's names and types;
+//! `simulated_run_time` and the attribute `runtime` become `duration_micros`, as microseconds, and
+//! `is_host_op` becomes `is_cpu_op`.
+
+use super::proto::GlobalMetadata;
+use super::shape::{self, Layout};
+use super::wire::{Frames, Record};
+use super::{Origins, TraceError};
+use prost::Message;
+use std::fmt;
+
+mod detect;
+mod v001;
+mod v002;
+
+pub(super) use detect::is_current;
+
+/// The version that upgraded files claim.
+const CURRENT: &str = "0.0.4";
+
+/// Whether `bytes` are a sound metadata record of the current schema.
+pub(super) fn is_metadata(bytes: &[u8]) -> bool {
+    GlobalMetadata::decode(bytes).is_ok()
+}
+
+/// A generation of the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Generation {
+    /// January to June 2023: fixed fields.
+    V001,
+    /// 27 June to 7 July 2023: attributes.
+    V002,
+    /// 7 July to 5 August 2023: metadata nodes, boolean attributes.
+    V003A,
+    /// 5 August to 10 October 2023: unsigned attributes.
+    V003B,
+    /// Since 10 October 2023: the current one, which 1.0.0 repeats.
+    V004,
+}
+
+impl Generation {
+    /// Every generation with its name.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::V001, "0.0.1"),
+        (Self::V002, "0.0.2"),
+        (Self::V003A, "0.0.3a"),
+        (Self::V003B, "0.0.3b"),
+        (Self::V004, "0.0.4"),
+    ];
+
+    /// The generation called `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let found = Self::ALL.iter().find(|(_, known)| *known == name);
+        found.map(|(generation, _)| *generation)
+    }
+
+    /// What its nodes look like.
+    pub(super) fn node(self) -> &'static Layout {
+        match self {
+            Self::V001 => &shape::NODE_001,
+            Self::V002 => &shape::NODE_002,
+            Self::V003A => &shape::NODE_003A,
+            Self::V003B => &shape::NODE_003B,
+            Self::V004 => &shape::NODE,
+        }
+    }
+
+    /// What its metadata records may look like.
+    pub(super) fn metadata(self) -> impl Iterator<Item = &'static Layout> {
+        let layouts: [Option<&Layout>; 2] = match self {
+            Self::V001 | Self::V002 => [None, None],
+            Self::V003A => [Some(&shape::METADATA_003A), None],
+            Self::V003B => [Some(&shape::METADATA_003B), None],
+            Self::V004 => [Some(&shape::METADATA), Some(&shape::EARLY_METADATA)],
+        };
+        layouts.into_iter().flatten()
+    }
+
+    /// Whether `first`, the first record of a file, is metadata and not a node.
+    fn begins_with_metadata(self, first: &[u8]) -> bool {
+        let suits = |layout: &Layout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
+        let mut metadata = self.metadata();
+        match first.is_empty() {
+            // Old nodes have ids, so nothing at all is no node.
+            true => metadata.next().is_some(),
+            false => !suits(self.node()) && metadata.any(suits),
+        }
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+/// A file of another generation as the current schema has it.
+#[derive(Debug)]
+pub struct Upgraded {
+    /// The contents of a current file.
+    pub bytes: Vec<u8>,
+    /// What it was.
+    pub generation: Generation,
+    /// Where its records came from.
+    pub(super) origins: Origins,
+}
+
+/// Upgrades the (decompressed) `contents` of a file, of `generation` if that is known. `None` for what
+/// is current already, and for what is no trace at all.
+///
+/// Fails on files whose records tell no generation or contradict one, and on records that make no
+/// sense in theirs.
+pub fn upgrade(
+    contents: &[u8],
+    generation: Option<Generation>,
+) -> Result<Option<Upgraded>, TraceError> {
+    let concluded = generation.is_none();
+    let (generation, has_metadata) = match generation {
+        None => match detect::detect(contents)? {
+            Some(found) => found,
+            None => return Ok(None),
+        },
+        Some(generation) => {
+            let Some(first) = Frames::new(contents).next_record()? else {
+                return Ok(None);
+            };
+            if generation == Generation::V004 && !is_strange(first.bytes) {
+                return Ok(None);
+            }
+            (generation, generation.begins_with_metadata(first.bytes))
+        }
+    };
+    let mut bytes = Vec::with_capacity(contents.len() + contents.len() / 4);
+    let mut origins = Vec::new();
+    if !has_metadata {
+        put(&mut bytes, &plain_metadata());
+        origins.push(0);
+    }
+    let mut frames = Frames::new(contents);
+    while let Some(record) = frames.next_record()? {
+        let first = has_metadata && record.number == 0;
+        let message = one(generation, record, first).map_err(|e| {
+            let e = match concluded {
+                true => e.supposing(&format!(
+                    "the records before say {generation}; if that is wrong, use --generation of \
+                     `chakram convert trace`, if the file is damaged, its --salvage"
+                )),
+                false => e,
+            };
+            e.in_record(record.number, record.offset)
+        })?;
+        put(&mut bytes, &message);
+        origins.push(record.offset);
+    }
+    Ok(Some(Upgraded {
+        bytes,
+        generation,
+        origins: Origins::records(origins, !has_metadata),
+    }))
+}
+
+/// Whether `first`, the first record of a file of 0.0.4, is a node, or metadata of the first days.
+fn is_strange(first: &[u8]) -> bool {
+    let suits = |layout: &Layout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
+    let certain = first.is_empty() || is_current(first) == Some(true);
+    !certain && (suits(&shape::NODE) || suits(&shape::EARLY_METADATA))
+}
+
+/// The generation of `contents`, `None` if that is the current one or none at all.
+pub(super) fn detect(contents: &[u8]) -> Result<Option<Generation>, TraceError> {
+    Ok(detect::detect(contents)?.map(|(generation, _)| generation))
+}
+
+/// The metadata record of a file that has none.
+pub(super) fn plain_metadata() -> Vec<u8> {
+    let metadata = GlobalMetadata {
+        version: CURRENT.to_owned(),
+        attr: Vec::new(),
+    };
+    metadata.encode_to_vec()
+}
+
+pub(super) fn put(out: &mut Vec<u8>, message: &[u8]) {
+    prost::encoding::encode_varint(message.len() as u64, out);
+    out.extend_from_slice(message);
+}
+
+/// One record of `generation` as a message of the current schema.
+pub(super) fn one(
+    generation: Generation,
+    record: Record<'_>,
+    metadata: bool,
+) -> Result<Vec<u8>, TraceError> {
+    let attributes: &v002::Attributes = match generation {
+        Generation::V001 => return Ok(v001::node(record)?.encode_to_vec()),
+        Generation::V002 => &v002::ATTRIBUTES_002,
+        Generation::V003A => &v002::ATTRIBUTES_003A,
+        Generation::V003B => &v002::ATTRIBUTES_003B,
+        Generation::V004 if metadata => return v002::early_metadata(record),
+        Generation::V004 => return Ok(record.bytes.to_vec()),
+    };
+    if metadata {
+        return Ok(v002::metadata(record, attributes)?.encode_to_vec());
+    }
+    Ok(v002::node(record, generation, attributes)?.encode_to_vec())
+}

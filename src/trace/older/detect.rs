@@ -1,0 +1,215 @@
+//! Which generation a file is of. The parent says how that is concluded.
+
+use super::Generation;
+use crate::trace::proto::{Int64List, Node, attribute_proto::Value};
+use crate::trace::shape::{self, Layout};
+use crate::trace::wire::{Cursor, Frames, Raw, Record};
+use crate::trace::{Place, TraceError};
+use prost::Message;
+
+/// A generation, and whether the file begins with metadata.
+type Found = (Generation, bool);
+
+/// Whether `first`, the first record of a file, is metadata of the current generation: surely, surely
+/// not, or nothing that tells.
+pub(in crate::trace) fn is_current(first: &[u8]) -> Option<bool> {
+    if first.is_empty() {
+        return None;
+    }
+    let mut cursor = Cursor::new(first, 0);
+    let mut telling = false;
+    while !cursor.is_empty() {
+        match cursor.field() {
+            Ok((1, Raw::Bytes(version, _))) => {
+                if version.first() == Some(&b'\n') {
+                    return Some(false);
+                }
+                telling = true;
+            }
+            Ok((1, _)) => return Some(false),
+            // Or the name of a node without an id.
+            Ok((2, Raw::Bytes(attribute, at))) => {
+                if shape::check(attribute, at, &shape::ATTRIBUTE).is_err() {
+                    return None;
+                }
+                telling = true;
+            }
+            Ok(_) => {}
+            Err(_) => return None,
+        }
+    }
+    telling.then_some(true)
+}
+
+/// A generation that may be the one, until a record rules it out.
+struct Candidate {
+    generation: Generation,
+    metadata: bool,
+}
+
+impl Candidate {
+    fn all() -> impl Iterator<Item = Self> {
+        let both = |(generation, _)| {
+            [true, false].map(|metadata| Self {
+                generation,
+                metadata,
+            })
+        };
+        Generation::ALL.into_iter().flat_map(both)
+    }
+
+    /// Why `record` is none of this generation.
+    fn ruled_out(&self, record: Record<'_>) -> Option<TraceError> {
+        let suits = |layout: &Layout| {
+            let fit = shape::check(record.bytes, record.offset, layout)?;
+            let packed = self.generation != Generation::V004 || !fit.unusual;
+            match (fit.unknown, packed) {
+                (true, _) => Err(TraceError::malformed(
+                    record.offset,
+                    "it has fields that are not in the schema",
+                )),
+                (_, false) => Err(TraceError::malformed(
+                    record.offset,
+                    "its lists of numbers are in pieces",
+                )),
+                _ => Ok(()),
+            }
+        };
+        if record.number == 0 && self.metadata {
+            let mut why = TraceError::malformed(record.offset, "it has no metadata records");
+            for layout in self.generation.metadata() {
+                why = suits(layout).err()?;
+            }
+            return Some(why);
+        }
+        suits(self.generation.node()).err()
+    }
+}
+
+/// The generation of `contents`; `None` if that is the current one or none at all.
+pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
+    let mut frames = Frames::new(contents);
+    let Ok(Some(first)) = frames.next_record() else {
+        return Ok(None);
+    };
+    if is_current(first.bytes) == Some(true) {
+        return Ok(None);
+    }
+    let empty = first.bytes.is_empty();
+    let mut left: Vec<Candidate> = Candidate::all()
+        .filter(|candidate| candidate.ruled_out(first).is_none())
+        // A record without content is metadata: old nodes have ids.
+        .filter(|candidate| candidate.metadata || !empty)
+        .collect();
+    let mut last = first;
+    while left.len() > 1 {
+        let Ok(Some(record)) = frames.next_record() else {
+            break;
+        };
+        let mut reasons = Vec::new();
+        left.retain(|candidate| match candidate.ruled_out(record) {
+            Some(why) => {
+                reasons.push(format!("{}: {}", candidate.generation, why.found()));
+                false
+            }
+            None => true,
+        });
+        if left.is_empty() && !empty {
+            return Err(contradictory(record, &reasons));
+        }
+        last = record;
+    }
+    let current = |candidate: &Candidate| candidate.generation == Generation::V004;
+    match left.as_slice() {
+        [] => Ok(None),
+        // An empty record is also what writers of the current schema begin with.
+        _ if empty && left.iter().any(current) => Ok(None),
+        [only] => Ok(Some((only.generation, only.metadata))),
+        _ => indifferent(contents, &left, last.number).map(Some),
+    }
+}
+
+/// The last of the generations that are `left`, if `contents` mean the same in all of them.
+fn indifferent(contents: &[u8], left: &[Candidate], last: usize) -> Result<Found, TraceError> {
+    let chosen = &left[left.len() - 1];
+    let upgraded = |candidate: &Candidate, record: Record<'_>| {
+        let metadata = candidate.metadata && record.number == 0;
+        let message = super::one(candidate.generation, record, metadata).ok()?;
+        match metadata {
+            true => Some((Some(message), None)),
+            false => Some((None, Some(signed(Node::decode(&message[..]).ok()?)))),
+        }
+    };
+    let mut frames = Frames::new(contents);
+    while let Ok(Some(record)) = frames.next_record() {
+        if record.number > last {
+            break;
+        }
+        let expected = upgraded(chosen, record);
+        let differs = |candidate: &&Candidate| {
+            candidate.metadata != chosen.metadata || upgraded(candidate, record) != expected
+        };
+        if left.iter().any(|candidate| differs(&candidate)) {
+            return Err(ambiguous(record, left));
+        }
+    }
+    Ok((chosen.generation, chosen.metadata))
+}
+
+/// `node` with signed numbers where it has unsigned ones: that alone is no difference.
+fn signed(mut node: Node) -> Node {
+    for attribute in &mut node.attr {
+        match &mut attribute.value {
+            Some(Value::Uint64Val(v)) => {
+                if let Ok(v) = i64::try_from(*v) {
+                    attribute.value = Some(Value::Int64Val(v));
+                }
+            }
+            Some(Value::Uint64List(list)) => {
+                let values = list.values.iter().map(|v| i64::try_from(*v));
+                if let Ok(values) = values.collect() {
+                    attribute.value = Some(Value::Int64List(Int64List { values }));
+                }
+            }
+            _ => {}
+        }
+    }
+    node
+}
+
+fn at(record: Record<'_>) -> Place {
+    Place {
+        record: Some(record.number),
+        offset: Some(record.offset),
+        ..Place::default()
+    }
+}
+
+const HINT: &str = "`chakram convert trace` with --generation and the generation that wrote the file, \
+                    for example --generation 0.0.2; `--generation 0.0.4` is the current one";
+
+fn ambiguous(record: Record<'_>, left: &[Candidate]) -> TraceError {
+    let mut names: Vec<String> = left.iter().map(|c| c.generation.to_string()).collect();
+    names.dedup();
+    TraceError::refused_at(
+        at(record),
+        format!(
+            "a trace of 2023 without a record that tells its generation: it may be of {}, which read \
+             this record differently",
+            names.join(" or ")
+        ),
+        HINT,
+    )
+}
+
+fn contradictory(record: Record<'_>, reasons: &[String]) -> TraceError {
+    TraceError::refused_at(
+        at(record),
+        format!(
+            "a trace of 2023 whose records contradict one another: this one is no node of any generation \
+             that those before it leave ({})",
+            reasons.join("; ")
+        ),
+        format!("{HINT}; --salvage, if the file is damaged"),
+    )
+}

@@ -1,0 +1,278 @@
+//! Nodes of 0.0.2 and 0.0.3, with arguments as texts and attributes that name their type.
+
+use super::{CURRENT, Generation, v001};
+use crate::trace::TraceError;
+use crate::trace::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
+use crate::trace::wire::{Cursor, Raw, Record};
+use prost::Message;
+
+/// What to try where a record makes no sense in its generation.
+pub(super) const HINT: &str = "another --generation of `chakram convert trace`, or --salvage";
+
+/// The numbers of collectives in 0.0.2 and 0.0.3, in the current schema: all-reduce, all-to-all,
+/// all-gather, reduce-scatter and, since August 2023, broadcast.
+const COLLECTIVES: [i64; 5] = [0, 6, 2, 7, 5];
+
+/// What an attribute's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bool,
+    Float,
+    Uint,
+    Int,
+    Text,
+}
+
+/// The fields of values, in the order of their numbers, which begin with 4: scalars, then lists.
+pub(super) type Attributes = [Kind];
+
+pub(super) static ATTRIBUTES_002: [Kind; 3] = [Kind::Float, Kind::Int, Kind::Text];
+pub(super) static ATTRIBUTES_003A: [Kind; 4] = [Kind::Bool, Kind::Float, Kind::Int, Kind::Text];
+pub(super) static ATTRIBUTES_003B: [Kind; 5] =
+    [Kind::Bool, Kind::Float, Kind::Uint, Kind::Int, Kind::Text];
+
+/// The text of a field.
+pub(super) fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
+    let text = std::str::from_utf8(bytes).map(str::to_owned);
+    text.map_err(|_| TraceError::malformed(at, "a text that is not UTF-8"))
+}
+
+/// The metadata record of 0.0.3.
+pub(super) fn metadata(
+    record: Record<'_>,
+    attributes: &Attributes,
+) -> Result<proto::GlobalMetadata, TraceError> {
+    let mut metadata = proto::GlobalMetadata {
+        version: CURRENT.to_owned(),
+        attr: Vec::new(),
+    };
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let at = cursor.offset();
+        match cursor.field()? {
+            (1, Raw::Bytes(message, offset)) => {
+                metadata.attr.push(attribute(message, offset, attributes)?);
+            }
+            (number, _) => return Err(no_field(at, "metadata", number)),
+        }
+    }
+    Ok(metadata)
+}
+
+/// The metadata record of 0.0.4 in its first days: its attributes had the number 1.
+pub(super) fn early_metadata(record: Record<'_>) -> Result<Vec<u8>, TraceError> {
+    let mut out = proto::GlobalMetadata {
+        version: CURRENT.to_owned(),
+        attr: Vec::new(),
+    }
+    .encode_to_vec();
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let at = cursor.offset();
+        match cursor.field()? {
+            (1, Raw::Bytes(attribute, _)) => prost::encoding::bytes::encode(
+                2,
+                &bytes::Bytes::copy_from_slice(attribute),
+                &mut out,
+            ),
+            (number, _) => return Err(no_field(at, "metadata", number)),
+        }
+    }
+    Ok(out)
+}
+
+fn no_field(at: usize, what: &str, number: u32) -> TraceError {
+    TraceError::malformed(
+        at,
+        format!("{what} of that generation has no field {number}"),
+    )
+}
+
+/// A node of `generation`, one of 0.0.2 and 0.0.3, in the current schema.
+pub(super) fn node(
+    record: Record<'_>,
+    generation: Generation,
+    attributes: &Attributes,
+) -> Result<Node, TraceError> {
+    let mut node = Node::default();
+    let mut kind = 0;
+    let mut texts: [Option<String>; 6] = Default::default();
+    let mut found = Vec::new();
+    let mut cursor = Cursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let at = cursor.offset();
+        match cursor.field()? {
+            (1, Raw::Varint(id)) => node.id = id,
+            (2, Raw::Bytes(name, _)) => node.name = text(name, at)?,
+            (3, Raw::Varint(value)) => kind = value,
+            (4, Raw::Varint(id)) => node.data_deps.push(id),
+            (number @ 5..=10, Raw::Bytes(bytes, _)) => {
+                texts[number as usize - 5] = Some(text(bytes, at)?);
+            }
+            (11, Raw::Bytes(message, offset)) => {
+                found.push(attribute(message, offset, attributes)?);
+            }
+            (number, _) => return Err(no_field(at, "a node", number)),
+        }
+    }
+    node.r#type = match generation {
+        Generation::V002 => v001::node_type(kind),
+        _ => i32::try_from(kind).ok().filter(|kind| *kind <= 7),
+    }
+    .ok_or_else(|| {
+        let found = format!("node type {kind} does not exist in {generation}");
+        TraceError::refused(node.id, found, HINT)
+    })?;
+    let [values, shapes, types, out_values, out_shapes, out_types] = texts;
+    node.inputs = io(values, shapes, types);
+    node.outputs = io(out_values, out_shapes, out_types);
+    for attribute in found {
+        take(&mut node, attribute)?;
+    }
+    Ok(node)
+}
+
+fn io(values: Option<String>, shapes: Option<String>, types: Option<String>) -> Option<IoInfo> {
+    let any = values.is_some() || shapes.is_some() || types.is_some();
+    any.then(|| IoInfo {
+        values: values.unwrap_or_default(),
+        shapes: shapes.unwrap_or_default(),
+        types: types.unwrap_or_default(),
+    })
+}
+
+/// Gives `node` an attribute under its name of today, or what has become a field since.
+fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError> {
+    let number = match attribute.value {
+        Some(Value::Int64Val(value)) => u64::try_from(value).ok(),
+        Some(Value::Uint64Val(value)) => Some(value),
+        _ => None,
+    };
+    match (attribute.name.as_str(), number) {
+        ("runtime", Some(micros)) => {
+            node.duration_micros = micros;
+            return Ok(());
+        }
+        ("is_host_op", _) => attribute.name = "is_cpu_op".to_owned(),
+        ("comm_type", Some(old)) => {
+            let new = usize::try_from(old).ok().and_then(|i| COLLECTIVES.get(i));
+            match new {
+                Some(&new) => attribute.value = Some(Value::Int64Val(new)),
+                None if node.r#type == 7 => {
+                    return Err(TraceError::refused(
+                        node.id,
+                        format!(
+                            "collective {old} does not exist in 0.0.2 and 0.0.3, which have 0 to 4"
+                        ),
+                        HINT,
+                    ));
+                }
+                // On messages it means nothing.
+                None => {}
+            }
+        }
+        _ => {}
+    }
+    node.attr.push(attribute);
+    Ok(())
+}
+
+/// The value of an attribute while its fields come.
+#[derive(Default)]
+struct Values {
+    number: Option<u64>,
+    real: Option<f32>,
+    bytes: Option<Vec<u8>>,
+    numbers: Vec<u64>,
+    reals: Vec<f32>,
+    chunks: Vec<Vec<u8>>,
+}
+
+fn attribute(
+    message: &[u8],
+    offset: usize,
+    fields: &Attributes,
+) -> Result<AttributeProto, TraceError> {
+    let mut attribute = AttributeProto::default();
+    let mut values = Values::default();
+    let mut kind = None;
+    let mut cursor = Cursor::new(message, offset);
+    while !cursor.is_empty() {
+        let at = cursor.offset();
+        let (number, raw) = cursor.field()?;
+        match (number, raw) {
+            (1, Raw::Bytes(name, _)) => attribute.name = text(name, at)?,
+            // The type says what the number of the value's field says, too.
+            (2, Raw::Varint(_)) => {}
+            (3, Raw::Bytes(doc, _)) => attribute.doc_string = text(doc, at)?,
+            _ => {
+                let index = number as usize;
+                let index = index.checked_sub(4).filter(|i| *i < 2 * fields.len());
+                let index = index.ok_or_else(|| no_field(at, "an attribute", number))?;
+                let (list, index) = (index >= fields.len(), index % fields.len());
+                if kind.is_some_and(|kind| kind != (list, fields[index])) {
+                    return Err(TraceError::malformed(at, "an attribute has two values"));
+                }
+                kind = Some((list, fields[index]));
+                values.take(list, fields[index], raw, at)?;
+            }
+        }
+    }
+    attribute.value = kind.map(|(list, kind)| values.value(list, kind));
+    Ok(attribute)
+}
+
+impl Values {
+    fn take(&mut self, list: bool, kind: Kind, raw: Raw<'_>, at: usize) -> Result<(), TraceError> {
+        match (kind, raw) {
+            (Kind::Bool | Kind::Uint | Kind::Int, Raw::Varint(value)) if list => {
+                self.numbers.push(value);
+            }
+            (Kind::Bool | Kind::Uint | Kind::Int, Raw::Varint(value)) => self.number = Some(value),
+            (Kind::Float, Raw::Fixed32(bits)) if list => self.reals.push(f32::from_bits(bits)),
+            (Kind::Float, Raw::Fixed32(bits)) => self.real = Some(f32::from_bits(bits)),
+            (Kind::Text, Raw::Bytes(bytes, _)) if list => self.chunks.push(bytes.to_vec()),
+            (Kind::Text, Raw::Bytes(bytes, _)) => self.bytes = Some(bytes.to_vec()),
+            _ => {
+                return Err(TraceError::malformed(
+                    at,
+                    "an attribute's value has the wrong wire type",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The value in the current schema. Texts that are not UTF-8 become bytes.
+    fn value(self, list: bool, kind: Kind) -> Value {
+        let number = self.number.unwrap_or(0);
+        let numbers = self.numbers;
+        match (kind, list) {
+            (Kind::Bool, false) => Value::BoolVal(number != 0),
+            (Kind::Uint, false) => Value::Uint64Val(number),
+            (Kind::Int, false) => Value::Int64Val(number as i64),
+            (Kind::Float, false) => Value::FloatVal(self.real.unwrap_or(0.0)),
+            (Kind::Text, false) => match String::from_utf8(self.bytes.unwrap_or_default()) {
+                Ok(text) => Value::StringVal(text),
+                Err(e) => Value::BytesVal(e.into_bytes().into()),
+            },
+            (Kind::Bool, true) => Value::BoolList(proto::BoolList {
+                values: numbers.into_iter().map(|v| v != 0).collect(),
+            }),
+            (Kind::Uint, true) => Value::Uint64List(proto::Uint64List { values: numbers }),
+            (Kind::Int, true) => Value::Int64List(proto::Int64List {
+                values: numbers.into_iter().map(|v| v as i64).collect(),
+            }),
+            (Kind::Float, true) => Value::FloatList(proto::FloatList { values: self.reals }),
+            (Kind::Text, true) => {
+                let texts = self.chunks.iter().map(|c| String::from_utf8(c.clone()));
+                match texts.collect::<Result<Vec<_>, _>>() {
+                    Ok(values) => Value::StringList(proto::StringList { values }),
+                    Err(_) => Value::BytesList(proto::BytesList {
+                        values: self.chunks.into_iter().map(Into::into).collect(),
+                    }),
+                }
+            }
+        }
+    }
+}

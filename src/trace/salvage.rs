@@ -1,0 +1,262 @@
+//! What can be had of a damaged trace, and exactly what is lost.
+//!
+//! Nothing in the format protects it: there are no checksums, and a record is found by the lengths of
+//! those before it. So a record is *sound* if it is a message of its generation: known fields with their wire
+//! types, single ones once, text in UTF-8, enums in range. A record with fields that are unknown or out of
+//! order is sound if the one behind it is. What is well formed is kept: a bit that flips inside of a number
+//! or a name makes another number or name, which nobody can tell.
+//!
+//! Where no sound record begins, reading goes on at the next byte from which three records follow one
+//! another, or fewer up to the end of the file. If all that lies between is one record but for its length,
+//! the length was damaged and the record is kept whole. Otherwise it is lost.
+//!
+//! A record of no bytes is a node of defaults, with the id 0. It is kept where it stands between sound
+//! records; several in a row are zeros.
+//!
+//! A second record with an id that has been seen is left out. Dependencies on nodes that are not there,
+//! whether they were lost or never were, are left out as well, if anything was lost.
+
+use super::form::{self, Form};
+use super::text::{LineReader, TextForm};
+use super::wire::{Cursor, Raw, repeated_varints};
+use super::{Generation, TraceError, older};
+use prost::encoding::{WireType, encode_key, encode_varint};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+mod frames;
+
+/// A part of a file that was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its bytes; of a text those of the line.
+    pub bytes: Range<usize>,
+    /// The record that begins there, counted among those that were found.
+    pub record: usize,
+    /// The line, of a text.
+    pub line: Option<usize>,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// What was found, and what was lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The generation, of a binary file.
+    pub generation: Option<Generation>,
+    /// Nodes that were kept.
+    pub nodes: usize,
+    /// What was lost, in the order of the file.
+    pub lost: Vec<Lost>,
+    /// Records that were kept although their lengths were damaged: their numbers, and where they begin.
+    pub repaired: Vec<(usize, usize)>,
+    /// The metadata record was lost, and one without content put in its place.
+    pub metadata_lost: bool,
+    /// Nodes whose id an earlier one has; they were left out: (record, id).
+    pub doubled: Vec<(usize, u64)>,
+    /// Dependencies on nodes that are not there: (node, missing node, whether it is a data dependency).
+    pub dangling: Vec<(u64, u64, bool)>,
+    /// Whether those were kept.
+    pub dangling_kept: bool,
+    /// Records of no bytes that were kept: nodes of defaults.
+    pub empty: usize,
+}
+
+impl Report {
+    /// Whether nothing at all was wrong.
+    pub fn is_whole(&self) -> bool {
+        self.lost.is_empty()
+            && self.repaired.is_empty()
+            && self.doubled.is_empty()
+            && !self.metadata_lost
+    }
+
+    /// The form that was found.
+    pub fn form(&self) -> Form {
+        match self.generation {
+            Some(generation) => Form::Et(generation),
+            None => Form::Text(TextForm::JsonLines),
+        }
+    }
+
+    /// How many bytes were lost.
+    pub fn bytes_lost(&self) -> usize {
+        self.lost.iter().map(|lost| lost.bytes.len()).sum()
+    }
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The generation, if it is known.
+    pub generation: Option<Generation>,
+    /// Keep dependencies on nodes that are not there.
+    pub keep_dangling: bool,
+}
+
+/// A record that was found: its message in the current schema, its number and where it stood.
+struct Found {
+    message: Vec<u8>,
+    record: usize,
+}
+
+/// Makes of the (decompressed) `contents` of a damaged trace the contents of a whole file of the current
+/// schema.
+///
+/// Fails where nothing is sound, where it cannot be told of which generation that is, and on text other
+/// than JSON Lines.
+pub fn salvage(contents: &[u8], options: Options) -> Result<(Vec<u8>, Report), TraceError> {
+    let mut report = Report {
+        dangling_kept: options.keep_dangling,
+        ..Report::default()
+    };
+    let (metadata, found) = match form::text_form(contents) {
+        Some(Ok(TextForm::JsonLines)) => lines(contents, &mut report),
+        Some(Ok(_)) => {
+            return Err(TraceError::refused_at(
+                super::Place::default(),
+                "text that is one value of JSON, of which no part is sound by itself",
+                "--salvage with .et files and JSON Lines",
+            ));
+        }
+        Some(Err(error)) => return Err(error),
+        None => frames::find(contents, options.generation, &mut report)?,
+    };
+    if metadata.is_none() && found.is_empty() {
+        return Err(TraceError::malformed(
+            0,
+            "nothing in this file is a sound record of an execution trace",
+        ));
+    }
+    let mut out = Vec::with_capacity(contents.len());
+    older::put(&mut out, &metadata.unwrap_or_else(older::plain_metadata));
+    let mut ids = BTreeSet::new();
+    let mut kept: Vec<(u64, Vec<u8>)> = Vec::with_capacity(found.len());
+    for Found { message, record } in found {
+        let id = id_of(&message);
+        if ids.insert(id) {
+            report.empty += usize::from(message.is_empty());
+            kept.push((id, message));
+        } else {
+            report.doubled.push((record, id));
+        }
+    }
+    report.nodes = kept.len();
+    let whole = report.is_whole();
+    for (id, message) in &kept {
+        let missing = match whole {
+            true => Vec::new(),
+            false => dangling(message, *id, &ids),
+        };
+        match missing.is_empty() || options.keep_dangling {
+            true => older::put(&mut out, message),
+            false => older::put(&mut out, &without(message, &ids)),
+        }
+        report.dangling.extend(missing);
+    }
+    Ok((out, report))
+}
+
+/// The records of JSON Lines; lines that are none are lost.
+fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
+    let mut metadata = None;
+    let mut found = Vec::new();
+    let mut at = 0;
+    let mut record = Vec::new();
+    let mut number = 0;
+    for (line, bytes) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
+        let range = at..at + bytes.len();
+        at = range.end;
+        // The first line is read by a reader of its own; others need one that has seen a first line.
+        let mut reader = LineReader::new(bytes);
+        if line > 1 {
+            reader.skip_metadata();
+        }
+        match reader.next_record(&mut record) {
+            Ok(None) => {}
+            Ok(Some(_)) if line == 1 => {
+                metadata = Some(std::mem::take(&mut record));
+                number += 1;
+            }
+            Ok(Some(_)) => {
+                found.push(Found {
+                    message: std::mem::take(&mut record),
+                    record: number,
+                });
+                number += 1;
+            }
+            Err(error) => report.lost.push(Lost {
+                bytes: range,
+                record: number,
+                line: Some(line),
+                why: error.found(),
+            }),
+        }
+    }
+    report.metadata_lost = metadata.is_none();
+    (metadata, found)
+}
+
+/// The id of a sound node.
+fn id_of(message: &[u8]) -> u64 {
+    let mut cursor = Cursor::new(message, 0);
+    while !cursor.is_empty() {
+        match cursor.field() {
+            Ok((1, Raw::Varint(id))) => return id,
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    0
+}
+
+/// The dependencies of a sound node that are not among `ids`.
+fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool)> {
+    let mut missing = Vec::new();
+    let mut cursor = Cursor::new(message, 0);
+    while !cursor.is_empty() {
+        let Ok((number, raw)) = cursor.field() else {
+            break;
+        };
+        if let 4 | 5 = number {
+            let each = |dep| {
+                if !ids.contains(&dep) {
+                    missing.push((id, dep, number == 5));
+                }
+                Ok(())
+            };
+            // It was read before.
+            let _ = repeated_varints(raw, 0, each);
+        }
+    }
+    missing
+}
+
+/// A sound node without the dependencies that are not among `ids`.
+fn without(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(message.len());
+    let mut cursor = Cursor::new(message, 0);
+    while !cursor.is_empty() {
+        let start = cursor.offset();
+        let Ok((number, raw)) = cursor.field() else {
+            break;
+        };
+        if !matches!(number, 4 | 5) {
+            out.extend_from_slice(&message[start..cursor.offset()]);
+            continue;
+        }
+        let mut left = Vec::new();
+        let _ = repeated_varints(raw, 0, |dep| {
+            if ids.contains(&dep) {
+                encode_varint(dep, &mut left);
+            }
+            Ok(())
+        });
+        if !left.is_empty() {
+            encode_key(number, WireType::LengthDelimited, &mut out);
+            encode_varint(left.len() as u64, &mut out);
+            out.extend_from_slice(&left);
+        }
+    }
+    out
+}

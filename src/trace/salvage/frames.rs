@@ -1,0 +1,323 @@
+//! Sound records in a damaged binary file.
+
+use super::{Found, Lost, Report};
+use crate::trace::shape::{self, Fit, Layout};
+use crate::trace::wire::{Cursor, MAX_RECORD, Record};
+use crate::trace::{Generation, Place, TraceError, older};
+use prost::encoding::encoded_len_varint;
+use std::ops::Range;
+
+/// How many records must follow one another where reading goes on.
+const CHAIN: usize = 3;
+/// How often every byte may be looked at, on average, before the search is given up.
+const PATIENCE: usize = 64;
+
+/// A message: its bytes in the file.
+type Message = Range<usize>;
+
+/// What a file holds, if it is of one generation.
+struct Structure {
+    generation: Generation,
+    /// The metadata record, if it is sound.
+    metadata: Option<Message>,
+    nodes: Vec<Message>,
+    lost: Vec<(Range<usize>, usize, String)>,
+    repaired: Vec<usize>,
+    /// How many bytes are in nodes without a field that the generation does not have.
+    known: usize,
+}
+
+/// The metadata and the nodes of `contents` in the current schema; what is lost joins the report.
+pub(super) fn find(
+    contents: &[u8],
+    generation: Option<Generation>,
+    report: &mut Report,
+) -> Result<(Option<Vec<u8>>, Vec<Found>), TraceError> {
+    let known = match generation {
+        Some(generation) => Some(generation),
+        None => match older::detect(contents) {
+            Ok(Some(generation)) => Some(generation),
+            _ => None,
+        },
+    };
+    let structure = match known {
+        Some(generation) => Search::new(contents, generation).run(),
+        None => best(contents)?,
+    };
+    let generation = structure.generation;
+    report.generation = Some(generation);
+    let number = |i: usize| i + usize::from(structure.metadata.is_some());
+    let upgraded = |message: &Message, number: usize, metadata: bool| {
+        let record = Record {
+            number,
+            offset: message.start,
+            bytes: &contents[message.clone()],
+        };
+        older::one(generation, record, metadata)
+    };
+    for (bytes, record, why) in structure.lost {
+        report.lost.push(Lost {
+            bytes,
+            record,
+            line: None,
+            why,
+        });
+    }
+    let mut found = Vec::with_capacity(structure.nodes.len());
+    for (i, message) in structure.nodes.iter().enumerate() {
+        match upgraded(message, number(i), false) {
+            Ok(upgraded) => found.push(Found {
+                message: upgraded,
+                record: number(i),
+            }),
+            Err(error) => report.lost.push(Lost {
+                bytes: message.clone(),
+                record: number(i),
+                line: None,
+                why: error.found(),
+            }),
+        }
+    }
+    report.lost.sort_by_key(|lost| lost.bytes.start);
+    for start in structure.repaired {
+        let i = structure.nodes.partition_point(|node| node.start < start);
+        report.repaired.push((number(i), start));
+    }
+    let early = |first: &Message| {
+        let first = &contents[first.clone()];
+        generation != Generation::V004 || older::is_current(first) == Some(false)
+    };
+    let metadata = match &structure.metadata {
+        Some(first) if early(first) => upgraded(first, 0, true).ok(),
+        Some(first) => Some(contents[first.clone()].to_vec()),
+        None => None,
+    };
+    // What has the right fields can still hold damaged attributes.
+    let metadata = metadata.filter(|bytes| older::is_metadata(bytes));
+    // Old files may have none from the start.
+    let headless = structure.metadata.is_none()
+        && structure.nodes.first().is_some_and(|node| {
+            let length = node.len() as u64;
+            node.start == encoded_len_varint(length)
+        });
+    report.metadata_lost = metadata.is_none() && !headless;
+    Ok((metadata, found))
+}
+
+/// The generation of which most is sound, if that is one.
+fn best(contents: &[u8]) -> Result<Structure, TraceError> {
+    let mut best = Search::new(contents, Generation::V004).run();
+    // Damage that leaves less than half of a file is rare, and others read nearly nothing of it.
+    if best.lost.is_empty() || best.known * 2 > contents.len() {
+        return Ok(best);
+    }
+    let mut tie = None;
+    for (generation, _) in Generation::ALL {
+        if generation == Generation::V004 {
+            continue;
+        }
+        let other = Search::new(contents, generation).run();
+        match other.known.cmp(&best.known) {
+            std::cmp::Ordering::Greater => (best, tie) = (other, None),
+            std::cmp::Ordering::Equal if best.generation != Generation::V004 => {
+                tie = Some(generation);
+            }
+            _ => {}
+        }
+    }
+    match tie {
+        None => Ok(best),
+        Some(other) => Err(TraceError::refused_at(
+            Place::default(),
+            format!(
+                "what is sound in this file may be of {} or {other}",
+                best.generation
+            ),
+            "--generation and the generation that wrote the file",
+        )),
+    }
+}
+
+struct Search<'a> {
+    contents: &'a [u8],
+    generation: Generation,
+    /// How many bytes may still be looked at while searching.
+    patience: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(contents: &'a [u8], generation: Generation) -> Self {
+        Self {
+            contents,
+            generation,
+            patience: contents
+                .len()
+                .saturating_mul(PATIENCE)
+                .saturating_add(1 << 16),
+        }
+    }
+
+    fn run(mut self) -> Structure {
+        let mut found = Structure {
+            generation: self.generation,
+            metadata: None,
+            nodes: Vec::new(),
+            lost: Vec::new(),
+            repaired: Vec::new(),
+            known: 0,
+        };
+        let mut at = self.metadata(&mut found);
+        while at < self.contents.len() {
+            match self.node(at) {
+                Ok((message, fit)) => {
+                    at = message.end;
+                    found.known += if fit.unknown { 0 } else { message.len() };
+                    found.nodes.push(message);
+                }
+                Err(why) => at = self.go_on(at, why, &mut found),
+            }
+        }
+        found
+    }
+
+    /// Reads the first record, if it is metadata, and returns where the next begins.
+    fn metadata(&mut self, found: &mut Structure) -> usize {
+        let Ok(first) = self.frame(0) else {
+            return 0;
+        };
+        let bytes = &self.contents[first.clone()];
+        let suits = |layout: &Layout| shape::check(bytes, first.start, layout).is_ok();
+        let is_node = shape::check(bytes, first.start, self.generation.node())
+            .is_ok_and(|fit| !fit.unknown && fit.has & 0b110 != 0);
+        if !is_node && self.generation.metadata().any(suits) {
+            let end = first.end;
+            // What follows a first record without content must be a record.
+            if !first.is_empty() || end == self.contents.len() || self.node(end).is_ok() {
+                found.metadata = Some(first);
+                return end;
+            }
+        }
+        0
+    }
+
+    /// The message that a length at `at` announces.
+    fn frame(&self, at: usize) -> Result<Message, TraceError> {
+        let mut cursor = Cursor::new(&self.contents[at..], at);
+        let length = cursor.varint()?;
+        let start = cursor.offset();
+        if length > MAX_RECORD {
+            return Err(TraceError::malformed(at, "a length of more than 32 bits"));
+        }
+        cursor.take(length)?;
+        Ok(start..start + length as usize)
+    }
+
+    /// How well a message suits a node, with what it costs to see that.
+    fn check(&mut self, message: &Message) -> Result<Fit, TraceError> {
+        let bytes = &self.contents[message.clone()];
+        let fit = shape::check(bytes, message.start, self.generation.node());
+        let seen = match &fit {
+            Ok(_) => message.len(),
+            Err(error) => error
+                .offset()
+                .map_or(0, |at| at.saturating_sub(message.start)),
+        };
+        self.patience = self.patience.saturating_sub(seen + 1);
+        fit
+    }
+
+    /// The sound node whose length stands at `at`.
+    fn node(&mut self, at: usize) -> Result<(Message, Fit), TraceError> {
+        let message = self.frame(at)?;
+        let fit = self.check(&message)?;
+        let certain = !fit.unknown && !fit.unusual && !message.is_empty();
+        if certain || message.end == self.contents.len() || self.is_strong(message.end).is_some() {
+            return Ok((message, fit));
+        }
+        let what = match message.is_empty() {
+            true => "a record without content, and no sound record behind it",
+            false => "a record with unusual fields, and no sound record behind it",
+        };
+        Err(TraceError::malformed(at, what))
+    }
+
+    /// The node at `at`, if it is one beyond doubt: with an id, more than that, and nothing unusual.
+    fn is_strong(&mut self, at: usize) -> Option<Message> {
+        let message = self.frame(at).ok()?;
+        if message.is_empty() {
+            return None;
+        }
+        let fit = self.check(&message).ok()?;
+        is_strong(fit).then_some(message)
+    }
+
+    /// Whether records follow one another from `at`.
+    fn resumes(&mut self, mut at: usize) -> bool {
+        for linked in 0..CHAIN {
+            if at == self.contents.len() {
+                return linked > 0;
+            }
+            match self.is_strong(at) {
+                Some(message) => at = message.end,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Goes on behind what is damaged at `at`.
+    fn go_on(&mut self, at: usize, why: TraceError, found: &mut Structure) -> usize {
+        let end = self.contents.len();
+        let mut next = at + 1;
+        while next < end && self.patience > 0 && !self.resumes(next) {
+            next += 1;
+        }
+        if self.patience == 0 {
+            next = end;
+        }
+        // Where a file ends within a record, that was cut.
+        let cut = next == end && self.frame(at).is_err();
+        if let Some(message) = self.unframed(at, next).filter(|_| !cut) {
+            found.repaired.push(message.start);
+            found.nodes.push(message);
+            return next;
+        }
+        // The record before may have been cut short by its own length.
+        if let Some(before) = found.nodes.last_mut().filter(|before| before.end == at) {
+            let whole = before.start..next;
+            if self.is_whole(&whole) {
+                found.repaired.push(whole.start);
+                *before = whole;
+                return next;
+            }
+        }
+        let record = found.nodes.len() + usize::from(found.metadata.is_some());
+        let patience = match self.patience {
+            0 => "; the search for what is sound behind it was given up",
+            _ => "",
+        };
+        let why = format!("{}{patience}", why.found());
+        found.lost.push((at..next, record, why));
+        next
+    }
+
+    /// The one record between `at` and `next`, if only its length is damaged.
+    fn unframed(&mut self, at: usize, next: usize) -> Option<Message> {
+        (1..=5).find_map(|length| {
+            let message = at.checked_add(length).filter(|start| *start < next)?..next;
+            let sound = encoded_len_varint(message.len() as u64) == length;
+            (sound && self.is_whole(&message)).then_some(message)
+        })
+    }
+
+    /// Whether a message is a node and nothing else.
+    fn is_whole(&mut self, message: &Message) -> bool {
+        let fit = self.check(message);
+        fit.is_ok_and(|fit| !fit.unknown && is_strong(fit))
+    }
+}
+
+fn is_strong(fit: Fit) -> bool {
+    const ID: u64 = 1 << 1;
+    !fit.unusual && fit.has & ID != 0 && fit.has != ID
+}

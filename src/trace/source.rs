@@ -1,0 +1,197 @@
+//! The records of a trace in any form, one after another, in the current schema.
+//!
+//! Files of the current schema and JSON Lines take no more memory than their longest record. Other forms
+//! are read whole: nobody knows what they are before their end.
+
+use super::form::{Form, text_form};
+use super::text::{LineReader, TextForm};
+use super::wire::{Frames, MAX_RECORD};
+use super::{Generation, Origins, TraceError, file::Stream, older, text};
+use std::io::{BufRead, BufReader, Chain, Cursor, Read};
+
+/// How much is looked at to tell the form.
+const HEAD: u64 = 1 << 16;
+
+type Rest<'s> = BufReader<Chain<Cursor<Vec<u8>>, Stream<'s>>>;
+
+/// The records of a trace.
+pub struct Source<'s> {
+    form: Form,
+    kind: Kind<'s>,
+    record: Vec<u8>,
+    next: usize,
+}
+
+enum Kind<'s> {
+    Frames(FrameReader<Rest<'s>>),
+    Lines(Box<LineReader<Rest<'s>>>),
+    Whole(Vec<u8>, usize, Option<Origins>),
+}
+
+impl<'s> Source<'s> {
+    /// Reads what `stream` gives, of `generation` if that is known.
+    ///
+    /// Fails on what is no trace, and on what forms that are read whole have wrong anywhere.
+    pub fn new(mut stream: Stream<'s>, generation: Option<Generation>) -> Result<Self, TraceError> {
+        let mut head = Vec::new();
+        let read = (&mut stream).take(HEAD).read_to_end(&mut head);
+        read.map_err(reading)?;
+        let whole_head = head.len() < HEAD as usize;
+        let form = text_form(&head).transpose();
+        let form = match form {
+            Err(_) if !whole_head => None,
+            form => form?,
+        };
+        let lines = form == Some(TextForm::JsonLines);
+        let first = Frames::new(&head).next_record();
+        let current =
+            matches!(&first, Ok(Some(first)) if older::is_current(first.bytes) == Some(true));
+        let current = current && generation.is_none_or(|g| g == Generation::V004);
+        let mut rest = BufReader::with_capacity(1 << 17, Cursor::new(head).chain(stream));
+        let (form, kind) = if lines {
+            (
+                Form::Text(TextForm::JsonLines),
+                Kind::Lines(Box::new(LineReader::new(rest))),
+            )
+        } else if current {
+            (
+                Form::Et(Generation::V004),
+                Kind::Frames(FrameReader::new(rest)),
+            )
+        } else {
+            let mut contents = Vec::new();
+            rest.read_to_end(&mut contents).map_err(reading)?;
+            whole(contents, generation)?
+        };
+        Ok(Self {
+            form,
+            kind,
+            record: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// The form that was found.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The next record, the first being the metadata; `None` at the end.
+    pub fn next_record(&mut self) -> Result<Option<super::wire::Record<'_>>, TraceError> {
+        let number = self.next;
+        let offset = match &mut self.kind {
+            Kind::Frames(frames) => match frames.next_record(&mut self.record)? {
+                Some(offset) => offset,
+                None => return Ok(None),
+            },
+            Kind::Lines(lines) => match lines.next_record(&mut self.record)? {
+                Some(_) => 0,
+                None => return Ok(None),
+            },
+            Kind::Whole(contents, at, origins) => {
+                let mut frames = Frames::new(&contents[*at..]);
+                let record = match frames.next_record() {
+                    Ok(Some(record)) => record,
+                    Ok(None) => return Ok(None),
+                    Err(error) => return Err(error.moved(number, *at)),
+                };
+                self.record.clear();
+                self.record.extend_from_slice(record.bytes);
+                let offset = *at + record.offset;
+                *at = offset + record.bytes.len();
+                match origins {
+                    Some(origins) => origins.offset(number),
+                    None => offset,
+                }
+            }
+        };
+        self.next += 1;
+        Ok(Some(super::wire::Record {
+            number,
+            offset,
+            bytes: &self.record,
+        }))
+    }
+}
+
+fn reading(source: std::io::Error) -> TraceError {
+    TraceError::io("", "read", source)
+}
+
+/// What a form that is read whole holds.
+fn whole(
+    contents: Vec<u8>,
+    generation: Option<Generation>,
+) -> Result<(Form, Kind<'static>), TraceError> {
+    // What follows the head may tell more of text, and everything of old files.
+    if let Some(form) = text_form(&contents).transpose()? {
+        let read = text::read(&contents, form)?;
+        let kind = Kind::Whole(read.bytes, 0, Some(read.origins));
+        return Ok((Form::Text(form), kind));
+    }
+    Ok(match older::upgrade(&contents, generation)? {
+        Some(upgraded) => (
+            Form::Et(upgraded.generation),
+            Kind::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
+        ),
+        None => (Form::Et(Generation::V004), Kind::Whole(contents, 0, None)),
+    })
+}
+
+/// Frames of a stream.
+struct FrameReader<R> {
+    source: R,
+    offset: usize,
+    next: usize,
+}
+
+impl<R: BufRead> FrameReader<R> {
+    fn new(source: R) -> Self {
+        Self {
+            source,
+            offset: 0,
+            next: 0,
+        }
+    }
+
+    /// Makes `record` the next one and returns where it begins, or `None` at the end.
+    fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {
+        record.clear();
+        let start = self.offset;
+        // The length, and behind it the message.
+        let mut length = Vec::with_capacity(10);
+        while length.len() < 10 && length.last().is_none_or(|byte| *byte >= 0x80) {
+            let Some(&byte) = self.source.fill_buf().map_err(reading)?.first() else {
+                break;
+            };
+            self.source.consume(1);
+            length.push(byte);
+        }
+        if length.is_empty() {
+            return Ok(None);
+        }
+        self.offset += length.len();
+        let wrong = |error: TraceError| {
+            error
+                .supposing("the file is truncated, or is not an execution trace")
+                .in_record(self.next, start)
+        };
+        let announced = super::wire::Cursor::new(&length, start)
+            .varint()
+            .map_err(wrong)?;
+        if announced > MAX_RECORD {
+            let found = format!("a record of {announced} bytes; a length has at most 32 bits");
+            return Err(wrong(TraceError::malformed(start, found)));
+        }
+        let offset = self.offset;
+        let source = (&mut self.source).take(announced);
+        let read = { source }.read_to_end(record).map_err(reading)?;
+        if (read as u64) < announced {
+            let found = format!("{announced} bytes are announced, {read} are left");
+            return Err(wrong(TraceError::malformed(offset, found)));
+        }
+        self.offset += read;
+        self.next += 1;
+        Ok(Some(offset))
+    }
+}

@@ -1,0 +1,90 @@
+//! Traces as text: our own JSON Lines, and what other tools write and people paste.
+
+use super::{Origins, TraceError, older};
+
+mod base64;
+mod graph_json;
+mod json;
+pub(in crate::trace) mod json_lines;
+mod message;
+mod proto_json;
+mod sniff;
+mod values;
+
+pub use json_lines::{LineReader, LineWriter};
+pub(super) use sniff::{Seen, sniff};
+
+/// A form of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextForm {
+    /// One record a line, our own.
+    JsonLines,
+    /// Protobuf's mapping to JSON: objects one after another or in an array, as `chakra_jsonizer` writes
+    /// them.
+    ProtoJson,
+    /// An object with `workload_graph`, which Chakra's feeder reads.
+    WorkloadGraph,
+    /// An object with `nodes`, which the symbolic tensor graph generator writes.
+    Nodes,
+}
+
+/// A trace that was read from text.
+#[derive(Debug)]
+pub struct FromText {
+    /// The contents of a file of the current schema.
+    pub bytes: Vec<u8>,
+    /// Where its records came from.
+    pub(super) origins: Origins,
+}
+
+impl FromText {
+    /// The same error, said of the line that its record came from.
+    #[must_use]
+    pub fn blame(&self, error: TraceError) -> TraceError {
+        error.at_origin(&self.origins)
+    }
+}
+
+/// Reads a whole text of this form.
+///
+/// Fails on text that breaks the form, with line and column, and the node if that is known.
+pub fn read(text: &[u8], form: TextForm) -> Result<FromText, TraceError> {
+    let text = text.strip_prefix(MARK).unwrap_or(text);
+    let mut records = Records::default();
+    match form {
+        TextForm::JsonLines => {
+            let mut lines = LineReader::new(text);
+            let mut record = Vec::new();
+            while let Some(line) = lines.next_record(&mut record)? {
+                records.push(&record, (line, 1));
+            }
+        }
+        TextForm::ProtoJson => proto_json::read(text, &mut records)?,
+        TextForm::WorkloadGraph | TextForm::Nodes => graph_json::read(text, &mut records)?,
+    }
+    Ok(records.finish())
+}
+
+/// What some editors put in front of a text.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Records on their way into a file.
+#[derive(Default)]
+struct Records {
+    bytes: Vec<u8>,
+    lines: Vec<(u32, u32)>,
+}
+
+impl Records {
+    fn push(&mut self, record: &[u8], (line, column): (usize, usize)) {
+        older::put(&mut self.bytes, record);
+        self.lines.push((line as u32, column as u32));
+    }
+
+    fn finish(self) -> FromText {
+        FromText {
+            bytes: self.bytes,
+            origins: Origins::lines(self.lines),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! A reader of JSON that is asked for what is expected: it allocates only for strings with escapes,
+//! keeps numbers as their text, so that none is rounded, and knows where it is.
+
+use crate::trace::TraceError;
+use std::borrow::Cow;
+
+/// How deeply what is skipped may nest.
+const MAX_DEPTH: usize = 200;
+
+/// A position in a text.
+#[derive(Clone, Debug)]
+pub(super) struct Json<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// A byte that was asked about before, with its line and column.
+    mark: (usize, (usize, usize)),
+    /// The node that is being read, for messages.
+    pub node: Option<u64>,
+}
+
+/// A value of one of the simple kinds, or the beginning of one of the others.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Scalar<'a> {
+    Null,
+    Bool(bool),
+    /// As it is written.
+    Number(&'a str),
+    Text(Cow<'a, str>),
+    Array,
+    Object,
+}
+
+type Result<T> = std::result::Result<T, TraceError>;
+
+impl<'a> Json<'a> {
+    /// Starts at the beginning of a text, which is at this line and column of the file.
+    pub fn new(text: &'a [u8], start: (usize, usize)) -> Self {
+        Self {
+            text,
+            at: 0,
+            mark: (0, start),
+            node: None,
+        }
+    }
+
+    /// The line and column of what comes next.
+    pub fn place(&mut self) -> (usize, usize) {
+        self.peek();
+        let place = self.place_of(self.at);
+        self.mark = (self.at, place);
+        place
+    }
+
+    /// The line and column of a byte behind the mark.
+    fn place_of(&self, at: usize) -> (usize, usize) {
+        let (from, (line, column)) = self.mark;
+        let between = &self.text[from.min(at)..at.min(self.text.len())];
+        let last = between.iter().rposition(|&byte| byte == b'\n');
+        let lines = between.iter().filter(|&&byte| byte == b'\n').count();
+        let rest = &between[last.map_or(0, |last| last + 1)..];
+        let columns = rest.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
+        match last {
+            None => (line, column + columns),
+            Some(_) => (line + lines, 1 + columns),
+        }
+    }
+
+    /// An error at what comes next.
+    #[cold]
+    pub fn wrong(&mut self, found: impl Into<String>) -> TraceError {
+        self.peek();
+        self.wrong_at(self.at, found)
+    }
+
+    /// An error at a byte.
+    #[cold]
+    pub fn wrong_at(&self, at: usize, found: impl Into<String>) -> TraceError {
+        TraceError::in_text(self.place_of(at), self.node, found)
+    }
+
+    #[cold]
+    fn unexpected(&mut self, expected: &str) -> TraceError {
+        let found = match self.peek() {
+            None => "the text ends".to_owned(),
+            Some(byte) if byte.is_ascii_graphic() => format!("`{}`", byte as char),
+            Some(byte) => format!("the byte {byte:#04x}"),
+        };
+        self.wrong(format!("{found} where {expected} is expected"))
+    }
+
+    /// The next byte that is no white space; `None` at the end.
+    pub fn peek(&mut self) -> Option<u8> {
+        while let Some(byte) = self.text.get(self.at) {
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
+                byte => return Some(*byte),
+            }
+        }
+        None
+    }
+
+    /// Goes past `byte`, if it comes next.
+    pub fn accept(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, byte: u8, what: &str) -> Result<()> {
+        match self.accept(byte) {
+            true => Ok(()),
+            false => Err(self.unexpected(what)),
+        }
+    }
+
+    /// Reads an object: `each` is given every key and reads its value.
+    pub fn object(&mut self, mut each: impl FnMut(&mut Self, &str) -> Result<()>) -> Result<()> {
+        self.expect(b'{', "an object")?;
+        if self.accept(b'}') {
+            return Ok(());
+        }
+        loop {
+            let key = self.key()?;
+            each(self, &key)?;
+            if self.accept(b'}') {
+                return Ok(());
+            }
+            self.expect(b',', "`,` or `}`")?;
+        }
+    }
+
+    /// Reads an array: `each` reads every value.
+    pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        self.expect(b'[', "an array")?;
+        if self.accept(b']') {
+            return Ok(());
+        }
+        loop {
+            each(self)?;
+            if self.accept(b']') {
+                return Ok(());
+            }
+            self.expect(b',', "`,` or `]`")?;
+        }
+    }
+
+    /// Reads a value, or tells which kind of container begins; that is not entered.
+    pub fn scalar(&mut self) -> Result<Scalar<'a>> {
+        Ok(match self.peek() {
+            Some(b'{') => Scalar::Object,
+            Some(b'[') => Scalar::Array,
+            Some(b'"') => Scalar::Text(self.string()?),
+            Some(b'-' | b'0'..=b'9') => Scalar::Number(self.number()?),
+            Some(b't') => self.word("true", Scalar::Bool(true))?,
+            Some(b'f') => self.word("false", Scalar::Bool(false))?,
+            Some(b'n') => self.word("null", Scalar::Null)?,
+            _ => return Err(self.unexpected("a value")),
+        })
+    }
+
+    fn word(&mut self, word: &str, value: Scalar<'a>) -> Result<Scalar<'a>> {
+        match self.text[self.at..].starts_with(word.as_bytes()) {
+            true => {
+                self.at += word.len();
+                Ok(value)
+            }
+            false => Err(self.unexpected("a value")),
+        }
+    }
+
+    fn number(&mut self) -> Result<&'a str> {
+        let start = self.at;
+        let rest = &self.text[start..];
+        let digits = |from: usize| {
+            let rest = rest.get(from..).unwrap_or_default();
+            rest.iter().take_while(|b| b.is_ascii_digit()).count()
+        };
+        let sign = usize::from(rest.first() == Some(&b'-'));
+        let whole = digits(sign);
+        let mut end = sign + whole;
+        let mut sound = whole > 0 && (whole == 1 || rest[sign] != b'0');
+        if rest.get(end) == Some(&b'.') {
+            let fraction = digits(end + 1);
+            sound &= fraction > 0;
+            end += 1 + fraction;
+        }
+        if let Some(b'e' | b'E') = rest.get(end) {
+            let sign = usize::from(matches!(rest.get(end + 1), Some(b'+' | b'-')));
+            let exponent = digits(end + 1 + sign);
+            sound &= exponent > 0;
+            end += 1 + sign + exponent;
+        }
+        if !sound {
+            return Err(self.wrong("this is no number of JSON"));
+        }
+        self.at = start + end;
+        Ok(std::str::from_utf8(&rest[..end]).expect("digits and signs"))
+    }
+
+    /// Reads a string.
+    pub fn string(&mut self) -> Result<Cow<'a, str>> {
+        self.expect(b'"', "a string")?;
+        let start = self.at;
+        let plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | 0..0x20);
+        let run = |from: &[u8]| from.iter().take_while(|byte| plain(byte)).count();
+        self.at += run(&self.text[start..]);
+        if self.text.get(self.at) == Some(&b'"') {
+            let text = std::str::from_utf8(&self.text[start..self.at]);
+            let text = text.map_err(|_| self.wrong_at(start, "a string that is not UTF-8"))?;
+            self.at += 1;
+            return Ok(Cow::Borrowed(text));
+        }
+        let mut text = self.text[start..self.at].to_vec();
+        loop {
+            match self.text.get(self.at) {
+                Some(b'"') => break,
+                Some(b'\\') => self.escape(&mut text)?,
+                Some(_) if plain(&self.text[self.at]) => {
+                    let length = run(&self.text[self.at..]);
+                    text.extend_from_slice(&self.text[self.at..self.at + length]);
+                    self.at += length;
+                }
+                Some(byte) => {
+                    let found = format!("the byte {byte:#04x} in a string, unescaped");
+                    return Err(self.wrong_at(self.at, found));
+                }
+                None => return Err(self.wrong_at(start, "a string that never ends")),
+            }
+        }
+        self.at += 1;
+        let text = String::from_utf8(text);
+        text.map(Cow::Owned)
+            .map_err(|_| self.wrong_at(start, "a string that is not UTF-8"))
+    }
+
+    fn escape(&mut self, text: &mut Vec<u8>) -> Result<()> {
+        let at = self.at;
+        let plain = match self.text.get(at + 1) {
+            Some(b'n') => b'\n',
+            Some(b't') => b'\t',
+            Some(b'r') => b'\r',
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(byte @ (b'"' | b'\\' | b'/')) => *byte,
+            Some(b'u') => {
+                let found = self.code_point(at);
+                let (found, length) =
+                    found.ok_or_else(|| self.wrong_at(at, "an escape that is no character"))?;
+                text.extend_from_slice(found.encode_utf8(&mut [0; 4]).as_bytes());
+                self.at += length;
+                return Ok(());
+            }
+            _ => return Err(self.wrong_at(at, "an escape that JSON does not have")),
+        };
+        text.push(plain);
+        self.at += 2;
+        Ok(())
+    }
+
+    /// The character of the escape at `at`, which may be a pair, and how long that is.
+    fn code_point(&self, at: usize) -> Option<(char, usize)> {
+        let unit = |at: usize| {
+            let escape = self.text.get(at..at + 6)?;
+            let digits = escape.strip_prefix(b"\\u")?;
+            let digits = std::str::from_utf8(digits).ok()?;
+            let sound = digits.bytes().all(|b| b.is_ascii_hexdigit());
+            sound.then(|| u32::from_str_radix(digits, 16).ok())?
+        };
+        let first = unit(at)?;
+        if !(0xd800..0xdc00).contains(&first) {
+            return Some((char::from_u32(first)?, 6));
+        }
+        let second = unit(at + 6).filter(|second| (0xdc00..0xe000).contains(second))?;
+        let whole = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        Some((char::from_u32(whole)?, 12))
+    }
+
+    /// Goes past a value of any kind.
+    pub fn skip(&mut self) -> Result<()> {
+        // What is open: the brackets that close it.
+        let mut open: Vec<u8> = Vec::new();
+        loop {
+            match self.scalar()? {
+                Scalar::Array | Scalar::Object if open.len() >= MAX_DEPTH => {
+                    return Err(self.wrong(format!("values nested more than {MAX_DEPTH} deep")));
+                }
+                Scalar::Array => {
+                    self.at += 1;
+                    open.push(b']');
+                    if self.peek() != Some(b']') {
+                        continue;
+                    }
+                }
+                Scalar::Object => {
+                    self.at += 1;
+                    open.push(b'}');
+                    if self.peek() != Some(b'}') {
+                        self.key()?;
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            loop {
+                let Some(&close) = open.last() else {
+                    return Ok(());
+                };
+                if self.accept(close) {
+                    open.pop();
+                    continue;
+                }
+                self.expect(b',', "`,` or the end of what is open")?;
+                if close == b'}' {
+                    self.key()?;
+                }
+                break;
+            }
+        }
+    }
+
+    /// Reads a key and goes past its colon.
+    pub fn key(&mut self) -> Result<Cow<'a, str>> {
+        if self.peek() != Some(b'"') {
+            return Err(self.unexpected("a key in quotes"));
+        }
+        let key = self.string()?;
+        self.expect(b':', "`:`")?;
+        Ok(key)
+    }
+}
+
+/// Appends `text` to `out` as a string.
+pub(super) fn put_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let mut from = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        let escape = match byte {
+            b'"' => &b"\\\""[..],
+            b'\\' => b"\\\\",
+            b'\n' => b"\\n",
+            b'\r' => b"\\r",
+            b'\t' => b"\\t",
+            0..0x20 | 0x7f => &[],
+            _ => continue,
+        };
+        out.extend_from_slice(&text.as_bytes()[from..at]);
+        match escape {
+            [] => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.extend_from_slice(escape),
+        }
+        from = at + 1;
+    }
+    out.extend_from_slice(&text.as_bytes()[from..]);
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! What is JSON and what is not.
+
+use super::*;
+
+fn json(text: &str) -> Json<'_> {
+    Json::new(text.as_bytes(), (1, 1))
+}
+
+#[test]
+fn strings_come_back_whatever_they_hold() {
+    for text in [
+        "",
+        "é\u{1f600}",
+        "\"\\/\n\r\t\u{8}\u{c}\u{0}\u{1f}\u{7f}",
+        "\u{2028}",
+    ] {
+        let mut out = Vec::new();
+        put_string(&mut out, text);
+        assert_eq!(Json::new(&out, (1, 1)).string().unwrap(), text);
+        // Another reader of JSON agrees.
+        assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
+    }
+    assert_eq!(
+        json(r#""\ud83d\ude00\u00e9""#).string().unwrap(),
+        "\u{1f600}é"
+    );
+    for bad in [
+        r#""\ud83d""#,
+        r#""\ude00""#,
+        r#""\u12g4""#,
+        r#""\x""#,
+        "\"\n\"",
+        "\"abc",
+    ] {
+        assert!(json(bad).string().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn numbers_are_kept_as_they_are_written() {
+    for text in ["0", "-0", "18446744073709551616", "1.50", "1e-7", "-2E+30"] {
+        assert_eq!(json(text).scalar().unwrap(), Scalar::Number(text));
+    }
+    for bad in ["01", "-", "1.", ".5", "1e", "+1", "--1", "Infinity"] {
+        let read = json(bad).scalar();
+        assert!(read.is_err(), "{bad}: {read:?}");
+    }
+}
+
+#[test]
+fn errors_know_their_line_and_column() {
+    // Columns are characters: the value of `b` is no value.
+    let mut json = json("{\n  \"é\": 1, \"b\": x }");
+    let error = json.skip().unwrap_err().to_string();
+    assert!(
+        error.contains("line 2, column 16: `x` where a value"),
+        "{error}"
+    );
+}
+
+#[test]
+fn depth_is_bounded_and_not_by_the_stack() {
+    let deep = "[".repeat(1_000_000);
+    let error = json(&deep).skip().unwrap_err().to_string();
+    assert!(error.contains("nested more than 200"), "{error}");
+    json(&format!("{}{}", "[".repeat(200), "]".repeat(200)))
+        .skip()
+        .unwrap();
+    json(r#"{"a": [{}, [], {"b": [1, 2]}], "c": {}}"#)
+        .skip()
+        .unwrap();
+    for bad in ["{\"a\" 1}", "[1,]", "{\"a\":1,}", "[1 2]", "{,}", "[}"] {
+        assert!(json(bad).skip().is_err(), "{bad}");
+    }
+}

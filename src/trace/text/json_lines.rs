@@ -1,0 +1,103 @@
+//! JSON Lines: a trace as text without loss, one record a line.
+//!
+//! The first line is the metadata record, every other line is a node:
+//!
+//! ```json
+//! {"schema":"chakram.trace.1","version":"0.0.4","attr":[{"name":"pid","uint64_val":7}]}
+//! {"id":3,"name":"mm","type":"COMP_NODE","data_deps":[1,2],"duration_micros":5,"attr":[{"name":"num_ops","int64_val":1000}]}
+//! ```
+//!
+//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers; but for
+//! `id` and `type`, what has its default is left out. Lines are what protobuf's own mapping to JSON
+//! reads, with these additions, so that nothing is lost:
+//!
+//! - numbers are numbers, also those of 64 bits. Reals are written with as many digits as tell them
+//!   from their neighbours; `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with bits
+//!   of its own is `"NaN(0x7ff8000000000001)"`. Bytes are base64.
+//! - `unknown` holds the fields of a record that the schema does not have, as they stood (base64).
+//! - an attribute, or the arguments or results of a node, that the schema has no exact words for (unknown
+//!   fields inside, text that is not UTF-8, values spelled as no known tool does) is `{"raw":"…"}`, the
+//!   message as it stood.
+//!
+//! So a file becomes text and the same file again, byte for byte, if it is canonical: fields in the order
+//! of their numbers, lists packed, no defaults. Every other file becomes one with equal records.
+
+use super::json::Json;
+use super::message::{self, Node};
+use crate::trace::TraceError;
+use std::io::BufRead;
+
+mod write;
+
+pub use write::LineWriter;
+
+/// What the first line calls the form.
+pub(super) const SCHEMA: &str = "chakram.trace.1";
+
+/// How the first line of a file in this form begins.
+pub(in crate::trace) const BEGINNING: &[u8] = b"{\"schema\":\"chakram.trace.";
+
+/// Reads lines as records.
+#[derive(Debug)]
+pub struct LineReader<R> {
+    source: R,
+    buffer: Vec<u8>,
+    node: Node,
+    /// The number of the last line that was read.
+    line: usize,
+    records: usize,
+}
+
+impl<R: BufRead> LineReader<R> {
+    /// Reads what `source` gives.
+    pub fn new(source: R) -> Self {
+        Self {
+            source,
+            buffer: Vec::new(),
+            node: Node::default(),
+            line: 0,
+            records: 0,
+        }
+    }
+
+    /// Takes the next line for a node: the metadata has been read elsewhere.
+    pub(in crate::trace) fn skip_metadata(&mut self) {
+        self.records = self.records.max(1);
+    }
+
+    /// Makes `record` the next one, in the current schema; the first is the metadata. Returns its line, or
+    /// `None` at the end, where `record` is empty. Lines without content are skipped.
+    ///
+    /// Fails on lines that are no object of their kind; the next call goes on behind it.
+    pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {
+        record.clear();
+        loop {
+            self.buffer.clear();
+            let read = self.source.read_until(b'\n', &mut self.buffer);
+            let read = read.map_err(|source| TraceError::io("", "read", source))?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            let text = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
+            let mut json = Json::new(text, (self.line, 1));
+            if json.peek().is_none() {
+                continue;
+            }
+            self.records += 1;
+            if self.records == 1 {
+                message::metadata(&mut json, record)?;
+            } else {
+                self.node.read(&mut json)?;
+                self.node.put(record);
+            }
+            if json.peek().is_some() {
+                record.clear();
+                return Err(
+                    json.wrong("more behind the end of the object; every line is one object")
+                );
+            }
+            return Ok(Some(self.line));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Values of every kind, there and back.
+
+use super::*;
+
+#[test]
+fn kinds_have_their_fields_and_keys() {
+    for (i, (kind, name)) in ALL.iter().enumerate() {
+        assert_eq!(*kind as usize, i);
+        assert_eq!(Kind::of_field(kind.field()), Some((*kind, false)));
+        assert_eq!(Kind::of_field(kind.field() + 1), Some((*kind, true)));
+        for (end, list) in [
+            ("_val", false),
+            ("Val", false),
+            ("_list", true),
+            ("List", true),
+        ] {
+            assert_eq!(Kind::of_key(&format!("{name}{end}")), Some((*kind, list)));
+        }
+    }
+    // The last list has the number 32.
+    assert_eq!(Kind::of_field(2), None);
+    assert_eq!(Kind::of_field(33), None);
+    assert_eq!(Kind::of_key("values"), None);
+    assert_eq!(Kind::of_key("Val"), None);
+}
+
+#[test]
+fn reals_keep_every_bit() {
+    for bits in [
+        0,
+        1 << 63,
+        1,
+        0x7fef_ffff_ffff_ffff,
+        0x3fb9_9999_9999_999a,
+        0x7ff0_0000_0000_0000,
+        0xfff0_0000_0000_0000,
+        NAN,
+        NAN | 1 << 63,
+        0x7ff0_0000_0000_0001,
+    ] {
+        let mut out = Vec::new();
+        assert!(Kind::Double.put_json(&mut out, Raw::Fixed64(bits)));
+        let mut back = Vec::new();
+        Kind::Double
+            .read(&mut Json::new(&out, (1, 1)), &mut back)
+            .unwrap();
+        assert_eq!(
+            back,
+            bits.to_le_bytes(),
+            "{}",
+            String::from_utf8_lossy(&out)
+        );
+    }
+    for bits in [
+        0,
+        1 << 31,
+        1,
+        0x7f7f_ffff,
+        0x3dcc_cccd,
+        0x7f80_0000,
+        NAN_32,
+        0x7f80_0001,
+    ] {
+        let mut out = Vec::new();
+        assert!(Kind::Float.put_json(&mut out, Raw::Fixed32(bits)));
+        let mut back = Vec::new();
+        Kind::Float
+            .read(&mut Json::new(&out, (1, 1)), &mut back)
+            .unwrap();
+        assert_eq!(
+            back,
+            bits.to_le_bytes(),
+            "{}",
+            String::from_utf8_lossy(&out)
+        );
+    }
+}
+
+#[test]
+fn what_a_type_cannot_hold_is_refused() {
+    for (kind, bad) in [
+        (Kind::Int32, "2147483648"),
+        (Kind::Uint32, "-1"),
+        (Kind::Uint64, "18446744073709551616"),
+        (Kind::Int64, "1.5"),
+        (Kind::Int64, "\"\""),
+        (Kind::Double, "1e999"),
+        (Kind::Double, "\"inf\""),
+        (Kind::Double, "\"NaN(0x0)\""),
+        (Kind::Float, "1e39"),
+        (Kind::Bool, "1"),
+        (Kind::String, "1"),
+        (Kind::Bytes, "\"*\""),
+        (Kind::Int64, "[]"),
+    ] {
+        let read = kind.read(&mut Json::new(bad.as_bytes(), (1, 1)), &mut Vec::new());
+        let error = read.unwrap_err().to_string();
+        assert!(error.contains(kind.name()), "{bad}: {error}");
+    }
+    // Whole numbers may be written as real ones where that is exact.
+    let mut out = Vec::new();
+    Kind::Int64
+        .read(&mut Json::new(b"1e3", (1, 1)), &mut out)
+        .unwrap();
+    assert_eq!(out, [0xe8, 7]);
+}

@@ -1,0 +1,36 @@
+//! Records that are written as they are.
+
+use crate::trace::TraceError;
+use std::io::Write;
+
+/// Writes records with their lengths in front.
+#[derive(Debug)]
+pub struct FrameWriter<W> {
+    out: W,
+    length: Vec<u8>,
+}
+
+impl<W: Write> FrameWriter<W> {
+    /// Writes into `out`.
+    pub fn new(out: W) -> Self {
+        Self {
+            out,
+            length: Vec::new(),
+        }
+    }
+
+    /// Writes the message of a record; the first is the metadata.
+    pub fn record(&mut self, message: &[u8]) -> Result<(), TraceError> {
+        self.length.clear();
+        prost::encoding::encode_varint(message.len() as u64, &mut self.length);
+        let written = self.out.write_all(&self.length);
+        written
+            .and_then(|()| self.out.write_all(message))
+            .map_err(|source| TraceError::io("", "write", source))
+    }
+
+    /// Gives back the sink; everything is written, nothing is flushed.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+}
