@@ -170,3 +170,80 @@ fn dependencies(sides: &[Side<'_>; 2], pairs: &Pairs, node: [u32; 2], edges: &mu
         if added { j += 1 } else { i += 1 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::same_ids;
+    use crate::trace::Op;
+    use crate::trace::scan::NodeView;
+    use crate::trace::write::{Extra, TraceWriter};
+
+    /// A hundred nodes in a chain, of which every third waits for the fifth before it as well. `edit` makes
+    /// of each what it is to be, or drops it.
+    fn chain(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut writer = TraceWriter::new(&mut out).unwrap();
+        let mut kept = Vec::new();
+        for id in 1..=100_u64 {
+            let mut name = format!("op{}", id % 4);
+            let mut deps = vec![id - 1];
+            if id % 3 == 0 {
+                deps.push(id.saturating_sub(5));
+            }
+            if edit(id, &mut name, &mut deps) {
+                deps.retain(|dep| kept.contains(dep));
+                kept.push(id);
+                let node = NodeView::new(id, &name, Op::Host);
+                writer.write(&node, &deps, &Extra::default()).unwrap();
+            }
+        }
+        out
+    }
+
+    /// What differs by way of namesakes, and without; it must be the same.
+    fn found(second: &[u8]) -> (usize, usize, usize, usize) {
+        let first = chain(|_, _, _| true);
+        let outlines = outlines([&first, second]);
+        let sides = sides([&outlines[0], &outlines[1]]);
+        let mut pairs = Pairs::new([sides[0].len(), sides[1].len()]);
+        let sure = same_ids::pair(&sides, &mut pairs);
+        assert!(
+            sure && pairs.free(0).count() < 10,
+            "nearly all are namesakes"
+        );
+        let counts = |many| {
+            let found = compared(&sides, many);
+            let Differences {
+                removed,
+                added,
+                changed,
+                edges,
+                ..
+            } = &found;
+            (removed.len(), added.len(), changed.len(), edges.len())
+        };
+        assert_eq!(counts(1), counts(usize::MAX));
+        counts(1)
+    }
+
+    #[test]
+    fn namesakes_are_a_short_way_to_the_same_answer() {
+        assert_eq!(found(&chain(|_, _, _| true)), (0, 0, 0, 0));
+        let renamed = chain(|id, name, _| {
+            if id == 50 {
+                name.push('x');
+            }
+            true
+        });
+        assert_eq!(found(&renamed), (0, 0, 1, 0));
+        assert_eq!(found(&chain(|id, _, _| id != 50)), (1, 0, 0, 0));
+        let tied = chain(|id, _, deps| {
+            if id == 61 {
+                deps.push(3);
+            }
+            true
+        });
+        assert_eq!(found(&tied), (0, 0, 0, 1));
+    }
+}

@@ -27,7 +27,7 @@ const NOBODY: u32 = u32::MAX;
 pub(super) type Labels = [Vec<u64>; 2];
 
 impl Pairs {
-    fn new(counts: [usize; 2]) -> Self {
+    pub(super) fn new(counts: [usize; 2]) -> Self {
         Self {
             partner: counts.map(|count| vec![NOBODY; count]),
             free: counts[0].min(counts[1]),
