@@ -1,3 +1,5 @@
+//! What is hashed, kept and dropped, record by record, and that ranks agree.
+
 use super::*;
 use crate::trace::proto::attribute_proto::Value;
 use crate::trace::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};

@@ -1,3 +1,5 @@
+//! Leaks of every kind in every field, planted, and texts that are none.
+
 use super::*;
 use crate::trace::proto::attribute_proto::Value;
 use crate::trace::proto::{AttributeProto, GlobalMetadata, IoInfo, Node, StringList};

@@ -1,3 +1,5 @@
+//! Grids, copies, groups and peers on small jobs, by hand.
+
 use super::*;
 use crate::trace::CollectiveKind;
 use crate::trace::proto::attribute_proto::Value;

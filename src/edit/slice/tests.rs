@@ -1,3 +1,5 @@
+//! Which nodes a slice has, and what they wait for, on small graphs by hand.
+
 use super::*;
 use crate::trace::proto::attribute_proto::Value;
 use crate::trace::proto::{AttributeProto, GlobalMetadata, Node};

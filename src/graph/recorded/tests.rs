@@ -1,3 +1,5 @@
+//! Times of recorded runs by hand, and against a plain search.
+
 use super::*;
 use proptest::prelude::*;
 

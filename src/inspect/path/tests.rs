@@ -1,3 +1,5 @@
+//! Critical paths by hand, and against all paths of small random graphs.
+
 use super::*;
 use crate::inspect::{Basis, Trace};
 use crate::trace::scan::NodeView;
