@@ -59,18 +59,9 @@ pub const MOST: usize = (1 << 31) - 1;
 /// Reads both traces, at the same time if they are large.
 pub fn outlines(contents: [&[u8]; 2]) -> [Outline<'_>; 2] {
     const LARGE: usize = 1 << 20;
-    if contents.iter().any(|bytes| bytes.len() < LARGE) {
-        return contents.map(Outline::read);
-    }
-    std::thread::scope(|scope| {
-        let second = scope.spawn(|| Outline::read(contents[1]));
-        let first = Outline::read(contents[0]);
-        let second = second.join();
-        [
-            first,
-            second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-        ]
-    })
+    let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
+    let [first, second] = contents;
+    pairs::at_once(large, || Outline::read(first), || Outline::read(second))
 }
 
 /// Compares two traces of at most [`MOST`] nodes each.
@@ -109,18 +100,8 @@ fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
 }
 
 fn sides<'o>([first, second]: [&'o Outline<'o>; 2]) -> [Side<'o>; 2] {
-    if first.nodes.len().min(second.nodes.len()) < pairs::MANY {
-        return [Side::new(first), Side::new(second)];
-    }
-    std::thread::scope(|scope| {
-        let second = scope.spawn(|| Side::new(second));
-        let first = Side::new(first);
-        let second = second.join();
-        [
-            first,
-            second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-        ]
-    })
+    let many = first.nodes.len().min(second.nodes.len()) >= pairs::MANY;
+    pairs::at_once(many, || Side::new(first), || Side::new(second))
 }
 
 /// A dependency in terms of the first trace: on whom, and how. What exists nowhere is on `u32::MAX`.

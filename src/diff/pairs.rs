@@ -68,21 +68,31 @@ impl Pairs {
 /// From so many nodes in each trace on, both are worked on at the same time.
 pub(super) const MANY: usize = 1 << 14;
 
-/// `work` for both traces, at the same time where there are many nodes.
-pub(super) fn both<T: Send>(sides: &[Side<'_>; 2], work: impl Fn(&Side<'_>) -> T + Sync) -> [T; 2] {
-    let [a, b] = sides;
-    if a.len().min(b.len()) < MANY {
-        return [work(a), work(b)];
+/// Both results; worked on at the same time if there is `much` to do.
+pub(super) fn at_once<T: Send>(
+    much: bool,
+    first: impl FnOnce() -> T,
+    second: impl FnOnce() -> T + Send,
+) -> [T; 2] {
+    if !much {
+        return [first(), second()];
     }
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| work(b));
-        let first = work(a);
+        let second = scope.spawn(second);
+        let first = first();
         let second = second.join();
         [
             first,
             second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         ]
     })
+}
+
+/// `work` for both traces, at the same time where there are many nodes.
+pub(super) fn both<T: Send>(sides: &[Side<'_>; 2], work: impl Fn(&Side<'_>) -> T + Sync) -> [T; 2] {
+    let [a, b] = sides;
+    let many = a.len().min(b.len()) >= MANY;
+    at_once(many, || work(a), || work(b))
 }
 
 /// Finds pairs. In traces of at least `many` nodes that are nearly one, ids say who is who.

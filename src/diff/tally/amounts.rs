@@ -3,7 +3,7 @@
 use crate::diff::Shift;
 use crate::diff::fields::{bytes_of, group_name, type_name};
 use crate::diff::labels::type_of;
-use crate::diff::pairs::MANY;
+use crate::diff::pairs::{MANY, at_once};
 use crate::graph::{Interner, Outline};
 use crate::trace::scan::NodeView;
 use crate::trace::{Op, family};
@@ -90,27 +90,14 @@ pub(super) type Sums = (Amounts, BTreeMap<(By, String), Amounts>);
 
 /// Adds up the nodes of two traces, at the same time if there are many.
 pub(super) fn of(traces: [&Outline<'_>; 2]) -> Sums {
-    let [(mut total, mut by), second] = both(traces);
+    let [a, b] = traces;
+    let many = a.nodes.len().min(b.nodes.len()) >= MANY;
+    let [(mut total, mut by), second] = at_once(many, || of_one(a, false), || of_one(b, true));
     total.add(&second.0);
     for (key, amounts) in second.1 {
         by.entry(key).or_default().add(&amounts);
     }
     (total, by)
-}
-
-fn both([a, b]: [&Outline<'_>; 2]) -> [Sums; 2] {
-    if a.nodes.len().min(b.nodes.len()) < MANY {
-        return [of_one(a, false), of_one(b, true)];
-    }
-    std::thread::scope(|scope| {
-        let second = scope.spawn(|| of_one(b, true));
-        let first = of_one(a, false);
-        let second = second.join();
-        [
-            first,
-            second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-        ]
-    })
 }
 
 /// No group.
