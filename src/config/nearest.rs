@@ -1,0 +1,37 @@
+//! Which name was meant.
+
+/// The name of `all` that is most like `name`, if one is.
+pub(crate) fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let all = all.into_iter().map(|other| (edits(name, other), other));
+    let (edits, closest) = all.min_by_key(|(edits, _)| *edits)?;
+    (edits <= 3.min(closest.len() / 2)).then_some(closest)
+}
+
+/// How many letters must be put in, left out or changed to make `b` of `a`'s first 80.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().take(80).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let change = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_counted() {
+        // kitten -> sitting: two changed, one put in.
+        assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!(nearest("sittin", ["kitten", "sitting"]), Some("sitting"));
+        assert_eq!(nearest("hello", ["kitten", "sitting"]), None);
+    }
+}

@@ -1,0 +1,267 @@
+//! Models: what a network of layers is made of, before anyone says on how many NPUs it runs.
+//!
+//! A [`Model`] is a chain of [`Layer`]s, a layer a chain of [`Operator`]s. Sizes are those of one *sample*: a
+//! sequence of tokens, an image, a row of features. Nothing here knows of batches, ranks or time.
+//!
+//! Models are described in TOML files, or are presets, or are made from a few numbers ([`Transformer`],
+//! [`Vit`]).
+//!
+//! What is counted, and what is not:
+//!
+//! - *Parameters* are all weights that are trained: matrices, biases, gains of norms, tables. Weights that two
+//!   operators share count once, where they are picked from ([`Work::Embedding`]).
+//! - *Multiplications* are those of matrix products and convolutions in a forward pass of one sample; two FLOPs
+//!   each. What is done per element (norms, activations, softmax, sums) is left out, as papers do. Attention
+//!   counts the whole square of tokens, also where tokens look back only, as Megatron's formulas do; kernels
+//!   that skip the other half do [`Work::skippable_multiplications`] less.
+//! - *Kept bytes* are those that the backward pass needs ([`Work::saved_bytes`]).
+//!
+//! Counts are whole numbers of 64 bits that stop at [`u64::MAX`]; a model's file that gets there is refused.
+
+mod build;
+mod count;
+mod definition;
+mod error;
+mod preset;
+mod saved;
+mod transformer;
+mod vit;
+
+pub use definition::{Definition, Kind};
+pub use error::ModelError;
+pub use preset::{PRESETS, Preset, Source};
+pub use transformer::{Block, Head, Positions, Transformer};
+pub use vit::Vit;
+
+/// A network of layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// What people call it: `gpt3-175b`.
+    pub name: String,
+    /// Where its sizes are published.
+    pub source: String,
+    /// Tokens of a sample; 1 where a sample is no sequence.
+    pub sequence: u64,
+    /// First to last; every layer hands its output to the next.
+    pub layers: Vec<Layer>,
+}
+
+/// A part of a model that stays together: what pipelines, recomputation and sharding count in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// `embedding`, `layer17`, `head`, `conv3_1`.
+    pub name: String,
+    /// What it is, for those who treat kinds differently.
+    pub role: Role,
+    /// First to last.
+    pub operators: Vec<Operator>,
+}
+
+/// What a layer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Before the blocks: token and position embeddings, the stem of a network on images, embedding bags.
+    Input,
+    /// One of the blocks, which a pipeline deals out evenly.
+    Block,
+    /// Behind the blocks: the last norm, logits or classifier, and the loss.
+    Output,
+}
+
+/// One operation with its weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operator {
+    /// `attention.qkv`, `mlp.up`, `norm1`: unique within its layer.
+    pub name: String,
+    /// What it computes.
+    pub work: Work,
+    /// How tensor parallelism cuts it.
+    pub cut: Cut,
+}
+
+/// How tensor parallelism cuts an operator (Shoeybi et al., "Megatron-LM", 2019, section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Every member does all of it; with sequence parallelism, each its part of the tokens.
+    Whole,
+    /// By outputs: each member has some columns of the weights, needs the whole input, and its part of the
+    /// input's gradient is summed over members.
+    Outputs,
+    /// By inputs: each member has some rows of the weights, and outputs are summed over members.
+    Inputs,
+    /// By what lies between an operator cut by outputs and one cut by inputs: heads, columns of an activation.
+    Between,
+}
+
+/// What an operator computes, and on how much, per sample.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// `rows x inputs` by `inputs x outputs`, with a bias of `outputs` if `bias`.
+    Linear {
+        /// Rows of the input: tokens, or 1.
+        rows: u64,
+        /// Columns of the input.
+        inputs: u64,
+        /// Columns of the output.
+        outputs: u64,
+        /// Whether a vector is added to each row.
+        bias: bool,
+        /// Whether the weights are those of the embedding, and counted there.
+        tied: bool,
+    },
+    /// Products of queries and keys, softmax, and products with values.
+    Attention {
+        /// Tokens of a sample.
+        tokens: u64,
+        /// Query heads.
+        heads: u64,
+        /// Heads of keys and of values; `heads` unless they are shared.
+        kv_heads: u64,
+        /// Columns of a head.
+        width: u64,
+        /// Whether tokens attend to earlier ones only.
+        causal: bool,
+        /// Whether a random part of the softmax's output is dropped.
+        dropout: bool,
+    },
+    /// Each row is scaled to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then by a
+    /// gain of `width`, and shifted by a bias of `width` if `bias`.
+    Norm {
+        /// Rows: tokens, or pixels.
+        rows: u64,
+        /// Columns: hidden size, or channels.
+        width: u64,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// A function of each element. If `gated`, of one half of `2 width` inputs, times the other.
+    Activation {
+        /// Which function.
+        function: Function,
+        /// Rows.
+        rows: u64,
+        /// Columns of the output.
+        width: u64,
+        /// Whether it is a gate (SwiGLU).
+        gated: bool,
+    },
+    /// Adds what the block's branch computed to what went around it (or, in front of the blocks, the embeddings
+    /// of an input), with dropout if `dropout`.
+    Residual {
+        /// Rows.
+        rows: u64,
+        /// Columns.
+        width: u64,
+        /// Whether a random part is dropped.
+        dropout: bool,
+    },
+    /// Picks a row of a table for each token: words, positions, kinds of token.
+    Embedding {
+        /// Rows of the table.
+        vocabulary: u64,
+        /// Columns of the table.
+        width: u64,
+        /// Rows picked.
+        tokens: u64,
+    },
+    /// Cross entropy over classes.
+    Loss {
+        /// Rows.
+        rows: u64,
+        /// Classes.
+        classes: u64,
+    },
+    /// A convolution of two dimensions.
+    Convolution {
+        /// Channels of the input.
+        inputs: u64,
+        /// Channels of the output.
+        outputs: u64,
+        /// Height and width of the input.
+        size: [u64; 2],
+        /// Height and width of the filter.
+        kernel: [u64; 2],
+        /// Pixels from one output to the next.
+        stride: u64,
+        /// Pixels added on each side.
+        padding: u64,
+        /// Parts that channels fall into; 1 unless it is a grouped or depthwise one.
+        groups: u64,
+        /// Whether each output channel has a bias.
+        bias: bool,
+    },
+    /// The largest or the mean of each window.
+    Pool {
+        /// Channels.
+        channels: u64,
+        /// Height and width of the input.
+        size: [u64; 2],
+        /// Height and width of the window.
+        kernel: [u64; 2],
+        /// Pixels from one output to the next.
+        stride: u64,
+        /// Pixels added on each side.
+        padding: u64,
+    },
+    /// Sums `lookups` rows of a table.
+    EmbeddingBag {
+        /// Rows of the table.
+        rows: u64,
+        /// Columns of the table.
+        width: u64,
+        /// Rows picked for each sample.
+        lookups: u64,
+    },
+    /// Products of each two of `vectors` vectors, behind the first of them as it is (DLRM).
+    Interaction {
+        /// How many.
+        vectors: u64,
+        /// Numbers of one.
+        width: u64,
+    },
+}
+
+/// A function of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// Negative elements become 0.
+    Relu,
+    /// x times the normal distribution's share below x.
+    Gelu,
+    /// x times its logistic function, in SwiGLU.
+    Silu,
+}
+
+impl Function {
+    /// Every function with its name.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Relu, "relu"),
+        (Self::Gelu, "gelu"),
+        (Self::Silu, "silu"),
+    ];
+}
+
+impl Layer {
+    /// A layer of `operators`.
+    pub fn new(name: impl Into<String>, role: Role, operators: Vec<Operator>) -> Self {
+        Self {
+            name: name.into(),
+            role,
+            operators,
+        }
+    }
+}
+
+impl Operator {
+    /// An operator called `name`.
+    pub fn new(name: impl Into<String>, work: Work, cut: Cut) -> Self {
+        Self {
+            name: name.into(),
+            work,
+            cut,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

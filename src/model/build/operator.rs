@@ -1,0 +1,371 @@
+//! One operator of a layer: what it computes from what stands before it.
+
+use super::{MOST, area, flag_or, size, size_or};
+use crate::config::{ConfigError, Field, Table};
+use crate::model::count::windows;
+use crate::model::{Cut, Function, Operator, Work};
+use std::fmt;
+
+/// What is handed from operator to operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Channels of so many pixels.
+    Image {
+        /// How many.
+        channels: u64,
+        /// Height and width.
+        size: [u64; 2],
+    },
+    /// Rows of numbers.
+    Rows {
+        /// How many.
+        rows: u64,
+        /// Numbers of one.
+        columns: u64,
+    },
+}
+
+impl Shape {
+    /// As rows: pixels of channels.
+    fn pixels(self) -> (u64, u64) {
+        match self {
+            Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
+            Self::Rows { rows, columns } => (rows, columns),
+        }
+    }
+
+    /// The same with other columns or channels.
+    fn with_columns(self, columns: u64) -> Self {
+        match self {
+            Self::Image { size, .. } => Self::Image {
+                channels: columns,
+                size,
+            },
+            Self::Rows { rows, .. } => Self::Rows { rows, columns },
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image {
+                channels,
+                size: [height, width],
+            } => write!(f, "{channels} channels of {height} x {width}"),
+            Self::Rows { rows, columns } => write!(f, "{rows} x {columns}"),
+        }
+    }
+}
+
+/// What a layer's operators have before them: at the end of its branch, and on the way around it.
+pub(super) struct State {
+    pub(super) main: Shape,
+    around: Shape,
+}
+
+impl State {
+    /// At the beginning of a layer that is given `shape`.
+    pub(super) fn new(shape: Shape) -> Self {
+        Self {
+            main: shape,
+            around: shape,
+        }
+    }
+}
+
+/// What operators are called in files.
+#[derive(Clone, Copy)]
+enum Op {
+    Linear,
+    Attention,
+    Norm,
+    Activation,
+    Residual,
+    Embedding,
+    Loss,
+    Convolution,
+    Pool,
+    EmbeddingBag,
+    Interaction,
+}
+
+/// Each operator with its name and the keys that it has besides those of all.
+const OPS: [(Op, &str, &[&str]); 11] = [
+    (Op::Linear, "linear", &["outputs", "bias", "tied"]),
+    (
+        Op::Attention,
+        "attention",
+        &["heads", "kv_heads", "causal", "dropout"],
+    ),
+    (Op::Norm, "norm", &["bias"]),
+    (Op::Activation, "activation", &["function", "gated"]),
+    (Op::Residual, "residual", &["dropout"]),
+    (Op::Embedding, "embedding", &["vocabulary", "width"]),
+    (Op::Loss, "loss", &[]),
+    (
+        Op::Convolution,
+        "convolution",
+        &["outputs", "kernel", "stride", "padding", "groups", "bias"],
+    ),
+    (Op::Pool, "pool", &["kernel", "stride", "padding"]),
+    (
+        Op::EmbeddingBag,
+        "embedding_bag",
+        &["rows", "width", "lookups"],
+    ),
+    (Op::Interaction, "interaction", &["vectors"]),
+];
+
+/// The keys that every operator may have.
+const COMMON: [&str; 4] = ["op", "name", "cut", "around"];
+
+const CUTS: [(Cut, &str); 4] = [
+    (Cut::Whole, "whole"),
+    (Cut::Outputs, "outputs"),
+    (Cut::Inputs, "inputs"),
+    (Cut::Between, "between"),
+];
+
+/// Reads an operator and moves `state` past it.
+pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator, ConfigError> {
+    let names = OPS.map(|(op, name, _)| (op, name));
+    let op = field.table(None)?.choice("op", &names)?;
+    let (_, word, keys) = OPS[op as usize];
+    let table = field.table(Some(&[&COMMON, keys].concat()))?;
+    let name = table.get("name").map_or(Ok(word), |field| field.line())?;
+    let cut = table
+        .get("cut")
+        .map_or(Ok(Cut::Whole), |f| f.choice(&CUTS))?;
+    let around = flag_or(&table, "around", false)?;
+    let shape = match around {
+        true => state.around,
+        false => state.main,
+    };
+    let (work, shape) = work(op, &table, shape)?;
+    match (op, around) {
+        (Op::Residual, false) if state.around != state.main => {
+            let found = format_args!("{} to be added to {}", state.main, state.around);
+            return Err(table.refuse(
+                found,
+                "equal sizes; operators with `around = true` work on what goes around",
+            ));
+        }
+        (Op::Residual, true) => {
+            return Err(table.refuse("a sum on the way around", "`around` on other operators"));
+        }
+        (_, true) => state.around = shape,
+        (_, false) => state.main = shape,
+    }
+    if matches!(op, Op::Residual | Op::Embedding) {
+        state.around = state.main;
+    }
+    Ok(Operator::new(name, work, cut))
+}
+
+/// What an operator computes on `shape`, and the shape behind it.
+fn work(op: Op, table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+    let (rows, width) = shape.pixels();
+    Ok(match op {
+        Op::Linear => linear(table, shape)?,
+        Op::Attention => attention(table, shape)?,
+        Op::Norm => {
+            let bias = flag_or(table, "bias", true)?;
+            (Work::Norm { rows, width, bias }, shape)
+        }
+        Op::Activation => activation(table, shape)?,
+        Op::Residual => {
+            let dropout = flag_or(table, "dropout", false)?;
+            let work = Work::Residual {
+                rows,
+                width,
+                dropout,
+            };
+            (work, shape)
+        }
+        Op::Embedding => {
+            let tokens = sequence(table, shape)?.0;
+            let width = size(table, "width")?;
+            let work = Work::Embedding {
+                vocabulary: size(table, "vocabulary")?,
+                width,
+                tokens,
+            };
+            (work, shape.with_columns(width))
+        }
+        Op::Loss => {
+            let (rows, classes) = sequence(table, shape)?;
+            (Work::Loss { rows, classes }, shape)
+        }
+        Op::Convolution => convolution(table, shape)?,
+        Op::Pool => pool(table, shape)?,
+        Op::EmbeddingBag => {
+            let work = Work::EmbeddingBag {
+                rows: size(table, "rows")?,
+                width: size(table, "width")?,
+                lookups: size_or(table, "lookups", 1, 1)?,
+            };
+            // Tables stand beside the chain, until an interaction takes up what was picked.
+            (work, shape)
+        }
+        Op::Interaction => {
+            let (_, width) = sequence(table, shape)?;
+            let vectors = table
+                .need("vectors", "how many vectors")?
+                .between(2, MOST)?;
+            let work = Work::Interaction { vectors, width };
+            let columns = work.output_elements();
+            (work, shape.with_columns(columns))
+        }
+    })
+}
+
+/// A product takes an image as one row.
+fn linear(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+    let (rows, inputs) = match shape {
+        Shape::Rows { rows, columns } => (rows, columns),
+        Shape::Image { .. } => {
+            let (pixels, channels) = shape.pixels();
+            (1, pixels.saturating_mul(channels))
+        }
+    };
+    let outputs = size(table, "outputs")?;
+    let work = Work::Linear {
+        rows,
+        inputs,
+        outputs,
+        bias: flag_or(table, "bias", true)?,
+        tied: flag_or(table, "tied", false)?,
+    };
+    let columns = outputs;
+    Ok((work, Shape::Rows { rows, columns }))
+}
+
+fn attention(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+    let (tokens, columns) = sequence(table, shape)?;
+    let heads = size(table, "heads")?;
+    let kv_heads = size_or(table, "kv_heads", 1, heads)?;
+    let all = heads.saturating_add(kv_heads.saturating_mul(2));
+    if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
+        return Err(table.refuse(
+            format_args!("{columns} columns, {heads} heads, and {kv_heads} of keys and of values"),
+            "columns of queries, keys and values, as many for each head, and heads that share evenly",
+        ));
+    }
+    let width = columns / all;
+    let work = Work::Attention {
+        tokens,
+        heads,
+        kv_heads,
+        width,
+        causal: flag_or(table, "causal", false)?,
+        dropout: flag_or(table, "dropout", false)?,
+    };
+    Ok((work, shape.with_columns(heads.saturating_mul(width))))
+}
+
+fn activation(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+    let (rows, columns) = shape.pixels();
+    let gated = flag_or(table, "gated", false)?;
+    if gated && !columns.is_multiple_of(2) {
+        let found = format_args!("{columns} columns for a gate");
+        return Err(table.refuse(found, "an even number of columns"));
+    }
+    let width = if gated { columns / 2 } else { columns };
+    let work = Work::Activation {
+        function: table.choice("function", &Function::ALL)?,
+        rows,
+        width,
+        gated,
+    };
+    Ok((work, shape.with_columns(width)))
+}
+
+fn convolution(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+    let (inputs, size_before) = image(table, shape)?;
+    let window = Window::read(table, size_before, None)?;
+    let groups = size_or(table, "groups", 1, 1)?;
+    let outputs = size(table, "outputs")?;
+    if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+        return Err(table.need("groups", "groups")?.refuse(
+            groups,
+            format_args!("a number that divides {inputs} and {outputs} channels"),
+        ));
+    }
+    let work = Work::Convolution {
+        inputs,
+        outputs,
+        size: size_before,
+        kernel: window.kernel,
+        stride: window.stride,
+        padding: window.padding,
+        groups,
+        bias: flag_or(table, "bias", true)?,
+    };
+    let (channels, size) = (outputs, window.outputs);
+    Ok((work, Shape::Image { channels, size }))
+}
+
+fn pool(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+    let (channels, size_before) = image(table, shape)?;
+    let kernel = area(&table.need("kernel", "pixels of a side, or [height, width]")?)?;
+    let window = Window::read(table, size_before, Some(kernel[0]))?;
+    let work = Work::Pool {
+        channels,
+        size: size_before,
+        kernel,
+        stride: window.stride,
+        padding: window.padding,
+    };
+    let size = window.outputs;
+    Ok((work, Shape::Image { channels, size }))
+}
+
+/// Windows over an image.
+struct Window {
+    kernel: [u64; 2],
+    stride: u64,
+    padding: u64,
+    outputs: [u64; 2],
+}
+
+impl Window {
+    fn read(table: &Table<'_>, size: [u64; 2], stride: Option<u64>) -> Result<Self, ConfigError> {
+        let field = table.need("kernel", "pixels of a side, or [height, width]")?;
+        let kernel = area(&field)?;
+        let stride = size_or(table, "stride", 1, stride.unwrap_or(1))?;
+        let padding = size_or(table, "padding", 0, 0)?;
+        let outputs = [0, 1].map(|axis: usize| windows(size[axis], kernel[axis], stride, padding));
+        if outputs.contains(&0) {
+            return Err(field.refuse(
+                format_args!("a window of {} x {} pixels", kernel[0], kernel[1]),
+                format_args!(
+                    "one that fits {} x {} pixels and {padding} more on each side",
+                    size[0], size[1]
+                ),
+            ));
+        }
+        Ok(Self {
+            kernel,
+            stride,
+            padding,
+            outputs,
+        })
+    }
+}
+
+/// Channels and pixels.
+fn image(table: &Table<'_>, shape: Shape) -> Result<(u64, [u64; 2]), ConfigError> {
+    match shape {
+        Shape::Image { channels, size } => Ok((channels, size)),
+        Shape::Rows { .. } => Err(table.refuse(format_args!("{shape} before it"), "an image")),
+    }
+}
+
+/// Rows and columns.
+fn sequence(table: &Table<'_>, shape: Shape) -> Result<(u64, u64), ConfigError> {
+    match shape {
+        Shape::Rows { rows, columns } => Ok((rows, columns)),
+        Shape::Image { .. } => Err(table.refuse(format_args!("{shape} before it"), "rows")),
+    }
+}

@@ -1,0 +1,158 @@
+//! `kind = "transformer"`.
+
+use super::{MOST_LAYERS, flag_or, size, size_or};
+use crate::config::{ConfigError, Table};
+use crate::model::{Block, Function, Head, Layer, Positions, Transformer};
+
+pub(super) const KEYS: &[&str] = &[
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_width",
+    "ffn",
+    "vocabulary",
+    "sequence",
+    "activation",
+    "norm",
+    "norm_after",
+    "positions",
+    "position_rows",
+    "segments",
+    "embedding_norm",
+    "final_norm",
+    "biases",
+    "causal",
+    "dropout",
+    "head",
+    "tied",
+];
+
+/// The perceptron's function, and whether half of what it sees is a gate.
+const ACTIVATIONS: [((Function, bool), &str); 4] = [
+    ((Function::Gelu, false), "gelu"),
+    ((Function::Relu, false), "relu"),
+    ((Function::Silu, true), "swiglu"),
+    ((Function::Gelu, true), "geglu"),
+];
+
+/// Whether norms have a bias.
+const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
+
+/// Tokens of a sample, hidden size and layers.
+pub(super) fn layers(
+    root: &Table<'_>,
+    tokens: Option<u64>,
+) -> Result<(u64, Option<u64>, Vec<Layer>), ConfigError> {
+    let layers = root.need("layers", "how many blocks there are")?;
+    let layers = layers.between(1, MOST_LAYERS)?;
+    let hidden = size(root, "hidden")?;
+    let sequence = size(root, "sequence")?;
+    let rows = size_or(root, "position_rows", 1, sequence)?;
+    let tokens = tokens.unwrap_or(sequence);
+    let positions = [
+        (Positions::Learned(rows), "learned"),
+        (Positions::Rotary, "rotary"),
+        (Positions::None, "none"),
+    ];
+    let positions = root.choice("positions", &positions)?;
+    match (positions, root.get("position_rows")) {
+        (Positions::Learned(rows), _) if tokens > rows => {
+            return Err(root.need("sequence", "tokens of a sample")?.refuse(
+                format_args!("{tokens} tokens of a sample, and learned positions for {rows}"),
+                "no more tokens than positions; `position_rows` says how many are learned",
+            ));
+        }
+        (Positions::Rotary | Positions::None, Some(field)) => {
+            return Err(field.refuse(
+                "rows of a table of positions",
+                "none, since positions are not learned",
+            ));
+        }
+        _ => {}
+    }
+    let norm_after = flag_or(root, "norm_after", false)?;
+    let transformer = Transformer {
+        layers,
+        block: block(root, [tokens, hidden], norm_after)?,
+        vocabulary: size(root, "vocabulary")?,
+        positions,
+        segments: size_or(root, "segments", 0, 0)?,
+        embedding_norm: flag_or(root, "embedding_norm", false)?,
+        final_norm: flag_or(root, "final_norm", !norm_after)?,
+        head: head(root)?,
+    };
+    Ok((tokens, Some(hidden), transformer.layers()))
+}
+
+fn block(
+    root: &Table<'_>,
+    [tokens, hidden]: [u64; 2],
+    norm_after: bool,
+) -> Result<Block, ConfigError> {
+    let (heads, kv_heads, head_width) = heads(root, hidden)?;
+    let (function, gated) = root.choice("activation", &ACTIVATIONS)?;
+    Ok(Block {
+        tokens,
+        hidden,
+        heads,
+        kv_heads,
+        head_width,
+        ffn: size_or(root, "ffn", 1, hidden.saturating_mul(4))?,
+        function,
+        gated,
+        norm_bias: root.choice("norm", &NORMS)?,
+        norm_after,
+        biases: root.need("biases", "true or false")?.flag()?,
+        causal: flag_or(root, "causal", true)?,
+        dropout: flag_or(root, "dropout", false)?,
+    })
+}
+
+/// Heads of queries, those of keys and values, and the columns of one.
+pub(super) fn heads(root: &Table<'_>, hidden: u64) -> Result<(u64, u64, u64), ConfigError> {
+    let heads = size(root, "heads")?;
+    let kv_heads = size_or(root, "kv_heads", 1, heads)?;
+    if let Some(field) = root.get("kv_heads")
+        && !heads.is_multiple_of(kv_heads)
+    {
+        return Err(field.refuse(
+            kv_heads,
+            format_args!("a number that divides {heads} heads"),
+        ));
+    }
+    if let Some(field) = root.get("head_width") {
+        return Ok((heads, kv_heads, field.between(1, super::MOST)?));
+    }
+    if !hidden.is_multiple_of(heads) {
+        return Err(root.need("heads", "heads")?.refuse(
+            heads,
+            format_args!("a number that divides `hidden` = {hidden}, or `head_width` as well"),
+        ));
+    }
+    Ok((heads, kv_heads, hidden / heads))
+}
+
+fn head(root: &Table<'_>) -> Result<Head, ConfigError> {
+    let heads = [
+        ("logits", "logits"),
+        ("masked", "masked"),
+        ("pooler", "pooler"),
+    ];
+    let head = match root.get("head") {
+        Some(field) => field.choice(&heads)?,
+        None => "logits",
+    };
+    match (head, root.get("tied")) {
+        ("logits", _) => {
+            let tied = root.need("tied", "whether logits use the embedding's weights")?;
+            Ok(Head::Logits { tied: tied.flag()? })
+        }
+        (_, Some(field)) => Err(field.refuse(
+            "a key for logits",
+            format_args!("none, since the head is {head:?}"),
+        )),
+        ("masked", None) => Ok(Head::Masked),
+        _ => Ok(Head::Pooler),
+    }
+}

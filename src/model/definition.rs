@@ -1,0 +1,100 @@
+//! Models as files say them.
+//!
+//! Every file has `name`, `source` and `kind`; a key that is unknown is refused. In brackets is what holds without
+//! the key.
+//!
+//! - `kind = "transformer"`: `layers`, `hidden`, `heads`, `vocabulary`, `sequence`; `kv_heads` (heads), `head_width`
+//!   (hidden / heads), `ffn` (4 hidden); `activation` gelu, relu, swiglu or geglu; `norm` layernorm or rmsnorm,
+//!   `norm_after` (false), `embedding_norm` (false), `final_norm` (unless norm_after); `positions` learned, rotary or
+//!   none, `position_rows` (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
+//!   masked or pooler (logits), `tied` for logits.
+//! - `kind = "vit"`: `layers`, `hidden`, `heads`, `ffn` (4 hidden), `image`, `channels` (3), `patch`, `classes`,
+//!   `dropout` (false).
+//! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or `tokens`; and layers under
+//!   `[[layer]]`, which have a `name`, a `role` (input, block, output), `operators`, and, if it stands for several, how
+//!   often to `repeat` it and the `first` number behind its name (0). Sizes of an operator's input follow from what
+//!   stands before it. An operator has an `op`, a `name` (the op), a `cut` (whole), and
+//!   - `linear`: `outputs`, `bias` (true), `tied` (false); an image becomes one row;
+//!   - `attention`: `heads`, `kv_heads` (heads), `causal` (false), `dropout` (false);
+//!   - `convolution`: `outputs`, `kernel`, `stride` (1), `padding` (0), `groups` (1), `bias` (true);
+//!   - `pool`: `kernel`, `stride` (kernel), `padding` (0);
+//!   - `norm`: `bias` (true); `activation`: `function`, `gated` (false); `residual`: `dropout` (false); `loss`;
+//!   - `embedding`: `vocabulary`, `width`; `embedding_bag`: `rows`, `width`, `lookups` (1), beside the chain;
+//!     `interaction`: `vectors`.
+//!
+//!   An operator with `around = true` works on what goes around the layer, up to the next residual, which adds both and
+//!   wants them of one size.
+
+use super::{Model, ModelError, Source, build};
+
+/// A model with what its file says of it as a whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Definition {
+    /// How the file describes it.
+    pub kind: Kind,
+    /// Columns of what goes from block to block, where that is one number.
+    pub hidden: Option<u64>,
+    /// The model.
+    pub model: Model,
+}
+
+/// How a file describes a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// By the numbers of a transformer over tokens.
+    Transformer,
+    /// By the numbers of a transformer over the patches of an image.
+    Vit,
+    /// Layer by layer and operator by operator.
+    Layers,
+}
+
+impl Kind {
+    /// Every kind with its name.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Transformer, "transformer"),
+        (Self::Vit, "vit"),
+        (Self::Layers, "layers"),
+    ];
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Transformer => "transformer",
+            Self::Vit => "vit",
+            Self::Layers => "layers",
+        }
+    }
+}
+
+impl Definition {
+    /// Reads the text of a model's file, called `file` in errors. With `tokens` samples have so many instead of
+    /// those that the file says.
+    ///
+    /// # Errors
+    ///
+    /// When the text is refused, or the model's samples cannot have so many tokens.
+    pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
+        build::definition(text, file, tokens)
+    }
+}
+
+impl Model {
+    /// The model of a preset, or of a file (its name has a `/` in it or ends in `.toml`).
+    ///
+    /// # Errors
+    ///
+    /// When there is no such preset, or the file cannot be read or is refused.
+    pub fn named(name: &str) -> Result<Self, ModelError> {
+        Ok(Source::find(name)?.definition(None)?.model)
+    }
+
+    /// The same with samples of `tokens` tokens. A table of positions keeps its size, and cannot have fewer rows.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::named`], and when the model's samples cannot have so many tokens.
+    pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
+        Ok(Source::find(name)?.definition(Some(tokens))?.model)
+    }
+}

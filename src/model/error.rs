@@ -1,0 +1,48 @@
+//! Why a model cannot be had; every message says where, what was found and what is allowed.
+
+use crate::config::ConfigError;
+use std::io;
+
+/// A model's file, or a model's name, that was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file's text was refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A count of the model is not less than 2^64 - 1.
+    #[error(
+        "{file}: the model's {what} do not fit 64 bits; found sizes whose product is 2^64 - 1 or more, \
+         try smaller ones"
+    )]
+    TooLarge {
+        /// What the text is called.
+        file: String,
+        /// `parameters`, for example.
+        what: &'static str,
+    },
+    /// No preset has this name, and it is not the name of a file.
+    #[error(
+        "no model is called {name:?}{}; `chakram model list` names the presets; \
+         the name of a file ends in .toml or has a / in it",
+        did_you_mean(*.closest)
+    )]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The preset whose name is most alike, if one is.
+        closest: Option<&'static str>,
+    },
+    /// The file cannot be read.
+    #[error("cannot read model file {file}")]
+    Read {
+        /// Its path as given.
+        file: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// `; did you mean ...?`, or nothing.
+fn did_you_mean(closest: Option<&str>) -> String {
+    closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}

@@ -1,0 +1,87 @@
+//! What operators keep for the backward pass.
+//!
+//! Each operator keeps what its own gradients need and no other operator keeps already: its input, since its
+//! output is the next one's input, and what only it knows, such as which elements were dropped. So kept bytes can
+//! be summed.
+//!
+//! For a block of a transformer with h columns, a heads, s tokens and 2 bytes an element this is
+//! `s h (34 + 5 a s / h)` of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
+//! (2022), equation 1, operator by operator as their section 4.1 has it. As there, means and variances of norms
+//! are left out; so are the numbers of tokens, which are the sample itself.
+//!
+//! One thing is kept twice: a ResNet's block that changes the number of channels hands one input to two
+//! convolutions, and both count it.
+
+use super::count::{product, sum};
+use super::{Function, Layer, Model, Operator, Work};
+
+/// Bytes of an element of a mask, and of a number that stays in full precision.
+const MASK: u64 = 1;
+const FULL: u64 = 4;
+
+impl Work {
+    /// Bytes kept from the forward pass of one sample for its backward pass, with `element` bytes an element.
+    ///
+    /// Attention is `fused` where scores never reach memory (FlashAttention): a number of 4 bytes for each row of
+    /// them is kept in their place.
+    pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
+        let input = product(&[self.input_elements(), element]);
+        match *self {
+            Self::Linear { .. }
+            | Self::Norm { .. }
+            | Self::Convolution { .. }
+            | Self::Pool { .. }
+            | Self::Interaction { .. } => input,
+            // Its output says where the input was negative, and is the next one's input.
+            Self::Activation {
+                function: Function::Relu,
+                gated: false,
+                ..
+            } => 0,
+            Self::Activation { .. } => input,
+            Self::Attention { tokens, heads, .. } if fused => {
+                sum([input, product(&[heads, tokens, FULL])])
+            }
+            // The softmax's output; with dropout also which of it was dropped, and what was left.
+            Self::Attention {
+                tokens,
+                heads,
+                dropout,
+                ..
+            } => {
+                let each = match dropout {
+                    true => sum([element, MASK, element]),
+                    false => element,
+                };
+                sum([input, product(&[heads, tokens, tokens, each])])
+            }
+            Self::Residual { dropout: true, .. } => product(&[self.output_elements(), MASK]),
+            // Logits are kept in full precision, whatever the rest.
+            Self::Loss { .. } => product(&[self.input_elements(), FULL]),
+            Self::Residual { dropout: false, .. }
+            | Self::Embedding { .. }
+            | Self::EmbeddingBag { .. } => 0,
+        }
+    }
+}
+
+impl Operator {
+    /// Bytes kept for the backward pass of one sample, as [`Work::saved_bytes`] has them.
+    pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
+        self.work.saved_bytes(element, fused)
+    }
+}
+
+impl Layer {
+    /// Bytes kept for the backward pass of one sample, as [`Work::saved_bytes`] has them.
+    pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
+        sum(self.operators.iter().map(|o| o.saved_bytes(element, fused)))
+    }
+}
+
+impl Model {
+    /// Bytes kept for the backward pass of one sample, as [`Work::saved_bytes`] has them.
+    pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
+        sum(self.layers.iter().map(|l| l.saved_bytes(element, fused)))
+    }
+}

@@ -1,0 +1,19 @@
+//! Counts of presets against formulas and published numbers, and files that are refused.
+
+use super::{Model, Role};
+
+mod files;
+mod multiplications;
+mod operators;
+mod parameters;
+mod saved;
+
+fn preset(name: &str) -> Model {
+    Model::named(name).unwrap()
+}
+
+/// The sum of `count` over layers of role `role`.
+fn over(model: &Model, role: Role, count: impl Fn(&super::Layer) -> u64) -> u64 {
+    let layers = model.layers.iter().filter(|layer| layer.role == role);
+    layers.map(count).sum()
+}

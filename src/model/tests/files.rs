@@ -1,0 +1,350 @@
+//! Files of models: what they may say, and how they are refused.
+
+use crate::model::{Definition, Model, ModelError, PRESETS, Role, Work};
+use proptest::prelude::*;
+
+/// The text of preset `name`.
+pub(super) fn text(name: &str) -> &'static str {
+    PRESETS
+        .iter()
+        .find(|preset| preset.name == name)
+        .unwrap()
+        .text
+}
+
+/// The model of `text`.
+pub(super) fn parse(text: &str) -> Result<Model, ModelError> {
+    Ok(Definition::parse(text, "m.toml", None)?.model)
+}
+
+fn error(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+/// Llama-3 8B with one line changed.
+fn changed(from: &str, to: &str) -> String {
+    let text = text("llama3-8b");
+    assert!(text.contains(from), "{from}");
+    text.replace(from, to)
+}
+
+#[test]
+fn keys_are_refused_with_their_lines() {
+    let found = error(&changed("kv_heads = 8", "kvheads = 8"));
+    assert!(
+        found.starts_with("m.toml:9: key `kvheads`: found an unknown key, expected one of"),
+        "{found}"
+    );
+    let found = error(&changed("kv_heads = 8", "kv_heads = 5"));
+    assert!(
+        found.ends_with("key `kv_heads`: found 5, expected a number that divides 32 heads"),
+        "{found}"
+    );
+    let found = error(&changed("heads = 32\nkv_heads = 8", "heads = 33"));
+    assert!(
+        found.contains("found 33, expected a number that divides `hidden` = 4096"),
+        "{found}"
+    );
+    let found = error(&changed("vocabulary = 128256", ""));
+    assert!(
+        found.contains("key `vocabulary`: found nothing, expected a whole number from 1"),
+        "{found}"
+    );
+    let found = error(&changed("activation = \"swiglu\"", "activation = \"selu\""));
+    assert!(
+        found.contains("expected one of gelu, relu, swiglu, geglu"),
+        "{found}"
+    );
+    let found = error(&changed("tied = false", ""));
+    assert!(
+        found.contains("key `tied`: found nothing, expected whether logits"),
+        "{found}"
+    );
+    let found = error(&changed("head = \"logits\"", "head = \"pooler\""));
+    assert!(
+        found.contains("key `tied`: found a key for logits, expected none"),
+        "{found}"
+    );
+    let found = error(&changed(
+        "positions = \"rotary\"",
+        "positions = \"rotary\"\nposition_rows = 9",
+    ));
+    assert!(found.contains("key `position_rows`"), "{found}");
+    let found = error(&changed("kind = \"transformer\"", "kind = \"mlp\""));
+    assert!(
+        found.contains("expected one of transformer, vit, layers"),
+        "{found}"
+    );
+    assert!(error("kind = 3").contains("found the number 3"));
+    assert!(error("").contains("key `kind`: found nothing"));
+    assert!(error("kind = \"vit").contains("not TOML"));
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    for (from, to) in [
+        ("layers = 32", "layers = 20001"),
+        ("layers = 32", "layers = 0"),
+        ("hidden = 4096", "hidden = 0"),
+        ("hidden = 4096", "hidden = -4096"),
+        ("hidden = 4096", "hidden = 4096.0"),
+        ("ffn = 14336", "ffn = 99999999999999999999999999"),
+    ] {
+        let found = error(&changed(from, to));
+        assert!(
+            found.contains("expected a whole number from 1 to"),
+            "{found}"
+        );
+    }
+    // Each size may be, their products not: 3 x 4096 x 10^12 parameters are 32 times 1.2e16, and fit; multiplied by
+    // 8192 tokens they do not.
+    let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
+    assert!(
+        found.starts_with("m.toml: the model's multiplications do not fit 64 bits"),
+        "{found}"
+    );
+    let found = error(
+        &changed("vocabulary = 128256", "vocabulary = 1_000_000_000_000")
+            .replace("4096", "100_000_000"),
+    );
+    assert!(
+        found.starts_with("m.toml: the model's parameters do not fit"),
+        "{found}"
+    );
+}
+
+#[test]
+fn tokens_fit_the_positions() {
+    let found = Model::with_sequence("gpt2-small", 1025)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        found.contains("found 1025 tokens of a sample, and learned positions for 1024"),
+        "{found}"
+    );
+    for name in ["vit-b-16", "resnet-18", "dlrm"] {
+        let found = Model::with_sequence(name, 7).unwrap_err().to_string();
+        assert!(
+            found.contains("no sequences of tokens, and 7 tokens asked for"),
+            "{found}"
+        );
+    }
+    // More rows than tokens.
+    let text = text("gpt2-small").replace(
+        "positions = \"learned\"",
+        "positions = \"learned\"\nposition_rows = 2048",
+    );
+    let model = Definition::parse(&text, "m", Some(2000)).unwrap().model;
+    assert_eq!(model.parameters(), 124_439_808 + 1024 * 768);
+    assert_eq!(model.sequence, 2000);
+}
+
+/// A block of GPT-2 XL, by hand.
+const BLOCK: &str = r#"
+name = "by hand"
+source = "a test"
+kind = "layers"
+input = { tokens = 1024 }
+
+[[layer]]
+name = "embedding"
+role = "input"
+operators = [
+  { op = "embedding", name = "tokens", vocabulary = 50257, width = 1600, cut = "inputs" },
+  { op = "embedding", name = "positions", vocabulary = 1024, width = 1600 },
+  { op = "residual", name = "sum", dropout = true },
+]
+
+[[layer]]
+name = "layer"
+role = "block"
+repeat = 48
+operators = [
+  { op = "norm", name = "norm1" },
+  { op = "linear", name = "attention.qkv", outputs = 4800, cut = "outputs" },
+  { op = "attention", name = "attention.core", heads = 25, causal = true, dropout = true, cut = "between" },
+  { op = "linear", name = "attention.out", outputs = 1600, cut = "inputs" },
+  { op = "residual", name = "residual1", dropout = true },
+  { op = "norm", name = "norm2" },
+  { op = "linear", name = "mlp.up", outputs = 6400, cut = "outputs" },
+  { op = "activation", name = "mlp.activation", function = "gelu", cut = "between" },
+  { op = "linear", name = "mlp.down", outputs = 1600, cut = "inputs" },
+  { op = "residual", name = "residual2", dropout = true },
+]
+
+[[layer]]
+name = "head"
+role = "output"
+operators = [
+  { op = "norm", name = "norm" },
+  { op = "linear", name = "logits", outputs = 50257, bias = false, tied = true, cut = "outputs" },
+  { op = "loss", cut = "between" },
+]
+"#;
+
+#[test]
+fn operators_by_hand_make_the_same_model() {
+    let mine = parse(BLOCK).unwrap();
+    let known = Model::named("gpt2-xl").unwrap();
+    assert_eq!(mine.layers, known.layers);
+    assert_eq!(mine.sequence, 1024);
+    let short = Definition::parse(BLOCK, "m", Some(77)).unwrap().model;
+    assert_eq!(
+        short.layers[5],
+        Model::with_sequence("gpt2-xl", 77).unwrap().layers[5]
+    );
+}
+
+#[test]
+fn chains_are_refused_where_sizes_do_not_fit() {
+    let error = |from: &str, to: &str| {
+        assert!(BLOCK.contains(from), "{from}");
+        error(&BLOCK.replacen(from, to, 1))
+    };
+    let found = error("outputs = 4800", "outputs = 4801");
+    assert!(
+        found.starts_with("m.toml:23: key `layer[1].operators[2]`: found 4801 columns, 25 heads"),
+        "{found}"
+    );
+    let found = error("outputs = 1600", "outputs = 1601");
+    assert!(
+        found.contains("found 1024 x 1601 to be added to 1024 x 1600, expected equal sizes"),
+        "{found}"
+    );
+    let found = error("name = \"norm2\"", "name = \"norm1\"");
+    assert!(
+        found.contains("found a second operator called \"norm1\""),
+        "{found}"
+    );
+    let found = error(
+        "name = \"layer\"\nrole = \"block\"\nrepeat = 48",
+        "name = \"head\"\nrole = \"block\"",
+    );
+    assert!(
+        found.contains("found a second layer called \"head\""),
+        "{found}"
+    );
+    let found = error("op = \"loss\"", "op = \"lost\"");
+    assert!(
+        found.contains("expected one of linear, attention, norm"),
+        "{found}"
+    );
+    let found = error("op = \"loss\"", "op = \"loss\", classes = 3");
+    assert!(
+        found.contains("key `layer[2].operators[2].classes`: found an unknown key"),
+        "{found}"
+    );
+    let found = error("op = \"norm\"", "op = \"pool\", kernel = 2");
+    assert!(
+        found.contains("found 1024 x 1600 before it, expected an image"),
+        "{found}"
+    );
+    let found = error("repeat = 48", "repeat = 20000");
+    assert!(
+        found.contains("key `layer[1].repeat`: found the number 20000"),
+        "{found}"
+    );
+    let found = error("repeat = 48", "first = 1");
+    assert!(
+        found.contains("found a first number, expected `repeat`"),
+        "{found}"
+    );
+    let found = error("{ tokens = 1024 }", "{ tokens = 1024, columns = 2 }");
+    assert!(
+        found.contains("key `input`: found another mixture of keys"),
+        "{found}"
+    );
+    let found = error(
+        "op = \"residual\", name = \"sum\"",
+        "op = \"residual\", name = \"sum\", around = true",
+    );
+    assert!(found.contains("found a sum on the way around"), "{found}");
+}
+
+#[test]
+fn what_goes_around_may_change_its_size() {
+    let model = Model::named("resnet-50").unwrap();
+    let names: Vec<_> = model
+        .layers
+        .iter()
+        .map(|layer| layer.name.as_str())
+        .collect();
+    assert_eq!(names.len(), 1 + 3 + 4 + 6 + 3 + 1);
+    assert_eq!(
+        names[..6],
+        [
+            "stem", "stage1.0", "stage1.1", "stage1.2", "stage2.0", "stage2.1"
+        ]
+    );
+    let blocks = model
+        .layers
+        .iter()
+        .filter(|layer| layer.role == Role::Block);
+    assert_eq!(blocks.count(), 16);
+    let shortcut = &model.layers[4].operators[8];
+    let Work::Convolution {
+        inputs,
+        outputs,
+        size,
+        stride,
+        ..
+    } = shortcut.work
+    else {
+        panic!("{shortcut:?}")
+    };
+    assert_eq!(
+        (shortcut.name.as_str(), inputs, outputs, size, stride),
+        ("shortcut.conv", 256, 512, [56, 56], 2)
+    );
+    let stride = "outputs = 512, kernel = 1, stride = 2, bias = false, around = true";
+    let found =
+        error(&text("resnet-50").replacen(stride, &stride.replace("stride = 2", "stride = 1"), 1));
+    let sizes = "found 512 channels of 28 x 28 to be added to 512 channels of 56 x 56";
+    assert!(found.contains(sizes), "{found}");
+}
+
+#[test]
+fn windows_and_groups_must_fit() {
+    let error = |from: &str, to: &str| {
+        let text = text("alexnet");
+        assert!(text.contains(from), "{from}");
+        error(&text.replacen(from, to, 1))
+    };
+    let found = error("kernel = 11", "kernel = 229");
+    assert!(
+        found.contains("found a window of 229 x 229 pixels, expected one that fits 224 x 224"),
+        "{found}"
+    );
+    let found = error("kernel = 11", "kernel = 11, groups = 2");
+    assert!(
+        found.contains(
+            "key `layer[0].operators[0].groups`: found 2, expected a number that divides 3"
+        ),
+        "{found}"
+    );
+    let found = error("kernel = 11", "kernel = [1, 2, 3]");
+    assert!(
+        found.contains("found 3 values, expected a whole number, or [height, width]"),
+        "{found}"
+    );
+    let found = error("role = \"block\"", "role = \"stem\"");
+    assert!(
+        found.contains("expected one of input, block, output"),
+        "{found}"
+    );
+}
+
+/// What the test below puts into a file: anything printable, or much TOML syntax.
+const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
+
+proptest! {
+    /// Cuts, splices and stray characters never panic.
+    #[test]
+    fn no_text_panics(which in 0..PRESETS.len() + 1, at in 0.0..1.0_f64, cut in 0..40_usize, put in STRAY) {
+        let whole = PRESETS.get(which).map_or(BLOCK, |preset| preset.text);
+        let at = (whole.len() as f64 * at) as usize;
+        let end = (at + cut).min(whole.len());
+        let text = format!("{}{put}{}", &whole[..at], &whole[end..]);
+        let _ = parse(&text);
+    }
+}

@@ -1,0 +1,161 @@
+//! Operators against plain loops over what they do.
+
+use crate::model::{Cut, Function, Operator, Work};
+
+fn convolution([height, width]: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> Work {
+    Work::Convolution {
+        inputs: 6,
+        outputs: 4,
+        size: [height, width],
+        kernel,
+        stride,
+        padding,
+        groups: 2,
+        bias: true,
+    }
+}
+
+/// Where windows begin along a side, in a padded image.
+fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+    let mut count = 0;
+    let mut at = 0;
+    while at + kernel <= side + 2 * padding {
+        count += 1;
+        at += stride;
+    }
+    count
+}
+
+#[test]
+fn windows_are_where_they_fit() {
+    for side in 1..12 {
+        for kernel in 1..5 {
+            for (stride, padding) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2), (5, 0)] {
+                let work = convolution([side, 7], [kernel, 3], stride, padding);
+                let [rows, columns] =
+                    [(side, kernel), (7, 3)].map(|(side, k)| begins(side, k, stride, padding));
+                assert_eq!(work.output_elements(), 4 * rows * columns);
+                // Each of 4 outputs sees half of 6 channels.
+                let each = rows * columns * 4 * 3 * kernel * 3;
+                assert_eq!(
+                    work.multiplications(),
+                    each,
+                    "{side} {kernel} {stride} {padding}"
+                );
+                assert_eq!(work.parameters(), 4 * 3 * kernel * 3 + 4);
+                let pool = Work::Pool {
+                    channels: 4,
+                    size: [side, 7],
+                    kernel: [kernel, 3],
+                    stride,
+                    padding,
+                };
+                assert_eq!(pool.output_elements(), 4 * rows * columns);
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_multiplies_what_the_loops_do() {
+    let (tokens, heads, kv_heads, width) = (5, 4, 2, 3);
+    let (mut all, mut later) = (0, 0);
+    for _head in 0..heads {
+        for query in 0..tokens {
+            for key in 0..tokens {
+                // One dot product of `width`, and one row of values taken `width` times.
+                all += 2 * width;
+                later += if key > query { 2 * width } else { 0 };
+            }
+        }
+    }
+    let work = |causal| Work::Attention {
+        tokens,
+        heads,
+        kv_heads,
+        width,
+        causal,
+        dropout: false,
+    };
+    for causal in [false, true] {
+        assert_eq!(work(causal).multiplications(), all);
+        assert_eq!(
+            work(causal).skippable_multiplications(),
+            if causal { later } else { 0 }
+        );
+    }
+    assert_eq!(work(true).input_elements(), 5 * (4 + 2 + 2) * 3);
+    assert_eq!(work(true).output_elements(), 5 * 4 * 3);
+}
+
+#[test]
+fn tied_weights_multiply_and_are_not_counted() {
+    let work = |bias, tied| Work::Linear {
+        rows: 3,
+        inputs: 5,
+        outputs: 7,
+        bias,
+        tied,
+    };
+    for (bias, tied, parameters) in [
+        (false, false, 35),
+        (true, false, 42),
+        (false, true, 0),
+        (true, true, 7),
+    ] {
+        assert_eq!(work(bias, tied).parameters(), parameters);
+        assert_eq!(work(bias, tied).multiplications(), 105);
+    }
+}
+
+#[test]
+fn counts_stop_at_the_largest_number() {
+    let most = u64::MAX;
+    let works = [
+        Work::Linear {
+            rows: most,
+            inputs: most,
+            outputs: most,
+            bias: true,
+            tied: false,
+        },
+        Work::Attention {
+            tokens: most,
+            heads: most,
+            kv_heads: most,
+            width: most,
+            causal: true,
+            dropout: true,
+        },
+        Work::Activation {
+            function: Function::Silu,
+            rows: most,
+            width: most,
+            gated: true,
+        },
+        Work::Interaction {
+            vectors: most,
+            width: most,
+        },
+        Work::Convolution {
+            inputs: most,
+            outputs: most,
+            size: [most; 2],
+            kernel: [most; 2],
+            stride: 0,
+            padding: most,
+            groups: 0,
+            bias: true,
+        },
+    ];
+    for work in works {
+        assert_eq!(work.input_elements(), most);
+        assert_eq!(work.saved_bytes(2, false), most);
+        let operator = Operator::new("all", work, Cut::Whole);
+        assert!([0, most].contains(&operator.parameters()));
+        assert!(operator.work.skippable_multiplications() <= operator.multiplications());
+    }
+    // Nothing times much is nothing.
+    let nothing = convolution([0, 0], [1, 1], 1, 0);
+    assert_eq!(nothing.multiplications(), 0);
+}

@@ -1,0 +1,203 @@
+//! Weights of presets.
+
+use super::preset;
+use crate::model::PRESETS;
+
+fn found(name: &str) -> u64 {
+    preset(name).parameters()
+}
+
+#[test]
+fn megatrons_are_those_of_equation_2_and_a_last_norm() {
+    // Narayanan et al. (2021), equation 2: P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), that is
+    // 12 l h^2 + 13 l h + (V + s) h. The last norm's gain and bias, 2 h, are not in it.
+    let table = [
+        ("1.7b", 24, 2304, 17),
+        ("3.6b", 30, 3072, 36),
+        ("7.5b", 36, 4096, 75),
+        ("18.4b", 40, 6144, 184),
+        ("39.1b", 48, 8192, 391),
+        ("76.1b", 60, 10240, 761),
+        ("145.6b", 80, 12288, 1456),
+        ("310.1b", 96, 16384, 3101),
+        ("529.6b", 105, 20480, 5296),
+        ("1t", 128, 25600, 10080),
+    ];
+    for (name, l, h, tenths_of_billions) in table {
+        let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
+        let found = found(&format!("megatron-{name}"));
+        assert_eq!(found, equation + 2 * h, "{name}");
+        assert_eq!(
+            (found + 50_000_000) / 100_000_000,
+            tenths_of_billions,
+            "{name}"
+        );
+    }
+    // Korthikanti et al. (2022), Table 3, the two that are not among those.
+    for (name, l, h) in [("22b", 48, 6144), ("175b", 96, 12288)] {
+        let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
+        assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
+    }
+    // 12 x 40 x 6144^2 + 13 x 40 x 6144 + 53248 x 6144 + 2 x 6144
+    //   = 18,119,393,280 + 3,194,880 + 327,155,712 + 12,288.
+    assert_eq!(found("megatron-18.4b"), 18_449_756_160);
+}
+
+#[test]
+fn gpts_are_those_that_were_released() {
+    // Each block has 4 h^2 + 4 h of attention, 8 h^2 + 5 h of perceptron and 4 h of norms.
+    let gpt = |l: u64, h: u64, s: u64| 50_257 * h + s * h + l * (12 * h * h + 13 * h) + 2 * h;
+    for (name, l, h, released) in [
+        ("gpt2-small", 12, 768, 124_439_808),
+        ("gpt2-medium", 24, 1024, 354_823_168),
+        ("gpt2-large", 36, 1280, 774_030_080),
+        ("gpt2-xl", 48, 1600, 1_557_611_200),
+    ] {
+        assert_eq!(found(name), gpt(l, h, 1024), "{name}");
+        assert_eq!(found(name), released, "{name}");
+    }
+    for (name, l, h) in [
+        ("gpt3-125m", 12, 768),
+        ("gpt3-350m", 24, 1024),
+        ("gpt3-760m", 24, 1536),
+        ("gpt3-1.3b", 24, 2048),
+        ("gpt3-2.7b", 32, 2560),
+        ("gpt3-6.7b", 32, 4096),
+        ("gpt3-13b", 40, 5120),
+        ("gpt3-175b", 96, 12288),
+    ] {
+        assert_eq!(found(name), gpt(l, h, 2048), "{name}");
+    }
+    // 617,558,016 + 25,165,824 + 96 x 1,812,099,072 + 24,576.
+    assert_eq!(found("gpt3-175b"), 174_604_259_328);
+}
+
+#[test]
+fn berts_have_embeddings_blocks_and_a_pooler() {
+    // Tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h a block, h^2 + h of pooler.
+    let bert = |l: u64, h: u64| (30_522 + 512 + 2 + 2) * h + l * (12 * h * h + 13 * h) + h * h + h;
+    assert_eq!(bert(12, 768), 109_482_240);
+    assert_eq!(found("bert-base"), 109_482_240);
+    assert_eq!(bert(24, 1024), 335_141_888);
+    assert_eq!(found("bert-large"), 335_141_888);
+    // BERT base that predicts masked words has a product with a norm and a bias of each word for the pooler:
+    // 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522.
+    let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
+    let masked = super::files::parse(&text).unwrap();
+    assert_eq!(masked.parameters(), 109_514_298);
+    // 29,056 words; a last norm in place of the first one, which is no embedding norm; h^2 + h + 2 h + 29,056.
+    let h = 1024;
+    let tables = (29_056 + 512 + 2) * h;
+    let blocks = 24 * (12 * h * h + 13 * h);
+    assert_eq!(
+        found("megatron-bert"),
+        tables + blocks + 2 * h + h * h + 3 * h + 29_056
+    );
+}
+
+#[test]
+fn llamas_are_those_that_were_released() {
+    // Two tables of V h; a block has h (2 h + 2 kv h / a) of attention, 3 h f of perceptron, two gains; a last gain.
+    let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
+        2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
+    };
+    for (name, formula, released) in [
+        (
+            "llama2-7b",
+            llama(32_000, 32, 4096, [32, 32], 11_008),
+            6_738_415_616,
+        ),
+        (
+            "llama2-13b",
+            llama(32_000, 40, 5120, [40, 40], 13_824),
+            13_015_864_320,
+        ),
+        (
+            "llama2-70b",
+            llama(32_000, 80, 8192, [64, 8], 28_672),
+            68_976_648_192,
+        ),
+        (
+            "llama3-8b",
+            llama(128_256, 32, 4096, [32, 8], 14_336),
+            8_030_261_248,
+        ),
+        (
+            "llama3-70b",
+            llama(128_256, 80, 8192, [64, 8], 28_672),
+            70_553_706_496,
+        ),
+        (
+            "llama3-405b",
+            llama(128_256, 126, 16_384, [128, 8], 53_248),
+            405_853_388_800,
+        ),
+    ] {
+        assert_eq!(formula, released, "{name}");
+        assert_eq!(found(name), released, "{name}");
+    }
+}
+
+#[test]
+fn models_of_images_are_those_of_torchvision() {
+    // A ViT: 3 p^2 h + h of patches, a class of h, 12 h^2 + 13 h a block, a last norm, 1000 (h + 1) of classifier.
+    let vit = |l: u64, h: u64, p: u64| {
+        let tokens = (224 / p) * (224 / p) + 1;
+        3 * p * p * h + h + h + tokens * h + l * (12 * h * h + 13 * h) + 2 * h + 1000 * (h + 1)
+    };
+    for (name, formula, published) in [
+        ("vit-b-16", vit(12, 768, 16), 86_567_656),
+        ("vit-l-16", vit(24, 1024, 16), 304_326_632),
+        ("vit-h-14", vit(32, 1280, 14), 632_045_800),
+    ] {
+        assert_eq!(formula, published, "{name}");
+        assert_eq!(found(name), published, "{name}");
+    }
+    for (name, published) in [
+        ("resnet-18", 11_689_512),
+        ("resnet-50", 25_557_032),
+        ("resnet-152", 60_192_808),
+        ("vgg-11", 132_863_336),
+        ("vgg-13", 133_047_848),
+        ("vgg-16", 138_357_544),
+        ("vgg-19", 143_667_240),
+        ("alexnet", 61_100_840),
+    ] {
+        assert_eq!(found(name), published, "{name}");
+    }
+    // ResNet-18 by hand: 9,408 + 128 of stem; blocks of 2 x 9 w^2 + 4 w, or 9 w^2 / 2 less and w^2 / 2 + 2 w more
+    // where channels double; 512,000 + 1,000 of classifier.
+    let same = |w: u64| 18 * w * w + 4 * w;
+    let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
+    let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
+    assert_eq!(9_408 + 128 + 2 * same(64) + blocks + 513_000, 11_689_512);
+}
+
+#[test]
+fn dlrm_has_tables_and_perceptrons() {
+    // Tables of 39,143,231 x 64; 13-512-256-64 and 415-512-512-256-1 have 154,112 + 605,952 weights, which the
+    // source counts, and a bias of each of 832 + 1,281 outputs, which it does not.
+    let weights = 39_143_231 * 64 + 154_112 + 605_952;
+    assert_eq!(weights, 2_505_926_848);
+    assert_eq!(found("dlrm"), weights + 832 + 1_281);
+    // 27 vectors make 351 pairs, and the first of them, of 64, goes along: 415 numbers for the top.
+    assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
+}
+
+#[test]
+fn every_preset_is_a_model_with_its_name_and_source() {
+    for known in PRESETS {
+        let model = preset(known.name);
+        assert_eq!(model.name, known.name);
+        assert!(
+            model.source.contains(" (20") || model.source.contains("(SC"),
+            "{}",
+            known.name
+        );
+        assert!(
+            known.text.lines().all(|line| line.chars().count() <= 140),
+            "{}",
+            known.name
+        );
+    }
+}

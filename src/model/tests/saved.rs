@@ -1,0 +1,84 @@
+//! Bytes that are kept for the backward pass.
+
+use super::{over, preset};
+use crate::model::{Layer, Role};
+
+#[test]
+fn a_block_keeps_what_korthikanti_s_equation_1_says() {
+    // s h (34 + 5 a s / h) bytes for each sample, 2 bytes an element, with dropout, scores in memory.
+    for (name, a, h, s) in [
+        ("megatron-22b", 64, 6144, 2048),
+        ("megatron-1t", 160, 25_600, 2048),
+        ("gpt2-xl", 25, 1600, 1024),
+        ("bert-large", 16, 1024, 512),
+    ] {
+        let model = preset(name);
+        let block = &model.layers[1];
+        assert_eq!(block.role, Role::Block);
+        assert_eq!(
+            block.saved_bytes(2, false),
+            34 * s * h + 5 * a * s * s,
+            "{name}"
+        );
+        // A fused kernel keeps no scores, and 4 bytes for each row of them.
+        assert_eq!(block.saved_bytes(2, true), 34 * s * h + 4 * a * s, "{name}");
+    }
+}
+
+#[test]
+fn its_parts_are_those_of_section_4_1() {
+    // 11 s h + 5 a s^2 of attention, 19 s h of the perceptron, 4 s h of norms.
+    let (a, h, s) = (64, 6144, 2048);
+    let model = preset("megatron-22b");
+    let part = |names: &[&str]| -> u64 {
+        let operators = model.layers[1].operators.iter();
+        let chosen = operators.filter(|o| names.iter().any(|name| o.name.starts_with(name)));
+        chosen.map(|o| o.saved_bytes(2, false)).sum()
+    };
+    assert_eq!(
+        part(&["attention", "residual1"]),
+        11 * s * h + 5 * a * s * s
+    );
+    assert_eq!(part(&["mlp", "residual2"]), 19 * s * h);
+    assert_eq!(part(&["norm"]), 4 * s * h);
+}
+
+#[test]
+fn what_is_around_the_blocks_follows_section_4_3() {
+    // A mask of s h for the dropout of embeddings; 2 s h for the last norm, 2 s h for the logits' input, and 4 s V for
+    // logits in full precision.
+    let (h, s, v) = (6144, 2048, 51_200);
+    let model = preset("megatron-22b");
+    let kept = |layer: &Layer| layer.saved_bytes(2, false);
+    assert_eq!(over(&model, Role::Input, kept), s * h);
+    assert_eq!(over(&model, Role::Output, kept), 4 * s * h + 4 * s * v);
+    let blocks = over(&model, Role::Block, kept);
+    assert_eq!(model.saved_bytes(2, false), blocks + 5 * s * h + 4 * s * v);
+}
+
+#[test]
+fn gates_and_shared_heads_keep_what_they_are_given() {
+    // Llama-3 8B, 2 bytes: norms 4 s h; inputs of products 2 s h (qkv), 2 s h (out), 2 s h (up), 2 s f (down); queries
+    // 2 s h, keys and values 2 s (2 h / 4); the gate's two halves 4 s f; no masks. Softmax 2 a s^2.
+    let (a, h, s, f) = (32, 4096, 8192, 14_336);
+    let block = &preset("llama3-8b").layers[1];
+    let rest = 4 * s * h + 6 * s * h + 2 * s * f + 2 * s * h + s * h + 4 * s * f;
+    assert_eq!(block.saved_bytes(2, false), rest + 2 * a * s * s);
+    assert_eq!(block.saved_bytes(2, true), rest + 4 * a * s);
+}
+
+#[test]
+fn convolutions_keep_inputs_and_relus_nothing() {
+    // The last of VGG-16's: an image of 512 x 14 x 14 into the convolution, as many into the pool; 4 bytes.
+    let model = preset("vgg-16");
+    let layer = model
+        .layers
+        .iter()
+        .find(|layer| layer.name == "conv5_3")
+        .unwrap();
+    assert_eq!(layer.saved_bytes(4, false), 2 * 4 * 512 * 14 * 14);
+    assert_eq!(layer.output_elements(), 512 * 7 * 7);
+    // A block of ResNet-18: two convolutions and two norms, each an input of 64 x 56 x 56.
+    let block = &preset("resnet-18").layers[1];
+    assert_eq!(block.saved_bytes(2, false), 2 * 4 * 64 * 56 * 56);
+}

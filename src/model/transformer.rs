@@ -1,0 +1,262 @@
+//! Dense transformers from a few numbers: GPT, BERT, Llama and their kin.
+
+use super::{Cut, Function, Layer, Operator, Role, Work};
+
+/// A transformer over tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transformer {
+    /// How many blocks.
+    pub layers: u64,
+    /// What each of them is.
+    pub block: Block,
+    /// Words of the table of tokens.
+    pub vocabulary: u64,
+    /// How positions come in.
+    pub positions: Positions,
+    /// Rows of the table of kinds of token (BERT's sentences A and B); 0 where there is none.
+    pub segments: u64,
+    /// Whether embeddings are normed before the first block.
+    pub embedding_norm: bool,
+    /// Whether there is a norm behind the last block.
+    pub final_norm: bool,
+    /// What is done with the last block's output.
+    pub head: Head,
+}
+
+/// A block: attention and a perceptron, each with a norm and a way around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Rows: tokens of a sample.
+    pub tokens: u64,
+    /// Columns of what goes from block to block.
+    pub hidden: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Heads of keys and of values.
+    pub kv_heads: u64,
+    /// Columns of a head.
+    pub head_width: u64,
+    /// Columns between the two products of the perceptron.
+    pub ffn: u64,
+    /// The perceptron's function.
+    pub function: Function,
+    /// Whether half of the first product is a gate of the other.
+    pub gated: bool,
+    /// Whether norms have a bias, as LayerNorm has and RMSNorm has not.
+    pub norm_bias: bool,
+    /// Whether norms stand behind the sums (BERT) and not in front of attention and perceptron (GPT-2).
+    pub norm_after: bool,
+    /// Whether products have biases.
+    pub biases: bool,
+    /// Whether tokens look back only.
+    pub causal: bool,
+    /// Whether random parts are dropped in training.
+    pub dropout: bool,
+}
+
+/// How positions come into a transformer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// A table with a row for each of so many.
+    Learned(u64),
+    /// Queries and keys are turned, which takes no weights.
+    Rotary,
+    /// Not at all, or as a fixed function that is added.
+    None,
+}
+
+/// What is done with the output of the last block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Scores of all words for each token, and their cross entropy.
+    Logits {
+        /// Whether the scores' weights are the embedding's.
+        tied: bool,
+    },
+    /// The same behind one more product, function and norm, with tied weights and a bias: BERT's masked words.
+    Masked,
+    /// One product for the first token: BERT's pooler.
+    Pooler,
+}
+
+impl Block {
+    /// The operators of one block, first to last.
+    pub fn operators(&self) -> Vec<Operator> {
+        let ([norm1, norm2], [out, down]) = (["norm1", "norm2"], ["attention.out", "mlp.down"]);
+        let attention = [
+            self.linear(
+                "attention.qkv",
+                [self.hidden, self.qkv_width()],
+                Cut::Outputs,
+            ),
+            Operator::new("attention.core", self.attention(), Cut::Between),
+            self.linear(out, [self.attention_width(), self.hidden], Cut::Inputs),
+        ];
+        let up = match self.gated {
+            true => self.ffn.saturating_mul(2),
+            false => self.ffn,
+        };
+        let activation = Work::Activation {
+            function: self.function,
+            rows: self.tokens,
+            width: self.ffn,
+            gated: self.gated,
+        };
+        let mlp = [
+            self.linear("mlp.up", [self.hidden, up], Cut::Outputs),
+            Operator::new("mlp.activation", activation, Cut::Between),
+            self.linear(down, [self.ffn, self.hidden], Cut::Inputs),
+        ];
+        let mut operators = Vec::with_capacity(10);
+        for (norm, branch, residual) in [(norm1, attention, "residual1"), (norm2, mlp, "residual2")]
+        {
+            if !self.norm_after {
+                operators.push(self.norm(norm));
+            }
+            operators.extend(branch);
+            operators.push(self.residual(residual));
+            if self.norm_after {
+                operators.push(self.norm(norm));
+            }
+        }
+        operators
+    }
+
+    /// Columns of queries.
+    fn attention_width(&self) -> u64 {
+        self.heads.saturating_mul(self.head_width)
+    }
+
+    /// Columns of queries, keys and values together.
+    fn qkv_width(&self) -> u64 {
+        let heads = self.kv_heads.saturating_mul(2).saturating_add(self.heads);
+        heads.saturating_mul(self.head_width)
+    }
+
+    fn attention(&self) -> Work {
+        Work::Attention {
+            tokens: self.tokens,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            width: self.head_width,
+            causal: self.causal,
+            dropout: self.dropout,
+        }
+    }
+
+    fn linear(&self, name: &str, [inputs, outputs]: [u64; 2], cut: Cut) -> Operator {
+        let work = Work::Linear {
+            rows: self.tokens,
+            inputs,
+            outputs,
+            bias: self.biases,
+            tied: false,
+        };
+        Operator::new(name, work, cut)
+    }
+
+    /// A norm over all tokens.
+    pub(super) fn norm(&self, name: &str) -> Operator {
+        let work = Work::Norm {
+            rows: self.tokens,
+            width: self.hidden,
+            bias: self.norm_bias,
+        };
+        Operator::new(name, work, Cut::Whole)
+    }
+
+    /// A sum over all tokens.
+    pub(super) fn residual(&self, name: &str) -> Operator {
+        let work = Work::Residual {
+            rows: self.tokens,
+            width: self.hidden,
+            dropout: self.dropout,
+        };
+        Operator::new(name, work, Cut::Whole)
+    }
+}
+
+impl Transformer {
+    /// Its layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    pub fn layers(&self) -> Vec<Layer> {
+        let operators = self.block.operators();
+        let block = |index| {
+            let name = format!("layer{index}");
+            Layer::new(name, Role::Block, operators.clone())
+        };
+        let mut layers = vec![Layer::new("embedding", Role::Input, self.embedding())];
+        layers.extend((0..self.layers).map(block));
+        layers.push(Layer::new("head", Role::Output, self.head()));
+        layers
+    }
+
+    fn embedding(&self) -> Vec<Operator> {
+        let table = |name: &str, vocabulary: u64, cut: Cut| {
+            let work = Work::Embedding {
+                vocabulary,
+                width: self.block.hidden,
+                tokens: self.block.tokens,
+            };
+            Operator::new(name, work, cut)
+        };
+        // The words are cut: each member looks up those that it has, and rows are summed over members.
+        let mut operators = vec![table("tokens", self.vocabulary, Cut::Inputs)];
+        if let Positions::Learned(rows) = self.positions {
+            operators.push(table("positions", rows, Cut::Whole));
+        }
+        if self.segments > 0 {
+            operators.push(table("segments", self.segments, Cut::Whole));
+        }
+        if operators.len() > 1 || self.block.dropout {
+            operators.push(self.block.residual("sum"));
+        }
+        if self.embedding_norm {
+            operators.push(self.block.norm("norm"));
+        }
+        operators
+    }
+
+    fn head(&self) -> Vec<Operator> {
+        let Block { tokens, hidden, .. } = self.block;
+        let mut operators = Vec::new();
+        if self.final_norm {
+            operators.push(self.block.norm("norm"));
+        }
+        let product = |rows, outputs, bias, tied| Work::Linear {
+            rows,
+            inputs: hidden,
+            outputs,
+            bias,
+            tied,
+        };
+        let (bias, tied) = match self.head {
+            Head::Pooler => {
+                let work = product(1, hidden, true, false);
+                operators.push(Operator::new("pooler", work, Cut::Whole));
+                return operators;
+            }
+            Head::Logits { tied } => (false, tied),
+            Head::Masked => {
+                let work = product(tokens, hidden, true, false);
+                operators.push(Operator::new("transform", work, Cut::Whole));
+                let function = Work::Activation {
+                    function: self.block.function,
+                    rows: tokens,
+                    width: hidden,
+                    gated: false,
+                };
+                operators.push(Operator::new("transform.activation", function, Cut::Whole));
+                operators.push(self.block.norm("transform.norm"));
+                (true, true)
+            }
+        };
+        let logits = product(tokens, self.vocabulary, bias, tied);
+        operators.push(Operator::new("logits", logits, Cut::Outputs));
+        let loss = Work::Loss {
+            rows: tokens,
+            classes: self.vocabulary,
+        };
+        operators.push(Operator::new("loss", loss, Cut::Between));
+        operators
+    }
+}

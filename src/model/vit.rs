@@ -1,0 +1,107 @@
+//! Vision transformers from a few numbers.
+
+use super::{Block, Cut, Function, Layer, Operator, Role, Work};
+
+/// A transformer over the patches of an image and one token for the class (Dosovitskiy et al., "An Image is Worth
+/// 16x16 Words", 2021): LayerNorm in front of attention and perceptron, biases everywhere, GELU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vit {
+    /// How many blocks.
+    pub layers: u64,
+    /// Columns of what goes from block to block.
+    pub hidden: u64,
+    /// Heads.
+    pub heads: u64,
+    /// Columns of a head.
+    pub head_width: u64,
+    /// Columns between the two products of the perceptron.
+    pub ffn: u64,
+    /// Height and width of the image.
+    pub image: [u64; 2],
+    /// Colours of a pixel.
+    pub channels: u64,
+    /// Pixels of a patch's side.
+    pub patch: u64,
+    /// What images are told apart into.
+    pub classes: u64,
+    /// Whether random parts are dropped in training.
+    pub dropout: bool,
+}
+
+impl Vit {
+    /// Patches, and one for the class.
+    pub fn tokens(&self) -> u64 {
+        let [height, width] = self.image.map(|side| side / self.patch.max(1));
+        height.saturating_mul(width).saturating_add(1)
+    }
+
+    /// Its layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    pub fn layers(&self) -> Vec<Layer> {
+        let block = Block {
+            tokens: self.tokens(),
+            hidden: self.hidden,
+            heads: self.heads,
+            kv_heads: self.heads,
+            head_width: self.head_width,
+            ffn: self.ffn,
+            function: Function::Gelu,
+            gated: false,
+            norm_bias: true,
+            norm_after: false,
+            biases: true,
+            causal: false,
+            dropout: self.dropout,
+        };
+        let operators = block.operators();
+        let mut layers = vec![Layer::new("embedding", Role::Input, self.embedding(&block))];
+        layers.extend(
+            (0..self.layers)
+                .map(|index| Layer::new(format!("layer{index}"), Role::Block, operators.clone())),
+        );
+        layers.push(Layer::new("head", Role::Output, self.head(&block)));
+        layers
+    }
+
+    fn embedding(&self, block: &Block) -> Vec<Operator> {
+        let patches = Work::Convolution {
+            inputs: self.channels,
+            outputs: self.hidden,
+            size: self.image,
+            kernel: [self.patch; 2],
+            stride: self.patch,
+            padding: 0,
+            groups: 1,
+            bias: true,
+        };
+        let table = |rows| Work::Embedding {
+            vocabulary: rows,
+            width: self.hidden,
+            tokens: rows,
+        };
+        vec![
+            Operator::new("patches", patches, Cut::Whole),
+            Operator::new("class", table(1), Cut::Whole),
+            Operator::new("positions", table(self.tokens()), Cut::Whole),
+            block.residual("sum"),
+        ]
+    }
+
+    fn head(&self, block: &Block) -> Vec<Operator> {
+        let classifier = Work::Linear {
+            rows: 1,
+            inputs: self.hidden,
+            outputs: self.classes,
+            bias: true,
+            tied: false,
+        };
+        let loss = Work::Loss {
+            rows: 1,
+            classes: self.classes,
+        };
+        vec![
+            block.norm("norm"),
+            Operator::new("classifier", classifier, Cut::Whole),
+            Operator::new("loss", loss, Cut::Whole),
+        ]
+    }
+}
