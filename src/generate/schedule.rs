@@ -1,0 +1,192 @@
+//! Pipeline schedules: in which order a stage runs the forward and backward passes of its micro-batches.
+//!
+//! Schedules differ in four numbers only: into how many chunks a stage's layers fall, how many
+//! micro-batches go through a chunk before the next chunk has its turn, how many forward passes come before
+//! the first backward one, and whether there are backward passes. After the warm-up, forward and backward
+//! passes alternate; when forward passes are used up, the remaining backward ones follow. Micro-batches go back
+//! in the order in which they came (Narayanan et al., "Efficient large-scale language model training on GPU
+//! clusters using Megatron-LM", SC'21, figures 3 and 4), chunks in reverse.
+//!
+//! Who waits for whom is the same in all of them: [`Schedule::needs`]. Where sends are buffered, no order makes
+//! stages wait in a circle, even if receives block.
+
+use super::{GenerateError, MOST_NODES, check_at_least, check_limit};
+
+mod gpipe;
+mod ideal;
+mod inference;
+mod interleaved;
+mod layer_wise;
+mod one_f_one_b;
+mod passes;
+#[cfg(test)]
+mod tests;
+
+pub use passes::Passes;
+
+/// How a pipeline orders its passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// All forward passes, then all backward passes.
+    GPipe,
+    /// One forward, one backward, after a warm-up.
+    OneForwardOneBackward,
+    /// The same with several chunks of layers on every stage.
+    Interleaved {
+        /// Chunks of a stage, at least 2.
+        chunks: u32,
+    },
+    /// All micro-batches through one layer, then all through the next; backward likewise.
+    LayerWise {
+        /// Layers of a stage, each of which is a chunk.
+        layers: u32,
+    },
+    /// Forward passes only.
+    Inference,
+}
+
+/// Which way a pass goes through the layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the first layer to the last.
+    Forward,
+    /// From the last layer to the first.
+    Backward,
+}
+
+/// A pass of one micro-batch through one chunk of a stage's layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pass {
+    /// Which way.
+    pub direction: Direction,
+    /// Which micro-batch, from 0.
+    pub micro_batch: u32,
+    /// Which chunk of the stage's layers, from 0; the layers of chunk c on stage s of S come c S + s-th.
+    pub chunk: u32,
+}
+
+/// What tells schedules apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Parts of a stage's layers.
+    chunks: u32,
+    /// Micro-batches that go through a chunk before the next chunk has its turn.
+    together: u32,
+    /// Forward passes before the first backward one.
+    warm_up: u64,
+    /// Whether there are backward passes.
+    training: bool,
+}
+
+impl Schedule {
+    /// Says what is wrong with a pipeline of `stages` that takes `micro_batches` a step, if anything is.
+    pub fn check(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+        check_at_least("stages", stages, 1)?;
+        check_at_least("micro_batches", micro_batches, 1)?;
+        match *self {
+            Self::Interleaved { chunks } => interleaved::check(chunks, stages, micro_batches)?,
+            Self::LayerWise { layers } => check_at_least("layers", layers, 1)?,
+            Self::GPipe | Self::OneForwardOneBackward | Self::Inference => {}
+        }
+        let passes = 2 * u128::from(micro_batches) * u128::from(self.chunks());
+        check_limit(
+            "passes of a stage",
+            passes,
+            MOST_NODES,
+            "fewer micro-batches",
+        )
+        .map(drop)
+    }
+
+    /// Parts into which the layers of a stage fall, each of which every micro-batch passes by itself.
+    pub fn chunks(&self) -> u32 {
+        match *self {
+            Self::Interleaved { chunks } => chunks,
+            Self::LayerWise { layers } => layers,
+            Self::GPipe | Self::OneForwardOneBackward | Self::Inference => 1,
+        }
+    }
+
+    /// Whether there are backward passes.
+    pub fn trains(&self) -> bool {
+        *self != Self::Inference
+    }
+
+    /// The passes of stage `stage` of `stages` in the order in which it runs them.
+    ///
+    /// # Panics
+    /// Where [`Schedule::check`] refuses, or when `stage` is not below `stages`.
+    pub fn passes(&self, stage: u32, stages: u32, micro_batches: u32) -> Passes {
+        Passes::new(self.shape(stage, stages, micro_batches), micro_batches)
+    }
+
+    /// For how many passes stage `stage` holds activations at most: forward passes whose backward pass is not
+    /// over. One of them is 1/[`chunks`](Schedule::chunks) of what a micro-batch leaves behind on the stage.
+    ///
+    /// As the order has it, these are the passes of the warm-up and the first one behind it: min(m, S - i) for
+    /// 1F1B on stage i of S, m for GPipe, none for inference, which keeps nothing.
+    ///
+    /// # Panics
+    /// As [`Schedule::passes`].
+    pub fn stored(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
+        let shape = self.shape(stage, stages, micro_batches);
+        match shape.training {
+            true => shape.forwards(micro_batches).min(shape.warm_up + 1),
+            false => 0,
+        }
+    }
+
+    fn shape(&self, stage: u32, stages: u32, micro_batches: u32) -> Shape {
+        if let Err(error) = self.check(stages, micro_batches) {
+            panic!("{error}");
+        }
+        assert!(stage < stages, "stage {stage} of {stages} does not exist");
+        match *self {
+            Self::GPipe => gpipe::shape(micro_batches),
+            Self::OneForwardOneBackward => one_f_one_b::shape(stage, stages, micro_batches),
+            Self::Interleaved { chunks } => {
+                interleaved::shape(chunks, stage, stages, micro_batches)
+            }
+            Self::LayerWise { layers } => layer_wise::shape(layers, micro_batches),
+            Self::Inference => inference::shape(micro_batches),
+        }
+    }
+
+    /// The stage and the pass there whose result `pass` on stage `stage` of `stages` begins with: activations
+    /// of the layers in front, or gradients of the layers behind. None where there are no such layers.
+    ///
+    /// From the last stage it goes on with the next chunk on the first, and back likewise; with one stage that
+    /// is the stage itself, and no message. A backward pass needs its own forward pass as well, which is on the
+    /// same stage and earlier in its order.
+    pub fn needs(&self, pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+        match pass.direction {
+            Direction::Forward => towards_first(pass, stage, stages),
+            Direction::Backward => self.towards_last(pass, stage, stages),
+        }
+    }
+
+    /// The stage and the pass there that begins with the result of `pass` on stage `stage` of `stages`: the
+    /// other side of [`Schedule::needs`].
+    pub fn feeds(&self, pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+        match pass.direction {
+            Direction::Forward => self.towards_last(pass, stage, stages),
+            Direction::Backward => towards_first(pass, stage, stages),
+        }
+    }
+
+    fn towards_last(&self, pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+        if stage + 1 < stages {
+            return Some((stage + 1, pass));
+        }
+        let chunk = pass.chunk + 1;
+        (chunk < self.chunks()).then_some((0, Pass { chunk, ..pass }))
+    }
+}
+
+fn towards_first(pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+    if stage > 0 {
+        return Some((stage - 1, pass));
+    }
+    let chunk = pass.chunk.checked_sub(1)?;
+    Some((stages - 1, Pass { chunk, ..pass }))
+}

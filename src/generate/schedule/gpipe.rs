@@ -1,0 +1,16 @@
+//! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019):
+//! all forward passes, then all backward ones, so every stage holds the activations of every micro-batch.
+//!
+//! The paper draws the last micro-batch going back first; here it is the first, as in SC'21's figure 3. Time and
+//! peak are the same.
+
+use super::Shape;
+
+pub(super) fn shape(micro_batches: u32) -> Shape {
+    Shape {
+        chunks: 1,
+        together: micro_batches,
+        warm_up: micro_batches.into(),
+        training: true,
+    }
+}

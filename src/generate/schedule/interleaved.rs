@@ -1,0 +1,42 @@
+//! Interleaved 1F1B (Narayanan et al., SC'21, section 2.2.2), in the order of Megatron-LM: every stage has v
+//! chunks of layers, and S micro-batches go through a chunk before the next one has its turn.
+//!
+//! Before the first backward pass, stage i of S runs 2 (S - i - 1) + (v - 1) S forward passes: (v - 1) S until
+//! the last chunk's turn, and for each stage behind it one on the way there and one on the way back. With
+//! exactly S micro-batches it runs all of them.
+
+use super::Shape;
+use crate::generate::{GenerateError, check_at_least, refused};
+
+pub(super) fn check(chunks: u32, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+    check_at_least("chunks", chunks, 2)?;
+    let over = micro_batches % stages;
+    if over == 0 {
+        return Ok(());
+    }
+    let below = micro_batches - over;
+    let above = u64::from(below) + u64::from(stages);
+    let next = match below {
+        0 => format!("{above}"),
+        _ => format!("{below} or {above}"),
+    };
+    let why = format!(
+        "a multiple of the {stages} stages, for interleaved chunks take turns after that many: {next}"
+    );
+    Err(refused("micro_batches", micro_batches, why))
+}
+
+pub(super) fn shape(chunks: u32, stage: u32, stages: u32, micro_batches: u32) -> Shape {
+    let forwards = u64::from(chunks) * u64::from(micro_batches);
+    let ahead = u64::from(stages - stage - 1) * 2 + u64::from(chunks - 1) * u64::from(stages);
+    Shape {
+        chunks,
+        together: stages,
+        warm_up: if micro_batches == stages {
+            forwards
+        } else {
+            forwards.min(ahead)
+        },
+        training: true,
+    }
+}

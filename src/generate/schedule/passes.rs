@@ -1,0 +1,77 @@
+//! The order of a stage's passes, worked out one at a time.
+
+use super::{Direction, Pass, Shape};
+
+/// The passes of a stage in its order; see [`Schedule::passes`](super::Schedule::passes).
+#[derive(Clone, Debug)]
+pub struct Passes {
+    shape: Shape,
+    forwards: u64,
+    next: u64,
+    end: u64,
+}
+
+impl Shape {
+    /// Forward passes of a stage.
+    pub(super) fn forwards(&self, micro_batches: u32) -> u64 {
+        u64::from(micro_batches) * u64::from(self.chunks)
+    }
+
+    /// The `i`-th pass of a stage in one direction.
+    fn turn(&self, direction: Direction, i: u64) -> Pass {
+        let together = u64::from(self.together);
+        let round = together * u64::from(self.chunks);
+        let (round, within) = (i / round, i % round);
+        let chunk = (within / together) as u32;
+        Pass {
+            direction,
+            micro_batch: (round * together + within % together) as u32,
+            chunk: match direction {
+                Direction::Forward => chunk,
+                Direction::Backward => self.chunks - 1 - chunk,
+            },
+        }
+    }
+}
+
+impl Passes {
+    pub(super) fn new(shape: Shape, micro_batches: u32) -> Self {
+        let forwards = shape.forwards(micro_batches);
+        Self {
+            shape,
+            forwards,
+            next: 0,
+            end: forwards * if shape.training { 2 } else { 1 },
+        }
+    }
+}
+
+impl Iterator for Passes {
+    type Item = Pass;
+
+    fn next(&mut self) -> Option<Pass> {
+        if self.next == self.end {
+            return None;
+        }
+        let i = self.next;
+        self.next += 1;
+        // Between the first backward pass and the last forward one, they alternate, forward first.
+        let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
+        let (direction, i) = match i {
+            _ if i < warm_up => (Direction::Forward, i),
+            _ if i >= 2 * forwards - warm_up => (Direction::Backward, i - forwards),
+            _ if (i - warm_up).is_multiple_of(2) => {
+                (Direction::Forward, warm_up + (i - warm_up) / 2)
+            }
+            _ => (Direction::Backward, (i - warm_up) / 2),
+        };
+        Some(self.shape.turn(direction, i))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.end - self.next) as usize;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Passes {}

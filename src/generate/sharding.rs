@@ -1,0 +1,258 @@
+//! Operators that several NPUs share, each with degrees of its own (PALM, Table III).
+//!
+//! [`Degrees`] cut an operator's samples, rows, outputs and inputs into equal parts; there are as many devices as
+//! combinations of parts, and each multiplies what it has. A result that is cut along an axis by which its terms
+//! are told apart is there in parts that have to be summed:
+//!
+//! | pass | result | cut by | summed over |
+//! |---|---|---|---|
+//! | forward (FD) | output `B M N` | b, m, n | k |
+//! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
+//! | update (GU) | gradient of the weights `N K` | n, k | b and m |
+//!
+//! Each is an all-reduce of what one device has of the result. PALM's prose has the input as `N x K`; the table
+//! and the code have it as here, with which products of small matrices agree. A bias, which Table III leaves out,
+//! adds its part, `N / n`, to the update.
+//!
+//! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`Degrees`]. The
+//! table takes the input's size in its FLOPs and windows without padding that stay within a device's rows. Here
+//! the output has its own size, with stride and padding, in FLOPs too, and a device gets from its neighbours
+//! the rows that its windows reach into ([`Sharding::rows`], [`Sharding::halo`]); their gradients go back the
+//! same way before they are summed over k, and are not counted in that sum. The gradient of the input has its own
+//! channels (`B H W C`; in print it is `B H W K`).
+//!
+//! Parts are equal: what does not divide is refused.
+
+use super::{GenerateError, MOST_WORK, check_limit, refused};
+use crate::ids::Rank;
+use crate::model::Work;
+use std::ops::Range;
+
+mod grid;
+mod halo;
+mod sizes;
+#[cfg(test)]
+mod tests;
+mod transformer;
+
+use grid::Grid;
+use sizes::{Sizes, product};
+
+pub use transformer::TransformerRow;
+
+/// Into how many equal parts an operator is cut along each axis.
+///
+/// | axis | linear | convolution | pooling | attention |
+/// |---|---|---|---|---|
+/// | `b` | samples: `b` | samples: `b` | samples: `b` | samples |
+/// | `m` | rows: `m` | rows of pixels: `i` | rows of pixels: `i` | |
+/// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
+/// | `k` | inputs: `k` | input channels: `c` | | |
+///
+/// with Table III's letters, of which it has one twice. Devices are numbered in the order in which the table
+/// writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, the last one fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Degrees {
+    /// Parts of the samples.
+    pub b: u32,
+    /// Parts of the rows.
+    pub m: u32,
+    /// Parts of the outputs.
+    pub n: u32,
+    /// Parts of the inputs, over which products are summed.
+    pub k: u32,
+}
+
+/// What is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Samples.
+    B,
+    /// Rows.
+    M,
+    /// Outputs.
+    N,
+    /// Inputs.
+    K,
+}
+
+impl Axis {
+    /// All of them, as [`Degrees`] have them.
+    pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
+}
+
+impl Degrees {
+    /// Those of a convolution in the words of Table III: samples, input channels, rows of the image, output
+    /// channels.
+    pub fn convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
+        Self {
+            b,
+            m: i,
+            n: k,
+            k: c,
+        }
+    }
+
+    /// Those of a pooling in the words of Table III: samples, channels, rows of the image.
+    pub fn pool(b: u32, c: u32, i: u32) -> Self {
+        Self {
+            b,
+            m: i,
+            n: c,
+            k: 1,
+        }
+    }
+
+    /// Parts along `axis`.
+    pub fn along(&self, axis: Axis) -> u32 {
+        match axis {
+            Axis::B => self.b,
+            Axis::M => self.m,
+            Axis::N => self.n,
+            Axis::K => self.k,
+        }
+    }
+
+    /// Devices that it takes, if they can be counted.
+    pub fn devices(&self) -> u128 {
+        Axis::ALL
+            .iter()
+            .map(|&axis| u128::from(self.along(axis)))
+            .product()
+    }
+}
+
+/// Parts of a result that have to be summed, each device of a group having one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduction {
+    /// Elements that a device has of it; 0 where there is no such result.
+    pub elements: u64,
+    /// Devices that sum theirs; with 1, there is nothing to do.
+    pub size: u32,
+    /// In what these differ.
+    pub over: &'static [Axis],
+}
+
+/// An operator that is cut.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sharding {
+    grid: Grid,
+    degrees: Degrees,
+    rows: Option<halo::Rows>,
+    /// FLOPs of a device's forward pass, two for each multiplication, products with padding among them. As in
+    /// [`Work::multiplications`], only matrix products count, and Table III's windows of a pooling.
+    pub flops: u64,
+    /// What is summed after a forward pass.
+    pub forward: Reduction,
+    /// What is summed of the input's gradient after a backward pass.
+    pub backward: Reduction,
+    /// What is summed of the weights' gradient before they are updated.
+    pub update: Reduction,
+}
+
+impl Sharding {
+    /// Cuts `work` on `batch` samples by `degrees` for `devices` devices, or says what would be possible.
+    pub fn new(
+        work: &Work,
+        batch: u64,
+        degrees: Degrees,
+        devices: u32,
+    ) -> Result<Self, GenerateError> {
+        Self::of(Sizes::new(work, batch), degrees, devices)
+    }
+
+    fn of(sizes: Sizes, degrees: Degrees, devices: u32) -> Result<Self, GenerateError> {
+        let letters = sizes.letters;
+        let named: Vec<String> = sizes
+            .order
+            .iter()
+            .filter(|&&axis| !letters[axis as usize].is_empty())
+            .map(|&axis| format!("{} {}", letters[axis as usize], degrees.along(axis)))
+            .collect();
+        for axis in Axis::ALL {
+            if degrees.along(axis) == 0 {
+                return Err(refused(letters[axis as usize], 0, "1 or more"));
+            }
+        }
+        if degrees.devices() != devices.into() {
+            let product = degrees.devices();
+            let all = named.join(", ");
+            let expected = format!("{product}, the product of the degrees {all}");
+            return Err(refused("devices", devices, expected));
+        }
+        for axis in Axis::ALL {
+            sizes.check(axis, degrees.along(axis))?;
+        }
+        // The degrees divide, so the divisions are exact; none is above the number of devices.
+        let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
+        let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
+        let reduction = |amount, over: &'static [Axis]| {
+            let elements = limit("elements of a device", amount)?;
+            let over = if elements == 0 { &[] } else { over };
+            Ok(Reduction {
+                elements,
+                size: over.iter().map(|&axis| degrees.along(axis)).product(),
+                over,
+            })
+        };
+        let weights = (sizes.weights / (n * k)).saturating_add(sizes.biases / n);
+        Ok(Self {
+            grid: Grid::new(sizes.order.map(|axis| (axis, degrees.along(axis)))),
+            degrees,
+            rows: sizes.rows,
+            flops: limit("FLOPs of a device", sizes.flops / (b * m * n * k))?,
+            forward: reduction(sizes.outputs / (b * m * n), &[Axis::K])?,
+            backward: reduction(sizes.inputs / (b * m * k), &[Axis::N])?,
+            update: reduction(weights, &[Axis::B, Axis::M])?,
+        })
+    }
+
+    /// Which part along `axis` the device at `position` has.
+    pub fn part(&self, position: u32, axis: Axis) -> u32 {
+        self.grid.part(position, axis)
+    }
+
+    /// Who sums with whom: the groups of `reduction` among `devices`, which are in the order of their
+    /// positions. Groups come by their first members, members by their positions.
+    ///
+    /// # Panics
+    /// When there are not as many `devices` as positions.
+    pub fn groups(&self, reduction: &Reduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
+        assert_eq!(devices.len() as u128, self.degrees.devices());
+        let of = |positions: Vec<u32>| positions.iter().map(|&p| devices[p as usize]).collect();
+        self.grid
+            .groups(reduction.over)
+            .into_iter()
+            .map(of)
+            .collect()
+    }
+
+    /// Rows of the image that the device at `position` has, and those that its windows reach; none if the
+    /// operator has no windows.
+    pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
+        let rows = self.rows?;
+        let part = self.part(position, Axis::M);
+        Some([
+            rows.own(part, self.degrees.m),
+            rows.needed(part, self.degrees.m),
+        ])
+    }
+
+    /// Elements that the device at `position` needs of rows in front of its own and behind them. They come before
+    /// a forward pass, and as many of their gradients go back after a backward one.
+    pub fn halo(&self, position: u32) -> [u64; 2] {
+        let (Some(rows), Some([own, needed])) = (self.rows, self.rows(position)) else {
+            return [0, 0];
+        };
+        // Where devices differ in input channels, these are cut by k, else by n.
+        let channels = match rows.cut {
+            Axis::K => self.degrees.k,
+            _ => self.degrees.n,
+        };
+        let parts = u128::from(self.degrees.b) * u128::from(channels);
+        halo::beyond(&own, &needed).map(|count| {
+            let elements = product(&[count, rows.width]).saturating_mul(rows.elements) / parts;
+            u64::try_from(elements).unwrap_or(u64::MAX)
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! What degrees have to divide, and what there is in all, of each operator.
+
+use super::halo::Rows;
+use super::{Axis, GenerateError, refused};
+use crate::model::Work;
+
+mod image;
+
+use image::Windows;
+
+/// How far to look for a degree that would be possible, so that absurd sizes are refused as fast as others.
+const LOOK: usize = 1 << 20;
+
+/// What an axis can be cut into.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Extent {
+    /// Divisors of all of these, named for messages.
+    Divisors(Vec<(u64, &'static str)>),
+    /// It stays whole; why.
+    Whole(&'static str),
+}
+
+/// An operator's totals over all samples and devices.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sizes {
+    /// What its degrees are called along b, m, n and k.
+    pub letters: [&'static str; 4],
+    /// The axes as devices are numbered, the slowest first.
+    pub order: [Axis; 4],
+    /// What its degrees have to divide along b, m, n and k.
+    pub extents: [Extent; 4],
+    /// FLOPs of a forward pass.
+    pub flops: u128,
+    /// Elements that are summed over k.
+    pub outputs: u128,
+    /// Elements of the input's gradient that are summed over n; none where n cuts the input as it cuts the output,
+    /// or where the input is no result of a layer.
+    pub inputs: u128,
+    /// Weights, cut by n and k.
+    pub weights: u128,
+    /// Biases, cut by n.
+    pub biases: u128,
+    /// How windows lie over an image, if there are any.
+    pub rows: Option<Rows>,
+}
+
+/// The product, or the largest number there is.
+pub(super) fn product(factors: &[u64]) -> u128 {
+    factors
+        .iter()
+        .fold(1, |all: u128, &one| all.saturating_mul(one.into()))
+}
+
+const NO_INPUTS: Extent = Extent::Whole("no products are summed over its inputs");
+const NO_ROWS: Extent = Extent::Whole("a sample is one row");
+
+fn by(size: u64, what: &'static str) -> Extent {
+    Extent::Divisors(vec![(size, what)])
+}
+
+fn biases(there: bool, count: u64) -> u128 {
+    if there { count.into() } else { 0 }
+}
+
+impl Sizes {
+    /// Those of an operator that computes nothing and is cut by samples.
+    fn none(batch: u64) -> Self {
+        Self {
+            letters: ["b", "m", "n", "k"],
+            order: [Axis::B, Axis::M, Axis::N, Axis::K],
+            extents: [by(batch, "samples"), NO_ROWS, NO_INPUTS, NO_INPUTS],
+            flops: 0,
+            outputs: 0,
+            inputs: 0,
+            weights: 0,
+            biases: 0,
+            rows: None,
+        }
+    }
+
+    /// Those of `work` on `batch` samples.
+    pub(super) fn new(work: &Work, batch: u64) -> Self {
+        let none = Self::none(batch);
+        let samples = by(batch, "samples");
+        match *work {
+            Work::Linear {
+                rows,
+                inputs,
+                outputs,
+                bias,
+                ..
+            } => Self {
+                extents: [
+                    samples,
+                    by(rows, "rows"),
+                    by(outputs, "outputs"),
+                    by(inputs, "inputs"),
+                ],
+                flops: product(&[2, batch, rows, inputs, outputs]),
+                outputs: product(&[batch, rows, outputs]),
+                inputs: product(&[batch, rows, inputs]),
+                weights: product(&[inputs, outputs]),
+                biases: biases(bias, outputs),
+                ..none
+            },
+            Work::Convolution {
+                inputs,
+                outputs,
+                size,
+                kernel,
+                stride,
+                padding,
+                groups,
+                bias,
+            } => {
+                let windows = Windows {
+                    batch,
+                    size,
+                    kernel,
+                    stride,
+                    padding,
+                };
+                windows.convolution([inputs, outputs], groups, bias)
+            }
+            Work::Pool {
+                channels,
+                size,
+                kernel,
+                stride,
+                padding,
+            } => {
+                let windows = Windows {
+                    batch,
+                    size,
+                    kernel,
+                    stride,
+                    padding,
+                };
+                windows.pool(channels)
+            }
+            // Heads of keys and values are not copied, so each part has whole ones.
+            Work::Attention {
+                tokens,
+                heads,
+                kv_heads,
+                width,
+                ..
+            } => Self {
+                extents: [
+                    samples,
+                    Extent::Whole("a query needs the keys and values of every token"),
+                    Extent::Divisors(vec![
+                        (heads, "heads"),
+                        (kv_heads, "heads of keys and values"),
+                    ]),
+                    Extent::Whole("a head is computed as a whole; `n` cuts by heads"),
+                ],
+                flops: product(&[4, batch, tokens, tokens, heads]).saturating_mul(width.into()),
+                ..none
+            },
+            Work::Norm { rows, width, bias } => Self {
+                extents: [
+                    samples,
+                    by(rows, "rows"),
+                    Extent::Whole("a row is scaled as a whole"),
+                    NO_INPUTS,
+                ],
+                weights: width.into(),
+                biases: biases(bias, width),
+                ..none
+            },
+            Work::Activation { rows, width, .. } | Work::Residual { rows, width, .. } => Self {
+                extents: [samples, by(rows, "rows"), by(width, "columns"), NO_INPUTS],
+                ..none
+            },
+            Work::Embedding {
+                vocabulary,
+                width,
+                tokens,
+            } => Self {
+                extents: [
+                    samples,
+                    by(tokens, "tokens"),
+                    by(width, "columns"),
+                    by(vocabulary, "rows of the table"),
+                ],
+                outputs: product(&[batch, tokens, width]),
+                weights: product(&[vocabulary, width]),
+                ..none
+            },
+            Work::Loss { rows, .. } => Self {
+                extents: [
+                    samples,
+                    by(rows, "rows"),
+                    Extent::Whole("a row's probabilities add up over all classes"),
+                    NO_INPUTS,
+                ],
+                ..none
+            },
+            Work::EmbeddingBag { rows, width, .. } => Self {
+                extents: [
+                    samples,
+                    NO_ROWS,
+                    by(width, "columns"),
+                    by(rows, "rows of the table"),
+                ],
+                outputs: product(&[batch, width]),
+                weights: product(&[rows, width]),
+                ..none
+            },
+            Work::Interaction { vectors, width } => Self {
+                extents: [
+                    samples,
+                    NO_ROWS,
+                    Extent::Whole("every vector meets every other one"),
+                    NO_INPUTS,
+                ],
+                flops: product(&[batch, vectors, vectors.saturating_sub(1), width]),
+                ..none
+            },
+        }
+    }
+
+    /// Says what is wrong with cutting `axis` into `degree` parts, if anything is.
+    pub(super) fn check(&self, axis: Axis, degree: u32) -> Result<(), GenerateError> {
+        let letter = self.letters[axis as usize];
+        let sizes = match &self.extents[axis as usize] {
+            Extent::Whole(_) if degree == 1 => return Ok(()),
+            Extent::Whole(why) => return Err(refused(letter, degree, format!("1, for {why}"))),
+            Extent::Divisors(sizes) => sizes,
+        };
+        let degree = u64::from(degree);
+        let divides = |by: u64| {
+            sizes
+                .iter()
+                .all(|&(size, _)| size > 0 && size.is_multiple_of(by))
+        };
+        if divides(degree) {
+            return Ok(());
+        }
+        let most = sizes.iter().map(|&(size, _)| size).min().unwrap_or(0);
+        let lower = (degree - 1).min(most);
+        let below = (1..=lower).rev().take(LOOK).find(|&by| divides(by));
+        let above = (degree + 1..=most).take(LOOK).find(|&by| divides(by));
+        let named: Vec<String> = sizes
+            .iter()
+            .map(|(size, what)| format!("the {size} {what}"))
+            .collect();
+        let named = named.join(" and ");
+        let near = match (below, above) {
+            (Some(below), Some(above)) => format!(", such as {below} or {above}"),
+            (Some(one), None) | (None, Some(one)) => format!(", such as {one}"),
+            (None, None) => String::new(),
+        };
+        let expected = format!("a divisor of {named}, for parts are equal{near}");
+        Err(refused(letter, degree, expected))
+    }
+}

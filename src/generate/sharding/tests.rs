@@ -1,0 +1,299 @@
+//! What is announced against small products that are really cut; and what is refused.
+
+use super::*;
+use crate::model::{Model, PRESETS};
+use std::collections::BTreeMap;
+
+mod image;
+mod linear;
+mod refusals;
+mod transformer;
+
+/// The place of an element in its tensor; 0 where a tensor has fewer axes.
+type Element = [u64; 4];
+
+/// A tensor, or what a device has of it.
+type Values = BTreeMap<Element, i64>;
+
+/// Who has a part of each element of a result, and what they have.
+type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
+
+/// Notes that `device` has `values`.
+fn note(parts: &mut Parts, device: u32, values: Values) {
+    for (element, value) in values {
+        parts.entry(element).or_default().push((device, value));
+    }
+}
+
+/// Numbers that no mistake makes equal by chance, and small enough to be summed.
+fn number(seed: u64) -> i64 {
+    let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 54) as i64 - 512
+}
+
+/// Ranks that are not their positions.
+fn ranks(count: u32) -> Vec<Rank> {
+    (0..count)
+        .map(|position| Rank(3000 - 7 * position))
+        .collect()
+}
+
+/// Holds `parts` against `reduction`: every device has as many elements as it says, those that have a part of
+/// one are exactly a group, and the sum over the group is what `whole` says.
+fn hold(
+    case: &str,
+    sharding: &Sharding,
+    reduction: &Reduction,
+    parts: &Parts,
+    whole: impl Fn(&Element) -> i64,
+) {
+    let count = sharding.degrees.devices() as u32;
+    let devices = ranks(count);
+    let mut has = vec![0_u64; count as usize];
+    let groups = sharding.groups(reduction, &devices);
+    assert_eq!(groups.len() as u32 * reduction.size, count, "{case}");
+    let mut group_of = BTreeMap::new();
+    for (index, group) in groups.iter().enumerate() {
+        group_of.extend(group.iter().map(|&rank| (rank, index)));
+    }
+    for (element, who) in parts {
+        let rank = |&(device, _): &(u32, i64)| devices[device as usize];
+        let group = &groups[group_of[&rank(&who[0])]];
+        assert!(
+            group.iter().copied().eq(who.iter().map(rank)),
+            "{case}: {element:?} {who:?} {group:?}"
+        );
+        let sum: i64 = who.iter().map(|&(_, value)| value).sum();
+        assert_eq!(sum, whole(element), "{case}: {element:?}");
+        for &(device, _) in who {
+            has[device as usize] += 1;
+        }
+    }
+    assert!(
+        has.iter().all(|&count| count == reduction.elements),
+        "{case}: {has:?} {reduction:?}"
+    );
+}
+
+/// The divisors of `size`.
+fn divisors(size: u64) -> Vec<u32> {
+    (1..=size)
+        .filter(|&by| size.is_multiple_of(by))
+        .map(|by| by as u32)
+        .collect()
+}
+
+/// The part `index` of `parts` of `0..size`.
+fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
+    let each = size / u64::from(parts);
+    u64::from(index) * each..u64::from(index + 1) * each
+}
+
+const LINEAR: Work = Work::Linear {
+    rows: 8,
+    inputs: 12,
+    outputs: 64,
+    bias: false,
+    tied: false,
+};
+
+fn degrees(b: u32, m: u32, n: u32, k: u32) -> Degrees {
+    Degrees { b, m, n, k }
+}
+
+#[test]
+fn table_iii_of_a_linear_operator() {
+    // B 4, M 8, N 64, K 12 by (2, 2, 2, 3) on 24 devices.
+    let found = Sharding::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
+    assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
+    let expected = |elements, size, over| Reduction {
+        elements,
+        size,
+        over,
+    };
+    assert_eq!(found.forward, expected(4 * 8 * 64 / 8, 3, &[Axis::K]));
+    assert_eq!(found.backward, expected(4 * 8 * 12 / 12, 2, &[Axis::N]));
+    assert_eq!(found.update, expected(64 * 12 / 6, 4, &[Axis::B, Axis::M]));
+    // Positions are 12 b + 6 m + 3 n + k.
+    let devices: Vec<Rank> = (0..24).map(Rank).collect();
+    let groups = found.groups(&found.update, &devices);
+    assert_eq!(groups[0], [0, 6, 12, 18].map(Rank));
+    assert_eq!(groups[5], [5, 11, 17, 23].map(Rank));
+    assert_eq!(
+        found.groups(&found.forward, &devices)[1],
+        [3, 4, 5].map(Rank)
+    );
+}
+
+#[test]
+fn on_one_device_it_is_what_models_count() {
+    let mut products = 0;
+    for preset in PRESETS {
+        let model = Model::named(preset.name).unwrap();
+        for operator in model.layers.iter().flat_map(|layer| &layer.operators) {
+            let work = &operator.work;
+            let case = format!("{} {}", preset.name, operator.name);
+            let found = Sharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
+            // Two FLOPs for a multiplication; a pooling has none of these.
+            if !matches!(work, Work::Pool { .. }) {
+                assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
+            }
+            // What is tied counts no weights, but has their gradient.
+            if !matches!(work, Work::Linear { tied: true, .. }) {
+                assert_eq!(found.update.elements, work.parameters(), "{case}");
+            }
+            if matches!(work, Work::Linear { .. } | Work::Convolution { .. }) {
+                assert_eq!(found.forward.elements, 3 * work.output_elements(), "{case}");
+                assert_eq!(found.backward.elements, 3 * work.input_elements(), "{case}");
+                products += 1;
+            }
+        }
+    }
+    assert!(products > 1000, "{products}");
+}
+
+#[test]
+fn a_convolution_numbers_devices_as_the_table_does() {
+    // (b, c, i, k) = (1, 2, 2, 2): positions are 4 c + 2 i + k. FD over c, BD over k, GU over i.
+    let found = Sharding::new(
+        &image::work([4, 4], 1, 1),
+        2,
+        Degrees::convolution(1, 2, 2, 2),
+        8,
+    );
+    let found = found.unwrap();
+    let devices: Vec<Rank> = (0..8).map(Rank).collect();
+    assert_eq!(found.groups(&found.forward, &devices)[0], [0, 4].map(Rank));
+    assert_eq!(found.groups(&found.backward, &devices)[0], [0, 1].map(Rank));
+    assert_eq!(found.groups(&found.update, &devices)[0], [0, 2].map(Rank));
+}
+
+#[test]
+fn operators_beyond_the_table() {
+    // Tables are products with vectors of zeros and a one: 4 samples, 8 tokens, table 16 x 32 by (2, 2, 2, 2).
+    let embedding = Work::Embedding {
+        vocabulary: 16,
+        width: 32,
+        tokens: 8,
+    };
+    let found = Sharding::new(&embedding, 4, degrees(2, 2, 2, 2), 16).unwrap();
+    assert_eq!([found.flops, found.backward.elements], [0, 0]);
+    assert_eq!(
+        [found.forward.elements, found.forward.size.into()],
+        [4 * 8 * 32 / 8, 2]
+    );
+    assert_eq!(
+        [found.update.elements, found.update.size.into()],
+        [16 * 32 / 4, 4]
+    );
+    let bag = Work::EmbeddingBag {
+        rows: 16,
+        width: 32,
+        lookups: 5,
+    };
+    let found = Sharding::new(&bag, 4, degrees(2, 1, 2, 2), 8).unwrap();
+    assert_eq!(
+        [found.forward.elements, found.forward.size.into()],
+        [4 * 32 / 4, 2]
+    );
+    assert_eq!(
+        [found.update.elements, found.update.size.into()],
+        [16 * 32 / 4, 2]
+    );
+    // Heads 8 and 4 by 4: 4 B S^2 (8 x 16) / 8, nothing to sum.
+    let found = Sharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
+    assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
+    let sums = [found.forward, found.backward, found.update];
+    assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
+    // Gain and bias of 6 columns on every device.
+    let norm = Work::Norm {
+        rows: 8,
+        width: 6,
+        bias: true,
+    };
+    let found = Sharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
+    assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
+    // A bias of 4 adds its half to 3 x 3 x 6 x 4 weights in 6 parts.
+    let Work::Convolution {
+        inputs,
+        outputs,
+        size,
+        kernel,
+        stride,
+        padding,
+        ..
+    } = image::work([4, 4], 1, 1)
+    else {
+        unreachable!()
+    };
+    let convolution = |inputs, groups| Work::Convolution {
+        inputs,
+        outputs,
+        size,
+        kernel,
+        stride,
+        padding,
+        groups,
+        bias: true,
+    };
+    let cut = Degrees::convolution(1, 3, 1, 2);
+    let found = Sharding::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
+    assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
+    // Depthwise: each of 4 channels has a filter of its own.
+    let found = Sharding::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
+    assert_eq!(found.flops, 2 * 4 * 4 * 9 * 4);
+    assert_eq!(
+        [found.update.elements, found.update.size.into()],
+        [9 * 4 + 4, 2]
+    );
+    // 5 x 4 / 2 pairs of 16 numbers on 2 samples of 4.
+    let interaction = Work::Interaction {
+        vectors: 5,
+        width: 16,
+    };
+    let found = Sharding::new(&interaction, 4, degrees(2, 1, 1, 1), 2).unwrap();
+    assert_eq!(found.flops, 2 * 2 * 10 * 16);
+}
+
+fn attention() -> Work {
+    Work::Attention {
+        tokens: 32,
+        heads: 8,
+        kv_heads: 4,
+        width: 16,
+        causal: true,
+        dropout: false,
+    }
+}
+
+#[test]
+fn halos_of_known_layers() {
+    // 3 x 3, stride 1, padding 1 over 8 rows in 4 parts: one row from each neighbour, of 8 pixels and 6 channels.
+    let work = image::work([8, 8], 1, 1);
+    let found = Sharding::new(&work, 2, Degrees::convolution(2, 1, 4, 1), 8).unwrap();
+    let row = 8 * 6;
+    let halos: Vec<_> = (0..4).map(|position| found.halo(position)).collect();
+    assert_eq!(halos, [[0, row], [row, row], [row, row], [row, 0]]);
+    assert_eq!(found.rows(1), Some([2..4, 1..5]));
+    // ResNet's stem: 7 x 7, stride 2, padding 3, 224 rows in 2 parts: outputs 0..56 reach row 2 x 55 - 3 + 7 = 114,
+    // outputs 56..112 begin at row 2 x 56 - 3 = 109.
+    let stem = Work::Convolution {
+        inputs: 3,
+        outputs: 64,
+        size: [224, 224],
+        kernel: [7, 7],
+        stride: 2,
+        padding: 3,
+        groups: 1,
+        bias: false,
+    };
+    let found = Sharding::new(&stem, 1, Degrees::convolution(1, 1, 2, 1), 2).unwrap();
+    assert_eq!(found.halo(0), [0, 2 * 224 * 3]);
+    assert_eq!(found.halo(1), [3 * 224 * 3, 0]);
+    assert_eq!(
+        Sharding::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1)
+            .unwrap()
+            .halo(0),
+        [0, 0]
+    );
+}

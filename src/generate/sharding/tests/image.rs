@@ -1,0 +1,324 @@
+//! Convolutions and poolings with stride and padding: each device has its rows of the image, and fetches the halo
+//! that is announced and nothing else.
+
+use super::*;
+
+const SAMPLES: u64 = 2;
+const INPUTS: u64 = 6;
+const OUTPUTS: u64 = 4;
+
+/// A 3 x 3 convolution of 6 channels to 4.
+pub(super) fn work(size: [u64; 2], stride: u64, padding: u64) -> Work {
+    convolution(size, [3, 3], stride, padding)
+}
+
+fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> Work {
+    Work::Convolution {
+        inputs: INPUTS,
+        outputs: OUTPUTS,
+        size,
+        kernel,
+        stride,
+        padding,
+        groups: 1,
+        bias: false,
+    }
+}
+
+/// Sizes, windows, strides and paddings: overlapping windows, ones that meet, ones with gaps, ones that reach
+/// beyond a neighbour, more padding than window, so that a device uses only rows of others.
+const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
+    ([4, 3], [3, 3], 1, 1),
+    ([6, 4], [5, 3], 1, 2),
+    ([8, 5], [3, 3], 2, 1),
+    ([8, 4], [2, 2], 2, 0),
+    ([8, 6], [1, 1], 2, 0),
+    ([8, 3], [7, 2], 2, 3),
+    ([4, 4], [3, 2], 1, 2),
+    ([6, 3], [6, 3], 1, 3),
+    ([8, 2], [1, 1], 3, 8),
+];
+
+fn x(b: u64, c: u64, h: u64, w: u64) -> i64 {
+    number(((b * 8 + c) * 16 + h) * 16 + w)
+}
+
+fn filter(k: u64, c: u64, r: u64, s: u64) -> i64 {
+    number(10_000 + ((k * 8 + c) * 8 + r) * 8 + s)
+}
+
+fn dy(b: u64, k: u64, h: u64, w: u64) -> i64 {
+    number(20_000 + ((b * 8 + k) * 16 + h) * 16 + w)
+}
+
+/// How the windows lie.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    size: [u64; 2],
+    kernel: [u64; 2],
+    stride: u64,
+    padding: u64,
+}
+
+impl Windows {
+    /// Windows along a side, counted one by one.
+    fn count(&self, side: usize) -> u64 {
+        let mut count = 0;
+        while count * self.stride + self.kernel[side] <= self.size[side] + 2 * self.padding {
+            count += 1;
+        }
+        count
+    }
+
+    /// The pixel under place `at` of window `window`; none in the padding.
+    fn pixel(&self, side: usize, window: u64, at: u64) -> Option<u64> {
+        let pixel = (window * self.stride + at).checked_sub(self.padding)?;
+        (pixel < self.size[side]).then_some(pixel)
+    }
+
+    /// Calls `visit` with every place of every window in rows `rows` of the output: (output, place, pixel).
+    fn each(&self, rows: Range<u64>, mut visit: impl FnMut([u64; 2], [u64; 2], Option<[u64; 2]>)) {
+        for h in rows {
+            for w in 0..self.count(1) {
+                for r in 0..self.kernel[0] {
+                    for s in 0..self.kernel[1] {
+                        let pixel = self.pixel(0, h, r).zip(self.pixel(1, w, s));
+                        visit([h, w], [r, s], pixel.map(|(h, w)| [h, w]));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows that a device uses, as they are used, against those that it is said to have and to fetch.
+struct Used {
+    own: Range<u64>,
+    rows: Option<(u64, u64)>,
+}
+
+impl Used {
+    fn row(&mut self, row: u64) {
+        let (first, last) = self.rows.unwrap_or((row, row));
+        self.rows = Some((first.min(row), last.max(row)));
+    }
+
+    /// Rows in front of its own and behind them, if fetched from the first to the last one used.
+    fn halo(&self) -> [u64; 2] {
+        let Some((first, last)) = self.rows else {
+            return [0, 0];
+        };
+        let outside = |row: &u64| !self.own.contains(row);
+        let (front, behind): (Vec<u64>, Vec<u64>) = (first..=last)
+            .filter(outside)
+            .partition(|&row| row < self.own.start);
+        [front.len() as u64, behind.len() as u64]
+    }
+}
+
+#[test]
+fn every_cut_of_a_convolution_sums_to_the_whole() {
+    let mut cuts = 0;
+    for (size, kernel, stride, padding) in IMAGES {
+        let windows = Windows {
+            size,
+            kernel,
+            stride,
+            padding,
+        };
+        let whole = whole(windows);
+        let parts = divisors(windows.count(0)).into_iter();
+        for i in parts.filter(|&i| size[0].is_multiple_of(u64::from(i))) {
+            for (b, c, k) in [(1, 1, 1), (2, 1, 2), (1, 3, 1), (2, 2, 4)] {
+                convolve(windows, &whole, [b, c, i, k]);
+                cuts += usize::from(i > 1);
+            }
+        }
+    }
+    // Of the outputs' rows 4, 6, 4, 4, 4, 4, 6, 7 and 8, so many parts above one suit the rows 4, 6, 8, 8, 8, 8, 4,
+    // 6 and 8 of the inputs.
+    assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
+}
+
+/// The output and the gradients of input and filters, on one device.
+fn whole(windows: Windows) -> [Values; 3] {
+    let all = 0..windows.count(0);
+    let [mut y, mut dx, mut dw] = [(); 3].map(|()| Values::new());
+    for b in 0..SAMPLES {
+        for c in 0..INPUTS {
+            for k in 0..OUTPUTS {
+                windows.each(all.clone(), |[h, w], [r, s], pixel| {
+                    let Some([row, column]) = pixel else { return };
+                    let output = x(b, c, row, column) * filter(k, c, r, s);
+                    *y.entry([b, k, h, w]).or_default() += output;
+                    let gradient = dy(b, k, h, w) * filter(k, c, r, s);
+                    *dx.entry([b, c, row, column]).or_default() += gradient;
+                    let weight = dy(b, k, h, w) * x(b, c, row, column);
+                    *dw.entry([k, c, r, s]).or_default() += weight;
+                });
+            }
+        }
+    }
+    [y, dx, dw]
+}
+
+fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
+    let Windows {
+        size,
+        kernel,
+        stride,
+        padding,
+    } = windows;
+    let case = format!("{windows:?} {:?}", [b, c, i, k]);
+    let work = convolution(size, kernel, stride, padding);
+    let count = b * c * i * k;
+    let degrees = Degrees::convolution(b, c, i, k);
+    let sharding = Sharding::new(&work, SAMPLES, degrees, count).unwrap();
+    let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
+    // Gradients of rows that are another device's, on their way to it: (device, element, value).
+    let mut sent = Vec::new();
+    let mut device = 0;
+    for ib in 0..b {
+        for ic in 0..c {
+            for ii in 0..i {
+                for ik in 0..k {
+                    let own = part(size[0], ii, i);
+                    let mut used = Used {
+                        own: own.clone(),
+                        rows: None,
+                    };
+                    let [mut outputs, mut gradients, mut weights] = [(); 3].map(|()| Values::new());
+                    let mut products = 0;
+                    let channels = part(INPUTS, ic, c);
+                    for b in part(SAMPLES, ib, b) {
+                        for c in channels.clone() {
+                            for h in own.clone() {
+                                for w in 0..size[1] {
+                                    gradients.insert([b, c, h, w], 0);
+                                }
+                            }
+                            for k in part(OUTPUTS, ik, k) {
+                                let rows = part(windows.count(0), ii, i);
+                                windows.each(rows, |[h, w], [r, s], pixel| {
+                                    products += 1;
+                                    let y = outputs.entry([b, k, h, w]).or_default();
+                                    let weight = weights.entry([k, c, r, s]).or_default();
+                                    let Some([row, column]) = pixel else { return };
+                                    used.row(row);
+                                    *y += x(b, c, row, column) * filter(k, c, r, s);
+                                    *weight += x(b, c, row, column) * dy(b, k, h, w);
+                                    let element = [b, c, row, column];
+                                    let value = dy(b, k, h, w) * filter(k, c, r, s);
+                                    *gradients.entry(element).or_default() += value;
+                                });
+                            }
+                        }
+                    }
+                    assert_eq!(sharding.flops, 2 * products, "{case}");
+                    let row =
+                        size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
+                    let halo = used.halo().map(|rows| rows * row);
+                    assert_eq!(sharding.halo(device), halo, "{case}: {device}");
+                    let [_, needed] = sharding.rows(device).unwrap();
+                    if let Some((first, last)) = used.rows {
+                        assert_eq!(needed, first..last + 1, "{case}: {device}");
+                    }
+                    // No more goes back than came: less where windows leave gaps between columns.
+                    let others = gradients
+                        .keys()
+                        .filter(|element| !own.contains(&element[2]));
+                    assert!(
+                        others.count() as u64 <= halo[0] + halo[1],
+                        "{case}: {device}"
+                    );
+                    note(&mut y, device, outputs);
+                    note(&mut dw, device, weights);
+                    for (element, value) in gradients {
+                        if own.contains(&element[2]) {
+                            dx.entry(element).or_default().push((device, value));
+                        } else {
+                            // The owner has the same samples and channels, and other rows.
+                            let each = size[0] / u64::from(degrees.m);
+                            let to = (element[2] / each) as u32;
+                            let owner = ((ib * c + ic) * i + to) * degrees.n + ik;
+                            sent.push((owner, element, value));
+                        }
+                    }
+                    device += 1;
+                }
+            }
+        }
+    }
+    for (owner, element, value) in sent {
+        let who = dx.get_mut(&element).expect("somebody has it");
+        let found = who.iter_mut().find(|(device, _)| *device == owner);
+        found.expect("the owner has it").1 += value;
+    }
+    // What only padding or no window touches is 0.
+    let of = |values: &Values, e: &Element| values.get(e).copied().unwrap_or(0);
+    hold(&case, &sharding, &sharding.forward, &y, |e| {
+        of(&whole[0], e)
+    });
+    hold(&case, &sharding, &sharding.backward, &dx, |e| {
+        of(&whole[1], e)
+    });
+    hold(&case, &sharding, &sharding.update, &dw, |e| {
+        of(&whole[2], e)
+    });
+}
+
+#[test]
+fn a_pooling_sums_nothing() {
+    for (size, kernel, stride, padding) in IMAGES {
+        let windows = Windows {
+            size,
+            kernel,
+            stride,
+            padding,
+        };
+        for (b, c, i) in [(1, 1, 1), (2, 3, 1), (1, 2, 2), (2, 1, 2)] {
+            let rows = windows.count(0);
+            if !rows.is_multiple_of(i.into()) || !size[0].is_multiple_of(i.into()) {
+                continue;
+            }
+            let case = format!("{windows:?} {:?}", [b, c, i]);
+            let work = Work::Pool {
+                channels: INPUTS,
+                size,
+                kernel,
+                stride,
+                padding,
+            };
+            let sharding =
+                Sharding::new(&work, SAMPLES, Degrees::pool(b, c, i), b * c * i).unwrap();
+            let mut device = 0;
+            for _ in 0..b * c {
+                for ii in 0..i {
+                    let mut places = 0;
+                    let mut used = Used {
+                        own: part(size[0], ii, i),
+                        rows: None,
+                    };
+                    windows.each(part(rows, ii, i), |_, _, pixel| {
+                        places += 1;
+                        if let Some([row, _]) = pixel {
+                            used.row(row);
+                        }
+                    });
+                    // Each sample and channel of the device alike.
+                    let planes = SAMPLES * INPUTS / u64::from(b * c);
+                    assert_eq!(sharding.flops, 2 * places * planes, "{case}");
+                    let halo = used.halo().map(|rows| rows * size[1] * planes);
+                    assert_eq!(sharding.halo(device), halo, "{case}: {device}");
+                    device += 1;
+                }
+            }
+            let sums = [sharding.forward, sharding.backward, sharding.update];
+            assert_eq!(
+                sums.map(|one| (one.elements, one.size)),
+                [(0, 1); 3],
+                "{case}"
+            );
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Cuts that are refused, and what is said then.
+
+use super::*;
+
+fn refusal(work: &Work, degrees: Degrees, devices: u32) -> String {
+    let error = Sharding::new(work, 4, degrees, devices).unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn what_does_not_divide_is_refused_with_what_would() {
+    assert_eq!(
+        refusal(&LINEAR, degrees(1, 1, 6, 1), 6),
+        "`n` is 6; expected a divisor of the 64 outputs, for parts are equal, such as 4 or 8"
+    );
+    assert_eq!(
+        refusal(&LINEAR, degrees(8, 1, 1, 1), 8),
+        "`b` is 8; expected a divisor of the 4 samples, for parts are equal, such as 4"
+    );
+    assert_eq!(
+        refusal(&LINEAR, degrees(2, 2, 1, 1), 6),
+        "`devices` is 6; expected 4, the product of the degrees b 2, m 2, n 1, k 1"
+    );
+    assert_eq!(
+        refusal(&LINEAR, degrees(0, 1, 1, 1), 0),
+        "`b` is 0; expected 1 or more"
+    );
+    assert_eq!(
+        refusal(&attention(), degrees(1, 1, 1, 2), 2),
+        "`k` is 2; expected 1, for a head is computed as a whole; `n` cuts by heads"
+    );
+    assert_eq!(
+        refusal(&attention(), degrees(1, 1, 8, 1), 8),
+        "`n` is 8; expected a divisor of the 8 heads and the 4 heads of keys and values, for parts are equal, \
+         such as 4"
+    );
+    let huge = Work::Linear {
+        rows: u64::MAX,
+        inputs: u64::MAX,
+        outputs: u64::MAX,
+        bias: true,
+        tied: false,
+    };
+    let refused = refusal(&huge, degrees(1, 1, 1, 1), 1);
+    assert!(
+        refused.starts_with("FLOPs of a device would be"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn images_are_refused_in_the_letters_of_the_table() {
+    // 4 rows of output, 8 of input.
+    let work = image::work([8, 8], 2, 1);
+    assert_eq!(
+        refusal(&work, Degrees::convolution(1, 1, 8, 1), 8),
+        "`i` is 8; expected a divisor of the 4 rows of the output and the 8 rows of the input, for parts are \
+         equal, such as 4"
+    );
+    assert_eq!(
+        refusal(&work, Degrees::convolution(1, 3, 1, 2), 5),
+        "`devices` is 5; expected 6, the product of the degrees b 1, c 3, i 1, k 2"
+    );
+    let Work::Convolution {
+        inputs,
+        outputs,
+        size,
+        kernel,
+        stride,
+        padding,
+        bias,
+        ..
+    } = work
+    else {
+        unreachable!()
+    };
+    let grouped = Work::Convolution {
+        inputs,
+        outputs,
+        size,
+        kernel,
+        stride,
+        padding,
+        groups: 2,
+        bias,
+    };
+    assert_eq!(
+        refusal(&grouped, Degrees::convolution(1, 2, 1, 1), 2),
+        "`c` is 2; expected 1, for the channels of a grouped convolution belong together"
+    );
+    // A window that does not fit has no output, which nothing divides.
+    let small = Work::Pool {
+        channels: 4,
+        size: [2, 2],
+        kernel: [3, 3],
+        stride: 1,
+        padding: 0,
+    };
+    assert_eq!(
+        refusal(&small, Degrees::pool(1, 1, 1), 1),
+        "`i` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
+    );
+}
