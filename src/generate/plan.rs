@@ -1,0 +1,317 @@
+//! Plans: on how many NPUs a model runs, and how its work and its state are dealt out among them.
+//!
+//! A [`Plan`] says nothing of a model and nothing of a machine. [`Training`](super::Training) brings it together
+//! with a model and refuses what does not fit.
+
+use super::schedule::Schedule;
+use super::{GenerateError, refused};
+use crate::trace::Dtype;
+use std::fmt;
+
+mod file;
+mod placement;
+
+pub use placement::{Family, Place, Placement};
+
+/// How a model is trained, or asked, on many NPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Replicas that see different samples.
+    pub data: u32,
+    /// Members that share every matrix.
+    pub tensor: u32,
+    /// Stages that layers are dealt out to.
+    pub pipeline: u32,
+    /// Whether members of a tensor group also share the tokens of what they do not cut.
+    pub sequence_parallel: bool,
+    /// What replicas share of the state of training.
+    pub zero: Zero,
+    /// With [`Zero::Parameters`], layers whose parameters are gathered before they are needed.
+    pub prefetch: u32,
+    /// With [`Zero::Parameters`], whether gathered parameters go after every pass, or stay for the step.
+    pub reshard: bool,
+    /// With [`Zero::Gradients`] and [`Zero::Parameters`], whether gradients are reduced once in a step, and kept
+    /// whole until then, instead of after every micro-batch.
+    pub accumulate: bool,
+    /// What neighbouring ranks share, innermost first.
+    pub order: [Axis; 3],
+    /// The rank at each position of that order; every rank at its own where empty.
+    pub ranks: Vec<u32>,
+    /// Samples of a step.
+    pub batch: u64,
+    /// Samples of a micro-batch.
+    pub micro_batch: u64,
+    /// The order of passes.
+    pub schedule: Schedule,
+    /// What is computed again for the backward pass.
+    pub recompute: Recompute,
+    /// Bytes of an NPU's memory, if they are known: what [`Recompute::AsNeeded`] fits into.
+    pub capacity: Option<u64>,
+    /// Who turns gradients into steps.
+    pub optimizer: Optimizer,
+    /// Whether the optimizer keeps a master copy in single precision beside weights of 16 bits.
+    pub mixed: bool,
+    /// Whether the norm of all gradients is found before the step.
+    pub clip: bool,
+    /// Bytes of gradients that are reduced together.
+    pub bucket: u64,
+    /// Whether gradients are reduced beside the backward pass, or after it.
+    pub overlap: bool,
+    /// Whether sums over a tensor group are formed beside the products that do not need them.
+    pub tensor_overlap: bool,
+    /// Whether members of a tensor group each send their part to the next stage, which gathers them.
+    pub scatter_gather: bool,
+    /// The format of weights, activations and their gradients.
+    pub dtype: Dtype,
+    /// The format of weights' gradients; that of weights where it is not said.
+    pub gradients: Option<Dtype>,
+    /// How attention is carried out.
+    pub attention: Attention,
+    /// Whether dropout is carried out where a model has it.
+    pub dropout: bool,
+    /// Steps.
+    pub steps: u32,
+    /// Which layers each stage has, first and last; dealt out evenly where empty. With several chunks on a stage,
+    /// all first chunks come before all second ones.
+    pub stages: Vec<[u32; 2]>,
+    /// What is left out, to see what it matters.
+    pub without: Without,
+}
+
+impl Plan {
+    /// One NPU, one sample, one step with Adam in bf16.
+    pub fn new() -> Self {
+        Self {
+            data: 1,
+            tensor: 1,
+            pipeline: 1,
+            sequence_parallel: false,
+            zero: Zero::None,
+            prefetch: 1,
+            reshard: true,
+            accumulate: false,
+            order: [Axis::Tensor, Axis::Data, Axis::Pipeline],
+            ranks: Vec::new(),
+            batch: 1,
+            micro_batch: 1,
+            schedule: Schedule::OneForwardOneBackward,
+            recompute: Recompute::None,
+            capacity: None,
+            optimizer: Optimizer::Adam,
+            mixed: true,
+            clip: false,
+            bucket: 40_000_000,
+            overlap: true,
+            tensor_overlap: true,
+            scatter_gather: false,
+            dtype: Dtype::Bf16,
+            gradients: None,
+            attention: Attention::Flash,
+            dropout: true,
+            steps: 1,
+            stages: Vec::new(),
+            without: Without::default(),
+        }
+    }
+
+    /// How many ranks it takes, if they can be counted.
+    pub fn ranks(&self) -> u128 {
+        [self.data, self.tensor, self.pipeline]
+            .map(u128::from)
+            .iter()
+            .product()
+    }
+
+    /// Whether there is a backward pass.
+    pub fn trains(&self) -> bool {
+        self.schedule != Schedule::Inference
+    }
+
+    /// Micro-batches of a replica in a step; what is left over is refused elsewhere.
+    pub fn micro_batches(&self) -> u64 {
+        let at_once = u64::from(self.data).saturating_mul(self.micro_batch);
+        self.batch / at_once.max(1)
+    }
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// An enum of words: each with the one that files and options have for it.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name { $($(#[$of])* $variant,)* }
+
+        impl $name {
+            /// All of them, with their words.
+            pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $word),)*];
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(Self::ALL[*self as usize].1)
+            }
+        }
+    };
+}
+
+words! {
+    /// What ranks differ in.
+    Axis {
+        /// The part of a matrix.
+        Tensor = "tp",
+        /// The samples.
+        Data = "dp",
+        /// The layers.
+        Pipeline = "pp",
+    }
+}
+
+words! {
+    /// What replicas share of the state of training, so that each has a part of it (Rajbhandari et al., "ZeRO",
+    /// 2020): each stage shares what those before it do.
+    Zero {
+        /// Nothing: every replica has all of it.
+        None = "0",
+        /// What the optimizer keeps.
+        Optimizer = "1",
+        /// And gradients.
+        Gradients = "2",
+        /// And parameters, as FSDP does.
+        Parameters = "3",
+    }
+}
+
+words! {
+    /// What is computed again for the backward pass instead of being kept.
+    Recompute {
+        /// Nothing.
+        None = "none",
+        /// Scores of attention, from queries and keys to what they weigh.
+        Selective = "selective",
+        /// Every block, from its input.
+        Full = "full",
+        /// The least of these with which the plan fits into the NPU's memory.
+        AsNeeded = "as-needed",
+    }
+}
+
+words! {
+    /// Who turns gradients into steps.
+    Optimizer {
+        /// Nobody.
+        None = "none",
+        /// Plain descent, without memory.
+        Sgd = "sgd",
+        /// Two moments of every parameter.
+        Adam = "adam",
+    }
+}
+
+words! {
+    /// How attention is carried out.
+    Attention {
+        /// In one kernel; scores stay on chip and are found again by the backward one (Dao et al.,
+        /// "FlashAttention", 2022).
+        Flash = "flash",
+        /// Product, softmax, dropout, product, each a kernel that reads and writes all scores.
+        Unfused = "unfused",
+    }
+}
+
+words! {
+    /// What can be left out, to see what it matters.
+    Effect {
+        /// Stages wait for one another.
+        Bubble = "bubble",
+        /// Logits and the loss.
+        Logits = "logits",
+        /// Kernels that only move bytes: norms, activations, residuals, softmax, dropout, pools.
+        MemoryBound = "memory-bound",
+        /// Collectives of tensor groups.
+        TensorCommunication = "tensor-communication",
+        /// Collectives of replicas.
+        DataCommunication = "data-communication",
+        /// The bytes between stages.
+        PipelineCommunication = "pipeline-communication",
+        /// The optimizer's step.
+        Optimizer = "optimizer",
+        /// Recomputation.
+        Recompute = "recompute",
+    }
+}
+
+/// Effects that are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Without(u8);
+
+impl Without {
+    /// Leaves `effect` out.
+    pub fn add(&mut self, effect: Effect) {
+        self.0 |= 1 << effect as u8;
+    }
+
+    /// Whether `effect` is left out.
+    pub fn has(self, effect: Effect) -> bool {
+        self.0 & (1 << effect as u8) != 0
+    }
+}
+
+words! {
+    /// Schedules by name.
+    ScheduleName {
+        /// All forward passes, then all backward ones.
+        GPipe = "gpipe",
+        /// One forward, one backward.
+        OneForwardOneBackward = "1f1b",
+        /// The same with several chunks on a stage.
+        Interleaved = "interleaved",
+        /// Layer by layer.
+        LayerWise = "layer-wise",
+        /// Forward passes only.
+        Inference = "inference",
+    }
+}
+
+impl ScheduleName {
+    /// The name of `schedule`.
+    pub fn of(schedule: Schedule) -> Self {
+        match schedule {
+            Schedule::GPipe => Self::GPipe,
+            Schedule::OneForwardOneBackward => Self::OneForwardOneBackward,
+            Schedule::Interleaved { .. } => Self::Interleaved,
+            Schedule::LayerWise { .. } => Self::LayerWise,
+            Schedule::Inference => Self::Inference,
+        }
+    }
+
+    /// The schedule of this name, with `chunks` of layers on a stage.
+    ///
+    /// # Errors
+    ///
+    /// Chunks of a schedule that has none, or none of the one that needs them.
+    pub fn schedule(self, chunks: Option<u32>) -> Result<Schedule, GenerateError> {
+        let schedule = match (self, chunks) {
+            (Self::Interleaved, Some(chunks)) => return Ok(Schedule::Interleaved { chunks }),
+            (Self::Interleaved, None) => {
+                let expected = "a number, 2 or more, with schedule = interleaved";
+                return Err(refused("chunks", "not given", expected));
+            }
+            (Self::GPipe, None) => Schedule::GPipe,
+            (Self::OneForwardOneBackward, None) => Schedule::OneForwardOneBackward,
+            // A layer is a chunk; how many there are, the model says.
+            (Self::LayerWise, None) => Schedule::LayerWise { layers: 1 },
+            (Self::Inference, None) => Schedule::Inference,
+            (_, Some(chunks)) => {
+                let expected = format!("nothing with schedule = {self}, which has no chunks");
+                return Err(refused("chunks", chunks, expected));
+            }
+        };
+        Ok(schedule)
+    }
+}

@@ -1,0 +1,347 @@
+//! Plans as files say them: a key for each of a plan's fields, and a table `[[stage]]` for each stage whose layers
+//! or ranks are chosen.
+
+use super::{
+    Attention, Axis, Effect, Optimizer, Place, Placement, Plan, Recompute, ScheduleName, Zero,
+};
+use crate::config::{ConfigError, Document, Field, Table, quoted};
+use crate::trace::Dtype;
+use crate::units::Bytes;
+
+const KEYS: &[&str] = &[
+    "data",
+    "tensor",
+    "pipeline",
+    "sequence_parallel",
+    "zero",
+    "prefetch",
+    "reshard",
+    "accumulate",
+    "order",
+    "ranks",
+    "batch",
+    "micro_batch",
+    "schedule",
+    "chunks",
+    "recompute",
+    "capacity",
+    "optimizer",
+    "mixed",
+    "clip",
+    "bucket",
+    "overlap",
+    "tensor_overlap",
+    "scatter_gather",
+    "dtype",
+    "gradients",
+    "attention",
+    "dropout",
+    "steps",
+    "stage",
+    "without",
+];
+
+const MOST: u32 = i32::MAX as u32;
+
+impl Plan {
+    /// Reads the text of a plan's file, called `file` in errors.
+    ///
+    /// # Errors
+    ///
+    /// When the text is no TOML, has a key that plans do not have, or a value that a key cannot have.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        let document = Document::parse(text, file)?;
+        let root = document.root(KEYS)?;
+        let mut plan = Self::new();
+        for (key, to) in [
+            ("data", &mut plan.data),
+            ("tensor", &mut plan.tensor),
+            ("pipeline", &mut plan.pipeline),
+            ("steps", &mut plan.steps),
+        ] {
+            if let Some(field) = root.get(key) {
+                *to = field.count(MOST)?;
+            }
+        }
+        for (key, to) in [
+            ("batch", &mut plan.batch),
+            ("micro_batch", &mut plan.micro_batch),
+        ] {
+            if let Some(field) = root.get(key) {
+                *to = field.between(1, i64::MAX as u64)?;
+            }
+        }
+        for (key, to) in [
+            ("sequence_parallel", &mut plan.sequence_parallel),
+            ("reshard", &mut plan.reshard),
+            ("accumulate", &mut plan.accumulate),
+            ("mixed", &mut plan.mixed),
+            ("clip", &mut plan.clip),
+            ("overlap", &mut plan.overlap),
+            ("tensor_overlap", &mut plan.tensor_overlap),
+            ("scatter_gather", &mut plan.scatter_gather),
+            ("dropout", &mut plan.dropout),
+        ] {
+            if let Some(field) = root.get(key) {
+                *to = field.flag()?;
+            }
+        }
+        if let Some(field) = root.get("zero") {
+            plan.zero = Zero::ALL[field.between(0, 3)? as usize].0;
+        }
+        if let Some(field) = root.get("prefetch") {
+            plan.prefetch = field.between(0, MOST.into())? as u32;
+        }
+        choose(&root, "recompute", Recompute::ALL, &mut plan.recompute)?;
+        choose(&root, "optimizer", Optimizer::ALL, &mut plan.optimizer)?;
+        choose(&root, "attention", Attention::ALL, &mut plan.attention)?;
+        choose(&root, "dtype", &Dtype::ALL, &mut plan.dtype)?;
+        if let Some(field) = root.get("gradients") {
+            plan.gradients = Some(field.choice(&Dtype::ALL)?);
+        }
+        if let Some(field) = root.get("bucket") {
+            plan.bucket = field.quantity::<Bytes>("40 MB")?.0;
+        }
+        if let Some(field) = root.get("capacity") {
+            plan.capacity = Some(field.quantity::<Bytes>("80 GB")?.0);
+        }
+        schedule(&root, &mut plan)?;
+        if let Some(field) = root.get("without") {
+            for effect in field.items("a list of effects")? {
+                plan.without.add(effect.choice(Effect::ALL)?);
+            }
+        }
+        order(&root, &mut plan)?;
+        if let Some(field) = root.get("ranks") {
+            plan.ranks = ranks(&field)?;
+        }
+        stages(&root, &mut plan)?;
+        Ok(plan)
+    }
+}
+
+fn choose<T: Copy>(
+    table: &Table<'_>,
+    key: &str,
+    all: &[(T, &str)],
+    to: &mut T,
+) -> Result<(), ConfigError> {
+    if let Some(field) = table.get(key) {
+        *to = field.choice(all)?;
+    }
+    Ok(())
+}
+
+fn schedule(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
+    let mut name = ScheduleName::of(plan.schedule);
+    choose(root, "schedule", ScheduleName::ALL, &mut name)?;
+    let field = root.get("chunks");
+    let chunks = field.as_ref().map(|field| field.count(MOST)).transpose()?;
+    plan.schedule = name.schedule(chunks).map_err(|_| match (&field, chunks) {
+        (Some(field), Some(chunks)) => {
+            field.refuse(chunks, format!("no such key with schedule = \"{name}\""))
+        }
+        _ => root.missing(
+            "chunks",
+            "a number, 2 or more, with schedule = \"interleaved\"",
+        ),
+    })?;
+    Ok(())
+}
+
+fn order(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
+    let Some(field) = root.get("order") else {
+        return Ok(());
+    };
+    let expected = "tp, dp and pp in some order, innermost first";
+    let axes = field.items(expected)?;
+    let axes: Vec<Axis> = axes
+        .iter()
+        .map(|axis| axis.choice(Axis::ALL))
+        .collect::<Result<_, _>>()?;
+    let found = axes.len();
+    plan.order = axes
+        .try_into()
+        .map_err(|_| field.refuse(format!("{found} axes"), expected))?;
+    Ok(())
+}
+
+fn ranks(field: &Field<'_>) -> Result<Vec<u32>, ConfigError> {
+    let items = field.items("a list of ranks")?;
+    let ranks = items.iter().map(|rank| rank.between(0, MOST.into()));
+    ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
+}
+
+/// Reads `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
+fn stages(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
+    let Some(field) = root.get("stage") else {
+        return Ok(());
+    };
+    let tables = field.tables(&["layers", "ranks"])?;
+    let wrong = |found: usize, expected: String| Err(field.refuse(found, expected));
+    if tables.len() as u64 != u64::from(plan.pipeline) {
+        return wrong(
+            tables.len(),
+            format!("as many as pipeline says, {}", plan.pipeline),
+        );
+    }
+    let chunks = plan.schedule.chunks() as usize;
+    let mut all = vec![[0; 2]; tables.len() * chunks];
+    let mut own = Vec::new();
+    for (stage, table) in tables.iter().enumerate() {
+        let layers = table.need("layers", "the stage's layers, for example \"0-11\"")?;
+        let ranges = match layers.items("") {
+            Ok(items) => items.iter().map(range).collect::<Result<Vec<_>, _>>()?,
+            Err(_) => vec![range(&layers)?],
+        };
+        if ranges.len() != chunks {
+            let expected = format!("a range of layers for each chunk, which are {chunks}");
+            return Err(layers.refuse(ranges.len(), expected));
+        }
+        for (chunk, range) in ranges.into_iter().enumerate() {
+            all[chunk * tables.len() + stage] = range;
+        }
+        if let Some(field) = table.get("ranks") {
+            own.push(ranks(&field)?);
+        }
+    }
+    plan.stages = all;
+    let each = u64::from(plan.tensor) * u64::from(plan.data);
+    let complete = |own: &Vec<Vec<u32>>| own.iter().all(|ranks| ranks.len() as u64 == each);
+    if own.is_empty() {
+        return Ok(());
+    }
+    if own.len() != tables.len() || !complete(&own) || !plan.ranks.is_empty() {
+        let expected =
+            format!("ranks for none or for all stages, each {each} of them, and no ranks beside");
+        return wrong(own.len(), expected);
+    }
+    let mut at = vec![0; own.len() * each as usize];
+    let positions = Placement::new(plan);
+    for (stage, ranks) in own.iter().enumerate() {
+        for (i, rank) in ranks.iter().enumerate() {
+            let place = Place {
+                tensor: i as u32 % plan.tensor,
+                data: i as u32 / plan.tensor,
+                stage: stage as u32,
+            };
+            at[positions.rank(place) as usize] = *rank;
+        }
+    }
+    plan.ranks = at;
+    Ok(())
+}
+
+/// First and last layer, `"4-7"`.
+fn range(field: &Field<'_>) -> Result<[u32; 2], ConfigError> {
+    let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
+    let text = field.text(expected)?;
+    let ends = text.split_once('-').unwrap_or((text, text));
+    match (ends.0.trim().parse(), ends.1.trim().parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok([first, last]),
+        _ => Err(field.refuse(quoted(text), expected)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::schedule::Schedule;
+
+    #[test]
+    fn a_file_says_what_a_plan_says() {
+        let text = r#"
+data = 2
+tensor = 4
+pipeline = 2
+sequence_parallel = true
+zero = 1
+order = ["tp", "pp", "dp"]
+batch = 16
+schedule = "interleaved"
+chunks = 2
+recompute = "full"
+bucket = "25 MB"
+capacity = "80 GB"
+without = ["bubble", "logits"]
+
+[[stage]]
+layers = ["0-2", "6-8"]
+
+[[stage]]
+layers = ["3-5", "9-13"]
+"#;
+        let plan = Plan::parse(text, "plan.toml").unwrap();
+        let mut expected = Plan::new();
+        expected.data = 2;
+        expected.tensor = 4;
+        expected.pipeline = 2;
+        expected.sequence_parallel = true;
+        expected.zero = Zero::Optimizer;
+        expected.order = [Axis::Tensor, Axis::Pipeline, Axis::Data];
+        expected.batch = 16;
+        expected.schedule = Schedule::Interleaved { chunks: 2 };
+        expected.recompute = Recompute::Full;
+        expected.bucket = 25_000_000;
+        expected.capacity = Some(80_000_000_000);
+        expected.without.add(Effect::Bubble);
+        expected.without.add(Effect::Logits);
+        expected.stages = vec![[0, 2], [3, 5], [6, 8], [9, 13]];
+        assert_eq!(plan, expected);
+    }
+
+    #[test]
+    fn ranks_of_stages_are_a_placement() {
+        let text = "tensor = 2\npipeline = 2\n[[stage]]\nlayers = \"0-1\"\nranks = [3, 1]\n\
+                    [[stage]]\nlayers = \"2-3\"\nranks = [0, 2]\n";
+        let plan = Plan::parse(text, "plan.toml").unwrap();
+        let placement = Placement::new(&plan);
+        let rank = |tensor, stage| {
+            placement.rank(Place {
+                tensor,
+                data: 0,
+                stage,
+            })
+        };
+        assert_eq!(
+            [rank(0, 0), rank(1, 0), rank(0, 1), rank(1, 1)],
+            [3, 1, 0, 2]
+        );
+    }
+
+    #[test]
+    fn errors_name_key_and_line() {
+        for (text, expected) in [
+            (
+                "data = 2\ntensr = 4",
+                "p.toml:2: key `tensr`: found an unknown key",
+            ),
+            (
+                "zero = 4",
+                "p.toml:1: key `zero`: found the number 4, expected a whole number from 0 to 3",
+            ),
+            (
+                "schedule = \"1f2b\"",
+                "p.toml:1: key `schedule`: found \"1f2b\", expected one of gpipe",
+            ),
+            (
+                "\nchunks = 2",
+                "p.toml:2: key `chunks`: found 2, expected no such key with schedule",
+            ),
+            (
+                "schedule = \"interleaved\"",
+                "key `chunks`: found nothing, expected a number",
+            ),
+            ("order = [\"tp\", \"dp\"]", "key `order`: found 2 axes"),
+            ("without = [\"noise\"]", "key `without[0]`: found \"noise\""),
+            (
+                "[[stage]]\nlayers = \"5-2\"",
+                "key `stage[0].layers`: found \"5-2\"",
+            ),
+            ("bucket = 40", "key `bucket`: found"),
+        ] {
+            let error = Plan::parse(text, "p.toml").unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}\n{expected}");
+        }
+    }
+}

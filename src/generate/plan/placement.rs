@@ -1,0 +1,216 @@
+//! Which rank has which part of which layers for which samples, and whom it works with.
+
+use super::{Axis, Plan};
+use crate::trace::GroupName;
+use crate::trace::groups::Declared;
+
+/// What a rank has: its place along each axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Along the tensor group.
+    pub tensor: u32,
+    /// Among the replicas.
+    pub data: u32,
+    /// In the pipeline.
+    pub stage: u32,
+}
+
+/// A group of ranks by what its members share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Those that share a replica's stage.
+    Tensor,
+    /// Those that have the same part of the same stage.
+    Data,
+    /// The first and the last stage of a replica, the same part: they have the word embedding.
+    Embedding,
+    /// All of a replica.
+    Model,
+}
+
+impl Family {
+    /// All of them, in the order in which groups are numbered.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Tensor, "tensor"),
+        (Self::Data, "data"),
+        (Self::Embedding, "embedding"),
+        (Self::Model, "model"),
+    ];
+}
+
+/// Where everything lies.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    degrees: [u32; 3],
+    order: [Axis; 3],
+    /// The rank at each position, and the position of each rank; empty where they are the same.
+    rank_at: Vec<u32>,
+    position_of: Vec<u32>,
+    /// Which families are used.
+    used: [bool; Family::ALL.len()],
+}
+
+impl Placement {
+    /// The placement of a plan whose order and ranks were found to be permutations.
+    pub fn new(plan: &Plan) -> Self {
+        let mut position_of = vec![0; plan.ranks.len()];
+        for (position, rank) in plan.ranks.iter().enumerate() {
+            position_of[*rank as usize] = position as u32;
+        }
+        let degrees = [plan.tensor, plan.data, plan.pipeline];
+        Self {
+            degrees,
+            order: plan.order,
+            rank_at: plan.ranks.clone(),
+            position_of,
+            used: [plan.tensor > 1, plan.data > 1, false, false],
+        }
+    }
+
+    /// Says that groups of `family` are used.
+    pub fn use_family(&mut self, family: Family) {
+        self.used[family as usize] = self.members(family) > 1;
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.degrees.iter().product()
+    }
+
+    /// The rank at `place`.
+    pub fn rank(&self, place: Place) -> u32 {
+        let at = [place.tensor, place.data, place.stage];
+        let outer_first = self.order.iter().rev();
+        let position = outer_first.fold(0, |sum, &axis| {
+            sum * self.degrees[axis as usize] + at[axis as usize]
+        });
+        match self.rank_at.get(position as usize) {
+            Some(rank) => *rank,
+            None => position,
+        }
+    }
+
+    /// Where `rank` is.
+    pub fn place(&self, rank: u32) -> Place {
+        let mut rest = self.position_of.get(rank as usize).copied().unwrap_or(rank);
+        let mut at = [0; 3];
+        for &axis in &self.order {
+            at[axis as usize] = rest % self.degrees[axis as usize];
+            rest /= self.degrees[axis as usize];
+        }
+        let [tensor, data, stage] = at;
+        Place {
+            tensor,
+            data,
+            stage,
+        }
+    }
+
+    /// How many members a group of `family` has.
+    pub fn members(&self, family: Family) -> u32 {
+        let [tensor, data, pipeline] = self.degrees;
+        match family {
+            Family::Tensor => tensor,
+            Family::Data => data,
+            Family::Embedding => pipeline.min(2),
+            Family::Model => tensor * pipeline,
+        }
+    }
+
+    /// How many groups of `family` there are.
+    pub fn count(&self, family: Family) -> u32 {
+        let [tensor, data, pipeline] = self.degrees;
+        match family {
+            Family::Tensor => data * pipeline,
+            Family::Data => tensor * pipeline,
+            Family::Embedding => tensor * data,
+            Family::Model => data,
+        }
+    }
+
+    /// Which group of `family` has `place`.
+    fn index(&self, family: Family, place: Place) -> u32 {
+        let [tensor, data, _] = self.degrees;
+        match family {
+            Family::Tensor => place.stage * data + place.data,
+            Family::Data => place.stage * tensor + place.tensor,
+            Family::Embedding => place.data * tensor + place.tensor,
+            Family::Model => place.data,
+        }
+    }
+
+    /// The number of the first group of `family`: 1 for the first that is used. 0 stands for all ranks.
+    fn first(&self, family: Family) -> u32 {
+        let before = &Family::ALL[..family as usize];
+        let used = before.iter().filter(|(other, _)| self.is_declared(*other));
+        1 + used.map(|(other, _)| self.count(*other)).sum::<u32>()
+    }
+
+    /// Whether groups of `family` are used.
+    pub fn is_used(&self, family: Family) -> bool {
+        self.used[family as usize]
+    }
+
+    /// Whether groups of `family` have names of their own.
+    pub fn is_declared(&self, family: Family) -> bool {
+        self.used[family as usize] && self.members(family) < self.ranks()
+    }
+
+    /// What nodes at `place` call their group of `family`.
+    pub fn name(&self, family: Family, place: Place) -> GroupName<'static> {
+        match self.is_declared(family) {
+            true => GroupName::from_number((self.first(family) + self.index(family, place)).into()),
+            false => GroupName::World,
+        }
+    }
+
+    /// The members of the group of `family` that `place` is in.
+    pub fn group(&self, family: Family, place: Place) -> Vec<u32> {
+        let [tensor, data, pipeline] = self.degrees;
+        let at = |place| self.rank(place);
+        match family {
+            Family::Tensor => (0..tensor)
+                .map(|tensor| at(Place { tensor, ..place }))
+                .collect(),
+            Family::Data => (0..data).map(|data| at(Place { data, ..place })).collect(),
+            Family::Embedding => [0, pipeline - 1]
+                .into_iter()
+                .take(self.members(family) as usize)
+                .map(|stage| at(Place { stage, ..place }))
+                .collect(),
+            Family::Model => (0..pipeline)
+                .flat_map(|stage| (0..tensor).map(move |tensor| (stage, tensor)))
+                .map(|(stage, tensor)| {
+                    at(Place {
+                        tensor,
+                        stage,
+                        ..place
+                    })
+                })
+                .collect(),
+        }
+    }
+
+    /// All groups that nodes name.
+    pub fn declared(&self) -> Declared {
+        let mut groups = Declared::new();
+        let declared = Family::ALL
+            .iter()
+            .filter(|(family, _)| self.is_declared(*family));
+        for &(family, _) in declared {
+            let first = self.first(family);
+            for rank in 0..self.ranks() {
+                let place = self.place(rank);
+                let in_embedding = [0, self.degrees[2] - 1].contains(&place.stage);
+                if family == Family::Embedding && !in_embedding {
+                    continue;
+                }
+                let name = first + self.index(family, place);
+                groups
+                    .entry(name.to_string())
+                    .or_insert_with(|| self.group(family, place));
+            }
+        }
+        groups
+    }
+}

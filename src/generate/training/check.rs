@@ -1,0 +1,257 @@
+//! Which models can be dealt out as a plan says.
+
+use super::any;
+use super::parts::deal;
+use crate::generate::plan::{Attention, Axis, Optimizer, Plan, Recompute, Zero};
+use crate::generate::schedule::Schedule;
+use crate::generate::{
+    GenerateError, MOST_NODES, MOST_RANKS, check_at_least, check_limit, refused,
+};
+use crate::model::{Cut, Model, Operator, Role, Work};
+use crate::trace::Dtype;
+
+/// The micro-batches of a step, if `model` can be dealt out as `plan` says.
+pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
+    degrees(plan)?;
+    let micro_batches = batch(plan)?;
+    plan.schedule.check(plan.pipeline, micro_batches)?;
+    options(plan)?;
+    layers(model, plan)?;
+    tensor(model, plan)?;
+    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
+    let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
+    check_limit(
+        "messages of a job",
+        tags,
+        i32::MAX as u64,
+        "fewer steps or micro-batches",
+    )?;
+    let operators = model
+        .layers
+        .iter()
+        .map(|layer| layer.operators.len() as u128);
+    // No operator becomes more than 20 nodes in both directions, reductions and messages included.
+    let nodes = (operators.sum::<u128>() + parts) * 20;
+    let nodes = nodes * u128::from(plan.steps) * u128::from(micro_batches);
+    check_limit(
+        "nodes of a rank",
+        nodes / u128::from(plan.pipeline),
+        MOST_NODES,
+        "fewer steps or micro-batches",
+    )?;
+    Ok(micro_batches)
+}
+
+fn degrees(plan: &Plan) -> Result<(), GenerateError> {
+    check_at_least("data", plan.data, 1)?;
+    check_at_least("tensor", plan.tensor, 1)?;
+    check_at_least("pipeline", plan.pipeline, 1)?;
+    check_at_least("steps", plan.steps, 1)?;
+    let ranks = check_limit(
+        "ranks",
+        plan.ranks(),
+        MOST_RANKS.into(),
+        "smaller data, tensor or pipeline degrees",
+    )?;
+    for (axis, word) in Axis::ALL {
+        if !plan.order.contains(axis) {
+            let found = plan.order.map(|axis| axis.to_string()).join(",");
+            let expected = format!("tp, dp and pp in some order; {word} is missing");
+            return Err(refused("order", found, expected));
+        }
+    }
+    if !plan.ranks.is_empty() {
+        let mut sorted = plan.ranks.clone();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().map(u64::from).eq(0..ranks) {
+            let expected = format!("each of the {ranks} ranks once, at its position");
+            return Err(refused(
+                "ranks",
+                format!("{} ranks", plan.ranks.len()),
+                expected,
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn batch(plan: &Plan) -> Result<u32, GenerateError> {
+    for (option, value) in [("batch", plan.batch), ("micro_batch", plan.micro_batch)] {
+        if value == 0 {
+            return Err(refused(option, value, "1 or more"));
+        }
+    }
+    let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
+    if !u128::from(plan.batch).is_multiple_of(at_once) {
+        let expected = format!(
+            "a multiple of data x micro_batch, {} x {} = {at_once}",
+            plan.data, plan.micro_batch
+        );
+        return Err(refused("batch", plan.batch, expected));
+    }
+    let count = u128::from(plan.batch) / at_once;
+    let most = u64::from(u32::MAX);
+    let count = check_limit("micro-batches", count, most, "a larger micro-batch")?;
+    Ok(count as u32)
+}
+
+fn options(plan: &Plan) -> Result<(), GenerateError> {
+    if plan.dtype == Dtype::Fp4 {
+        let expected = "a format of whole bytes; four bits come with scales that no model states";
+        return Err(refused("dtype", plan.dtype, expected));
+    }
+    if plan.gradients == Some(Dtype::Fp4) {
+        return Err(refused("gradients", "fp4", "a format of whole bytes"));
+    }
+    if plan.bucket == 0 {
+        return Err(refused("bucket", "0 B", "bytes, for example 40 MB"));
+    }
+    if plan.sequence_parallel && plan.tensor == 1 {
+        let expected = "false with tensor = 1: it shares tokens among a tensor group";
+        return Err(refused("sequence_parallel", "true", expected));
+    }
+    if plan.scatter_gather && (plan.tensor == 1 || plan.sequence_parallel) {
+        let expected =
+            "false with tensor = 1, and with sequence_parallel, which sends parts anyway";
+        return Err(refused("scatter_gather", "true", expected));
+    }
+    if plan.recompute == Recompute::Selective && plan.attention == Attention::Flash {
+        let expected = "none, full or as-needed with attention = flash, which finds its scores again by \
+                        itself; or attention = unfused";
+        return Err(refused("recompute", plan.recompute, expected));
+    }
+    if plan.recompute == Recompute::AsNeeded && plan.capacity.is_none() {
+        let expected = "beside a capacity, or a machine that has one";
+        return Err(refused("recompute", plan.recompute, expected));
+    }
+    if plan.zero != Zero::None && plan.data == 1 {
+        let expected = "0 with data = 1: there are no replicas to share with";
+        return Err(refused("zero", plan.zero, expected));
+    }
+    let asks = !plan.trains();
+    if asks && matches!(plan.zero, Zero::Optimizer | Zero::Gradients) {
+        let expected =
+            "0 or 3 with schedule = inference, which has neither gradients nor optimizer";
+        return Err(refused("zero", plan.zero, expected));
+    }
+    if asks && plan.recompute != Recompute::None {
+        let expected = "none with schedule = inference, which keeps nothing";
+        return Err(refused("recompute", plan.recompute, expected));
+    }
+    if plan.trains() && plan.optimizer == Optimizer::None && plan.zero == Zero::Optimizer {
+        let expected = "0, 2 or 3 with optimizer = none";
+        return Err(refused("zero", plan.zero, expected));
+    }
+    Ok(())
+}
+
+fn layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+    let count = model.layers.len();
+    if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
+        return Err(refused("model", &model.name, "layers with operators"));
+    }
+    let chunks = plan.schedule.chunks();
+    let parts = u64::from(plan.pipeline) * u64::from(chunks);
+    if let (Schedule::LayerWise { .. }, true) = (plan.schedule, plan.pipeline > 1) {
+        let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
+        return Err(refused("pipeline", plan.pipeline, expected));
+    }
+    if !plan.stages.is_empty() {
+        return stages(plan, count, parts);
+    }
+    if matches!(plan.schedule, Schedule::LayerWise { .. }) {
+        return Ok(());
+    }
+    let blocks = model
+        .layers
+        .iter()
+        .filter(|layer| layer.role == Role::Block);
+    let blocks = blocks.count() as u64;
+    if !blocks.is_multiple_of(parts) || blocks < parts && parts > 1 {
+        let times = match chunks {
+            1 => String::new(),
+            _ => format!("a number that times {chunks} chunks is "),
+        };
+        let expected = format!(
+            "{times}a divisor of the {blocks} blocks of {}; or stages that say which layers each has",
+            model.name
+        );
+        return Err(refused("pipeline", plan.pipeline, expected));
+    }
+    debug_assert!(deal(model, plan).is_sorted());
+    Ok(())
+}
+
+fn stages(plan: &Plan, count: usize, parts: u64) -> Result<(), GenerateError> {
+    let found = plan.stages.len();
+    if found as u64 != parts {
+        let expected = format!("{parts}, one for each stage and chunk");
+        return Err(refused("stages", found, expected));
+    }
+    let mut next = 0;
+    for (i, [first, last]) in plan.stages.iter().enumerate() {
+        if *first != next || last < first || *last as usize >= count {
+            let expected = format!(
+                "at {i} a range that begins with layer {next} and ends before layer {count}"
+            );
+            return Err(refused("stages", format!("{first}-{last}"), expected));
+        }
+        next = last + 1;
+    }
+    match next as usize == count {
+        true => Ok(()),
+        false => {
+            let expected = format!("all {count} layers");
+            Err(refused("stages", format!("{next} layers"), expected))
+        }
+    }
+}
+
+fn tensor(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+    let members = u64::from(plan.tensor);
+    if members == 1 {
+        return Ok(());
+    }
+    if plan.sequence_parallel && !model.sequence.is_multiple_of(members) {
+        let expected = format!(
+            "false: the {} tokens of a sample are no multiple of tensor = {members}",
+            model.sequence
+        );
+        return Err(refused("sequence_parallel", "true", expected));
+    }
+    if !any(model, |_| true)
+        || model.layers.iter().all(|layer| {
+            layer
+                .operators
+                .iter()
+                .all(|operator| operator.cut == Cut::Whole)
+        })
+    {
+        let expected = format!("1: no operator of {} can be cut", model.name);
+        return Err(refused("tensor", members, expected));
+    }
+    let operators = model.layers.iter();
+    for operator in operators.flat_map(|layer| &layer.operators) {
+        divides(operator, members)?;
+    }
+    Ok(())
+}
+
+/// Whether a tensor group can share `operator`. Vocabularies are padded, so they need not divide.
+fn divides(operator: &Operator, members: u64) -> Result<(), GenerateError> {
+    let (what, size) = match (&operator.work, operator.cut) {
+        (_, Cut::Whole) => return Ok(()),
+        (Work::Attention { heads, .. }, _) if !heads.is_multiple_of(members) => ("heads", *heads),
+        (Work::Attention { kv_heads, .. }, _) => ("heads of keys and values", *kv_heads),
+        (Work::Linear { inputs, .. }, Cut::Inputs) => ("inputs", *inputs),
+        (Work::Convolution { inputs, .. }, Cut::Inputs) => ("channels", *inputs),
+        (Work::Convolution { outputs, .. }, Cut::Outputs) => ("channels", *outputs),
+        (Work::Activation { width, .. }, _) => ("columns", *width),
+        _ => return Ok(()),
+    };
+    if size.is_multiple_of(members) {
+        return Ok(());
+    }
+    let expected = format!("a divisor of the {size} {what} of {}", operator.name);
+    Err(refused("tensor", members, expected))
+}

@@ -1,0 +1,351 @@
+//! Kernels of one operator: FLOPs, bytes, and what they keep for the backward pass.
+//!
+//! `n` are rows of all samples of a micro-batch, of which a member of a tensor group may have a part; `d` bytes
+//! of a number, `g` of a weight's gradient. FLOPs are those of matrix products, two for a multiplication and an
+//! addition; what is done to single elements counts none, as in the papers that state FLOPs of models. Every
+//! operand is read once and every result written once.
+//!
+//! | operator | forward | bytes forward | backward | bytes backward | kept |
+//! |---|---|---|---|---|---|
+//! | linear, `n x k` by `k x m` | `2nkm` | `d (nk + km + nm)` | `dgrad`: `2nkm`; `wgrad`: `2nkm` | as forward; `d (nk + nm) + g km`, and `g km` more where micro-batches are summed up | its input, `d nk` |
+//! | convolution of `p` outputs per channel, `c` to `m` channels in `q` groups, filter `r` | `2 p m r c / q` | input, weights, output | the same twice | the same, `g` for the weights' gradient | its input |
+//! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B a row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
+//! | … unfused: `scores` | `2nsaw` | `d (naw + nvw + nas)` | two products | each as forward | queries and keys |
+//! | … `softmax`, with scale and mask | | `2d nas` | | `3d nas` | its result, `d nas` |
+//! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
+//! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
+//! | norm, `w` wide | | `2d nw` | | `3d nw` | its input |
+//! | activation, `w` wide | | `2d nw`; a gate `3d nw` | | `3d nw`; a gate `5d nw` | its input |
+//! | residual | | `3d nw` | | `3d nw`: two gradients are added | |
+//! | … with dropout | | `(3d + 1) nw` | | `(5d + 1) nw` | the mask, `nw` |
+//! | embedding | | `2d nw` | | `d nw + 2g nw` | |
+//! | loss over `m` classes | | `(d + 36) nm` | | `(d + 12) nm` | probabilities in single precision, `4nm` |
+//! | pool | | input and output | | the same | its input |
+//! | embedding bag, `l` rows per sample | | `d (l + 1) w` | | `d w + 2g l w` | |
+//! | interaction of `v` vectors, `w` wide | `v (v - 1) w` | input and output | the same twice | each as forward | its input |
+//!
+//! What is kept is what Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
+//! count in section 4.1: `s b h (34 + 5 a s / h)` bytes for a block of GPT-3's kind in 16 bits. Where attention masks
+//! what comes later, a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above. The
+//! loss goes over its logits as Megatron-LM's vocabulary-parallel cross entropy does: to single precision (`d + 4`), maximum (4),
+//! difference (8), exponential (8), sum (4), quotient (8); and back: product (8), to the format of logits (`4 + d`).
+
+use super::super::{GenerateError, MOST_WORK, check_limit};
+use crate::model::Work;
+
+/// Sizes that all kernels share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Samples of a micro-batch.
+    pub samples: u64,
+    /// Bytes of a number.
+    pub number: u64,
+    /// Bytes of a weight's gradient.
+    pub gradient: u64,
+    /// Whether micro-batches are summed up.
+    pub sums: bool,
+    /// Whether attention is fused.
+    pub fused: bool,
+    /// Whether there is dropout where a model has it.
+    pub dropout: bool,
+}
+
+/// One kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Kernel {
+    /// What follows the operator's name, with its dot; often nothing.
+    pub suffix: &'static str,
+    pub flops: u64,
+    pub bytes: u64,
+    /// Whether it only moves bytes.
+    pub moves: bool,
+    pub inputs: String,
+    pub outputs: String,
+}
+
+/// All kernels of an operator.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Kernels {
+    pub forward: Vec<Kernel>,
+    /// Those that lead to the gradient of the input, or of the weights alone where there is none.
+    pub backward: Vec<Kernel>,
+    /// The one that finds the gradient of the weights, if it is one of its own.
+    pub weights: Option<Kernel>,
+    /// Bytes kept from the forward to the backward pass.
+    pub keeps: u64,
+    /// Bytes kept that selective recomputation finds again.
+    pub scores: u64,
+}
+
+/// A shape as PyTorch writes it.
+fn shape(sizes: &[u128]) -> String {
+    format!("{sizes:?}")
+}
+
+fn shapes(all: &[&[u128]]) -> String {
+    let all: Vec<_> = all.iter().map(|one| shape(one)).collect();
+    format!("[{}]", all.join(", "))
+}
+
+const SMALLER: &str = "a smaller micro-batch or a higher tensor degree";
+
+fn bytes(amount: u128) -> Result<u64, GenerateError> {
+    check_limit("bytes of a kernel", amount, MOST_WORK, SMALLER)
+}
+
+fn kernel(
+    suffix: &'static str,
+    flops: u128,
+    moved: u128,
+    inputs: &[&[u128]],
+    outputs: &[&[u128]],
+) -> Result<Kernel, GenerateError> {
+    Ok(Kernel {
+        suffix,
+        flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
+        bytes: bytes(moved)?,
+        moves: flops == 0,
+        inputs: shapes(inputs),
+        outputs: shapes(outputs),
+    })
+}
+
+impl Sizes {
+    /// The kernels of `work`, which is what one member of a tensor group has of an operator.
+    pub fn kernels(&self, mut work: Work) -> Result<Kernels, GenerateError> {
+        if let Work::Attention { dropout, .. } | Work::Residual { dropout, .. } = &mut work {
+            *dropout &= self.dropout;
+        }
+        let saved = |fused| {
+            let one = work.saved_bytes(self.number, fused);
+            bytes(u128::from(self.samples) * u128::from(one))
+        };
+        let mut kernels = self.of(&work)?;
+        kernels.keeps = saved(self.fused)?;
+        if let (Work::Attention { .. }, false) = (&work, self.fused) {
+            let input = u128::from(self.number) * u128::from(work.input_elements());
+            kernels.scores = kernels.keeps - bytes(u128::from(self.samples) * input)?;
+            kernels.keeps -= kernels.scores;
+        }
+        Ok(kernels)
+    }
+
+    fn of(&self, work: &Work) -> Result<Kernels, GenerateError> {
+        let [b, d, g] = [self.samples, self.number, self.gradient].map(u128::from);
+        // Gradients of weights are read before they are written where there is something to add to.
+        let sums = g * if self.sums { 2 } else { 1 };
+        let wide = |rows: u64| b * u128::from(rows);
+        Ok(match *work {
+            Work::Linear {
+                rows,
+                inputs,
+                outputs,
+                ..
+            } => {
+                let [n, k, m] = [wide(rows), inputs.into(), outputs.into()];
+                let (flops, moved) = (2 * n * k * m, d * (n * k + k * m + n * m));
+                let wgrad = d * (n * k + n * m) + sums * k * m;
+                let [x, w, y] = [[n, k], [k, m], [n, m]];
+                Kernels {
+                    forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?],
+                    backward: vec![kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?],
+                    weights: Some(kernel(".wgrad", flops, wgrad, &[&x, &y], &[&w])?),
+                    ..Kernels::default()
+                }
+            }
+            Work::Convolution {
+                inputs,
+                outputs,
+                size,
+                kernel: filter,
+                groups,
+                ..
+            } => {
+                let [height, width] = size.map(u128::from);
+                let (c, m) = (u128::from(inputs), u128::from(outputs));
+                let [r, s] = filter.map(u128::from);
+                let pixels = u128::from(work.output_elements()) / m.max(1);
+                let out = b * m * pixels;
+                let input = b * c * height * width;
+                let weights = m * r * s * c / u128::from(groups).max(1);
+                let flops = 2 * b * pixels * weights;
+                let moved = d * (input + weights + out);
+                let wgrad = d * (input + out) + sums * weights;
+                let x = [b, c, height, width];
+                let w = [m, c / u128::from(groups).max(1), r, s];
+                let y = [b, m, pixels];
+                Kernels {
+                    forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?],
+                    backward: vec![kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?],
+                    weights: Some(kernel(".wgrad", flops, wgrad, &[&x, &y], &[&w])?),
+                    ..Kernels::default()
+                }
+            }
+            Work::Attention {
+                tokens,
+                heads,
+                kv_heads,
+                width,
+                causal,
+                dropout,
+            } => {
+                let [s, a, v, w] = [tokens, heads, kv_heads, width].map(u128::from);
+                let q = [b, a, s, w];
+                let kv = [b, v, s, w];
+                let n = b * s;
+                if self.fused {
+                    // Each token with itself and those before it, or with all.
+                    let pairs = if causal { s * (s + 1) / 2 } else { s * s };
+                    let product = 2 * b * pairs * a * w;
+                    let rows = 4 * n * a;
+                    let moved = d * n * (2 * a * w + 2 * v * w) + rows;
+                    let back = d * n * (4 * a * w + 4 * v * w) + rows;
+                    Kernels {
+                        forward: vec![kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?],
+                        backward: vec![kernel(
+                            "",
+                            5 * product,
+                            back,
+                            &[&q, &q, &kv, &kv, &q],
+                            &[&q, &kv, &kv],
+                        )?],
+                        ..Kernels::default()
+                    }
+                } else {
+                    self.unfused(dropout, n, s, [a, v, w], q, kv)?
+                }
+            }
+            Work::Norm { rows, width, .. } => {
+                let x = [wide(rows), width.into()];
+                self.moving(x, 2 * d, 3 * d)?
+            }
+            Work::Activation {
+                rows, width, gated, ..
+            } => {
+                let x = [wide(rows), width.into()];
+                match gated {
+                    true => self.moving(x, 3 * d, 5 * d)?,
+                    false => self.moving(x, 2 * d, 3 * d)?,
+                }
+            }
+            Work::Residual {
+                rows,
+                width,
+                dropout,
+            } => {
+                let x = [wide(rows), width.into()];
+                match dropout {
+                    true => self.moving(x, 3 * d + 1, 5 * d + 1)?,
+                    false => self.moving(x, 3 * d, 3 * d)?,
+                }
+            }
+            Work::Loss { rows, classes } => {
+                let mut kernels = self.moving([wide(rows), classes.into()], d + 36, d + 12)?;
+                let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
+                all.for_each(|kernel| kernel.moves = false);
+                kernels
+            }
+            Work::Embedding { width, tokens, .. } => {
+                let x = [wide(tokens), width.into()];
+                let mut kernels = self.moving(x, 2 * d, d + 2 * g)?;
+                let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
+                all.for_each(|kernel| kernel.moves = false);
+                kernels
+            }
+            Work::EmbeddingBag { width, lookups, .. } => {
+                let (w, l) = (u128::from(width), u128::from(lookups));
+                let [rows, sum] = [[b * l, w], [b, w]];
+                let read = d * b * w * (l + 1);
+                let back = b * w * (d + 2 * g * l);
+                let mut kernels = Kernels {
+                    forward: vec![kernel("", 0, read, &[&rows], &[&sum])?],
+                    backward: vec![kernel("", 0, back, &[&sum], &[&rows])?],
+                    ..Kernels::default()
+                };
+                let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
+                all.for_each(|kernel| kernel.moves = false);
+                kernels
+            }
+            Work::Pool { .. } => {
+                let (x, y) = Self::ends(work, b);
+                let moved = d * (x + y);
+                Kernels {
+                    forward: vec![kernel("", 0, moved, &[&[x]], &[&[y]])?],
+                    backward: vec![kernel("", 0, moved, &[&[y]], &[&[x]])?],
+                    ..Kernels::default()
+                }
+            }
+            Work::Interaction { vectors, width } => {
+                let (v, w) = (u128::from(vectors), u128::from(width));
+                let flops = b * v * v.saturating_sub(1) * w;
+                let (x, y) = Self::ends(work, b);
+                let moved = d * (x + y);
+                let (x, y) = ([b, v, w], [b, y / b]);
+                Kernels {
+                    forward: vec![kernel("", flops, moved, &[&x], &[&y])?],
+                    backward: vec![kernel("", 2 * flops, 2 * moved, &[&y, &x], &[&x])?],
+                    ..Kernels::default()
+                }
+            }
+        })
+    }
+
+    /// Elements that come in and go out, of all samples.
+    fn ends(work: &Work, samples: u128) -> (u128, u128) {
+        let x = samples * u128::from(work.input_elements());
+        (x, samples * u128::from(work.output_elements()))
+    }
+
+    /// Kernels that move so many bytes for each element of `x`, and keep so many.
+    fn moving(
+        &self,
+        x: [u128; 2],
+        forward: u128,
+        backward: u128,
+    ) -> Result<Kernels, GenerateError> {
+        let elements = x[0] * x[1];
+        Ok(Kernels {
+            forward: vec![kernel("", 0, forward * elements, &[&x], &[&x])?],
+            backward: vec![kernel("", 0, backward * elements, &[&x], &[&x])?],
+            ..Kernels::default()
+        })
+    }
+
+    fn unfused(
+        &self,
+        dropout: bool,
+        n: u128,
+        s: u128,
+        [a, v, w]: [u128; 3],
+        q: [u128; 4],
+        kv: [u128; 4],
+    ) -> Result<Kernels, GenerateError> {
+        let d = u128::from(self.number);
+        let product = 2 * n * s * a * w;
+        let all = n * a * s;
+        let moved = d * (n * a * w + n * v * w + all);
+        let p = [q[0], a, s, s];
+        let mut forward = vec![
+            kernel(".scores", product, moved, &[&q, &kv], &[&p])?,
+            kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?,
+        ];
+        let mut backward = vec![
+            kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?,
+            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?,
+        ];
+        if dropout {
+            let moved = (2 * d + 1) * all;
+            forward.push(kernel(".dropout", 0, moved, &[&p], &[&p])?);
+            backward.push(kernel(".dropout", 0, moved, &[&p], &[&p])?);
+        }
+        forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?);
+        backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?);
+        backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?);
+        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?);
+        Ok(Kernels {
+            forward,
+            backward,
+            ..Kernels::default()
+        })
+    }
+}

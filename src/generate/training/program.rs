@@ -1,0 +1,130 @@
+//! What a layer does in a pass, as one member of its tensor group does it: nodes without ids, to be stamped out.
+
+use crate::trace::{CollectiveKind, MemoryChanges, Phase, TensorClass};
+
+/// What a node of a program does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Task {
+    /// A kernel.
+    Kernel { flops: u64, bytes: u64 },
+    /// A collective of the tensor group, with its `comm_size`.
+    Collective { kind: CollectiveKind, bytes: u64 },
+}
+
+/// What a node of a program waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// All that the program waits for.
+    Entry,
+    /// The node with this number in the program.
+    Item(u32),
+}
+
+/// A node of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    /// Behind the layer's name: `fwd/attention.qkv`.
+    pub name: String,
+    pub phase: Phase,
+    pub task: Task,
+    pub after: Vec<After>,
+    pub memory: MemoryChanges,
+    pub inputs: String,
+    pub outputs: String,
+}
+
+/// Nodes of a layer in one direction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Program {
+    pub items: Vec<Item>,
+    /// What the next layer waits for.
+    pub exit: Vec<After>,
+    /// Those that find gradients of weights.
+    pub gradients: Vec<u32>,
+    /// Changes of memory that no node was left to make.
+    pub rest: MemoryChanges,
+}
+
+/// Adds `more` to `changes`.
+pub(super) fn merge(changes: &mut MemoryChanges, more: &MemoryChanges) {
+    for class in 0..TensorClass::COUNT {
+        changes.allocates[class] += more.allocates[class];
+        changes.frees[class] += more.frees[class];
+    }
+}
+
+/// Puts a program together, node by node.
+#[derive(Debug)]
+pub(super) struct Builder {
+    program: Program,
+    /// What the next node of the chain waits for.
+    pub front: Vec<After>,
+}
+
+impl Builder {
+    pub fn new() -> Self {
+        Self {
+            program: Program::default(),
+            front: vec![After::Entry],
+        }
+    }
+
+    /// Adds a node that waits for `after`, and returns its number.
+    pub fn beside(
+        &mut self,
+        name: String,
+        phase: Phase,
+        task: Task,
+        after: Vec<After>,
+        shapes: [&str; 2],
+    ) -> u32 {
+        let memory = std::mem::take(&mut self.program.rest);
+        self.program.items.push(Item {
+            name,
+            phase,
+            task,
+            after,
+            memory,
+            inputs: shapes[0].to_owned(),
+            outputs: shapes[1].to_owned(),
+        });
+        self.program.items.len() as u32 - 1
+    }
+
+    /// Adds the next node of the chain, and returns its number.
+    pub fn next(&mut self, name: String, phase: Phase, task: Task, shapes: [&str; 2]) -> u32 {
+        let after = std::mem::take(&mut self.front);
+        let item = self.beside(name, phase, task, after, shapes);
+        self.front.push(After::Item(item));
+        item
+    }
+
+    /// Says that `item` finds the gradient of weights.
+    pub fn gradient(&mut self, item: u32) {
+        self.program.gradients.push(item);
+    }
+
+    /// Has the next node allocate `bytes`.
+    pub fn allocate(&mut self, class: TensorClass, bytes: u64) {
+        self.program.rest.allocates[class as usize] += bytes;
+    }
+
+    /// Has the last node free `bytes`, or the next one if there is none yet.
+    pub fn free(&mut self, class: TensorClass, bytes: u64) {
+        let memory = match self.program.items.last_mut() {
+            Some(last) => &mut last.memory,
+            None => &mut self.program.rest,
+        };
+        memory.frees[class as usize] += bytes;
+    }
+
+    pub fn finish(mut self) -> Program {
+        self.program.exit = self.front;
+        // What no node is left to allocate, the last one does.
+        if let Some(last) = self.program.items.last_mut() {
+            let rest = std::mem::take(&mut self.program.rest);
+            merge(&mut last.memory, &rest);
+        }
+        self.program
+    }
+}

@@ -1,0 +1,111 @@
+//! A lowered plan as a generator: which ranks are alike, and how many nodes they have.
+
+use super::Prepared;
+use super::walk::Walk;
+use crate::generate::plan::{Family, Place};
+use crate::generate::{Emitter, Generator};
+use crate::graph::Binding;
+use crate::trace::groups::Declared;
+use crate::trace::scan::NodeView;
+use crate::trace::write::Sink;
+use crate::trace::{GroupName, TraceError};
+
+impl Prepared {
+    /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
+    pub(super) fn peak(&self, stage: u32) -> u64 {
+        let mut meter = Meter::default();
+        let place = Place {
+            tensor: 0,
+            data: 0,
+            stage,
+        };
+        let rank = self.placement.rank(place);
+        let walked = self.nodes(rank, &mut Emitter::new(&mut meter));
+        walked.expect("a meter takes every node");
+        meter.peak
+    }
+}
+
+/// Adds up what nodes allocate and free.
+#[derive(Default)]
+struct Meter {
+    used: u64,
+    peak: u64,
+    nodes: u64,
+}
+
+impl Sink for Meter {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        self.nodes += 1;
+        let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+        self.used = self.used.saturating_add(sum(&node.memory.allocates));
+        self.peak = self.peak.max(self.used);
+        self.used = self.used.saturating_sub(sum(&node.memory.frees));
+        Ok(())
+    }
+}
+
+impl Generator for Prepared {
+    fn ranks(&self) -> u32 {
+        self.placement.ranks()
+    }
+
+    fn groups(&self) -> Declared {
+        self.placement.declared()
+    }
+
+    fn class_of(&self, rank: u32) -> u32 {
+        rank
+    }
+
+    /// Ranks of a stage differ in whom they work with alone.
+    fn shape_of(&self, rank: u32) -> u32 {
+        let stage = self.placement.place(rank).stage;
+        self.placement.rank(Place {
+            tensor: 0,
+            data: 0,
+            stage,
+        })
+    }
+
+    fn bind(&self, rank: u32, first: &Binding) -> Binding {
+        let own = self.placement.place(rank);
+        let model = self.placement.place(self.shape_of(rank));
+        let peer = |peer: &u32| {
+            let stage = self.placement.place(*peer).stage;
+            self.placement.rank(Place { stage, ..own })
+        };
+        let group = |name: &Option<String>| {
+            let families = Family::ALL.iter().map(|(family, _)| *family);
+            let named = |family| match self.placement.name(family, model) {
+                GroupName::Number(number) => Some(number.to_string()),
+                _ => None,
+            };
+            let mut found = families.filter(|family| named(*family) == *name);
+            let family = name.as_ref().and_then(|_| found.next())?;
+            match self.placement.name(family, own) {
+                GroupName::Number(number) => Some(number.to_string()),
+                _ => None,
+            }
+        };
+        Binding {
+            peers: first.peers.iter().map(peer).collect(),
+            groups: first.groups.iter().map(group).collect(),
+            declared: first.declared.clone(),
+        }
+    }
+
+    fn node_count(&self, rank: u32) -> u64 {
+        let stage = self.placement.place(rank).stage;
+        *self.counts[stage as usize].get_or_init(|| {
+            let mut meter = Meter::default();
+            let walked = Walk::new(self, rank, &mut Emitter::new(&mut meter)).run();
+            walked.expect("a meter takes every node");
+            meter.nodes
+        })
+    }
+
+    fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+        Walk::new(self, rank, out).run()
+    }
+}

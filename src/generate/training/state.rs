@@ -1,0 +1,161 @@
+//! What training keeps of every parameter, and what a step of the optimizer moves.
+//!
+//! Bytes of a parameter, with weights of `d` bytes and gradients of `g`:
+//!
+//! | optimizer | weights | gradients | kept | moved by a step |
+//! |---|---|---|---|---|
+//! | Adam, mixed precision | `d` | `g` | 12: master copy and two moments in single precision | `g + d + 24`: reads the gradient, writes the weight, reads and writes the three |
+//! | Adam, one format | `d` | `g` | `2d`: two moments | `g + 6d`: reads the gradient, reads and writes the other three |
+//! | SGD | `d` | `g` | 0 | `g + 2d` |
+//! | none | `d` | 0 | 0 | 0 |
+//!
+//! With 16 bits Adam in mixed precision is 16 bytes, and a third of what is kept by each of `N` replicas with ZeRO
+//! (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
+
+use crate::generate::plan::{Optimizer, Zero};
+
+/// What is kept of parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Bytes of a weight.
+    pub weight: u64,
+    /// Bytes of its gradient.
+    pub gradient: u64,
+    /// Who makes steps.
+    pub optimizer: Optimizer,
+    /// Whether there is a master copy in single precision.
+    pub mixed: bool,
+    /// What replicas share.
+    pub zero: Zero,
+    /// How many they are.
+    pub replicas: u32,
+}
+
+/// Bytes on one NPU, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// Of weights.
+    pub weights: u64,
+    /// Of gradients.
+    pub gradients: u64,
+    /// Of what the optimizer keeps.
+    pub optimizer: u64,
+}
+
+impl Resident {
+    /// All of it.
+    pub fn total(self) -> u64 {
+        let state = self.weights.saturating_add(self.gradients);
+        state.saturating_add(self.optimizer)
+    }
+}
+
+impl State {
+    /// Bytes that an NPU keeps of `parameters`.
+    pub fn resident(&self, parameters: u64) -> Resident {
+        let bytes = |each: u64, shared| {
+            let all = u128::from(each) * u128::from(parameters);
+            let among = if self.zero >= shared {
+                self.replicas
+            } else {
+                1
+            };
+            u64::try_from(all.div_ceil(among.into())).unwrap_or(u64::MAX)
+        };
+        Resident {
+            weights: bytes(self.weight, Zero::Parameters),
+            gradients: bytes(self.gradient(), Zero::Gradients),
+            optimizer: bytes(self.kept(), Zero::Optimizer),
+        }
+    }
+
+    /// Parameters that an NPU steps.
+    pub fn stepped(&self, parameters: u64) -> u64 {
+        match self.zero {
+            Zero::None => parameters,
+            _ => parameters.div_ceil(self.replicas.into()),
+        }
+    }
+
+    /// Bytes that a step moves for each parameter.
+    pub fn moved(&self) -> u64 {
+        let (d, g) = (self.weight, self.gradient);
+        match (self.optimizer, self.mixed) {
+            (Optimizer::None, _) => 0,
+            (Optimizer::Sgd, _) => g + 2 * d,
+            (Optimizer::Adam, true) => g + d + 24,
+            (Optimizer::Adam, false) => g + 6 * d,
+        }
+    }
+
+    fn kept(&self) -> u64 {
+        match (self.optimizer, self.mixed) {
+            (Optimizer::None | Optimizer::Sgd, _) => 0,
+            (Optimizer::Adam, true) => 12,
+            (Optimizer::Adam, false) => 2 * self.weight,
+        }
+    }
+
+    fn gradient(&self) -> u64 {
+        match self.optimizer {
+            Optimizer::None => 0,
+            _ => self.gradient,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_shares_what_its_paper_says() {
+        // 7.5 billion parameters on 64 replicas, Adam in mixed precision, 16 B each:
+        // 120 GB; (4 + 12/64) 7.5e9 = 31.40625 GB; (2 + 14/64) 7.5e9 = 16.640625 GB; 16/64 x 7.5e9 = 1.875 GB.
+        let expected = [
+            (Zero::None, 120_000_000_000),
+            (Zero::Optimizer, 31_406_250_000),
+            (Zero::Gradients, 16_640_625_000),
+            (Zero::Parameters, 1_875_000_000),
+        ];
+        for (zero, bytes) in expected {
+            let state = State {
+                weight: 2,
+                gradient: 2,
+                optimizer: Optimizer::Adam,
+                mixed: true,
+                zero,
+                replicas: 64,
+            };
+            assert_eq!(state.resident(7_500_000_000).total(), bytes, "{zero}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_has_the_bytes_of_its_formats() {
+        // Weights, gradients, kept; and moved by a step.
+        let expected = [
+            ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
+            ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),
+            ((2, Optimizer::Sgd, true), [2, 2, 0], 6),
+            ((4, Optimizer::Sgd, false), [4, 4, 0], 12),
+            ((2, Optimizer::None, false), [2, 0, 0], 0),
+        ];
+        for ((bytes, optimizer, mixed), [weights, gradients, kept], moved) in expected {
+            let state = State {
+                weight: bytes,
+                gradient: bytes,
+                optimizer,
+                mixed,
+                zero: Zero::None,
+                replicas: 1,
+            };
+            let resident = Resident {
+                weights,
+                gradients,
+                optimizer: kept,
+            };
+            assert_eq!((state.resident(1), state.moved()), (resident, moved));
+        }
+    }
+}

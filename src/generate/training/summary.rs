@@ -1,0 +1,270 @@
+//! What a plan comes to, without carrying it out.
+
+use super::{Prepared, Training};
+use crate::generate::plan::{Family, Place};
+use crate::generate::{Emitter, GenerateError, Generator};
+use crate::trace::scan::NodeView;
+use crate::trace::write::Sink;
+use crate::trace::{GroupName, Op, Phase, TensorClass, TraceError};
+use std::collections::BTreeMap;
+
+/// What a plan comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// How many ranks.
+    pub ranks: u32,
+    /// Micro-batches of a replica in a step.
+    pub micro_batches: u32,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// FLOPs of a step as the model counts them: twice its multiplications for every sample, and twice that
+    /// for gradients.
+    pub model_flops: u128,
+    /// FLOPs of a step that all ranks carry out.
+    pub flops: u128,
+    /// What is recomputed, which as needed is one of the others.
+    pub recompute: super::Recompute,
+    /// Idle time of a stage over its working time if passes are even and messages take none.
+    pub bubble: f64,
+    /// Groups by family.
+    pub groups: Vec<Groups>,
+    /// What each stage has and does.
+    pub stages: Vec<Stage>,
+}
+
+/// Groups of one family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Groups {
+    /// What its members share.
+    pub family: &'static str,
+    /// How many groups.
+    pub count: u32,
+    /// Members of the first.
+    pub members: Vec<u32>,
+}
+
+/// A rank of a stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    /// First and last layer of each chunk, as the model calls them.
+    pub layers: Vec<[String; 2]>,
+    /// Parameters of a rank, copies included.
+    pub parameters: u64,
+    /// Nodes of a rank.
+    pub nodes: u64,
+    /// FLOPs of a rank in all steps.
+    pub flops: u128,
+    /// The most bytes in use at once, nodes running in the order of their ids.
+    pub peak: u64,
+    /// Of those, bytes by class.
+    pub memory: [u64; TensorClass::COUNT],
+    /// Passes whose activations are kept at most, and bytes of one: their product is what the schedule says of
+    /// activations.
+    pub stored: (u64, u64),
+    /// Collectives and messages in all steps.
+    pub communication: Vec<Communication>,
+}
+
+/// Collectives of a kind and family, or messages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Communication {
+    /// `all-reduce`, or `send`.
+    pub kind: String,
+    /// Among whom; `stages` for messages.
+    pub family: &'static str,
+    /// Which part of a step they belong to.
+    pub phase: Option<Phase>,
+    /// How many.
+    pub calls: u64,
+    /// Their bytes: whole buffers of collectives.
+    pub bytes: u128,
+}
+
+impl Training {
+    /// What it comes to.
+    ///
+    /// # Errors
+    ///
+    /// When the model cannot be dealt out as the plan says.
+    pub fn summary(self) -> Result<Summary, GenerateError> {
+        Ok(self.prepare()?.summary())
+    }
+}
+
+type Tallied = BTreeMap<(Option<Phase>, &'static str, String), (u64, u128)>;
+
+/// Adds up what a rank does.
+struct Tally<'p> {
+    plan: &'p Prepared,
+    place: Place,
+    nodes: u64,
+    flops: u128,
+    used: [u64; TensorClass::COUNT],
+    peak: u64,
+    at_peak: [u64; TensorClass::COUNT],
+    communication: Tallied,
+}
+
+impl Tally<'_> {
+    fn family(&self, group: GroupName<'_>, phase: Option<Phase>) -> &'static str {
+        let placement = &self.plan.placement;
+        let named = |family| placement.name(family, self.place) == group;
+        let whole = |family| placement.members(family) == placement.ranks();
+        // Several families can be all ranks; of these, what is done tells them apart.
+        let likely = match phase {
+            Some(Phase::Synchronize) => [Family::Data, Family::Tensor],
+            _ => [Family::Tensor, Family::Data],
+        };
+        let all = likely.into_iter().chain([Family::Embedding, Family::Model]);
+        let found = all
+            .into_iter()
+            .find(|&family| named(family) && (group != GroupName::World || whole(family)));
+        found.map_or("all ranks", |family| Family::ALL[family as usize].1)
+    }
+}
+
+impl Sink for Tally<'_> {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        self.nodes += 1;
+        let phase = node.labels.phase;
+        let (kind, family, bytes) = match node.op {
+            Op::Collective {
+                kind, bytes, group, ..
+            } => {
+                let family = self.family(group, phase);
+                let members = match group {
+                    GroupName::World => self.plan.placement.ranks(),
+                    _ => self.members(family),
+                };
+                let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
+                (kind.to_string(), family, bytes)
+            }
+            Op::Message {
+                receive: false,
+                bytes,
+                ..
+            } => ("send".to_owned(), "stages", bytes),
+            Op::Compute { flops, .. } => {
+                self.flops += u128::from(flops);
+                (String::new(), "", 0)
+            }
+            _ => (String::new(), "", 0),
+        };
+        if !kind.is_empty() {
+            let sum = self.communication.entry((phase, family, kind)).or_default();
+            sum.0 += 1;
+            sum.1 += u128::from(bytes);
+        }
+        for (used, more) in self.used.iter_mut().zip(node.memory.allocates) {
+            *used = used.saturating_add(more);
+        }
+        let total = self
+            .used
+            .iter()
+            .fold(0, |sum: u64, one| sum.saturating_add(*one));
+        if total > self.peak {
+            self.peak = total;
+            self.at_peak = self.used;
+        }
+        for (used, less) in self.used.iter_mut().zip(node.memory.frees) {
+            *used = used.saturating_sub(less);
+        }
+        Ok(())
+    }
+}
+
+impl Tally<'_> {
+    fn members(&self, family: &str) -> u32 {
+        let found = Family::ALL.iter().find(|(_, name)| *name == family);
+        found.map_or(1, |(family, _)| self.plan.placement.members(*family))
+    }
+}
+
+impl Prepared {
+    pub(super) fn summary(&self) -> Summary {
+        let plan = &self.plan;
+        let stages: Vec<Stage> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
+        let ways = if plan.trains() { 3 } else { 1 };
+        let samples = u128::from(plan.batch) * u128::from(plan.steps);
+        let shared = u128::from(plan.tensor) * u128::from(plan.data);
+        let first = Place {
+            tensor: 0,
+            data: 0,
+            stage: 0,
+        };
+        let groups = Family::ALL.iter().filter(|(family, _)| self.uses(*family));
+        Summary {
+            ranks: self.ranks(),
+            micro_batches: self.micro_batches,
+            parameters: self.model.parameters(),
+            model_flops: 2 * ways * samples * u128::from(self.model.multiplications()),
+            flops: stages.iter().map(|stage| stage.flops * shared).sum(),
+            recompute: plan.recompute,
+            bubble: plan.schedule.bubble(plan.pipeline, self.micro_batches),
+            groups: groups
+                .map(|&(family, name)| Groups {
+                    family: name,
+                    count: self.placement.count(family),
+                    members: self.placement.group(family, first),
+                })
+                .collect(),
+            stages,
+        }
+    }
+
+    fn uses(&self, family: Family) -> bool {
+        self.placement.is_used(family)
+    }
+
+    fn stage(&self, stage: u32) -> Stage {
+        let place = Place {
+            tensor: 0,
+            data: 0,
+            stage,
+        };
+        let mut tally = Tally {
+            plan: self,
+            place,
+            nodes: 0,
+            flops: 0,
+            used: [0; TensorClass::COUNT],
+            peak: 0,
+            at_peak: [0; TensorClass::COUNT],
+            communication: BTreeMap::new(),
+        };
+        let walked = self.nodes(self.placement.rank(place), &mut Emitter::new(&mut tally));
+        walked.expect("a tally takes every node");
+        let parts = (0..self.chunks()).map(|chunk| chunk * self.plan.pipeline + stage);
+        let name = |layer: usize| self.model.layers[layer].name.clone();
+        let kept: u64 = self
+            .stage_layers(stage)
+            .map(|layer| self.lowered(layer).keeps)
+            .sum();
+        let schedule = self.plan.schedule;
+        let stored = schedule.stored(stage, self.plan.pipeline, self.micro_batches);
+        Stage {
+            layers: parts
+                .map(|part| self.layers(part))
+                .filter(|layers| !layers.is_empty())
+                .map(|layers| [name(layers.start), name(layers.end - 1)])
+                .collect(),
+            parameters: self.stage_parameters(stage),
+            nodes: tally.nodes,
+            flops: tally.flops,
+            peak: tally.peak,
+            memory: tally.at_peak,
+            stored: (stored, kept / u64::from(self.chunks())),
+            communication: tally
+                .communication
+                .into_iter()
+                .map(|((phase, family, kind), (calls, bytes))| Communication {
+                    kind,
+                    family,
+                    phase,
+                    calls,
+                    bytes,
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What holds for all patterns, and what nodes wait for.
+
+use super::super::testing::{Seen, every_rank, why_not};
+use super::super::{Pattern, plan};
+use super::*;
+
+fn pattern(plan: Plan) -> Pattern {
+    let model = Model::named("gpt2-small").unwrap();
+    Pattern::Training(Box::new(Training { model, plan }))
+}
+
+fn small() -> Plan {
+    let mut plan = Plan::new();
+    (plan.data, plan.tensor, plan.pipeline) = (2, 2, 3);
+    plan.batch = 12;
+    plan
+}
+
+fn data<'a>(nodes: &'a [Seen], name: &str) -> Vec<&'a str> {
+    let node = nodes.iter().find(|node| node.name == name);
+    let node = node.unwrap_or_else(|| panic!("{name} is not there"));
+    node.data
+        .iter()
+        .map(|id| &nodes[*id as usize - 1].name[..])
+        .collect()
+}
+
+#[test]
+fn ranks_are_like_those_of_their_stage() {
+    let mut plans = vec![small(), small(), small()];
+    plans[1].sequence_parallel = true;
+    plans[1].zero = Zero::Parameters;
+    plans[1].order = [plan::Axis::Pipeline, plan::Axis::Tensor, plan::Axis::Data];
+    plans[1].clip = true;
+    plans[2].schedule = Schedule::Interleaved { chunks: 2 };
+    plans[2].scatter_gather = true;
+    plans[2].batch = 6 * 2;
+    plans[2].ranks = (0..12).rev().collect();
+    for plan in plans {
+        every_rank(pattern(plan));
+    }
+}
+
+#[test]
+fn sums_are_formed_beside_the_gradients_of_weights() {
+    let mut plan = Plan::new();
+    plan.tensor = 2;
+    let ranks = every_rank(pattern(plan.clone()));
+    let nodes = &ranks[0];
+    let up = "mb0/layer3/bwd/mlp.up";
+    assert_eq!(
+        data(nodes, &format!("{up}.all-reduce")),
+        [format!("{up}.dgrad")]
+    );
+    let before = data(nodes, &format!("{up}.dgrad"));
+    assert_eq!(data(nodes, &format!("{up}.wgrad")), before);
+    assert_eq!(
+        data(nodes, "mb0/layer3/bwd/norm2"),
+        [format!("{up}.all-reduce")]
+    );
+    plan.tensor_overlap = false;
+    let ranks = every_rank(pattern(plan.clone()));
+    let nodes = &ranks[0];
+    assert_eq!(
+        data(nodes, &format!("{up}.all-reduce")),
+        [format!("{up}.wgrad")]
+    );
+    // With sequence parallelism the input is gathered again beside the gradient of the input.
+    plan.tensor_overlap = true;
+    plan.sequence_parallel = true;
+    let ranks = every_rank(pattern(plan));
+    let nodes = &ranks[0];
+    assert_eq!(data(nodes, &format!("{up}.all-gather")), before);
+    let both = [before[0].to_owned(), format!("{up}.all-gather")];
+    assert_eq!(data(nodes, &format!("{up}.wgrad")), both);
+    assert_eq!(
+        data(nodes, &format!("{up}.reduce-scatter")),
+        [format!("{up}.dgrad")]
+    );
+}
+
+#[test]
+fn what_does_not_divide_is_refused() {
+    let why = |change: fn(&mut Plan)| {
+        let mut plan = Plan::new();
+        change(&mut plan);
+        why_not(pattern(plan))
+    };
+    for (change, expected) in [
+        (
+            (|p| p.tensor = 8) as fn(&mut Plan),
+            "`tensor` is 8; expected a divisor of the 12 heads of attention.core",
+        ),
+        (
+            |p| p.pipeline = 5,
+            "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small",
+        ),
+        (
+            |p| p.data = 2,
+            "`batch` is 1; expected a multiple of data x micro_batch, 2 x 1 = 2",
+        ),
+        (
+            |p| p.sequence_parallel = true,
+            "`sequence_parallel` is true; expected false with tensor = 1",
+        ),
+        (
+            |p| p.zero = Zero::Optimizer,
+            "`zero` is 1; expected 0 with data = 1",
+        ),
+        (
+            |p| p.recompute = Recompute::Selective,
+            "`recompute` is selective; expected none, full or as-needed",
+        ),
+        (
+            |p| p.order = [plan::Axis::Data; 3],
+            "`order` is dp,dp,dp; expected tp, dp and pp in some order; tp",
+        ),
+        (
+            |p| p.ranks = vec![1],
+            "`ranks` is 1 ranks; expected each of the 1 ranks once",
+        ),
+        (
+            |p| p.dtype = Dtype::Fp4,
+            "`dtype` is fp4; expected a format of whole bytes",
+        ),
+        (|p| p.bucket = 0, "`bucket` is 0 B"),
+        (
+            |p| p.stages = vec![[0, 3], [4, 13]],
+            "`stages` is 2; expected 1",
+        ),
+        (
+            |p| p.stages = vec![[0, 12]],
+            "`stages` is 13 layers; expected all 14 layers",
+        ),
+        (
+            |p| {
+                p.pipeline = 2;
+                p.schedule = Schedule::LayerWise { layers: 1 }
+            },
+            "expected 1 with schedule = layer-wise",
+        ),
+    ] {
+        let found = why(change);
+        assert!(found.contains(expected), "{found}\n{expected}");
+    }
+}

@@ -1,0 +1,342 @@
+//! The nodes of one rank, in the order in which its host would launch them.
+//!
+//! All kernels of a rank are one chain, pass after pass as the schedule orders them; gradients of weights beside a
+//! sum over the tensor group are the exception. A pass first receives what the stage before hands on, which its
+//! chain waits for, and ends with a send that nobody waits for. Gradients are reduced and parameters gathered on lanes
+//! of their own.
+
+use super::Prepared;
+use super::program::{After, Item, Program, Task, merge};
+use crate::generate::Emitter;
+use crate::generate::plan::{Family, Place};
+use crate::generate::schedule::{Direction, Pass};
+use crate::trace::{CollectiveKind, Labels, MemoryChanges, Op, Phase, TensorClass, TraceError};
+
+mod messages;
+mod sums;
+
+/// The lane of kernels.
+pub const COMPUTE_LANE: i64 = 0;
+/// The lane of tensor groups' collectives.
+pub const TENSOR_LANE: i64 = 1;
+/// The lane of reductions of gradients.
+pub const GRADIENT_LANE: i64 = 2;
+/// The lane on which parameters are gathered.
+pub const PARAMETER_LANE: i64 = 3;
+
+/// Emits the nodes of a rank.
+pub(super) struct Walk<'w, 's> {
+    plan: &'w Prepared,
+    out: &'w mut Emitter<'s>,
+    place: Place,
+    rank: u32,
+    step: u32,
+    /// What the next node of the chain waits for.
+    front: Vec<u64>,
+    /// What the program under way waits for.
+    entry: Vec<u64>,
+    /// Scratch for the dependencies of a node.
+    data: Vec<u64>,
+    /// Nodes that found gradients which nothing waits for yet.
+    loose: Vec<u64>,
+    /// Reductions of this step.
+    reduced: Vec<u64>,
+    /// Changes of memory that the next node makes.
+    carry: MemoryChanges,
+}
+
+/// A node that is not of a layer.
+struct Node<'n> {
+    name: std::fmt::Arguments<'n>,
+    op: Op<'n>,
+    lane: Option<i64>,
+    phase: Phase,
+    pass: Option<Pass>,
+    layer: Option<u32>,
+    memory: MemoryChanges,
+}
+
+impl<'w, 's> Walk<'w, 's> {
+    pub fn new(plan: &'w Prepared, rank: u32, out: &'w mut Emitter<'s>) -> Self {
+        Self {
+            plan,
+            out,
+            place: plan.placement.place(rank),
+            rank,
+            step: 0,
+            front: Vec::new(),
+            entry: Vec::new(),
+            data: Vec::new(),
+            loose: Vec::new(),
+            reduced: Vec::new(),
+            carry: MemoryChanges::default(),
+        }
+    }
+
+    /// Emits all steps.
+    pub fn run(&mut self) -> Result<(), TraceError> {
+        self.resident()?;
+        let plan = self.plan;
+        let passes = plan.passes(self.place.stage);
+        // The last backward pass of each chunk is when its gradients are complete.
+        let mut last = vec![usize::MAX; plan.chunks() as usize];
+        for (i, pass) in passes.iter().enumerate() {
+            if pass.direction == Direction::Backward {
+                last[pass.chunk as usize] = i;
+            }
+        }
+        for step in 0..plan.plan.steps {
+            self.step = step;
+            let mut kept = vec![false; last.len()];
+            for (i, pass) in passes.iter().enumerate() {
+                let complete = last[pass.chunk as usize] == i;
+                let chunk = &mut kept[pass.chunk as usize];
+                // Parameters that stay are there after the first pass of a step.
+                let present = std::mem::replace(chunk, !plan.plan.reshard);
+                self.pass(*pass, complete, present)?;
+            }
+            if plan.plan.trains() {
+                self.end_of_step()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn resident(&mut self) -> Result<(), TraceError> {
+        let bytes = self.plan.resident(self.place.stage);
+        let mut memory = MemoryChanges::default();
+        memory.allocates[TensorClass::Weights as usize] = bytes.weights;
+        memory.allocates[TensorClass::Gradients as usize] = bytes.gradients;
+        memory.allocates[TensorClass::Optimizer as usize] = bytes.optimizer;
+        self.out.name(format_args!("resident"));
+        let labels = Labels {
+            stage: Some(self.place.stage),
+            ..Labels::default()
+        };
+        let id = self.out.emit_with(Op::Nothing, None, memory, labels, &[])?;
+        self.front.push(id);
+        Ok(())
+    }
+
+    /// Emits `node`, which waits for `self.data`.
+    fn node(&mut self, node: Node<'_>) -> Result<u64, TraceError> {
+        self.out.name(node.name);
+        if self.plan.plan.steps > 1 {
+            let step = format!("step{}/", self.step);
+            self.out.name.insert_str(0, &step);
+        }
+        let labels = Labels {
+            phase: Some(node.phase),
+            stage: Some(self.place.stage),
+            micro_batch: node.pass.map(|pass| pass.micro_batch),
+            layer: node.layer,
+            ..Labels::default()
+        };
+        let (op, lane, memory) = (node.op, node.lane, node.memory);
+        self.data.sort_unstable();
+        self.data.dedup();
+        self.out.emit_with(op, lane, memory, labels, &self.data)
+    }
+
+    fn pass(&mut self, pass: Pass, complete: bool, present: bool) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let at = pass.chunk * plan.plan.pipeline + self.place.stage;
+        let forward = pass.direction == Direction::Forward;
+        let layers = plan.layers(at);
+        let (first, end) = (layers.start, layers.end);
+        let mut order = (first..end).map(|i| if forward { i } else { end - 1 - (i - first) });
+        let mut gathers = Gathers::new(plan.gathers_parameters() && !present, order.clone());
+        self.gather(&mut gathers, 0, pass)?;
+        let edge = if forward { 0 } else { plan.parts() - 1 };
+        // On one stage a pass begins with what the one before left behind.
+        let alone = plan.plan.pipeline == 1;
+        if at != edge && !alone {
+            self.receive(pass, at)?;
+        }
+        let reduces = !forward && plan.reduces(complete);
+        for (k, layer) in order.by_ref().enumerate() {
+            if k > 0 {
+                self.gather(&mut gathers, k, pass)?;
+            }
+            self.front.extend(gathers.ids.get(k));
+            let lowered = plan.lowered(layer);
+            let program = match forward {
+                true => &lowered.forward,
+                false => &lowered.backward,
+            };
+            let frees = plan.gathers_parameters() && (plan.plan.reshard || complete);
+            let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
+            if reduces && plan.shares_gradients() {
+                // They are whole until they are reduced.
+                let whole = plan.gradient_bytes(layer);
+                self.carry.allocates[TensorClass::Temporary as usize] += whole;
+            }
+            self.program(program, layer, pass, complete || reduces, freed)?;
+            if reduces && plan.plan.overlap && plan.bucket_ends(layer) {
+                self.reduce(layer, pass)?;
+            }
+        }
+        if reduces && !plan.plan.overlap && !complete {
+            self.reduce_all(at, pass)?;
+        }
+        if at != plan.parts() - 1 - edge && !alone {
+            self.send(pass, at)?;
+        }
+        Ok(())
+    }
+
+    /// Emits a layer's program; its last node frees `freed` bytes of gathered parameters.
+    fn program(
+        &mut self,
+        program: &Program,
+        layer: usize,
+        pass: Pass,
+        counts: bool,
+        freed: u64,
+    ) -> Result<(), TraceError> {
+        let base = self.out.last + 1;
+        std::mem::swap(&mut self.entry, &mut self.front);
+        let count = program.items.len();
+        for (i, item) in program.items.iter().enumerate() {
+            self.data.clear();
+            self.after(&item.after, base);
+            let mut memory = item.memory;
+            if i == 0 {
+                merge(&mut memory, &std::mem::take(&mut self.carry));
+            }
+            if i + 1 == count {
+                memory.frees[TensorClass::Temporary as usize] += freed;
+            }
+            self.item(item, layer, pass, memory)?;
+        }
+        if count == 0 {
+            self.carry.frees[TensorClass::Temporary as usize] += freed;
+        }
+        merge(&mut self.carry, &program.rest);
+        self.data.clear();
+        self.after(&program.exit, base);
+        self.front.clear();
+        self.front.extend_from_slice(&self.data);
+        if counts {
+            let found = program.gradients.iter();
+            self.loose.extend(found.map(|item| base + u64::from(*item)));
+        }
+        Ok(())
+    }
+
+    /// Adds to `self.data` what `after` means for a program whose first node is `base`.
+    fn after(&mut self, after: &[After], base: u64) {
+        for one in after {
+            match one {
+                After::Entry => self.data.extend_from_slice(&self.entry),
+                After::Item(item) => self.data.push(base + u64::from(*item)),
+            }
+        }
+    }
+
+    fn item(
+        &mut self,
+        item: &Item,
+        layer: usize,
+        pass: Pass,
+        memory: MemoryChanges,
+    ) -> Result<u64, TraceError> {
+        let plan = self.plan;
+        let name = &plan.model.layers[layer].name;
+        match plan.plan.steps {
+            1 => self
+                .out
+                .name(format_args!("mb{}/{name}/{}", pass.micro_batch, item.name)),
+            _ => self.out.name(format_args!(
+                "step{}/mb{}/{name}/{}",
+                self.step, pass.micro_batch, item.name
+            )),
+        }
+        let (op, lane) = match item.task {
+            Task::Kernel { flops, bytes } => {
+                let dtype = Some(plan.plan.dtype);
+                (
+                    Op::Compute {
+                        flops,
+                        bytes,
+                        dtype,
+                    },
+                    COMPUTE_LANE,
+                )
+            }
+            Task::Collective { kind, bytes } => {
+                (self.collective(kind, bytes, Family::Tensor), TENSOR_LANE)
+            }
+        };
+        let labels = Labels {
+            phase: Some(item.phase),
+            stage: Some(self.place.stage),
+            micro_batch: Some(pass.micro_batch),
+            layer: Some(layer as u32),
+            inputs: &item.inputs,
+            outputs: &item.outputs,
+        };
+        self.out
+            .emit_with(op, Some(lane), memory, labels, &self.data)
+    }
+
+    fn collective(&self, kind: CollectiveKind, bytes: u64, family: Family) -> Op<'static> {
+        Op::Collective {
+            kind,
+            bytes,
+            group: self.plan.placement.name(family, self.place),
+            root: None,
+            dimensions: None,
+            host: false,
+        }
+    }
+
+    /// Gathers the parameters of the layers up to the `k`-th of a pass and those that are gathered ahead.
+    fn gather(&mut self, gathers: &mut Gathers, k: usize, pass: Pass) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let ahead = k.saturating_add(plan.plan.prefetch as usize);
+        while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
+            let layer = gathers.order[gathers.ids.len()];
+            let bytes = plan.gathered_bytes(layer);
+            let shard = bytes.div_ceil(plan.plan.data.into());
+            let mut memory = MemoryChanges::default();
+            memory.allocates[TensorClass::Temporary as usize] = bytes;
+            self.data.clear();
+            self.data.extend_from_slice(&self.front);
+            let name = &plan.model.layers[layer].name;
+            let id = self.node(Node {
+                name: format_args!("mb{}/{name}/{}/gather", pass.micro_batch, way(pass)),
+                op: self.collective(CollectiveKind::AllGather, shard, Family::Data),
+                lane: Some(PARAMETER_LANE),
+                phase: Phase::Synchronize,
+                pass: Some(pass),
+                layer: Some(layer as u32),
+                memory,
+            })?;
+            gathers.ids.push(id);
+        }
+        Ok(())
+    }
+}
+
+fn way(pass: Pass) -> &'static str {
+    match pass.direction {
+        Direction::Forward => "fwd",
+        Direction::Backward => "bwd",
+    }
+}
+
+/// The layers of a pass whose parameters are gathered, and the nodes that do.
+struct Gathers {
+    order: Vec<usize>,
+    ids: Vec<u64>,
+}
+
+impl Gathers {
+    fn new(gathers: bool, order: impl Iterator<Item = usize>) -> Self {
+        Self {
+            order: order.filter(|_| gathers).collect(),
+            ids: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What stages hand to one another.
+
+use super::{Node, TENSOR_LANE, Walk, way};
+use crate::generate::plan::{Effect, Family, Place};
+use crate::generate::schedule::{Direction, Pass};
+use crate::trace::{CollectiveKind, MemoryChanges, Op, Phase, TraceError};
+
+impl Walk<'_, '_> {
+    /// The stage of the rank at the other end of what part `at` hands on or takes in.
+    fn neighbour(&self, up: bool) -> u32 {
+        let stages = self.plan.plan.pipeline;
+        let step = if up { 1 } else { stages - 1 };
+        self.plan.placement.rank(Place {
+            stage: (self.place.stage + step) % stages,
+            ..self.place
+        })
+    }
+
+    /// The message behind part `at`'s output, or its input's gradient.
+    fn message(&self, pass: Pass, below: u32, receive: bool, peer: u32) -> Op<'static> {
+        let plan = self.plan;
+        let backward = u32::from(pass.direction == Direction::Backward);
+        let number = (self.step * 2 + backward) * plan.parts() + below;
+        Op::Message {
+            receive,
+            peer,
+            tag: (number * plan.micro_batches + pass.micro_batch) as i32,
+            bytes: plan.boundary(below),
+            own: Some(self.rank),
+            host: false,
+        }
+    }
+
+    /// Takes in what the part beside `at` hands on; the chain waits for it.
+    pub(super) fn receive(&mut self, pass: Pass, at: u32) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let forward = pass.direction == Direction::Forward;
+        let below = if forward { at - 1 } else { at };
+        let phase = if forward {
+            Phase::Forward
+        } else {
+            Phase::Backward
+        };
+        self.data.clear();
+        self.data.extend_from_slice(&self.front);
+        let mb = pass.micro_batch;
+        let mut id = self.node(Node {
+            name: format_args!("mb{mb}/chunk{}/{}/receive", pass.chunk, way(pass)),
+            op: self.message(pass, below, true, self.neighbour(!forward)),
+            lane: None,
+            phase,
+            pass: Some(pass),
+            layer: None,
+            memory: MemoryChanges::default(),
+        })?;
+        if plan.plan.without.has(Effect::Bubble) {
+            return Ok(());
+        }
+        let silent = plan.plan.without.has(Effect::TensorCommunication);
+        if plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent {
+            self.data.clear();
+            self.data.push(id);
+            let shard = plan.boundary(below);
+            id = self.node(Node {
+                name: format_args!("mb{mb}/chunk{}/{}/gather", pass.chunk, way(pass)),
+                op: self.collective(CollectiveKind::AllGather, shard, Family::Tensor),
+                lane: Some(TENSOR_LANE),
+                phase,
+                pass: Some(pass),
+                layer: None,
+                memory: MemoryChanges::default(),
+            })?;
+        }
+        self.front.push(id);
+        Ok(())
+    }
+
+    /// Hands on what part `at` ends with; nobody waits.
+    pub(super) fn send(&mut self, pass: Pass, at: u32) -> Result<(), TraceError> {
+        let forward = pass.direction == Direction::Forward;
+        let below = if forward { at } else { at - 1 };
+        self.data.clear();
+        self.data.extend_from_slice(&self.front);
+        let mb = pass.micro_batch;
+        self.node(Node {
+            name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, way(pass)),
+            op: self.message(pass, below, false, self.neighbour(forward)),
+            lane: None,
+            phase: if forward {
+                Phase::Forward
+            } else {
+                Phase::Backward
+            },
+            pass: Some(pass),
+            layer: None,
+            memory: MemoryChanges::default(),
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Gradients that are reduced, and the end of a step.
+
+use super::{COMPUTE_LANE, GRADIENT_LANE, Node, PARAMETER_LANE, TENSOR_LANE, Walk};
+use crate::generate::plan::{Effect, Family, Optimizer, Zero};
+use crate::generate::schedule::{Direction, Pass};
+use crate::trace::{CollectiveKind, MemoryChanges, Op, Phase, TensorClass, TraceError};
+
+impl Walk<'_, '_> {
+    /// Reduces the bucket that ends with `layer`, whose gradients were just found.
+    pub(super) fn reduce(&mut self, layer: usize, pass: Pass) -> Result<(), TraceError> {
+        self.data.clear();
+        self.data.append(&mut self.loose);
+        if !self.plan.plan.overlap {
+            self.data.extend_from_slice(&self.front);
+        }
+        let bytes = self.plan.bucket_bytes(layer);
+        let (kind, what) = match self.plan.plan.zero {
+            Zero::None => (CollectiveKind::AllReduce, "all-reduce"),
+            _ => (CollectiveKind::ReduceScatter, "reduce-scatter"),
+        };
+        let mut memory = std::mem::take(&mut self.carry);
+        if self.plan.shares_gradients() {
+            memory.frees[TensorClass::Temporary as usize] += bytes;
+        }
+        let name = &self.plan.model.layers[layer].name;
+        let id = self.node(Node {
+            name: format_args!("mb{}/{name}/gradients/{what}", pass.micro_batch),
+            op: self.collective(kind, bytes, Family::Data),
+            lane: Some(GRADIENT_LANE),
+            phase: Phase::Synchronize,
+            pass: Some(pass),
+            layer: Some(layer as u32),
+            memory,
+        })?;
+        self.reduced.push(id);
+        Ok(())
+    }
+
+    /// Reduces all buckets of part `at` after one another, and has the chain wait.
+    pub(super) fn reduce_all(&mut self, at: u32, pass: Pass) -> Result<(), TraceError> {
+        for layer in self.plan.layers(at).rev() {
+            if self.plan.bucket_ends(layer) {
+                self.reduce(layer, pass)?;
+                let reduced = self.reduced.pop();
+                self.front.clear();
+                self.front.extend(reduced);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left when all passes are done: sums, the optimizer, and what others stepped.
+    pub(super) fn end_of_step(&mut self) -> Result<(), TraceError> {
+        let plan = self.plan;
+        if plan.reduces(true) && !plan.plan.overlap {
+            for chunk in (0..plan.chunks()).rev() {
+                let at = chunk * plan.plan.pipeline + self.place.stage;
+                let pass = Pass {
+                    direction: Direction::Backward,
+                    micro_batch: plan.micro_batches - 1,
+                    chunk,
+                };
+                self.reduce_all(at, pass)?;
+            }
+        }
+        self.front.append(&mut self.loose);
+        self.front.append(&mut self.reduced);
+        for (what, bytes, family) in plan.last_sums(self.place.stage) {
+            let op = self.collective(CollectiveKind::AllReduce, bytes, family);
+            let lane = match family {
+                Family::Tensor => TENSOR_LANE,
+                _ => GRADIENT_LANE,
+            };
+            self.last(what, op, lane, Phase::Synchronize)?;
+        }
+        let makes = plan.plan.optimizer != Optimizer::None;
+        if makes && !plan.plan.without.has(Effect::Optimizer) {
+            let op = Op::Compute {
+                flops: 0,
+                bytes: plan.step_bytes(self.place.stage),
+                dtype: Some(plan.plan.dtype),
+            };
+            self.last("optimizer", op, COMPUTE_LANE, Phase::Optimizer)?;
+        }
+        if plan.gathers_after_step() {
+            let stepped = self.front.clone();
+            let mut ends = Vec::new();
+            for chunk in 0..plan.chunks() {
+                let at = chunk * plan.plan.pipeline + self.place.stage;
+                for layer in plan.layers(at).filter(|layer| plan.bucket_ends(*layer)) {
+                    let op = self.collective(
+                        CollectiveKind::AllGather,
+                        plan.bucket_shard(layer),
+                        Family::Data,
+                    );
+                    self.data.clear();
+                    self.data.extend_from_slice(&stepped);
+                    ends.push(self.node(Node {
+                        name: format_args!(
+                            "{}/parameters/all-gather",
+                            plan.model.layers[layer].name
+                        ),
+                        op,
+                        lane: Some(PARAMETER_LANE),
+                        phase: Phase::Synchronize,
+                        pass: None,
+                        layer: Some(layer as u32),
+                        memory: MemoryChanges::default(),
+                    })?);
+                }
+            }
+            self.front = ends;
+        }
+        Ok(())
+    }
+
+    /// Emits a node of the end of a step, which all that follows waits for.
+    fn last(&mut self, what: &str, op: Op<'_>, lane: i64, phase: Phase) -> Result<(), TraceError> {
+        self.data.clear();
+        self.data.append(&mut self.front);
+        let memory = std::mem::take(&mut self.carry);
+        let id = self.node(Node {
+            name: format_args!("{what}"),
+            op,
+            lane: Some(lane),
+            phase,
+            pass: None,
+            layer: None,
+            memory,
+        })?;
+        self.front.push(id);
+        Ok(())
+    }
+}
