@@ -1,0 +1,145 @@
+//! How much memory each NPU needs: what nodes allocate when they are issued and have not freed, by class.
+//!
+//! At one instant, what completing nodes free goes before what is allocated by nodes that are issued then,
+//! whichever of the two the loop comes to first. A node that is issued and completes at the same instant
+//! frees after it has allocated, where the loop has it among the others of that instant; so of a chain of
+//! nodes that take no time no two hold their memory at once.
+//!
+//! Nothing is kept, and nothing asked of a node, where no node of the job changes memory. Otherwise a node
+//! costs one bit.
+
+use super::{CollectiveRecord, Observer};
+use crate::engine::Prepared;
+use crate::graph::Kind;
+use crate::ids::{NodeIndex, Npu, Rank};
+use crate::trace::TensorClass;
+use crate::units::{Bytes, Time};
+use std::cmp::Ordering;
+
+mod books;
+mod followed;
+mod table;
+mod words;
+
+pub(super) use followed::{Followed, Over};
+pub(super) use table::table;
+
+/// Bytes by [`TensorClass`].
+pub type ByClass = [u64; TensorClass::COUNT];
+
+/// What the memory of one NPU had to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryRow {
+    /// The rank on it.
+    pub rank: Rank,
+    /// The NPU.
+    pub npu: Npu,
+    /// What its memory holds.
+    pub capacity: Bytes,
+    /// The most bytes that were allocated at once.
+    pub peak: Bytes,
+    /// How they were made up.
+    pub classes: ByClass,
+    /// When they first were.
+    pub at: Time,
+    /// The node whose issue brought them about, by its id and name; `None` where nothing was allocated.
+    pub node: Option<(u64, String)>,
+    /// What was still allocated when the replay ended.
+    pub left: ByClass,
+    /// What was freed and not there, if anything.
+    pub missing: Option<Missing>,
+}
+
+/// Bytes that were freed and that nothing had allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// How many nodes freed more than was there.
+    pub nodes: u64,
+    /// The first of them, by its id and name.
+    pub first: (u64, String),
+    /// Bytes that were not there, by class.
+    pub classes: ByClass,
+}
+
+impl MemoryRow {
+    /// Whether the NPU has the memory that its rank needs.
+    pub fn fits(&self) -> bool {
+        self.peak <= self.capacity
+    }
+
+    /// How full the memory was, in percent of what it holds.
+    pub fn percent(&self) -> f64 {
+        100.0 * self.peak.0 as f64 / self.capacity.0 as f64
+    }
+
+    /// Whose memory was filled to the larger part.
+    pub fn by_share(&self, other: &Self) -> Ordering {
+        let cross = |a: &Self, b: &Self| u128::from(a.peak.0) * u128::from(b.capacity.0);
+        cross(self, other).cmp(&cross(other, self))
+    }
+}
+
+/// The row whose memory was filled to the largest part, of several the one of the lowest rank.
+pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
+    rows.iter().rev().max_by(|a, b| a.by_share(b))
+}
+
+/// Finds the peak of each NPU.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    prepared: &'a Prepared<'a>,
+    followed: Followed<'a>,
+}
+
+impl<'a> Memory<'a> {
+    /// Watches all instances of `prepared`.
+    pub fn new(prepared: &'a Prepared<'a>) -> Self {
+        Self {
+            prepared,
+            followed: Followed::new(prepared),
+        }
+    }
+
+    /// A row for each rank whose trace says what it allocates or frees, in order.
+    pub fn finish(mut self) -> Vec<MemoryRow> {
+        self.followed.end();
+        let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
+        let followed = workload.instances().iter().zip(self.followed.books());
+        let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
+        let rows = followed.map(|(instance, (graph, books))| {
+            let npu = self.prepared.npu(instance.rank);
+            let peak = books.peak();
+            let named = |node: NodeIndex| (graph.id(node), graph.name(node).to_owned());
+            MemoryRow {
+                rank: instance.rank,
+                npu,
+                capacity: machine.classes()[machine.class(npu)].memory.capacity,
+                peak: Bytes(peak.bytes),
+                classes: peak.classes,
+                at: peak.at,
+                node: peak.node.map(named),
+                left: books.settled(),
+                missing: books.missing().map(|(nodes, first, classes)| Missing {
+                    nodes,
+                    first: named(first),
+                    classes,
+                }),
+            }
+        });
+        rows.collect()
+    }
+}
+
+impl Observer for Memory<'_> {
+    #[inline]
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+        self.followed.issued(now, instance, node);
+    }
+
+    #[inline]
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+        self.followed.completed(now, instance, node);
+    }
+
+    fn collective(&mut self, _: &CollectiveRecord) {}
+}

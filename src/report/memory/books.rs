@@ -1,0 +1,228 @@
+//! The memory of one NPU over time.
+//!
+//! Sums are exact: 2^32 nodes times 5 classes times 2^64 bytes stay below 2^127. What is told of them is
+//! 2^64 - 1 bytes at most.
+
+use super::ByClass;
+use crate::ids::NodeIndex;
+use crate::trace::TensorClass;
+use crate::units::Time;
+
+type Sums = [i128; TensorClass::COUNT];
+
+/// What is allocated, and the most that was.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Books {
+    /// The instant that is under way.
+    now: Time,
+    /// What is held of earlier instants: never negative.
+    held: Sums,
+    /// What nodes that were issued at this instant have added to that, less what they freed of it. With
+    /// `held` never negative.
+    fresh: Sums,
+    /// The least that `fresh` was: so much of `held` is freed already.
+    low: Sums,
+    /// The most that `fresh` was in all, and the node that brought it there.
+    top: Option<(NodeIndex, Sums)>,
+    /// Whether anything changed at this instant.
+    changed: bool,
+    peak: Sums,
+    peak_at: Time,
+    peak_node: Option<NodeIndex>,
+    missing: Sums,
+    /// How many nodes freed more than was there, and the first of them.
+    short: u64,
+    first_short: Option<NodeIndex>,
+}
+
+/// The most that was allocated at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peak {
+    /// In all.
+    pub bytes: u64,
+    /// By class.
+    pub classes: ByClass,
+    /// When it first was.
+    pub at: Time,
+    /// The node that brought it about.
+    pub node: Option<NodeIndex>,
+}
+
+fn told(sums: &Sums) -> ByClass {
+    sums.map(|sum| u64::try_from(sum).unwrap_or(u64::MAX))
+}
+
+fn total(sums: &Sums) -> i128 {
+    sums.iter().sum()
+}
+
+fn plus(a: &Sums, b: &Sums) -> Sums {
+    std::array::from_fn(|i| a[i] + b[i])
+}
+
+impl Books {
+    /// The instant that is under way.
+    #[inline]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// `node` is issued.
+    pub fn allocate(&mut self, node: NodeIndex, bytes: &ByClass) {
+        for (sum, bytes) in self.fresh.iter_mut().zip(bytes) {
+            *sum += i128::from(*bytes);
+            self.changed |= *bytes > 0;
+        }
+        let most = self.top.as_ref().map_or(0, |(_, top)| total(top));
+        if total(&self.fresh) > most {
+            self.top = Some((node, self.fresh));
+        }
+    }
+
+    /// `node` is complete, which was issued at this instant if it is `fresh`.
+    pub fn free(&mut self, node: NodeIndex, bytes: &ByClass, fresh: bool) {
+        let mut short = false;
+        for (i, bytes) in bytes.iter().enumerate() {
+            let wanted = i128::from(*bytes);
+            let freed = match fresh {
+                true => wanted.min(self.held[i] + self.fresh[i]),
+                false => wanted.min(self.held[i] + self.low[i]),
+            };
+            match fresh {
+                true => self.fresh[i] -= freed,
+                false => self.held[i] -= freed,
+            }
+            self.low[i] = self.low[i].min(self.fresh[i]);
+            self.missing[i] += wanted - freed;
+            self.changed |= freed > 0;
+            short |= freed < wanted;
+        }
+        if short {
+            self.short += 1;
+            self.first_short.get_or_insert(node);
+        }
+    }
+
+    /// The instant is over, and `now` begins. Returns the one that is over, and what is held after it, if
+    /// anything changed at it.
+    pub fn turn(&mut self, now: Time) -> Option<(Time, ByClass)> {
+        if let Some((node, top)) = self.top.take() {
+            let most = plus(&self.held, &top);
+            if total(&most) > total(&self.peak) {
+                (self.peak, self.peak_at, self.peak_node) = (most, self.now, Some(node));
+            }
+        }
+        self.held = plus(&self.held, &self.fresh);
+        (self.fresh, self.low) = Default::default();
+        let over = self.changed.then(|| (self.now, told(&self.held)));
+        (self.now, self.changed) = (now, false);
+        over
+    }
+
+    /// The last instant is over.
+    pub fn end(&mut self) -> Option<(Time, ByClass)> {
+        self.turn(Time::END)
+    }
+
+    /// What is held at the end.
+    pub fn settled(&self) -> ByClass {
+        told(&self.held)
+    }
+
+    /// The most that was allocated at once, at instants that are over.
+    pub fn peak(&self) -> Peak {
+        Peak {
+            bytes: u64::try_from(total(&self.peak)).unwrap_or(u64::MAX),
+            classes: told(&self.peak),
+            at: self.peak_at,
+            node: self.peak_node,
+        }
+    }
+
+    /// How many nodes freed more than was there, the first of them, and what was not there.
+    pub fn missing(&self) -> Option<(u64, NodeIndex, ByClass)> {
+        Some((self.short, self.first_short?, told(&self.missing)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: [NodeIndex; 4] = [NodeIndex(0), NodeIndex(1), NodeIndex(2), NodeIndex(3)];
+
+    /// So many activations.
+    fn bytes(count: u64) -> ByClass {
+        [0, 0, 0, count, 0]
+    }
+
+    #[test]
+    fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
+        // 8 from instant 0 on; at 5 the loop issues a node of 6 before it completes the one of 8: at no
+        // time are there 14.
+        let mut books = Books::default();
+        books.allocate(NODES[0], &bytes(8));
+        assert_eq!(books.turn(Time(5)), Some((Time(0), bytes(8))));
+        books.allocate(NODES[1], &bytes(6));
+        books.free(NODES[0], &bytes(8), false);
+        assert_eq!(books.end(), Some((Time(5), bytes(6))));
+        let peak = books.peak();
+        assert_eq!(
+            (peak.bytes, peak.at, peak.node),
+            (8, Time(0), Some(NODES[0]))
+        );
+        assert_eq!((books.settled(), books.missing()), (bytes(6), None));
+    }
+
+    #[test]
+    fn nodes_without_duration_free_after_they_allocate() {
+        // 8 are held. At 5 a chain of three nodes of 4 that take no time; 8 + 4 at most, three times.
+        let mut books = Books::default();
+        books.allocate(NODES[0], &bytes(8));
+        books.turn(Time(5));
+        for node in &NODES[1..] {
+            books.allocate(*node, &bytes(4));
+            books.free(*node, &bytes(4), true);
+        }
+        assert_eq!(books.end(), Some((Time(5), bytes(8))));
+        let peak = books.peak();
+        assert_eq!(
+            (peak.bytes, peak.at, peak.node),
+            (12, Time(5), Some(NODES[1]))
+        );
+        assert_eq!(books.settled(), bytes(8));
+    }
+
+    #[test]
+    fn what_is_not_there_is_missing_once() {
+        // 8 are held; at 5 a node without duration frees 6 of them, one that ends frees 5: 3 are missing.
+        // What is allocated at that instant is not what the one that ends can mean.
+        let mut books = Books::default();
+        books.allocate(NODES[0], &bytes(8));
+        books.turn(Time(5));
+        books.free(NODES[1], &bytes(6), true);
+        books.allocate(NODES[2], &bytes(7));
+        books.free(NODES[3], &bytes(5), false);
+        books.end();
+        assert_eq!(books.missing(), Some((1, NODES[3], bytes(3))));
+        // 8 - 6 - 2 + 7.
+        assert_eq!(books.settled(), bytes(7));
+        assert_eq!(books.peak().bytes, 8);
+    }
+
+    #[test]
+    fn sums_beyond_64_bits_are_exact() {
+        let mut books = Books::default();
+        books.allocate(NODES[0], &bytes(u64::MAX));
+        books.allocate(NODES[1], &bytes(u64::MAX));
+        books.turn(Time(1));
+        assert_eq!(
+            (books.settled(), books.peak().bytes),
+            (bytes(u64::MAX), u64::MAX)
+        );
+        books.free(NODES[0], &bytes(u64::MAX), false);
+        books.free(NODES[1], &bytes(u64::MAX - 1), false);
+        books.end();
+        assert_eq!((books.settled(), books.missing()), (bytes(1), None));
+    }
+}

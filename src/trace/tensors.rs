@@ -1,0 +1,132 @@
+//! What a node allocates and frees in the memory of its NPU.
+
+use super::TraceError;
+use super::attr::Attr;
+use std::fmt;
+
+/// What a tensor is for, which decides how long it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum TensorClass {
+    /// Parameters, in the format that kernels read.
+    Weights,
+    /// Gradients of parameters.
+    Gradients,
+    /// What the optimizer keeps of each parameter, a master copy included.
+    Optimizer,
+    /// What a forward pass leaves for the backward one.
+    Activations,
+    /// What lives for a kernel or a few.
+    Temporary,
+}
+
+/// The attributes of a node that say what it allocates and frees, in the order of [`TensorClass::ALL`].
+pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
+    [
+        "allocates.weights",
+        "allocates.gradients",
+        "allocates.optimizer",
+        "allocates.activations",
+        "allocates.temporary",
+    ],
+    [
+        "frees.weights",
+        "frees.gradients",
+        "frees.optimizer",
+        "frees.activations",
+        "frees.temporary",
+    ],
+];
+
+impl TensorClass {
+    /// How many classes there are.
+    pub const COUNT: usize = 5;
+
+    /// Every class with its name.
+    pub const ALL: [(Self, &'static str); Self::COUNT] = [
+        (Self::Weights, "weights"),
+        (Self::Gradients, "gradients"),
+        (Self::Optimizer, "optimizer"),
+        (Self::Activations, "activations"),
+        (Self::Temporary, "temporary"),
+    ];
+}
+
+impl fmt::Display for TensorClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+/// Bytes that become used when a node is issued, and that are free when it is complete, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MemoryChanges {
+    /// Bytes allocated when the node is issued, by [`TensorClass`].
+    pub allocates: [u64; TensorClass::COUNT],
+    /// Bytes freed when the node is complete, by [`TensorClass`].
+    pub frees: [u64; TensorClass::COUNT],
+}
+
+impl MemoryChanges {
+    /// Whether the node neither allocates nor frees anything.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        let all = self.allocates.iter().chain(&self.frees);
+        all.fold(0, |any, bytes| any | bytes) == 0
+    }
+
+    /// Every change that is not zero, with the attribute that says it.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = [self.allocates, self.frees].into_iter().zip(ATTRIBUTES);
+        let all = all.flat_map(|(bytes, names)| names.into_iter().zip(bytes));
+        all.filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// Keeps what the attribute says, if it is one of [`ATTRIBUTES`].
+    #[inline(never)]
+    pub(super) fn take(&mut self, attr: &Attr<'_>) -> Result<(), TraceError> {
+        let lists = [&mut self.allocates, &mut self.frees];
+        for (list, names) in lists.into_iter().zip(ATTRIBUTES) {
+            for (bytes, name) in list.iter_mut().zip(names) {
+                if name.as_bytes() == attr.name {
+                    *bytes = attr.as_u64()?;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_named_after_what_they_change() {
+        for (i, (class, name)) in TensorClass::ALL.iter().enumerate() {
+            assert_eq!(
+                (*class as usize, class.to_string()),
+                (i, (*name).to_owned())
+            );
+            assert_eq!(ATTRIBUTES[0][i], format!("allocates.{name}"));
+            assert_eq!(ATTRIBUTES[1][i], format!("frees.{name}"));
+        }
+    }
+
+    #[test]
+    fn only_what_changes_is_named() {
+        let changes = MemoryChanges {
+            allocates: [0, 0, 0, 7, 0],
+            frees: [0, 2, 0, 0, 3],
+        };
+        let named: Vec<_> = changes.named().collect();
+        let wanted = [
+            ("allocates.activations", 7),
+            ("frees.gradients", 2),
+            ("frees.temporary", 3),
+        ];
+        assert_eq!(named, wanted);
+        assert!(!changes.is_none() && MemoryChanges::default().is_none());
+    }
+}

@@ -1,0 +1,35 @@
+//! Bytes as text.
+
+/// `bytes` as text, if they are UTF-8. Nearly all are short and ASCII, which is seen more quickly.
+#[inline]
+pub(super) fn text(bytes: &[u8]) -> Option<&str> {
+    const TOP: u64 = 0x8080_8080_8080_8080;
+    let words = bytes.as_chunks::<8>().0.iter();
+    let all = words.fold(0, |all, word| all | u64::from_le_bytes(*word));
+    let last = match bytes.last_chunk::<8>() {
+        Some(word) => u64::from_le_bytes(*word),
+        None => bytes.iter().fold(0, |all, byte| all | u64::from(*byte)),
+    };
+    if (all | last) & TOP == 0 {
+        // SAFETY: no byte has its top bit, so this is ASCII, which is UTF-8.
+        return Some(unsafe { std::str::from_utf8_unchecked(bytes) });
+    }
+    std::str::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_what_utf_8_is() {
+        let long = "0123456789abcdefghi";
+        for end in 0..long.len() {
+            assert_eq!(text(&long.as_bytes()[..end]), Some(&long[..end]));
+            let mut broken = long.as_bytes().to_vec();
+            broken[end] = 0xff;
+            assert_eq!(text(&broken), None);
+        }
+        assert_eq!(text("größer".as_bytes()), Some("größer"));
+    }
+}

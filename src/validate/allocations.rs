@@ -1,0 +1,32 @@
+//! What a trace frees in the memory of its NPU, held against what it allocates.
+
+use super::findings::{Findings, Site};
+use super::kind::Kind;
+use super::node::Nodes;
+use crate::trace::TensorClass;
+
+/// Looks for classes of which more is freed than the whole trace allocates. The node that goes beyond that, in
+/// the order of ids, is named.
+pub(super) fn check(outline: &Nodes<'_>, findings: &mut Findings) {
+    for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
+        // Below 2^96, for there are fewer than 2^32 nodes.
+        let changes = outline.memory.iter();
+        let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
+        let mut freed = 0_u128;
+        let mut beyond = None;
+        for (node, changes) in &outline.memory {
+            freed += u128::from(changes.frees[i]);
+            if freed > allocated {
+                beyond.get_or_insert(*node);
+            }
+        }
+        if let Some(node) = beyond {
+            findings.add(Kind::Overfreed, || {
+                let found = format!(
+                    "the trace frees {freed} bytes of {class} in all, and allocates {allocated}"
+                );
+                (Site::of(&outline.nodes[node as usize]), found)
+            });
+        }
+    }
+}
