@@ -1,0 +1,176 @@
+//! How kernels are priced, as arguments and as words in reports.
+
+use crate::compute::{ComputeModel, Efficiency};
+use clap::Args;
+use serde_json::{Map, Value};
+
+/// How long kernels last.
+#[derive(Clone, Debug, Args)]
+pub struct ComputeArgs {
+    /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
+    #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
+    compute: ComputeModel,
+    /// With --compute roofline: the part of the NPU's peak rates, of arithmetic and of memory, that kernels
+    /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
+    #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
+    efficiency: Option<Efficiency>,
+}
+
+fn parse_model(text: &str) -> Result<ComputeModel, String> {
+    match text {
+        "recorded" => Ok(ComputeModel::Recorded),
+        "roofline" => Ok(ComputeModel::Roofline(Efficiency::default())),
+        _ => {
+            let factor = text
+                .strip_prefix("scaled:")
+                .ok_or("expected recorded, scaled:F or roofline")?;
+            match factor.parse::<f64>() {
+                Ok(factor) if factor >= 0.0 && factor.is_finite() => {
+                    Ok(ComputeModel::Scaled(factor))
+                }
+                _ => Err(format!(
+                    "`{factor}` is no factor; write for example scaled:0.5"
+                )),
+            }
+        }
+    }
+}
+
+fn parse_efficiency(text: &str) -> Result<Efficiency, String> {
+    let fraction = text.parse().ok().and_then(Efficiency::new);
+    fraction.ok_or_else(|| {
+        "expected a part of the peak, above 0 and at most 1, for example 0.65".to_owned()
+    })
+}
+
+impl ComputeArgs {
+    /// The model that is asked for.
+    pub fn model(&self) -> ComputeModel {
+        match (self.compute, self.efficiency) {
+            (ComputeModel::Roofline(_), Some(efficiency)) => ComputeModel::Roofline(efficiency),
+            (model, _) => model,
+        }
+    }
+
+    /// The same where nothing was recorded: by roofline, if nothing else is asked for.
+    pub fn unrecorded(mut self) -> Self {
+        if self.compute == ComputeModel::Recorded {
+            self.compute = ComputeModel::Roofline(Efficiency::default());
+        }
+        self
+    }
+
+    /// Refuses options that would do nothing.
+    pub fn check(&self) -> Result<(), String> {
+        if self.efficiency.is_some() && !self.compute.computes() {
+            return Err(format!(
+                "--efficiency says how near kernels come to the NPU's peak, and with --compute {} they last as \
+                 long as the trace says\n  try: --compute roofline",
+                self.name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The first option that was given.
+    pub fn first_given(&self) -> Option<&'static str> {
+        match self.compute {
+            ComputeModel::Recorded => self.efficiency.map(|_| "--efficiency"),
+            _ => Some("--compute"),
+        }
+    }
+
+    /// What durations of kernels rest on, for people.
+    pub fn text(&self) -> String {
+        match self.model() {
+            ComputeModel::Recorded => "kernels as recorded".to_owned(),
+            ComputeModel::Scaled(factor) => {
+                format!("kernels as recorded, times {}", number(factor))
+            }
+            ComputeModel::Roofline(efficiency) if efficiency == Efficiency::default() => {
+                "kernels by roofline".to_owned()
+            }
+            ComputeModel::Roofline(efficiency) => {
+                let fraction = number(efficiency.fraction());
+                format!("kernels by roofline at {fraction} of the peak")
+            }
+        }
+    }
+
+    /// The same, for programs.
+    pub fn describe(&self, options: &mut Map<String, Value>) {
+        options.insert("compute".to_owned(), self.name().into());
+        if let ComputeModel::Roofline(efficiency) = self.model() {
+            let fraction = efficiency.fraction();
+            options.insert("efficiency".to_owned(), fraction.into());
+        }
+    }
+
+    fn name(&self) -> String {
+        match self.compute {
+            ComputeModel::Recorded => "recorded".to_owned(),
+            ComputeModel::Scaled(factor) => format!("scaled:{factor}"),
+            ComputeModel::Roofline(_) => "roofline".to_owned(),
+        }
+    }
+}
+
+/// A factor as people write it: not as forty digits.
+fn number(factor: f64) -> String {
+    match (1e-4..1e6).contains(&factor) {
+        true => factor.to_string(),
+        false => format!("{factor:e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ComputeArgs,
+    }
+
+    fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
+        let line = Line::try_parse_from([&["x"], args].concat());
+        line.map(|line| line.args).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn an_efficiency_reaches_the_model_and_the_words() {
+        let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
+        assert_eq!(args.check(), Ok(()));
+        let wanted = ComputeModel::Roofline(Efficiency::new(0.68).unwrap());
+        assert_eq!(args.model(), wanted);
+        assert_eq!(args.text(), "kernels by roofline at 0.68 of the peak");
+        let mut options = Map::new();
+        args.describe(&mut options);
+        let text = Value::Object(options).to_string();
+        assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
+        // Without one it is the peak, and said so only to programs.
+        let args = parse(&["--compute", "roofline"]).unwrap();
+        assert_eq!(args.model(), ComputeModel::Roofline(Efficiency::default()));
+        assert_eq!(args.text(), "kernels by roofline");
+        let mut options = Map::new();
+        args.describe(&mut options);
+        assert_eq!(options["efficiency"], 1.0);
+    }
+
+    #[test]
+    fn an_efficiency_that_does_nothing_is_refused() {
+        for given in [&[][..], &["--compute", "scaled:2"]] {
+            let args = parse(&[given, &["--efficiency", "0.5"]].concat()).unwrap();
+            let error = args.check().unwrap_err();
+            assert!(error.contains("try: --compute roofline"), "{error}");
+        }
+        for none in ["0", "-0.5", "1.5", "68%", "NaN", ""] {
+            let given = format!("--efficiency={none}");
+            let error = parse(&["--compute", "roofline", &given]).map(|_| ());
+            let error = error.unwrap_err();
+            assert!(error.contains("above 0 and at most 1"), "{none}: {error}");
+        }
+    }
+}
