@@ -15,6 +15,7 @@ pub mod anonymise;
 pub mod astra_sim;
 pub mod audit;
 pub mod compare;
+pub mod compute;
 pub mod convert;
 pub mod custom;
 pub mod diff;
@@ -22,6 +23,7 @@ pub mod generate;
 pub mod inspect;
 pub mod load;
 pub mod machine;
+pub mod model;
 pub mod output;
 pub mod replay;
 pub mod scale;
@@ -49,7 +51,8 @@ Examples:
   chakram slice job --annotation 'ProfilerStep#3' -o step3
   chakram scale job --grid dp=2 --to dp=64 -o dp64/job
   chakram anonymise job --random-key -o shared/job
-  chakram machine list"
+  chakram machine list
+  chakram model show llama3-8b"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -69,6 +72,7 @@ enum Command {
     Anonymise(anonymise::AnonymiseArgs),
     Audit(audit::AuditArgs),
     Machine(machine::MachineArgs),
+    Model(model::ModelArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell
     #[command(
@@ -100,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Anonymise(args) => anonymise::run(args, &mut out),
         Command::Audit(args) => audit::run(args, &mut out),
         Command::Machine(args) => machine::run(args, &mut out),
+        Command::Model(args) => model::run(args, &mut out),
         Command::AstraSim(args) => astra_sim::run(args, &mut out),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut out);

@@ -33,8 +33,30 @@ pub enum ComputeModel {
     Recorded,
     /// As recorded, times a factor.
     Scaled(f64),
-    /// From FLOPs and bytes; as recorded where the trace has neither.
-    Roofline,
+    /// From FLOPs and bytes, at this part of the peak rates; as recorded where the trace has neither.
+    Roofline(Efficiency),
+}
+
+/// The part of their peak rates that kernels reach: more than 0, at most 1. By default the whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Efficiency(f64);
+
+impl Efficiency {
+    /// `None` unless it is a fraction, more than 0 and at most 1.
+    pub fn new(fraction: f64) -> Option<Self> {
+        (fraction > 0.0 && fraction <= 1.0).then_some(Self(fraction))
+    }
+
+    /// The fraction.
+    pub fn fraction(self) -> f64 {
+        self.0
+    }
+}
+
+impl Default for Efficiency {
+    fn default() -> Self {
+        Self(1.0)
+    }
 }
 
 /// What a trace knows about a kernel.
@@ -72,18 +94,21 @@ impl Price {
 }
 
 impl ComputeModel {
+    /// Whether durations come from what kernels do, not from how long they took.
+    pub fn computes(self) -> bool {
+        matches!(self, Self::Roofline(_))
+    }
+
     /// The price of `kernel` on a class with these peaks and this memory bandwidth.
     pub fn price(&self, kernel: &Kernel, peaks: &Peaks, memory: Bandwidth) -> Price {
         let asked = match *self {
             Self::Recorded => Some(recorded::duration(kernel.recorded)),
             Self::Scaled(factor) => Some(scaled::duration(kernel.recorded, factor)),
-            Self::Roofline => {
-                roofline::duration(kernel.flops, kernel.bytes, kernel.dtype, peaks, memory)
-            }
+            Self::Roofline(efficiency) => roofline::duration(kernel, peaks, memory, efficiency),
         };
         match asked {
             None if kernel.recorded > Span::ZERO => Price::FellBack(kernel.recorded),
-            Some(_) if *self != Self::Roofline && kernel.recorded == Span::ZERO => Price::Unknown,
+            Some(_) if !self.computes() && kernel.recorded == Span::ZERO => Price::Unknown,
             None => Price::Unknown,
             Some(span) => Price::Asked(span),
         }
@@ -101,6 +126,8 @@ mod tests {
         (peaks, Bandwidth::new(2e12).unwrap())
     }
 
+    const PEAK: ComputeModel = ComputeModel::Roofline(Efficiency(1.0));
+
     const KERNEL: Kernel = Kernel {
         recorded: Span(5_000_000),
         flops: 312_000_000,
@@ -111,7 +138,7 @@ mod tests {
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = a100();
-        let price = |k: Kernel| ComputeModel::Roofline.price(&k, &peaks, memory);
+        let price = |k: Kernel| PEAK.price(&k, &peaks, memory);
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(price(KERNEL), Price::Asked(Span(1_000_000)));
         // Four times the bytes: 2 us.
@@ -129,9 +156,50 @@ mod tests {
     }
 
     #[test]
+    fn an_efficiency_slows_arithmetic_and_memory_alike() {
+        let (peaks, memory) = a100();
+        let at = |fraction: f64, kernel: &Kernel| {
+            let efficiency = Efficiency::new(fraction).unwrap();
+            ComputeModel::Roofline(efficiency).price(kernel, &peaks, memory)
+        };
+        // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
+        assert_eq!(at(0.64, &KERNEL), Price::Asked(Span(1_562_500)));
+        // 4e6 / (0.64 x 2e12) = 2 us / 0.64 = 3.125 us, over the same arithmetic.
+        let heavy = Kernel {
+            bytes: 4_000_000,
+            ..KERNEL
+        };
+        assert_eq!(at(0.64, &heavy), Price::Asked(Span(3_125_000)));
+        // Neither: what was recorded stays as it was.
+        let bare = Kernel {
+            flops: 0,
+            bytes: 0,
+            ..KERNEL
+        };
+        assert_eq!(at(0.64, &bare), Price::FellBack(Span(5_000_000)));
+    }
+
+    #[test]
+    fn efficiencies_are_fractions() {
+        for bad in [0.0, -0.5, 1.000_001, f64::NAN, f64::INFINITY] {
+            assert_eq!(Efficiency::new(bad), None);
+        }
+        for good in [f64::MIN_POSITIVE, 0.5, 1.0] {
+            assert_eq!(Efficiency::new(good).map(Efficiency::fraction), Some(good));
+        }
+        // 1 us at 1e-300 of the peak is more than fits, and saturates instead of wrapping.
+        let (peaks, memory) = a100();
+        let crawl = ComputeModel::Roofline(Efficiency::new(1e-300).unwrap());
+        assert_eq!(crawl.price(&KERNEL, &peaks, memory).span(), Span(u64::MAX));
+        let none = Efficiency::new(f64::MIN_POSITIVE).unwrap();
+        let none = ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory);
+        assert_eq!(none.span(), Span(u64::MAX));
+    }
+
+    #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
         let (peaks, memory) = a100();
-        let price = |k: Kernel| ComputeModel::Roofline.price(&k, &peaks, memory);
+        let price = |k: Kernel| PEAK.price(&k, &peaks, memory);
         let bare = Kernel {
             flops: 0,
             bytes: 0,

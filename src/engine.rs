@@ -29,7 +29,7 @@
 //! no turn.
 
 use crate::collective::{Cue, Manner};
-use crate::graph::{Graph, Kind};
+use crate::graph::{Graph, Kind, large};
 use crate::ids::NodeIndex;
 use crate::memory::{Attachment, End, RemoteAccess, Through};
 use crate::network::{Message, Network, NetworkEvent, Notice, Place, Schedule};
@@ -222,7 +222,7 @@ impl Schedule for Agenda {
 impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
     fn new(prepared: &'a Prepared<'a>, observer: O, mut network: N, manner: &'a mut M) -> Self {
         let (workload, plan) = (prepared.workload, &prepared.plan);
-        let mut waiting = Vec::with_capacity(workload.nodes() as usize);
+        let mut waiting = large::list(workload.nodes() as usize);
         let mut instances = Vec::with_capacity(plan.instances.len());
         let mut lane_count = 0;
         for (instance, planned) in workload.instances().iter().zip(&plan.instances) {

@@ -4,15 +4,16 @@
 //! it streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from
 //! the options, so the same options give the same bytes.
 
-use crate::graph::{Binding, Dependencies, GraphBuilder};
+use crate::graph::{Binding, Dependencies, Graph, GraphBuilder};
 use crate::ids::{GraphId, Rank};
 use crate::trace::groups::Declared;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
-use crate::trace::{Op, TraceError};
+use crate::trace::{Labels, MemoryChanges, Op, TraceError};
 use crate::units::{Span, Time};
 use crate::workload::{Absent, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::{self, Debug, Display, Write};
 
 pub mod capture;
@@ -21,12 +22,20 @@ pub mod collective;
 pub mod data_parallel;
 pub mod memory;
 pub mod p2p;
+pub mod plan;
+pub mod schedule;
+pub mod sharding;
+#[cfg(test)]
+mod testing;
+pub mod training;
 
 pub use chain::Chain;
 pub use collective::Collective;
 pub use data_parallel::DataParallel;
 pub use memory::Memory;
 pub use p2p::{P2p, Traffic};
+pub use plan::Plan;
+pub use training::Training;
 
 /// What to generate.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +50,8 @@ pub enum Pattern {
     Memory(Memory),
     /// Training steps of a transformer of which every rank holds a replica.
     DataParallel(DataParallel),
+    /// A model under a plan.
+    Training(Box<Training>),
 }
 
 impl Pattern {
@@ -63,6 +74,7 @@ impl Job {
             Pattern::Chain(options) => Box::new(options.prepare()?),
             Pattern::Memory(options) => Box::new(options.prepare()?),
             Pattern::DataParallel(options) => Box::new(options.prepare()?),
+            Pattern::Training(options) => Box::new(options.prepare()?),
         }))
     }
 
@@ -105,30 +117,43 @@ impl Job {
         self.0.nodes(rank, &mut Emitter::new(sink))
     }
 
-    /// All ranks as a workload, without a file in between. Ranks that are alike share one graph.
+    /// A rank whose nodes differ from those of `rank` in their peers and groups alone, the same for all
+    /// that are so alike; ranks of one class have one shape. It may be `rank` itself.
+    ///
+    /// # Panics
+    /// When `rank` is not below [`Job::ranks`].
+    pub fn shape_of(&self, rank: u32) -> u32 {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.shape_of(rank)
+    }
+
+    /// All ranks as a workload, without a file in between. Ranks of one shape share one graph.
     pub fn workload(&self) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
         let mut built: BTreeMap<u32, (GraphId, Binding)> = BTreeMap::new();
         for rank in 0..self.ranks() {
-            let class = self.class_of(rank);
-            let (graph, binding) = match built.get(&class) {
-                Some(known) => known.clone(),
-                None => {
-                    let ids = self.node_count(class) + 1;
-                    let mut graph = GraphBuilder::new(class, Dependencies::Both, ids);
-                    self.nodes(class, &mut graph)?;
-                    let (graph, binding) = graph.finish()?;
-                    let known = (builder.graph(graph), binding);
-                    built.insert(class, known.clone());
-                    known
+            let (graph, first) = match built.entry(self.shape_of(rank)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let (graph, binding) = self.graph(*new.key())?;
+                    new.insert((builder.graph(graph), binding))
                 }
             };
-            let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
+            let binding = self.0.bind(rank, first);
+            let added = builder.rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");
         }
         let workload = builder.finish(Some(self.ranks()), Absent::Refuse);
         Ok(workload.expect("a job has every rank, and its groups have their members"))
+    }
+
+    /// The graph of `rank`, and what its slots stand for there.
+    fn graph(&self, rank: u32) -> Result<(Graph, Binding), TraceError> {
+        let ids = self.node_count(rank) + 1;
+        let mut graph = GraphBuilder::new(rank, Dependencies::Both, ids);
+        self.nodes(rank, &mut graph)?;
+        graph.finish()
     }
 }
 
@@ -139,6 +164,14 @@ trait Generator: Debug + Send + Sync {
         Declared::new()
     }
     fn class_of(&self, rank: u32) -> u32;
+    fn shape_of(&self, rank: u32) -> u32 {
+        self.class_of(rank)
+    }
+    /// What the slots stand for on `rank`, given what they do on the rank that its shape is called by:
+    /// the peers and the names of groups of its own nodes, each in order of first use.
+    fn bind(&self, _rank: u32, first: &Binding) -> Binding {
+        first.clone()
+    }
     fn node_count(&self, rank: u32) -> u64;
     fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError>;
 }
@@ -269,6 +302,26 @@ impl<'s> Emitter<'s> {
         Ok(self.last)
     }
 
+    /// Emits a node that was not recorded and says more of itself.
+    fn emit_with(
+        &mut self,
+        op: Op<'_>,
+        lane: Option<i64>,
+        memory: MemoryChanges,
+        labels: Labels<'_>,
+        data: &[u64],
+    ) -> Result<u64, TraceError> {
+        self.last += 1;
+        let node = NodeView {
+            lane,
+            memory,
+            labels,
+            ..NodeView::new(self.last, &self.name, op)
+        };
+        self.sink.node(&node, data)?;
+        Ok(self.last)
+    }
+
     /// Emits the one node of a rank that takes no part: a kernel of no work, since a rank without
     /// nodes has no trace.
     fn idle(&mut self) -> Result<(), TraceError> {
@@ -283,108 +336,5 @@ fn delay() -> Op<'static> {
         flops: 0,
         bytes: 0,
         dtype: None,
-    }
-}
-
-/// What the tests of all patterns share.
-#[cfg(test)]
-mod testing {
-    use super::*;
-    use crate::trace::write::TraceWriter;
-    use std::collections::BTreeMap;
-
-    /// A node as a sink received it; `op` in the words of `Debug`.
-    #[derive(Debug, PartialEq)]
-    pub(super) struct Seen {
-        pub name: String,
-        pub op: String,
-        pub lane: Option<i64>,
-        pub recorded: Span,
-        pub data: Vec<u64>,
-    }
-
-    /// What one rank emits, and the bytes sent and received by all, by (source, destination, tag).
-    #[derive(Default)]
-    struct Recorder {
-        rank: u32,
-        seen: Vec<Seen>,
-        messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
-    }
-
-    impl Sink for Recorder {
-        fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-            self.seen.push(Seen {
-                name: node.name.to_owned(),
-                op: format!("{:?}", node.op),
-                lane: node.lane,
-                recorded: node.recorded,
-                data: data.to_vec(),
-            });
-            assert_eq!(node.id, self.seen.len() as u64, "ids count from 1");
-            assert!(data.iter().all(|id| (1..node.id).contains(id)), "{node:?}");
-            assert_eq!(node.recorded.0 % 1000, 0, "{node:?}");
-            if let Op::Message {
-                receive,
-                peer,
-                tag,
-                bytes,
-                own,
-                ..
-            } = node.op
-            {
-                assert_eq!(own, Some(self.rank));
-                let key = match receive {
-                    false => (self.rank, peer, tag),
-                    true => (peer, self.rank, tag),
-                };
-                let ends = self.messages.entry(key).or_default();
-                ends[usize::from(receive)].push(bytes);
-            }
-            Ok(())
-        }
-    }
-
-    fn written(job: &Job, rank: u32) -> Vec<u8> {
-        let mut writer = TraceWriter::new(Vec::new()).unwrap();
-        job.nodes(rank, &mut writer).unwrap();
-        writer.into_inner()
-    }
-
-    /// Every rank's nodes, after checking what holds for all patterns: ids ascend from 1 without
-    /// gaps and name only earlier ones, counts are as promised, ranks of one class and repeated
-    /// runs give the same bytes, and every message is sent once and received once.
-    pub(super) fn every_rank(pattern: Pattern) -> Vec<Vec<Seen>> {
-        pattern.validate().unwrap();
-        let (job, again) = (
-            Job::new(pattern.clone()).unwrap(),
-            Job::new(pattern).unwrap(),
-        );
-        let mut recorder = Recorder::default();
-        let mut ranks = Vec::new();
-        for rank in 0..job.ranks() {
-            recorder.rank = rank;
-            job.nodes(rank, &mut recorder).unwrap();
-            ranks.push(std::mem::take(&mut recorder.seen));
-            assert_eq!(job.node_count(rank), ranks[rank as usize].len() as u64);
-            assert_ne!(job.node_count(rank), 0);
-            let bytes = written(&job, rank);
-            assert_eq!(bytes, written(&again, rank));
-            let class = job.class_of(rank);
-            assert_eq!(job.class_of(class), class, "a class stands for itself");
-            assert_eq!(
-                bytes,
-                written(&job, class),
-                "rank {rank} is like rank {class}"
-            );
-        }
-        for (key, [sent, received]) in &recorder.messages {
-            assert_eq!((sent.len(), sent), (1, received), "{key:?}");
-        }
-        ranks
-    }
-
-    /// Why `pattern` is refused.
-    pub(super) fn why_not(pattern: Pattern) -> String {
-        pattern.validate().unwrap_err().to_string()
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! A graph says what ranks of one kind do, not which rank does it. Peers and groups are *slots*,
 //! numbered in order of first use; an instance binds them. Ranks that differ only in their peers and
-//! groups therefore share one graph. Nodes stand in ascending order of their ids, so nothing depends
+//! groups, and in what these are called, therefore share one graph. Nodes stand in ascending order of their ids, so nothing depends
 //! on the order of records in a file.
 //!
 //! A node takes 53 bytes (61 with its price for one NPU class, 65 with the state of one run), an
 //! edge 4, a collective 24 more, a message 20 more, besides names. If any node has a delay, each takes
-//! 8 bytes more, and so with waiting.
+//! 8 bytes more, and so with waiting; if any changes memory, each takes 4, and every change that differs
+//! from the others 80.
 
 use crate::ids::NodeIndex;
-use crate::trace::groups::Declared;
 pub use crate::trace::groups::Declared as DeclaredGroups;
-use crate::trace::{CollectiveKind, Dtype};
+use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
 use crate::units::Span;
 
 pub mod around;
@@ -21,7 +21,7 @@ pub mod cycle;
 pub mod dot;
 mod et;
 mod intern;
-mod large;
+pub mod large;
 mod order;
 pub mod outline;
 pub mod recorded;
@@ -74,11 +74,9 @@ pub enum Lane {
     None,
 }
 
-/// A group as a graph refers to it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A group as a graph refers to it; which group it is, the [`Binding`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
-    /// The group's name; `None` is all ranks.
-    pub name: Option<String>,
     /// Which of the machine's dimensions take part, as a mask; `None` is all of them.
     pub dimensions: Option<u32>,
 }
@@ -142,6 +140,9 @@ pub struct Graph {
     delays: Vec<Span>,
     /// Empty when no node waited.
     waits: Vec<Span>,
+    /// Index into `changes`, plus one; zero where a node changes no memory. Empty when none does.
+    memory_of: Vec<u32>,
+    changes: Vec<MemoryChanges>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
     /// Index into `calls` or `messages`, the number format of a kernel, or whether it stores and what switches
@@ -155,7 +156,6 @@ pub struct Graph {
     groups: Vec<GroupSlot>,
     calls: Vec<Call>,
     messages: Vec<Message>,
-    declared: Declared,
     repairs: Repairs,
     captured: Option<Span>,
     lane_names: Vec<(Lane, String)>,
@@ -254,6 +254,18 @@ impl Graph {
     pub fn wait(&self, node: NodeIndex) -> Span {
         let wait = self.waits.get(node.index());
         wait.copied().unwrap_or(Span::ZERO)
+    }
+
+    /// What the node allocates and frees in the memory of its NPU; `None` if that is nothing.
+    #[inline]
+    pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
+        let place = self.memory_of.get(node.index())?.checked_sub(1)?;
+        Some(&self.changes[place as usize])
+    }
+
+    /// The changes of memory that differ, in order of first use; none when no node changes any.
+    pub fn memory_changes(&self) -> &[MemoryChanges] {
+        &self.changes
     }
 
     /// When the rank's last event ended where it was recorded, counted from the start of the job, if
@@ -366,11 +378,6 @@ impl Graph {
         &self.groups
     }
 
-    /// Groups that the trace itself declares in a metadata node.
-    pub fn declared_groups(&self) -> &Declared {
-        &self.declared
-    }
-
     /// What was repaired while the graph was built.
     pub fn repairs(&self) -> Repairs {
         self.repairs
@@ -383,6 +390,7 @@ impl Graph {
             &self.name_of,
             &self.recorded,
             (&self.delays, &self.waits, self.captured),
+            (&self.memory_of, &self.changes),
             &self.flops,
             &self.bytes,
             &self.in_degree,
@@ -401,6 +409,8 @@ impl Graph {
             + size(&self.recorded)
             + size(&self.delays)
             + size(&self.waits)
+            + size(&self.memory_of)
+            + size(&self.changes)
             + size(&self.flops)
             + size(&self.bytes)
             + size(&self.detail)

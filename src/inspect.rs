@@ -24,7 +24,7 @@ mod track;
 
 pub use class::Class;
 pub use fault::{Complaint, Faults};
-pub use filter::{Filter, Pattern, RankSet, Types};
+pub use filter::{Filter, Label, Pattern, RankSet, Types};
 pub use gather::gather;
 pub use lanes::{LaneKey, Lanes, group_label};
 pub use metadata::Header;

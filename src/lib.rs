@@ -4,6 +4,7 @@
 //! machine; out comes when everything happened, and why. In reading order:
 //!
 //! - [`units`], [`ids`]: quantities, and names for things;
+//! - [`config`]: files that people write for this program;
 //! - [`trace`]: execution traces as files say them;
 //! - [`graph`]: the compact form of one rank's trace;
 //! - [`validate`]: what is wrong with traces, before anything is replayed;
@@ -13,6 +14,7 @@
 //! - [`engine`]: the one event loop, with its ordering contract;
 //! - [`report`]: what came out;
 //! - [`inspect`]: what is in traces, without a replay;
+//! - [`model`]: networks of layers, and what they count;
 //! - [`generate`]: workloads without a capture;
 //! - [`converters`]: what other tools capture;
 //! - [`edit`]: traces that become other traces;
@@ -26,6 +28,7 @@ pub mod astra_sim;
 pub mod cli;
 pub mod collective;
 pub mod compute;
+pub mod config;
 #[path = "../converters/mod.rs"]
 pub mod converters;
 pub mod diff;
@@ -38,6 +41,7 @@ pub mod ids;
 pub mod inspect;
 pub mod machine;
 pub mod memory;
+pub mod model;
 pub mod network;
 pub mod report;
 pub mod topology;

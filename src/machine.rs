@@ -5,21 +5,19 @@
 
 use crate::collective::{Choice, Pipeline};
 use crate::compute::Peaks;
+use crate::config::Document;
 use crate::ids::Npu;
 use crate::memory::{LocalMemory, RemoteMemory};
 use crate::network;
 use crate::topology::Topology;
 use assign::Assignment;
-use config::Document;
 
 mod assign;
 mod build;
-mod config;
 mod error;
 mod preset;
 
 pub use error::MachineError;
-pub(crate) use preset::nearest;
 pub use preset::{PRESETS, Preset, Source, source};
 
 /// NPUs that are alike.
@@ -60,7 +58,7 @@ impl Machine {
     /// When `text` is not TOML, has a key that is unknown or lacks one that is needed, or describes
     /// what no machine can be. Never panics, whatever the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
-        build::machine(&Document::parse(text, file)?)
+        Ok(build::machine(&Document::parse(text, file)?)?)
     }
 
     /// The preset `name`, or `NAMExN`: preset `NAME` with `N` NPUs along its outermost dimension.

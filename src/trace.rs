@@ -15,6 +15,7 @@ mod family;
 pub mod file;
 pub mod form;
 pub mod groups;
+pub mod labels;
 pub mod older;
 pub mod op;
 mod origins;
@@ -25,15 +26,19 @@ pub mod salvage;
 pub mod scan;
 mod shape;
 pub mod source;
+pub mod tensors;
 pub mod text;
+mod utf8;
 pub mod wire;
 pub mod write;
 
 pub use error::{Place, TraceError};
 pub use family::family;
+pub use labels::{Labels, Phase};
 pub use older::Generation;
 pub use op::{GroupName, MemoryPlace, Op};
 use origins::Origins;
+pub use tensors::{MemoryChanges, TensorClass};
 
 /// A name from a file as messages show it: shortened, and without characters that would move a
 /// terminal's cursor, change its colours or turn the direction of text.

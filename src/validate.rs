@@ -16,6 +16,7 @@
 use crate::graph::Dependencies;
 use crate::trace::groups::Declared;
 
+mod allocations;
 mod circle;
 mod collectives;
 mod edges;
@@ -27,6 +28,7 @@ mod json;
 mod kind;
 mod memory;
 mod messages;
+mod node;
 mod ranks;
 mod text;
 mod trace;

@@ -2,11 +2,12 @@
 //!
 //! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
 
-use crate::graph::{Binding, Graph};
+use crate::graph::{Binding, DeclaredGroups, Graph, fingerprint};
 use crate::group::Group;
 use crate::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use crate::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A rank's part: a graph with its slots bound, released at some instant.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Instance {
     pub release: Time,
     /// The group behind each group slot.
     pub groups: Vec<GroupId>,
+    /// What the trace calls the group behind each group slot; `None` where it says all ranks.
+    pub group_names: Vec<Option<String>>,
     /// The rank behind each peer slot.
     pub peers: Vec<Rank>,
 }
@@ -155,12 +158,14 @@ pub struct WorkloadBuilder {
     graphs: Vec<Graph>,
     by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
     ranks: BTreeMap<Rank, (GraphId, Binding, Time)>,
-    declared: BTreeMap<String, Vec<u32>>,
+    declared: DeclaredGroups,
+    /// Tables of groups that traces declare. Usually all ranks have the same, which is kept once.
+    tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
 }
 
 impl WorkloadBuilder {
     /// Declares groups; they go before those that traces declare themselves.
-    pub fn declare(&mut self, groups: crate::graph::DeclaredGroups) {
+    pub fn declare(&mut self, groups: DeclaredGroups) {
         self.declared.extend(groups);
     }
 
@@ -181,9 +186,17 @@ impl WorkloadBuilder {
         &mut self,
         rank: Rank,
         graph: GraphId,
-        binding: Binding,
+        mut binding: Binding,
         release: Time,
     ) -> Result<(), WorkloadError> {
+        let alike = self
+            .tables
+            .entry(fingerprint(&*binding.declared))
+            .or_default();
+        match alike.iter().find(|table| **table == binding.declared) {
+            Some(known) => binding.declared = known.clone(),
+            None => alike.push(binding.declared.clone()),
+        }
         match self.ranks.insert(rank, (graph, binding, release)) {
             None => Ok(()),
             Some(_) => Err(WorkloadError::Twice(rank)),
@@ -197,10 +210,8 @@ impl WorkloadBuilder {
             .ranks
             .values()
             .flat_map(|(_, b, _)| b.peers.iter().copied());
-        let traces = self
-            .graphs
-            .iter()
-            .flat_map(|g| g.declared_groups().values());
+        let traces = self.tables.values().flatten();
+        let traces = traces.flat_map(|table| table.values());
         let groups = self.declared.values().chain(traces).flatten().copied();
         own.chain(peers)
             .chain(groups)
@@ -241,19 +252,19 @@ impl WorkloadBuilder {
         let mut instances = Vec::with_capacity(self.ranks.len());
         for (rank, (graph, binding, release)) in self.ranks {
             let of = &self.graphs[graph.index()];
-            let slots = of.group_slots().iter().enumerate();
-            let bound = slots.map(|(slot, wanted)| {
+            let slots = binding.groups.iter().enumerate();
+            let bound = slots.map(|(slot, name)| {
                 let node = || {
                     let call = of.calls().iter().find(|call| call.group == slot as u32);
                     call.map_or(0, |call| of.id(call.node))
                 };
-                let Some(name) = &wanted.name else {
+                let Some(name) = name else {
                     return Ok(Groups::WORLD);
                 };
                 let members = self
                     .declared
                     .get(name)
-                    .or_else(|| of.declared_groups().get(name))
+                    .or_else(|| binding.declared.get(name))
                     .ok_or_else(|| WorkloadError::Undeclared {
                         rank,
                         node: node(),
@@ -276,6 +287,7 @@ impl WorkloadBuilder {
                 rank,
                 release,
                 groups: bound.collect::<Result<_, _>>()?,
+                group_names: binding.groups,
                 peers: binding.peers.into_iter().map(Rank).collect(),
             });
         }

@@ -1,24 +1,30 @@
 //! `chakram generate`: microbenchmarks and training steps, into files or straight into a replay.
 
 mod capture;
+mod dry_run;
+mod files;
+mod training;
 
-use super::output::{Destination, RunArgs, load_machine};
+use super::output::{Destination, Format, RunArgs, load_machine};
 use crate::generate::{Chain, Collective, DataParallel, Job, Memory, P2p, Pattern, Traffic};
-use crate::trace::write::{NewFile, TraceWriter};
-use crate::trace::{CollectiveKind, Dtype, MemoryPlace, TraceError};
+use crate::machine::Machine;
+use crate::trace::{CollectiveKind, Dtype, MemoryPlace};
 use crate::units::{Bandwidth, Bytes, FlopRate, Span};
 use crate::workload::Absent;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use training::TrainingArgs;
 
 /// Generate traces, or replay them without a file
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
+  chakram generate gpt3-175b --tensor 8 --pipeline 8 --data 2 --batch 64 --machine dgx-a100x16
   chakram generate collective all-reduce --size 1GB --ranks 512 --machine conv-4d
   chakram generate p2p incast --size 1MiB --ranks 8 --machine dgx-h100
   chakram generate data-parallel --ranks 8 -o /tmp/dp/job    writes /tmp/dp/job.0.et, …
@@ -26,7 +32,9 @@ Examples:
   chakram generate capture --ranks 4 --steps 2 -o /tmp/cap   writes PyTorch's files, and the truth")]
 pub struct GenerateArgs {
     #[command(subcommand)]
-    pattern: PatternArgs,
+    pattern: Option<PatternArgs>,
+    #[command(flatten)]
+    training: Box<TrainingArgs>,
 }
 
 /// What becomes of the traces: files, a replay, or both.
@@ -253,18 +261,61 @@ fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
 ///
 /// Options that make no sense, a replay that fails, or output that cannot be written.
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    if let PatternArgs::Capture(args) = &args.pattern {
+    if let Some(PatternArgs::Capture(args)) = &args.pattern {
         return capture::run(args, out);
     }
-    let (pattern, name, target) = pattern(&args.pattern)?;
-    target.run.check(false)?;
-    if let (None, Some(option)) = (&target.machine, target.run.first_given()) {
+    let (machine, output, given) = match &args.pattern {
+        Some(args) => {
+            let target = pattern(args)?.2;
+            (&target.machine, &target.output, &target.run)
+        }
+        None => {
+            let args = &args.training;
+            (&args.machine, &args.output, &args.run)
+        }
+    };
+    let run = match &args.pattern {
+        Some(_) => given.clone(),
+        None => given.unrecorded(),
+    };
+    run.check(false)?;
+    let dry = args.pattern.is_none() && args.training.dry_run;
+    if let (None, Some(option), false) = (machine, given.first_given(), dry) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
+    let machine = machine
+        .as_ref()
+        .map(|machine| load_machine(machine, run.wants_hashes()));
+    let machine = machine.transpose()?;
+    let (pattern, name) = match &args.pattern {
+        Some(args) => {
+            let (pattern, name, _) = pattern(args)?;
+            (pattern, name)
+        }
+        None => {
+            let memory = |machine: &Machine| {
+                let classes = machine.classes().iter();
+                classes.map(|class| class.memory.capacity.0).min()
+            };
+            let capacity = machine.as_ref().and_then(|(machine, _)| memory(machine));
+            let (training, name) = args.training.training(capacity, &patterns())?;
+            if dry {
+                let summary = training.summary()?;
+                let text = match run.format {
+                    Format::Text => dry_run::text(&name, &summary),
+                    Format::Json => dry_run::json(&name, &summary),
+                    Format::Csv => return Err("--dry-run prints text or json".into()),
+                };
+                out.write_all(text.as_bytes())?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            (Pattern::Training(Box::new(training)), name)
+        }
+    };
     let job = Job::new(pattern)?;
-    if let Some(prefix) = &target.output {
-        write(&job, prefix)?;
-        if target.machine.is_none() {
+    if let Some(prefix) = output {
+        files::write(&job, prefix)?;
+        if machine.is_none() {
             writeln!(
                 out,
                 "wrote {} ranks, {} nodes, to {}.0.et …",
@@ -276,16 +327,21 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             )?;
         }
     }
-    if let Some(machine) = &target.machine {
-        let (machine, inputs) = load_machine(machine, target.run.wants_hashes())?;
+    if let Some((machine, inputs)) = machine {
         let mut inputs: Vec<_> = inputs.into_iter().collect();
         let workload = job.workload()?;
-        let run = &target.run;
         let options = run.options(Absent::Refuse, &workload, &mut inputs)?;
         let mut to = Destination::Stdout(out);
-        run.replay(&workload, &name, &machine, &options, &inputs, &mut to)?;
+        return run.replay(&workload, &name, &machine, &options, &inputs, &mut to);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The names of patterns.
+fn patterns() -> Vec<String> {
+    let command = PatternArgs::augment_subcommands(clap::Command::new("generate"));
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    names.map(str::to_owned).collect()
 }
 
 /// What the options ask for, and what people call it.
@@ -425,47 +481,4 @@ fn pattern(args: &PatternArgs) -> Result<(Pattern, String, &Target), String> {
         }
         PatternArgs::Capture(_) => unreachable!("it is no pattern, and was run"),
     })
-}
-
-/// Writes all ranks. Those that are alike are one file under several names, where the file system
-/// has that.
-fn write(job: &Job, prefix: &Path) -> Result<(), TraceError> {
-    let path = |rank: u32| PathBuf::from(format!("{}.{rank}.et", prefix.display()));
-    let io = |file: &Path, doing| {
-        let file = file.to_owned();
-        move |source| TraceError::io(file, doing, source)
-    };
-    let mut written = std::collections::BTreeSet::new();
-    for rank in 0..job.ranks() {
-        let class = job.class_of(rank);
-        let target = path(rank);
-        if class != rank && written.contains(&class) {
-            let link = target.with_extension("et.new");
-            // What a broken run left behind may go.
-            let _ = std::fs::remove_file(&link);
-            if std::fs::hard_link(path(class), &link).is_ok() {
-                std::fs::rename(&link, &target).map_err(io(&target, "rename into place"))?;
-                // Renaming a file onto itself leaves both names.
-                let _ = std::fs::remove_file(&link);
-                continue;
-            }
-        }
-        let mut writer = TraceWriter::new(BufWriter::new(NewFile::create(&target)?))
-            .map_err(io(&target, "write"))?;
-        job.nodes(class, &mut writer)?;
-        let file = writer.into_inner().into_inner();
-        file.map_err(|e| e.into_error())
-            .map_err(io(&target, "write"))?
-            .commit()?;
-        written.insert(rank);
-    }
-    let groups = job.groups();
-    if !groups.is_empty() {
-        let target = PathBuf::from(format!("{}.groups.json", prefix.display()));
-        let mut file = NewFile::create(&target)?;
-        let text = serde_json::to_string_pretty(&groups).expect("maps of numbers are JSON");
-        writeln!(file, "{text}").map_err(io(&target, "write"))?;
-        file.commit()?;
-    }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::load;
 use super::output::Destination;
 use crate::inspect::{
-    self, Filter, Pattern, RankSet, Trace, Track, Types, critical_path, in_order,
+    self, Filter, Label, Pattern, RankSet, Trace, Track, Types, critical_path, in_order,
 };
 use crate::trace::file::{Contents, RankFile};
 use crate::trace::write::NewFile;
@@ -30,6 +30,7 @@ Examples:
   chakram inspect traces/ddp-resnet18                 counts and times by type, lane, operator, …
   chakram inspect job --name 'aten::*mm*' --type compute
   chakram inspect job --rank 0 --lane 'stream 7' --from 10ms --to 12ms --list
+  chakram inspect job --label phase=backward --label layer=3 --list
   chakram inspect job --type all-reduce --list --format csv > calls.csv
   chakram inspect job --rank 3 --node 4711 --depth 2  a record in full, and what is near it
   chakram inspect job --rank 3 --node 4711 --format dot | dot -Tsvg > near.svg
@@ -59,6 +60,10 @@ pub struct InspectArgs {
     /// Only nodes on this lane: as the table of lanes has it, or a pattern of its name
     #[arg(long, value_name = "LANE")]
     lane: Vec<Pattern>,
+    /// Only nodes with this value of an attribute, for example phase=backward, layer=3; several values of one
+    /// attribute: any, several attributes: all
+    #[arg(long, value_name = "NAME=VALUE")]
+    label: Vec<Label>,
     /// Only nodes that run after this time, for example 10ms
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     from: Option<Time>,
@@ -72,7 +77,7 @@ pub struct InspectArgs {
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Show the node with this id in full, with what it waits for and who waits for it
-    #[arg(long, value_name = "ID", conflicts_with_all = ["list", "critical_path", "name", "types", "group", "lane", "from", "to"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["list", "critical_path", "name", "types", "group", "lane", "label", "from", "to"])]
     node: Option<u64>,
     /// How many dependencies away
     #[arg(
@@ -84,7 +89,7 @@ pub struct InspectArgs {
     )]
     depth: u32,
     /// Show the critical path of the recorded run
-    #[arg(long, conflicts_with_all = ["name", "types", "group", "lane", "from", "to"])]
+    #[arg(long, conflicts_with_all = ["name", "types", "group", "lane", "label", "from", "to"])]
     critical_path: bool,
     /// How to print
     #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
@@ -228,6 +233,7 @@ impl InspectArgs {
             types: self.types.clone(),
             groups: self.group.clone(),
             lanes: self.lane.clone(),
+            labels: self.label.clone(),
             from: self.from,
             to: self.to,
         }
@@ -246,6 +252,10 @@ impl InspectArgs {
         say("type", self.types.iter().map(ToString::to_string).collect());
         say("group", self.group.clone());
         say("lane", self.lane.iter().map(ToString::to_string).collect());
+        say(
+            "label",
+            self.label.iter().map(ToString::to_string).collect(),
+        );
         say("from", self.from.iter().map(ToString::to_string).collect());
         say("to", self.to.iter().map(ToString::to_string).collect());
         words

@@ -1,8 +1,8 @@
 //! How a replay is asked for and its report printed, whatever the workload came from.
 
+use super::compute::ComputeArgs;
 use super::custom::{self, CustomArg};
 use super::load::parse_map;
-use crate::compute::ComputeModel;
 use crate::engine::{Comm, Options, Prepared, ReplayError};
 use crate::ids::Npu;
 use crate::machine::{Machine, source};
@@ -19,13 +19,13 @@ use serde_json::{Map, Value};
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// How to replay, and how to print what comes out.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
-    #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_compute)]
-    pub compute: ComputeModel,
+    #[command(flatten)]
+    compute: ComputeArgs,
     /// How long collectives and messages last
     #[arg(long, value_enum, default_value_t = CommArg::Model, value_name = "HOW")]
     pub comm: CommArg,
@@ -48,6 +48,10 @@ pub struct RunArgs {
     /// How to print the report
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub format: Format,
+    /// What becomes of a replay whose ranks need more memory than their NPUs have, where traces say what nodes
+    /// allocate and free: a warning, or exit code 3 as well
+    #[arg(long, value_enum, default_value_t = Fit::Report, value_name = "HOW")]
+    pub fit: Fit,
     /// Which table --format csv prints
     #[arg(long, value_enum, value_name = "TABLE")]
     pub table: Option<TableArg>,
@@ -122,6 +126,15 @@ impl NetworkArg {
     }
 }
 
+/// What becomes of a replay that does not fit into the memory of the NPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fit {
+    /// The report says so
+    Report,
+    /// The report says so, and the exit code is 3
+    Require,
+}
+
 /// Tables of `--format csv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TableArg {
@@ -132,34 +145,24 @@ pub enum TableArg {
     Collectives,
     /// Operators by name
     Operators,
+    /// The peak memory of each NPU, by class, when and where
+    Memory,
     /// A row per machine; what several machines print if nothing else is asked for
     Compare,
-}
-
-fn parse_compute(text: &str) -> Result<ComputeModel, String> {
-    match text {
-        "recorded" => Ok(ComputeModel::Recorded),
-        "roofline" => Ok(ComputeModel::Roofline),
-        _ => {
-            let factor = text
-                .strip_prefix("scaled:")
-                .ok_or("expected recorded, scaled:F or roofline")?;
-            match factor.parse::<f64>() {
-                Ok(factor) if factor >= 0.0 && factor.is_finite() => {
-                    Ok(ComputeModel::Scaled(factor))
-                }
-                _ => Err(format!(
-                    "`{factor}` is no factor; write for example scaled:0.5"
-                )),
-            }
-        }
-    }
 }
 
 impl RunArgs {
     /// Whether the report names its inputs.
     pub fn wants_hashes(&self) -> bool {
         self.format == Format::Json
+    }
+
+    /// The same for traces in which nothing was recorded.
+    pub fn unrecorded(&self) -> Self {
+        Self {
+            compute: self.compute.clone().unrecorded(),
+            ..self.clone()
+        }
     }
 
     /// Refuses options that would do nothing, of a command that replays on several machines or on one.
@@ -200,13 +203,13 @@ impl RunArgs {
                 self.comm.policy()
             ));
         }
+        self.compute.check()?;
         custom::check(&self.custom)
     }
 
     /// The first option that was given and has no effect without a replay.
     pub fn first_given(&self) -> Option<&'static str> {
-        [
-            (self.compute != ComputeModel::Recorded, "--compute"),
+        let others = [
             (self.comm != CommArg::Model, "--comm"),
             (self.network.is_some(), "--network"),
             (self.map.is_some(), "--map"),
@@ -215,39 +218,25 @@ impl RunArgs {
             (self.timeline.is_some(), "--timeline"),
             (self.format != Format::Text, "--format"),
             (self.table.is_some(), "--table"),
-        ]
-        .into_iter()
-        .find_map(|(given, name)| given.then_some(name))
+            (self.fit != Fit::Report, "--fit"),
+        ];
+        let other = || {
+            others
+                .iter()
+                .find_map(|(given, name)| given.then_some(*name))
+        };
+        self.compute.first_given().or_else(other)
     }
 
     /// What durations rest on, for people.
     fn basis_text(&self) -> String {
         match self.comm {
-            CommArg::Model => self.compute_text(),
+            CommArg::Model => self.compute.text(),
             other => format!(
                 "{}, communication as {}",
-                self.compute_text(),
+                self.compute.text(),
                 other.policy()
             ),
-        }
-    }
-
-    fn compute_text(&self) -> String {
-        match self.compute {
-            ComputeModel::Recorded => "kernels as recorded".to_owned(),
-            ComputeModel::Scaled(factor) if (1e-4..1e6).contains(&factor) => {
-                format!("kernels as recorded, times {factor}")
-            }
-            ComputeModel::Scaled(factor) => format!("kernels as recorded, times {factor:e}"),
-            ComputeModel::Roofline => "kernels by roofline".to_owned(),
-        }
-    }
-
-    fn compute_name(&self) -> String {
-        match self.compute {
-            ComputeModel::Recorded => "recorded".to_owned(),
-            ComputeModel::Scaled(factor) => format!("scaled:{factor}"),
-            ComputeModel::Roofline => "roofline".to_owned(),
         }
     }
 
@@ -260,12 +249,48 @@ impl RunArgs {
         options: &Options,
         inputs: &[Input],
         to: &mut Destination<'_>,
-    ) -> Result<(), Box<dyn Error>> {
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        self.check_fit(workload)?;
         let prepared = Prepared::new(workload, machine, options).map_err(ReplayError::from)?;
         let timeline = Drawing::start(self.timeline.as_deref(), &prepared)?;
         let (report, timeline) = report::replay(&prepared, timeline)?;
         Drawing::finish(timeline, self.timeline.as_deref())?;
-        to.write(&self.render(&report, name, options.absent, inputs, to.style()))
+        to.write(&self.render(&report, name, options.absent, inputs, to.style()))?;
+        self.exit_code([&report])
+    }
+
+    /// Refuses to look whether `workload` fits where nothing is known of its memory.
+    pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
+        let graphs = workload.graphs();
+        let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
+        if self.fit == Fit::Require && silent {
+            return Err(
+                "--fit require: no node says what it allocates, so nothing is known of memory\n  \
+                 try: traces with `allocates.…` attributes, as `chakram generate` writes for models"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// How the program ends where these replays were completed; what does not fit and must is said on
+    /// standard error.
+    pub fn exit_code<'r>(
+        &self,
+        reports: impl IntoIterator<Item = &'r Report>,
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        let mut code = ExitCode::SUCCESS;
+        for report in reports {
+            if let (Fit::Require, Some(text)) = (self.fit, report.does_not_fit()) {
+                writeln!(
+                    anstream::stderr(),
+                    "exceeded: on {}: {text}",
+                    report.machine
+                )?;
+                code = ExitCode::from(3);
+            }
+        }
+        Ok(code)
     }
 
     /// What the engine is asked for to replay `workload`; files that it takes join `inputs`, if their hashes
@@ -283,7 +308,7 @@ impl RunArgs {
         }
         Ok(Options {
             custom,
-            compute: self.compute,
+            compute: self.compute.model(),
             comm: self.comm.policy(),
             absent,
             network: self.network.map(NetworkArg::model),
@@ -352,7 +377,7 @@ impl RunArgs {
     /// What is the same on all machines because it was asked for so.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if self.compute != ComputeModel::Roofline {
+        if !self.compute.model().computes() {
             notes.push(
                 "kernels last equally long on all machines; --compute roofline prices them for each"
                     .to_owned(),
@@ -369,7 +394,7 @@ impl RunArgs {
 
     fn options_json(&self, absent: Absent) -> Map<String, Value> {
         let mut options = Map::new();
-        options.insert("compute".to_owned(), self.compute_name().into());
+        self.compute.describe(&mut options);
         let comm = self.comm.policy().to_string();
         options.insert("comm".to_owned(), comm.into());
         if let Some(network) = self.network {
@@ -382,6 +407,9 @@ impl RunArgs {
         };
         options.insert("absent".to_owned(), absent.into());
         options.insert("stepwise".to_owned(), self.stepwise.into());
+        if self.fit == Fit::Require {
+            options.insert("fit".to_owned(), "require".into());
+        }
         if !self.custom.is_empty() {
             let custom = self.custom.iter().map(CustomArg::json);
             options.insert("custom".to_owned(), custom.collect());
@@ -400,6 +428,7 @@ impl RunArgs {
             Some(TableArg::Npus) => Some(Table::Npus),
             Some(TableArg::Collectives) => Some(Table::Collectives),
             Some(TableArg::Operators) => Some(Table::Operators),
+            Some(TableArg::Memory) => Some(Table::Memory),
         }
     }
 }

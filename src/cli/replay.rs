@@ -19,18 +19,21 @@ Examples:
   chakram replay run7/job --machine dgx-h100x4        files run7/job.0.et, run7/job.1.et, …
   chakram replay job.0.et --machine dgx-a100 --absent mirror
   chakram replay traces/data-parallel-8 --machine tpu-v4 --compute roofline
+  chakram replay job.0.et -m selene --absent mirror --compute roofline --efficiency 0.68
   chakram replay traces/data-parallel-8 -m dgx-a100 -m dgx-h100 -m mi300x --compute roofline
                                                       which machine, and why
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
   chakram replay run7/job -m dgx-h100x4 --custom all-reduce=mine  files mine.0.et, …, one for each member
   chakram replay run7/job -m dgx-h100x4 --comm captured           does the conversion keep the capture?
+  chakram replay run7/job -m dgx-h100x4 --fit require             exit code 3 if a rank's memory is too small
   chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms   who waits if rank 3 is late?
 
 Several machines: one comparison against the first of them. --format csv prints a row per machine,
 and other tables with the machine in front; --format json all reports and what moved between them.
 Where a replay is refused or stuck, the others are compared and the exit code is its own.
 
-Exit codes: 0 every node of every rank completed, 1 the replay is stuck, 2 bad input")]
+Exit codes: 0 every node of every rank completed, 1 the replay is stuck, 2 bad input,
+3 with --fit require, all completed, but a rank needs more memory than its NPU has")]
 pub struct ReplayArgs {
     /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
@@ -95,9 +98,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     match &machines[..] {
         [machine] if !args.run.compares() => {
             let (run, workload) = (&args.run, &job.workload);
-            run.replay(workload, &title, machine, &options, &inputs, &mut to)?;
+            run.replay(workload, &title, machine, &options, &inputs, &mut to)
         }
         _ => {
+            args.run.check_fit(&job.workload)?;
             let comparison = compare(
                 &job.workload,
                 &title,
@@ -112,10 +116,13 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             if comparison.reference().is_some() {
                 to.write(&text)?;
             }
+            let code = args
+                .run
+                .exit_code(comparison.reports().map(|(_, report)| report))?;
             Failed::check(comparison)?;
+            Ok(code)
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// What people call the job: the folder, file or prefix that was given, or of several the first

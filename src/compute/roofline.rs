@@ -1,9 +1,12 @@
 //! Roofline: a kernel is limited by arithmetic or by memory, whichever takes longer.
 //!
-//! `t = max(flops / peak(dtype), bytes / memory bandwidth)` (Williams, Waterman, Patterson 2009).
-//! No efficiency is assumed, so this is a lower bound of what real kernels reach.
+//! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations
+//! a second, the bandwidth in bytes a second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
+//! efficiency `e = 1` this is a lower bound of what real kernels take. One `e` for both roofs moves the
+//! whole roofline down and its ridge nowhere: what bounds a kernel is the machine's, how near it comes is
+//! the software's.
 
-use super::Peaks;
+use super::{Efficiency, Kernel, Peaks};
 use crate::trace::Dtype;
 use crate::units::{Amount, Bandwidth, Span};
 
@@ -20,18 +23,18 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Fp4,
 ];
 
-/// `None` when the class has no peak for `dtype`, or neither FLOPs nor bytes are known.
+/// `None` when the class has no peak for `dtype`, or neither FLOPs nor bytes are known. To the nearest picosecond.
 pub(super) fn duration(
-    flops: u64,
-    bytes: u64,
-    dtype: Option<Dtype>,
+    kernel: &Kernel,
     peaks: &Peaks,
     memory: Bandwidth,
+    efficiency: Efficiency,
 ) -> Option<Span> {
+    let &Kernel { flops, bytes, .. } = kernel;
     if flops == 0 && bytes == 0 {
         return None;
     }
-    let peak = match dtype {
+    let peak = match kernel.dtype {
         Some(dtype) => peaks.get(dtype),
         None => ASSUMED.iter().find_map(|&dtype| peaks.get(dtype)),
     };
@@ -40,5 +43,6 @@ pub(super) fn duration(
         (_, None) => return None,
         (_, Some(peak)) => peak.duration(flops),
     };
-    Some(arithmetic.max(memory.serialization(Amount::whole(bytes))))
+    let bound = arithmetic.max(memory.serialization(Amount::whole(bytes)));
+    Some(bound.scaled(1.0 / efficiency.fraction()))
 }

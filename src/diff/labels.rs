@@ -3,9 +3,8 @@
 //! A label never decides what differs, only who is compared with whom.
 
 use super::side::{Side, Way};
-use crate::graph::outline::Item;
+use crate::graph::outline::{Item, View};
 use crate::graph::{Outline, fingerprint};
-use crate::trace::scan::NodeView;
 use crate::trace::wire::Cursor;
 use crate::trace::{GroupName, MemoryPlace, Op};
 
@@ -13,7 +12,7 @@ use crate::trace::{GroupName, MemoryPlace, Op};
 const LOOSE_ROUNDS: usize = 4;
 
 /// The label of each node.
-pub(super) fn of_all(outline: &Outline<'_>, label: fn(&NodeView<'_>) -> u64) -> Vec<u64> {
+pub(super) fn of_all(outline: &Outline<'_>, label: fn(&View<'_>) -> u64) -> Vec<u64> {
     outline.nodes.iter().map(|item| label(&item.view)).collect()
 }
 
@@ -32,17 +31,17 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
 }
 
 /// Name and type.
-pub(super) fn kind(view: &NodeView<'_>) -> u64 {
+pub(super) fn kind(view: &View<'_>) -> u64 {
     fingerprint(&(view.name, type_of(&view.op)))
 }
 
 /// The name alone.
-pub(super) fn name(view: &NodeView<'_>) -> u64 {
+pub(super) fn name(view: &View<'_>) -> u64 {
     fingerprint(&view.name)
 }
 
 /// Name, type, lane, partners: all but times, sizes and what else a node says.
-pub(super) fn key(view: &NodeView<'_>) -> u64 {
+pub(super) fn key(view: &View<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
         GroupName::Number(number) => fingerprint(&number),

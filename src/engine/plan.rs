@@ -306,7 +306,7 @@ impl Plan {
                         return whole[&id];
                     }
                     let dimensions = slot.dimensions.filter(|_| !everyone);
-                    let named = slot.name.is_some();
+                    let named = instance.group_names[slot_index].is_some();
                     let plan = self.group(id, dimensions, members, machine, (manner, named));
                     self.groups.push(plan);
                     new

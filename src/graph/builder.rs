@@ -8,8 +8,9 @@ use crate::ids::NodeIndex;
 use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, MemoryPlace, Op, TraceError, shown};
+use crate::trace::{GroupName, MemoryChanges, MemoryPlace, Op, TraceError, shown};
 use crate::units::Span;
+use std::sync::Arc;
 
 mod link;
 mod sort;
@@ -26,11 +27,15 @@ pub enum Dependencies {
     Data,
 }
 
-/// What the slots of a graph stand for on one rank.
+/// What the slots of a graph stand for on one rank, and what else is the rank's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
     /// The rank behind each peer slot.
     pub peers: Vec<u32>,
+    /// The name of the group behind each group slot; `None` is all ranks.
+    pub groups: Vec<Option<String>>,
+    /// Groups that the trace itself declares in metadata nodes.
+    pub declared: Arc<Declared>,
 }
 
 /// Marks a control dependency in the list of predecessors.
@@ -49,8 +54,11 @@ pub struct GraphBuilder {
     index_of: IdMap,
     names: Names,
     lanes: Interner<Lane>,
-    groups: Interner<GroupSlot>,
+    /// Name and mask of dimensions behind each group slot.
+    groups: Interner<(Option<String>, Option<u32>)>,
     peers: Interner<u32>,
+    declared: Declared,
+    changes: Interner<MemoryChanges>,
     /// Predecessors of each node in turn, marked with [`CONTROL`]; `pred_end[i]` ends node i's.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
@@ -70,6 +78,8 @@ impl GraphBuilder {
             lanes: Interner::default(),
             groups: Interner::default(),
             peers: Interner::default(),
+            declared: Declared::new(),
+            changes: Interner::default(),
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),
@@ -109,7 +119,7 @@ impl GraphBuilder {
         if let Some(values) = node.groups {
             let declared: Declared = parse_metadata(node.id, values)?;
             for (name, ranks) in declared {
-                match self.graph.declared.get(&name) {
+                match self.declared.get(&name) {
                     Some(known) if *known != ranks => {
                         return Err(TraceError::refused(
                             node.id,
@@ -120,7 +130,7 @@ impl GraphBuilder {
                             "delete one of the metadata nodes, or pass the groups with --groups",
                         ));
                     }
-                    _ => self.graph.declared.insert(name, ranks),
+                    _ => self.declared.insert(name, ranks),
                 };
             }
         }
@@ -132,11 +142,15 @@ impl GraphBuilder {
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
         if node.delay > Span::ZERO {
-            put(&mut graph.delays, index, node.delay);
+            put(&mut graph.delays, index, Span::ZERO, node.delay);
         }
         let communicates = matches!(kind, Kind::Send | Kind::Receive | Kind::Collective);
         if node.wait > Span::ZERO && communicates {
-            put(&mut graph.waits, index, node.wait);
+            put(&mut graph.waits, index, Span::ZERO, node.wait);
+        }
+        if !node.memory.is_none() {
+            let place = self.changes.intern(node.memory) + 1;
+            put(&mut graph.memory_of, index, 0, place);
         }
         graph.flops.push(flops);
         graph.bytes.push(bytes);
@@ -231,14 +245,12 @@ impl GraphBuilder {
                 host,
             } => {
                 self.graph.repairs.host_communication += u64::from(host);
-                let slot = self.groups.intern(GroupSlot {
-                    name: match group {
-                        GroupName::World => None,
-                        GroupName::Number(n) => Some(n.to_string()),
-                        GroupName::Text(text) => Some(text.to_owned()),
-                    },
-                    dimensions,
-                });
+                let name = match group {
+                    GroupName::World => None,
+                    GroupName::Number(n) => Some(n.to_string()),
+                    GroupName::Text(text) => Some(text.to_owned()),
+                };
+                let slot = self.groups.intern((name, dimensions));
                 let detail = self.graph.calls.len() as u32;
                 self.graph.calls.push(Call {
                     node: index,
@@ -289,6 +301,9 @@ impl GraphBuilder {
                 values.resize(nodes, Span::ZERO);
             }
         }
+        if !self.graph.memory_of.is_empty() {
+            self.graph.memory_of.resize(nodes, 0);
+        }
         self.resolve_forward()?;
         self.sort_by_id();
         self.drop_self()?;
@@ -312,16 +327,25 @@ impl GraphBuilder {
         self.names.freeze();
         graph.names = self.names;
         graph.lanes = self.lanes.into_keys();
-        graph.groups = self.groups.into_keys();
+        let slots = self.groups.into_keys().into_iter();
+        let (groups, slots) = slots
+            .map(|(name, dimensions)| (name, GroupSlot { dimensions }))
+            .unzip();
+        graph.groups = slots;
+        graph.changes = self.changes.into_keys();
         graph.shrink();
-        let peers = self.peers.into_keys();
-        Ok((graph, Binding { peers }))
+        let binding = Binding {
+            peers: self.peers.into_keys(),
+            groups,
+            declared: Arc::new(self.declared),
+        };
+        Ok((graph, binding))
     }
 }
 
-/// Makes `value` the one at `index` of values that are zero where nothing was put.
-fn put(values: &mut Vec<Span>, index: usize, value: Span) {
-    values.resize(index, Span::ZERO);
+/// Makes `value` the one at `index` of values that are `zero` where nothing was put.
+fn put<T: Copy>(values: &mut Vec<T>, index: usize, zero: T, value: T) {
+    values.resize(index, zero);
     values.push(value);
 }
 
@@ -364,6 +388,8 @@ impl Graph {
         self.recorded.shrink_to_fit();
         self.delays.shrink_to_fit();
         self.waits.shrink_to_fit();
+        self.memory_of.shrink_to_fit();
+        self.changes.shrink_to_fit();
         self.flops.shrink_to_fit();
         self.bytes.shrink_to_fit();
         self.detail.shrink_to_fit();

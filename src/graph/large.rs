@@ -7,7 +7,7 @@ const LARGE: usize = 16 << 20;
 /// An empty list with room for `count` entries. The system is asked for large pages behind a large one: of
 /// the time to fill it, a third would go into asking for small pages. Where it has none, or less room,
 /// nothing is lost.
-pub(super) fn list<T>(count: usize) -> Vec<T> {
+pub fn list<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
     if list.try_reserve_exact(count).is_ok() {
         advise(&mut list);

@@ -3,13 +3,18 @@
 //! A [`Graph`](super::Graph) is what can be replayed: the first thing that is wrong refuses the file. An
 //! outline is for looking: it keeps every node that can be told at all, dependencies as they are named,
 //! and a list of what cannot be read. It borrows names and records from the file's contents and takes
-//! some 180 bytes a node and 16 a dependency.
+//! 16 bytes a dependency and for each node 40 and whatever its reader [keeps](Keep) of it: nearly all of it, some
+//! 200 bytes, if nothing else is said.
 
 use super::{IdMap, Rows, large};
-use crate::trace::TraceError;
 use crate::trace::scan::{self, Metadata, NodeView};
 use crate::trace::wire::{Frames, Record};
+use crate::trace::{MemoryChanges, TraceError};
 use std::ops::Range;
+
+mod view;
+
+pub use view::View;
 
 /// A dependency as a node names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +38,42 @@ impl Dependency {
     }
 }
 
+/// What is kept of the nodes of an outline. Less is quicker: large traces are larger than caches.
+pub trait Keep<'a>: Default {
+    /// What is kept of each of them.
+    type Kept: Copy;
+
+    /// What is kept of a node of which its record says `view`. Of a record that was refused that is what could
+    /// be told: an [`Op::Nothing`](crate::trace::Op::Nothing) with its id, name and dependencies.
+    fn keep(&mut self, view: &NodeView<'a>) -> Self::Kept;
+
+    /// The id of the node.
+    fn id(kept: &Self::Kept) -> u64;
+}
+
+/// Keeps all that records say.
+#[derive(Debug, Default)]
+pub struct Views;
+
+impl<'a> Keep<'a> for Views {
+    type Kept = View<'a>;
+
+    #[inline]
+    fn keep(&mut self, view: &NodeView<'a>) -> View<'a> {
+        View::from(view)
+    }
+
+    #[inline]
+    fn id(view: &View<'a>) -> u64 {
+        view.id
+    }
+}
+
 /// A node and where its record stands.
 #[derive(Clone, Copy, Debug)]
-pub struct Item<'a> {
-    /// What the record says. Of a record that was refused, what could be told: an
-    /// [`Op::Nothing`](crate::trace::Op::Nothing) with its id, name and dependencies.
-    pub view: NodeView<'a>,
+pub struct Item<'a, V = View<'a>> {
+    /// What is kept of what the record says.
+    pub view: V,
     /// The record.
     pub record: Record<'a>,
     /// Where its dependencies begin and end in the list of all.
@@ -56,14 +91,19 @@ pub struct Fault {
 
 /// One rank's trace, sound or not. Nodes stand in ascending order of their ids, those with the same id in
 /// the order of the file.
-#[derive(Debug, Default)]
-pub struct Outline<'a> {
+#[derive(Debug)]
+pub struct Outline<'a, K: Keep<'a> = Views> {
     /// The record at the start.
     pub metadata: Metadata,
     /// The nodes.
-    pub nodes: Vec<Item<'a>>,
+    pub nodes: Vec<Item<'a, K::Kept>>,
+    /// What was kept of them besides.
+    pub keep: K,
     /// What could not be read, in the order of the file.
     pub faults: Vec<Fault>,
+    /// What nodes allocate and free in the memory of their NPU, of those that do, ascending by their index in
+    /// `nodes`.
+    pub memory: Vec<(u32, MemoryChanges)>,
     deps: Vec<Dependency>,
     index_of: IdMap,
     unsorted: bool,
@@ -98,17 +138,29 @@ impl scan::Dependencies for Collect<'_> {
 }
 
 impl<'a> Outline<'a> {
-    /// The most nodes or dependencies that indices can tell apart.
-    const MOST: usize = (u32::MAX - 1) as usize;
-
     /// Reads the (decompressed) contents of a trace file. What is wrong is among the
     /// [`faults`](Self::faults); a file that breaks off gives the nodes before the break.
     pub fn read(contents: &'a [u8]) -> Self {
+        Self::keeping(contents)
+    }
+}
+
+impl<'a, K: Keep<'a>> Outline<'a, K> {
+    /// The most nodes or dependencies that indices can tell apart.
+    const MOST: usize = (u32::MAX - 1) as usize;
+
+    /// As [`Outline::read`], with what `K` keeps of the nodes.
+    pub fn keeping(contents: &'a [u8]) -> Self {
         let mut outline = Self {
+            metadata: Metadata::default(),
             nodes: large::list(contents.len() / USUAL_RECORD),
+            keep: K::default(),
+            faults: Vec::new(),
+            memory: Vec::new(),
+            deps: large::list(contents.len() / USUAL_RECORD),
             // A node with an id takes at least 3 bytes, so no dense id can be larger than this.
             index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
-            ..Self::default()
+            unsorted: false,
         };
         let mut frames = Frames::new(contents);
         loop {
@@ -148,21 +200,29 @@ impl<'a> Outline<'a> {
             self.faults.push(Fault { node: None, error });
             return false;
         }
+        let index = self.nodes.len() as u32;
         let view = match scan::node(record, &mut Collect(&mut self.deps)) {
-            Ok(view) => view,
+            Ok(view) => {
+                if !view.memory.is_none() {
+                    self.memory.push((index, view.memory));
+                }
+                self.keep.keep(&view)
+            }
             Err(error) => {
                 self.deps.truncate(from);
                 self.faults.push(Fault {
-                    node: Some(self.nodes.len() as u32),
+                    node: Some(index),
                     error,
                 });
-                scan::skeleton(record, &mut Collect(&mut self.deps))
+                let view = scan::skeleton(record, &mut Collect(&mut self.deps));
+                self.keep.keep(&view)
             }
         };
         // While the node is at hand; a second look at all of them takes a tenth of the time again.
-        let last = self.nodes.last().map_or(0, |last| last.view.id);
-        self.unsorted |= view.id < last;
-        self.index_of.insert(view.id, self.nodes.len() as u32);
+        let id = K::id(&view);
+        let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
+        self.unsorted |= id < last;
+        self.index_of.insert(id, index);
         self.nodes.push(Item {
             view,
             record,
@@ -175,7 +235,7 @@ impl<'a> Outline<'a> {
     fn settle(&mut self) {
         if self.unsorted {
             let mut place: Vec<u32> = self.all().collect();
-            place.sort_by_key(|&i| self.nodes[i as usize].view.id);
+            place.sort_by_key(|&i| K::id(&self.nodes[i as usize].view));
             self.nodes = place.iter().map(|&i| self.nodes[i as usize]).collect();
             let mut new = vec![0_u32; place.len()];
             for (to, &from) in place.iter().enumerate() {
@@ -184,6 +244,10 @@ impl<'a> Outline<'a> {
             for node in self.faults.iter_mut().filter_map(|f| f.node.as_mut()) {
                 *node = new[*node as usize];
             }
+            for (node, _) in &mut self.memory {
+                *node = new[*node as usize];
+            }
+            self.memory.sort_by_key(|(node, _)| *node);
             self.index_of.renumber(&new);
         }
         for dep in &mut self.deps {

@@ -30,45 +30,30 @@ pub fn count(
         let mut place = 0;
         let mut seen = [false; FIELDS.len()];
         while !cursor.is_empty() {
-            let Ok((number, raw)) = cursor.field() else {
-                break;
-            };
-            let Raw::Bytes(message, at) = raw else {
-                if let (6 | 7, Raw::Varint(1..)) = (number, raw) {
-                    seen[number as usize - 6] = true;
-                }
+            let usual = Attr::take_usual(&mut cursor);
+            let Some(attr) = usual.or_else(|| other(&mut cursor, &mut seen)) else {
                 continue;
             };
-            match number {
-                8 | 9 => seen[number as usize - 6] |= !message.is_empty(),
-                10 => {
-                    let usual = Attr::scan_usual(message, at);
-                    let Some(attr) = usual.or_else(|| Attr::scan(message, at).ok()) else {
-                        continue;
-                    };
-                    let key = (attr.name, attr.type_name());
-                    let index = match expected.get(place) {
-                        Some(&(name, kind, index)) if (name, kind) == key => index,
-                        _ => {
-                            let index = known.intern(key);
-                            let entry = (key.0, key.1, index);
-                            match expected.get_mut(place) {
-                                Some(slot) => *slot = entry,
-                                None => expected.push(entry),
-                            }
-                            index
-                        }
-                    };
-                    place += 1;
-                    if index as usize == counts.len() {
-                        counts.push((0, u32::MAX));
+            let key = (attr.name, attr.type_name());
+            let index = match expected.get(place) {
+                Some(&(name, kind, index)) if (name, kind) == key => index,
+                _ => {
+                    let index = known.intern(key);
+                    let entry = (key.0, key.1, index);
+                    match expected.get_mut(place) {
+                        Some(slot) => *slot = entry,
+                        None => expected.push(entry),
                     }
-                    let (count, last) = &mut counts[index as usize];
-                    *count += u64::from(*last != node);
-                    *last = node;
+                    index
                 }
-                _ => {}
+            };
+            place += 1;
+            if index as usize == counts.len() {
+                counts.push((0, u32::MAX));
             }
+            let (count, last) = &mut counts[index as usize];
+            *count += u64::from(*last != node);
+            *last = node;
         }
         for (count, seen) in fields.iter_mut().zip(seen) {
             *count += u64::from(seen);
@@ -86,4 +71,20 @@ pub fn count(
         *all.entry(key).or_insert(0) += count;
     }
     all
+}
+
+/// The next field of a node, if it is an attribute; one of [`FIELDS`] is `seen`. What comes behind a broken field
+/// is left out.
+fn other<'a>(node: &mut Cursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<Attr<'a>> {
+    let Ok((number, raw)) = node.field() else {
+        *node = Cursor::new(&[], 0);
+        return None;
+    };
+    match (number, raw) {
+        (6 | 7, Raw::Varint(1..)) => seen[number as usize - 6] = true,
+        (8 | 9, Raw::Bytes(message, _)) => seen[number as usize - 6] |= !message.is_empty(),
+        (10, Raw::Bytes(message, at)) => return Attr::scan(message, at).ok(),
+        _ => {}
+    }
+    None
 }

@@ -3,6 +3,8 @@
 use super::class::Class;
 use super::lanes::{LaneKey, group_label};
 use super::trace::Trace;
+use crate::trace::attr::Attr;
+use crate::trace::wire::{Cursor, Raw, Record};
 use crate::trace::{GroupName, Op};
 use crate::units::Time;
 use std::fmt;
@@ -131,6 +133,45 @@ impl FromStr for RankSet {
     }
 }
 
+/// An attribute and the value that it must have: `phase=backward`, `layer=3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    name: String,
+    value: String,
+}
+
+impl Label {
+    fn fits(&self, attr: &Attr<'_>) -> bool {
+        if attr.name != self.name.as_bytes() {
+            return false;
+        }
+        match attr.as_str() {
+            Ok(Some(text)) => text == self.value,
+            _ => attr
+                .as_u64()
+                .is_ok_and(|count| self.value.parse() == Ok(count)),
+        }
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
+}
+
+impl FromStr for Label {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or("expected an attribute and its value, for example phase=backward")?;
+        let [name, value] = [name, value].map(str::to_owned);
+        Ok(Self { name, value })
+    }
+}
+
 /// Which nodes are looked at: those that fit everything that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -142,6 +183,8 @@ pub struct Filter {
     pub groups: Vec<String>,
     /// Their lane is called one of these in tables, or its name in the file fits one of these.
     pub lanes: Vec<Pattern>,
+    /// For each attribute that is named here, they have it with one of the values that are.
+    pub labels: Vec<Label>,
     /// They end after this, or are an instant at or after it.
     pub from: Option<Time>,
     /// They start before this.
@@ -170,6 +213,7 @@ impl Filter {
                 && self.fits_kind(trace.classes[node as usize])
                 && self.fits_group(&trace.outline.nodes[node as usize].view.op)
                 && self.fits_time(trace, node)
+                && self.fits_labels(&trace.outline.nodes[node as usize].record)
                 && self.fits_name(trace.outline.nodes[node as usize].view.name)
         };
         Some(trace.outline.all().map(fits).collect())
@@ -190,6 +234,24 @@ impl Filter {
         let label = group_label(group);
         let all = |text: &String| group == GroupName::World && matches!(&text[..], "all" | "0");
         self.groups.is_empty() || self.groups.iter().any(|text| *text == label || all(text))
+    }
+
+    fn fits_labels(&self, record: &Record<'_>) -> bool {
+        if self.labels.is_empty() {
+            return true;
+        }
+        let mut attributes = Vec::new();
+        let mut cursor = Cursor::new(record.bytes, record.offset);
+        while let Ok((number, raw)) = cursor.field() {
+            if let (10, Raw::Bytes(message, at)) = (number, raw) {
+                attributes.extend(Attr::scan(message, at).ok());
+            }
+        }
+        self.labels.iter().all(|label| {
+            let alike = |other: &&Label| other.name == label.name;
+            let mut wanted = self.labels.iter().filter(alike);
+            wanted.any(|label| attributes.iter().any(|attr| label.fits(attr)))
+        })
     }
 
     /// A node without times is in no window.

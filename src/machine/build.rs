@@ -1,8 +1,8 @@
 //! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
 
 use super::assign::{self, Assignment, Fault};
-use super::config::{Document, Table, quoted};
-use super::{Machine, MachineError, NpuClass};
+use super::{Machine, NpuClass};
+use crate::config::{ConfigError, Document, Table, quoted};
 use crate::units::Bytes;
 
 mod class;
@@ -29,7 +29,7 @@ const SEGMENT: &str = "4 KiB";
 const CAPACITY: &str = "80 GB";
 
 /// Reads and checks the machine that `document` describes.
-pub(super) fn machine(document: &Document<'_>) -> Result<Machine, MachineError> {
+pub(super) fn machine(document: &Document<'_>) -> Result<Machine, ConfigError> {
     let root = document.root(ROOT)?;
     let name = root.need("name", "the machine's name")?.line()?.to_owned();
     let description = match root.get("description") {
@@ -65,7 +65,7 @@ pub(super) fn scale_spans(document: &Document<'_>) -> Option<[std::ops::Range<us
     Some([root.get("name")?.span(), size])
 }
 
-fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignment, MachineError> {
+fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignment, ConfigError> {
     let Some(field) = root.get("assign") else {
         return match classes {
             [_] => Ok(Assignment::uniform(npus)),
@@ -103,12 +103,12 @@ fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignm
 }
 
 /// The capacity at `key`.
-fn capacity(table: &Table<'_>, key: &str) -> Result<Bytes, MachineError> {
+fn capacity(table: &Table<'_>, key: &str) -> Result<Bytes, ConfigError> {
     size(table, key, CAPACITY)
 }
 
 /// The size at `key`, which is not zero and of which `example` is one.
-fn size(table: &Table<'_>, key: &str, example: &str) -> Result<Bytes, MachineError> {
+fn size(table: &Table<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
     let size: Bytes = table.quantity(key, example)?;
     match size {
         Bytes(0) => Err(table

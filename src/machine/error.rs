@@ -1,33 +1,15 @@
 //! Why a machine cannot be had; every message says where, what was found and what is allowed.
 
 use super::preset::PRESETS;
+use crate::config::ConfigError;
 use std::io;
 
 /// A machine file, or a machine's name, that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The text is not TOML.
-    #[error("{file}:{line}: not TOML: {why}")]
-    Syntax {
-        /// What the text is called.
-        file: String,
-        /// Line, from 1.
-        line: usize,
-        /// What the TOML reader found and expected.
-        why: String,
-    },
-    /// A key is missing, unknown, or has a value that it cannot have.
-    #[error("{file}:{line}: key `{key}`: {why}")]
-    Key {
-        /// What the text is called.
-        file: String,
-        /// Line, from 1; for a missing key that of the table which should have it.
-        line: usize,
-        /// The key from the root of the file, for example `dimension[1].bandwidth`.
-        key: String,
-        /// What was found and what is allowed.
-        why: String,
-    },
+    /// The file's text was refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// No preset has this name, and it is not the name of a file.
     #[error(
         "no machine is called {name:?}{}; the presets are {}; \

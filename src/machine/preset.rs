@@ -1,8 +1,8 @@
 //! The machines that come with the program, and how a name becomes the text of a machine file.
 
 use super::build;
-use super::config::Document;
 use super::error::MachineError;
+use crate::config::{Document, nearest};
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read};
@@ -31,6 +31,7 @@ presets!(
     "dgx-h100",
     "dgx-h200",
     "dgx-b200",
+    "selene",
     "gb200-nvl72",
     "mi300x",
     "tpu-v4",
@@ -135,29 +136,6 @@ fn closest(name: &str) -> Option<&'static str> {
     nearest(name, PRESETS.iter().map(|preset| preset.name))
 }
 
-/// The name of `all` that is most like `name`, if one is.
-pub(crate) fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let all = all.into_iter().map(|other| (edits(name, other), other));
-    let (edits, closest) = all.min_by_key(|(edits, _)| *edits)?;
-    (edits <= 3.min(closest.len() / 2)).then_some(closest)
-}
-
-/// How many letters must be put in, left out or changed to make `b` of `a`'s first 80.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().take(80).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let change = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,6 +150,7 @@ mod tests {
         ("dgx-h100", 8, 989.4, &[450.0, 50.0]),
         ("dgx-h200", 8, 989.4, &[450.0, 50.0]),
         ("dgx-b200", 8, 2250.0, &[900.0, 50.0]),
+        ("selene", 8, 312.0, &[233.0, 25.0]),
         ("gb200-nvl72", 72, 2500.0, &[900.0, 50.0]),
         ("mi300x", 8, 1307.4, &[448.0, 50.0]),
         ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
@@ -356,7 +335,5 @@ mod tests {
         assert_eq!(Machine::load(path).unwrap().name(), "dgx-h100");
         let missing = Machine::load("./no-such.toml").unwrap_err().to_string();
         assert_eq!(missing, "cannot read machine file ./no-such.toml");
-        // kitten -> sitting: two changed, one put in.
-        assert_eq!(edits("kitten", "sitting"), 3);
     }
 }

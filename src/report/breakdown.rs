@@ -8,11 +8,11 @@
 
 use super::{CollectiveRecord, Observer};
 use crate::engine::Prepared;
-use crate::graph::Kind;
+use crate::graph::{Graph, Kind};
 use crate::ids::NodeIndex;
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 /// What an instant can belong to, in order of precedence; idle is what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,24 +64,29 @@ struct Npu {
     parts: [Span; 5],
     /// Time with a communication under way, whatever else ran.
     communicating: Span,
-    /// Communications under way in the order they started.
-    open: BTreeMap<u64, Open>,
-    /// The place of each of them in that order.
-    place: BTreeMap<NodeIndex, u64>,
-    /// How many communications have started.
-    started: u64,
+    /// Communications in the order they started; the first is under way.
+    open: VecDeque<Open>,
+    /// How many communications were over before the first of `open` started.
+    over: u32,
+    /// Of each call, and then each message, of the graph: which communication to start it was, [`OVER`]
+    /// before it started.
+    place: Vec<u32>,
     /// When the last node completed.
     finish: Time,
 }
 
-/// A communication under way.
+/// A communication that has started.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// What is charged.
+    /// What is charged, [`OVER`] when it is no more under way.
     label: u32,
     /// Whether it waits for nobody any more.
     began: bool,
 }
+
+/// In place of what is charged: nothing is, for the communication is over. In place of which it was: it has not
+/// started.
+const OVER: u32 = u32::MAX;
 
 /// The time that communications of one sort were charged with, summed over NPUs.
 ///
@@ -129,8 +134,16 @@ pub struct Breakdown<'a> {
 impl<'a> Breakdown<'a> {
     /// Watches all instances of `prepared`.
     pub fn new(prepared: &'a Prepared<'a>) -> Self {
+        let workload = prepared.workload();
+        let npus = workload.instances().iter().map(|instance| {
+            let graph = workload.graph(instance);
+            Npu {
+                place: vec![OVER; graph.calls().len() + graph.messages().len()],
+                ..Npu::default()
+            }
+        });
         Self {
-            npus: vec![Npu::default(); prepared.workload().instances().len()],
+            npus: npus.collect(),
             charged: vec![Charged::default(); prepared.groups().count() * KINDS + 1],
             prepared,
         }
@@ -163,7 +176,7 @@ impl Npu {
         let first = self.active.iter().position(|&count| count > 0);
         let part = first.unwrap_or(Part::Idle as usize);
         self.parts[part] += elapsed;
-        if let Some((_, open)) = self.open.first_key_value() {
+        if let Some(open) = self.open.front() {
             self.communicating += elapsed;
             let charged = &mut charged[open.label as usize];
             let (all, exposed) = match open.began {
@@ -175,6 +188,49 @@ impl Npu {
                 *exposed += elapsed;
             }
         }
+    }
+
+    /// The communication that is called or sent at `place` starts.
+    #[inline]
+    fn start(&mut self, place: usize, open: Open) {
+        self.place[place] = self.over + self.open.len() as u32;
+        self.open.push_back(open);
+    }
+
+    /// The communication that is called or sent at `place`, which has started.
+    #[inline]
+    fn open(&mut self, place: usize) -> Option<&mut Open> {
+        let number = self.place[place].checked_sub(self.over)?;
+        self.open.get_mut(number as usize)
+    }
+
+    /// The communication that is called or sent at `place` is over.
+    #[inline]
+    fn end(&mut self, place: usize) {
+        if let Some(open) = self.open(place) {
+            open.label = OVER;
+        }
+        while self.open.front().is_some_and(|open| open.label == OVER) {
+            self.open.pop_front();
+            self.over += 1;
+        }
+    }
+}
+
+/// The place of a communication among the calls and messages of its graph, calls first.
+#[inline]
+fn place(graph: &Graph, node: NodeIndex, kind: Kind) -> usize {
+    match kind {
+        Kind::Collective => graph.call_index(node),
+        _ => graph.calls().len() + graph.message_index(node),
+    }
+}
+
+impl Breakdown<'_> {
+    #[inline]
+    fn graph(&self, instance: u32) -> &Graph {
+        let workload = self.prepared.workload();
+        workload.graph(&workload.instances()[instance as usize])
     }
 }
 
@@ -188,11 +244,10 @@ impl Observer for Breakdown<'_> {
         npu.attribute(now, &mut self.charged);
         npu.active[part as usize] += 1;
         if part == Part::Communication {
+            let graph = self.graph(instance);
             let collective = kind == Kind::Collective;
             let label = match collective {
                 true => {
-                    let workload = self.prepared.workload();
-                    let graph = workload.graph(&workload.instances()[instance as usize]);
                     let group = self.prepared.group_of(instance, node) as usize;
                     group * KINDS + graph.call(node).kind as usize
                 }
@@ -202,9 +257,8 @@ impl Observer for Breakdown<'_> {
                 label: label as u32,
                 began: !collective,
             };
-            npu.open.insert(npu.started, open);
-            npu.place.insert(node, npu.started);
-            npu.started += 1;
+            let place = place(graph, node, kind);
+            self.npus[instance as usize].start(place, open);
         }
     }
 
@@ -217,19 +271,19 @@ impl Observer for Breakdown<'_> {
         };
         npu.attribute(now, &mut self.charged);
         npu.active[part as usize] -= 1;
-        if part == Part::Communication
-            && let Some(place) = npu.place.remove(&node)
-        {
-            npu.open.remove(&place);
+        if part == Part::Communication {
+            let place = place(self.graph(instance), node, kind);
+            self.npus[instance as usize].end(place);
         }
     }
 
     #[inline]
     fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let graph = self.graph(instance);
+        let place = place(graph, node, graph.kind(node));
         let npu = &mut self.npus[instance as usize];
         npu.attribute(now, &mut self.charged);
-        let place = npu.place.get(&node);
-        if let Some(open) = place.and_then(|place| npu.open.get_mut(place)) {
+        if let Some(open) = npu.open(place) {
             open.began = true;
         }
     }

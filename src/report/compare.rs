@@ -181,6 +181,11 @@ impl<'a> Comparison<'a> {
         })
     }
 
+    /// Whether anything is known of the memory of NPUs.
+    fn remembers(&self) -> bool {
+        self.reports().any(|(_, report)| !report.memory.is_empty())
+    }
+
     /// The number formats of the kernels of the job.
     fn dtypes(&self) -> Vec<Dtype> {
         let graphs = self.workload.graphs().iter();

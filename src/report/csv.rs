@@ -13,6 +13,8 @@ pub enum Table {
     Collectives,
     /// Operators by name.
     Operators,
+    /// The memory of NPUs: the peak, by class, when and at which node, and what was freed without being there.
+    Memory,
 }
 
 /// Renders one table of `report`; times are in whole picoseconds.
@@ -33,6 +35,7 @@ pub(super) fn write<'a>(
         Table::Npus => (NPUS, npus),
         Table::Collectives => (COLLECTIVES, collectives),
         Table::Operators => (OPERATORS, operators),
+        Table::Memory => (MEMORY, memory),
     };
     let mut reports = reports.peekable();
     let named = reports.peek().is_some_and(|(name, _)| name.is_some());
@@ -49,6 +52,8 @@ const NPUS: &str = "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps
 const COLLECTIVES: &str = "group,members,kind,algorithm,calls,buffer_bytes_sum,transfer_ps,\
                            waited_ps_sum,bus_bytes_per_s";
 const OPERATORS: &str = "name,kind,calls,total_ps";
+const MEMORY: &str = "rank,npu,capacity_bytes,peak_bytes,weights_bytes,gradients_bytes,optimizer_bytes,\
+                      activations_bytes,temporary_bytes,peak_ps,node,name,left_bytes,missing_bytes";
 
 fn npus(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
     for row in &report.rows {
@@ -103,6 +108,32 @@ fn operators(out: &mut String, front: &str, report: &Report) -> std::fmt::Result
             kind_label(operator.kind),
             operator.calls,
             operator.total.0
+        )?;
+    }
+    Ok(())
+}
+
+fn memory(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
+    let sum = |classes: &[u64]| classes.iter().fold(0, |sum: u64, b| sum.saturating_add(*b));
+    for row in &report.memory {
+        let (capacity, peak) = (row.capacity.0, row.peak.0);
+        write!(out, "{front}{},{},{capacity},{peak}", row.rank, row.npu)?;
+        for bytes in row.classes {
+            write!(out, ",{bytes}")?;
+        }
+        let node = row.node.as_ref();
+        let (id, name) = node.map_or_else(Default::default, |(id, name)| {
+            (id.to_string(), quoted(name))
+        });
+        let missing = row
+            .missing
+            .as_ref()
+            .map_or(0, |missing| sum(&missing.classes));
+        writeln!(
+            out,
+            ",{},{id},{name},{},{missing}",
+            row.at.0,
+            sum(&row.left)
         )?;
     }
     Ok(())

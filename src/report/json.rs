@@ -3,7 +3,9 @@
 //! `schema` is `chakram.report.1`; a field may be added under the same number, never changed.
 
 use super::breakdown::Part;
+use super::memory::{ByClass, MemoryRow};
 use super::summary::{NpuRow, Report, kind_label};
+use crate::trace::TensorClass;
 use serde_json::{Map, Value, json};
 
 /// The version of what a report says.
@@ -81,7 +83,14 @@ pub(super) fn body(report: &Report) -> Map<String, Value> {
         "warnings": report.warnings(),
     });
     match body {
-        Value::Object(fields) => fields,
+        Value::Object(mut fields) => {
+            if !report.memory.is_empty() {
+                let rows: Vec<_> = report.memory.iter().map(memory).collect();
+                let memory = json!({"fits": report.fits(), "npus": rows});
+                fields.insert("memory".to_owned(), memory);
+            }
+            fields
+        }
         _ => unreachable!("it is written as an object"),
     }
 }
@@ -106,6 +115,32 @@ fn npu(row: &NpuRow) -> Value {
         "captured_ps": row.captured.map(|captured| captured.0),
         "difference_percent": row.difference(),
     })
+}
+
+fn memory(row: &MemoryRow) -> Value {
+    let node = |(id, name): &(u64, String)| json!({"id": id, "name": name});
+    json!({
+        "rank": row.rank.0,
+        "npu": row.npu.0,
+        "capacity_bytes": row.capacity.0,
+        "peak_bytes": row.peak.0,
+        "peak_bytes_by_class": by_class(&row.classes),
+        "peak_ps": row.at.0,
+        "peak_node": row.node.as_ref().map(node),
+        "fits": row.fits(),
+        "left_bytes_by_class": by_class(&row.left),
+        "missing": row.missing.as_ref().map(|missing| json!({
+            "nodes": missing.nodes,
+            "first_node": node(&missing.first),
+            "bytes_by_class": by_class(&missing.classes),
+        })),
+    })
+}
+
+fn by_class(bytes: &ByClass) -> Value {
+    let named = TensorClass::ALL.iter().zip(bytes);
+    let entries = named.map(|((_, name), bytes)| ((*name).to_owned(), (*bytes).into()));
+    Value::Object(entries.collect())
 }
 
 fn collective(row: &super::summary::CollectiveRow) -> Value {

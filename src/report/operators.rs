@@ -22,11 +22,13 @@ pub struct Operator {
     pub total: Span,
 }
 
-/// Sums the time of nodes by name and kind. Keeps 8 bytes per node while the replay runs.
+/// Sums the time of nodes by name and kind.
 #[derive(Debug)]
 pub struct Operators<'a> {
     prepared: &'a Prepared<'a>,
-    started: Started,
+    started: Started<'a>,
+    /// The number of each instance's graph.
+    graphs: Vec<u32>,
     /// Sums of each name of each graph, for the kind that its first node to complete has.
     sums: Vec<Vec<Sum>>,
     /// Sums of names that nodes of another kind have too, by graph, name and kind.
@@ -53,11 +55,13 @@ impl Sum {
 impl<'a> Operators<'a> {
     /// Watches all instances of `prepared`.
     pub fn new(prepared: &'a Prepared<'a>) -> Self {
-        let graphs = prepared.workload().graphs().iter();
+        let workload = prepared.workload();
+        let graphs = workload.graphs().iter();
         let empty = Sum::empty(Kind::Nothing);
         Self {
             prepared,
             started: Started::new(prepared),
+            graphs: workload.instances().iter().map(|i| i.graph.0).collect(),
             sums: graphs
                 .map(|graph| vec![empty; graph.names().len()])
                 .collect(),
@@ -100,8 +104,8 @@ impl<'a> Operators<'a> {
 
 impl Observer for Operators<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
-        self.started.set(now, instance, node);
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        self.started.set(now, instance, node, kind);
     }
 
     #[inline]
@@ -109,18 +113,17 @@ impl Observer for Operators<'_> {
         if kind == Kind::Nothing {
             return;
         }
-        let workload = self.prepared.workload();
-        let of = &workload.instances()[instance as usize];
-        let name = workload.graph(of).name_index(node);
-        let mut sum = &mut self.sums[of.graph.index()][name as usize];
+        let graph = self.graphs[instance as usize];
+        let name = self.started.graph(instance).name_index(node);
+        let mut sum = &mut self.sums[graph as usize][name as usize];
         if sum.calls == 0 {
             sum.kind = kind;
         } else if sum.kind != kind {
-            let key = (of.graph.0, name, kind as u8);
+            let key = (graph, name, kind as u8);
             sum = self.others.entry(key).or_insert(Sum::empty(kind));
         }
         sum.calls += 1;
-        sum.total += now.since(self.started.get(instance, node));
+        sum.total += now.since(self.started.get(instance, node, kind));
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}

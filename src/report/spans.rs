@@ -1,6 +1,5 @@
 //! When each node ran: for what is made of a replay after it, node by node.
 
-use super::started::Started;
 use super::{CollectiveRecord, Observer};
 use crate::engine::Prepared;
 use crate::graph::Kind;
@@ -21,7 +20,8 @@ pub struct NodeSpan {
 /// Keeps the span of every node, in the order in which nodes complete.
 #[derive(Debug)]
 pub struct Spans {
-    started: Started,
+    /// When each node was issued.
+    started: Vec<Vec<Time>>,
     completed: Vec<Vec<NodeSpan>>,
 }
 
@@ -29,11 +29,10 @@ impl Spans {
     /// Watches all instances of `prepared`.
     pub fn new(prepared: &Prepared<'_>) -> Self {
         let workload = prepared.workload();
-        let instances = workload.instances().iter();
-        let room = instances.map(|instance| Vec::with_capacity(workload.graph(instance).len()));
+        let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
         Self {
-            started: Started::new(prepared),
-            completed: room.collect(),
+            started: nodes.clone().map(|n| vec![Time::ZERO; n]).collect(),
+            completed: nodes.map(Vec::with_capacity).collect(),
         }
     }
 
@@ -46,12 +45,12 @@ impl Spans {
 impl Observer for Spans {
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
-        self.started.set(now, instance, node);
+        self.started[instance as usize][node.index()] = now;
     }
 
     #[inline]
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
-        let start = self.started.get(instance, node);
+        let start = self.started[instance as usize][node.index()];
         let span = NodeSpan {
             node,
             start,

@@ -1,42 +1,72 @@
-//! When each node was issued: 8 bytes per node, for observers that need durations.
+//! When each node under way was issued, for observers that need durations.
+//!
+//! A node holds its lane until it is complete, so a time for each lane is enough; receives, which hold none, have
+//! one each. Nodes that do nothing end as they begin and may share theirs. Nothing is kept per node, whose memory
+//! would have to be fetched anew each time.
 
 use crate::engine::Prepared;
+use crate::graph::{Graph, Kind};
 use crate::ids::NodeIndex;
 use crate::units::Time;
 
-/// The instant at which each node of each instance was issued.
+/// The instant at which each node under way was issued.
 #[derive(Debug)]
-pub(super) struct Started {
-    /// Where each instance's nodes start in `at`.
-    first_node: Vec<usize>,
+pub(super) struct Started<'a> {
+    instances: Vec<Instance<'a>>,
+    /// Of each instance, for each lane and then for each message of its graph.
     at: Vec<Time>,
 }
 
-impl Started {
+#[derive(Clone, Copy, Debug)]
+struct Instance<'a> {
+    graph: &'a Graph,
+    /// Where its times start.
+    first: usize,
+}
+
+impl<'a> Started<'a> {
     /// Room for all nodes of `prepared`.
-    pub fn new(prepared: &Prepared<'_>) -> Self {
+    pub fn new(prepared: &'a Prepared<'_>) -> Self {
         let workload = prepared.workload();
-        let mut nodes = 0;
-        let mut first_node = Vec::with_capacity(workload.instances().len());
-        for instance in workload.instances() {
-            first_node.push(nodes);
-            nodes += workload.graph(instance).len();
-        }
+        let mut times = 0;
+        let instances = workload.instances().iter().map(|instance| {
+            let graph = workload.graph(instance);
+            let first = times;
+            times += graph.lanes().len() + graph.messages().len();
+            Instance { graph, first }
+        });
         Self {
-            first_node,
-            at: vec![Time::ZERO; nodes],
+            instances: instances.collect(),
+            at: vec![Time::ZERO; times],
         }
+    }
+
+    /// The graph of an instance.
+    #[inline]
+    pub fn graph(&self, instance: u32) -> &'a Graph {
+        self.instances[instance as usize].graph
+    }
+
+    #[inline]
+    fn place(&self, instance: u32, node: NodeIndex, kind: Kind) -> usize {
+        let Instance { graph, first } = self.instances[instance as usize];
+        first
+            + match kind {
+                Kind::Receive => graph.lanes().len() + graph.message_index(node),
+                _ => graph.lane(node) as usize,
+            }
     }
 
     /// `node` is issued `now`.
     #[inline]
-    pub fn set(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        self.at[self.first_node[instance as usize] + node.index()] = now;
+    pub fn set(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        let place = self.place(instance, node, kind);
+        self.at[place] = now;
     }
 
-    /// When `node` was issued.
+    /// When `node`, which is under way, was issued.
     #[inline]
-    pub fn get(&self, instance: u32, node: NodeIndex) -> Time {
-        self.at[self.first_node[instance as usize] + node.index()]
+    pub fn get(&self, instance: u32, node: NodeIndex, kind: Kind) -> Time {
+        self.at[self.place(instance, node, kind)]
     }
 }

@@ -3,6 +3,7 @@
 use super::Observer;
 use super::breakdown::{Breakdown, Charged, NpuTime, Part};
 use super::collectives::{Collectives, Tally};
+use super::memory::{Memory, MemoryRow};
 use super::operators::{Operator, Operators};
 use crate::collective::Manner;
 use crate::engine::{Basis, Comm, GroupView, Outcome, Prepared, ReplayError};
@@ -95,6 +96,8 @@ pub struct Report {
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<Operator>,
+    /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
+    pub memory: Vec<MemoryRow>,
 }
 
 /// Replays `prepared`, watched by `extra` too, and reports.
@@ -117,12 +120,16 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
 }
 
 /// Those that a report needs, and another one.
-type Observers<'a, O> = (Breakdown<'a>, (Collectives, (Operators<'a>, O)));
+type Observers<'a, O> = (
+    Breakdown<'a>,
+    (Collectives, (Operators<'a>, (Memory<'a>, O))),
+);
 
 fn observers<'a, O: Observer>(prepared: &'a Prepared<'a>, extra: O) -> Observers<'a, O> {
     let collectives = Collectives::new(prepared.groups().count());
     let operators = Operators::new(prepared);
-    (Breakdown::new(prepared), (collectives, (operators, extra)))
+    let others = (operators, (Memory::new(prepared), extra));
+    (Breakdown::new(prepared), (collectives, others))
 }
 
 /// The report of a replay that has ended.
@@ -133,7 +140,7 @@ fn finish<O>(
     network: String,
 ) -> (Report, O) {
     let groups: Vec<GroupView<'_>> = prepared.groups().collect();
-    let (breakdown, (collectives, (operators, extra))) = observers;
+    let (breakdown, (collectives, (operators, (memory, extra)))) = observers;
     let (times, mut charged) = breakdown.finish(outcome.makespan);
     let messages = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
@@ -209,6 +216,7 @@ fn finish<O>(
         messages,
         exposed,
         operators: operators.finish(),
+        memory: memory.finish(),
         outcome,
     };
     (report, extra)
@@ -318,7 +326,7 @@ impl Report {
 
     /// What the user should know before trusting the numbers.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = Vec::from_iter(self.does_not_fit());
         let mut say = |count: u64, text: &str| {
             if count > 0 {
                 warnings.push(text.replace("{}", &thousands(count)));
@@ -382,6 +390,7 @@ impl Report {
             "{} communication nodes are marked as host work; they carry sizes, so they are replayed \
              as communication",
         );
+        warnings.extend(self.unknown_memory());
         warnings
     }
 }

@@ -1,9 +1,11 @@
 //! The report for people: at most 100 columns.
 
 use super::breakdown::Part;
+use super::memory;
 use super::operators::Operator;
 use super::summary::{NpuRow, Report, kind_label, percent_more, thousands};
 use crate::engine::Comm;
+use crate::ids::Rank;
 use crate::trace::family;
 use crate::units::{Bytes, Span};
 use std::collections::BTreeMap;
@@ -83,9 +85,18 @@ fn write_all(
             thousands(outcome.messages)
         )?;
     }
+    if !report.fits() {
+        let w = style.warning;
+        let large = thousands(report.too_large() as u64);
+        writeln!(
+            out,
+            "{w}DOES NOT FIT  {large} of {present} ranks need more memory than their NPUs have{w:#}"
+        )?;
+    }
     parts(out, report, style)?;
     npus(out, report, style)?;
     finishes(out, report, style)?;
+    memory::table(out, report, style)?;
     collective_table(out, report, style)?;
     exposed(out, report, style)?;
     operators(out, report, style)?;
@@ -165,7 +176,12 @@ fn npus(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
 
 /// The ranks of neighbouring rows: `3`, `0-7`, or `0 … 12 (4)` where some between have no trace.
 fn ranks_of(run: &[NpuRow]) -> String {
-    let (first, last) = (run[0].rank, run[run.len() - 1].rank);
+    let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
+    span_of(&ranks)
+}
+
+pub(super) fn span_of(run: &[Rank]) -> String {
+    let (first, last) = (run[0], run[run.len() - 1]);
     match run.len() {
         1 => first.to_string(),
         n if last.0 - first.0 == n as u32 - 1 => format!("{first}-{last}"),
@@ -321,7 +337,7 @@ pub(super) fn families(operators: &[Operator]) -> Vec<Operator> {
     families
 }
 
-fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::Result {
+pub(super) fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::Result {
     if rows > shown {
         writeln!(
             out,

@@ -4,15 +4,18 @@
 //! each send to its receive. Receives hold no lane, so they get tracks of their own, as many as
 //! overlap. What is drawn is the time from issue to completion; a node's delay lies before that and is
 //! left blank. Events are written as nodes complete, so nothing is kept but the instants of their issue.
+//! Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
 
+use super::memory::{Followed, Over};
 use super::started::Started;
 use super::summary::{algorithm_label, group_label};
 use super::{CollectiveRecord, Observer};
 use crate::engine::{Comm, GroupView, Prepared};
 use crate::graph::{Kind, Lane};
 use crate::ids::NodeIndex;
+use crate::trace::TensorClass;
 use crate::units::{Bytes, Time};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
 /// Tracks of receives are numbered from here, above all lanes.
@@ -25,11 +28,12 @@ type Track = Option<NodeIndex>;
 #[derive(Debug)]
 pub struct Timeline<'a, W> {
     prepared: &'a Prepared<'a>,
-    started: Started,
+    started: Started<'a>,
     /// What each group is called, and the group.
     groups: Vec<(String, GroupView<'a>)>,
     /// The receives that are posted, by instance and track.
     receives: Vec<Vec<Track>>,
+    memory: Followed<'a>,
     out: W,
     first: bool,
     /// The first error of `out`; nothing is written after it.
@@ -45,6 +49,7 @@ impl<'a, W: Write> Timeline<'a, W> {
             groups: groups.collect(),
             started: Started::new(prepared),
             receives: vec![Vec::new(); prepared.workload().instances().len()],
+            memory: Followed::new(prepared),
             prepared,
             out,
             first: true,
@@ -61,6 +66,9 @@ impl<'a, W: Write> Timeline<'a, W> {
             for track in 0..tracks.len() as u32 {
                 self.name_track(instance, RECEIVE_TRACKS + track, "receives", 1000);
             }
+        }
+        for (instance, over) in self.memory.end() {
+            self.held(instance, over);
         }
         self.raw(b"\n]}\n");
         match self.failed {
@@ -108,8 +116,8 @@ impl<'a, W: Write> Timeline<'a, W> {
                     Lane::Stream(stream) => (format!("stream {stream}"), 2),
                     Lane::Memory => ("memory".to_owned(), 3),
                     Lane::Group(slot) => {
-                        let slot = &graph.group_slots()[slot as usize].name;
-                        let group = slot.as_deref().unwrap_or("all ranks");
+                        let name = &instance.group_names[slot as usize];
+                        let group = name.as_deref().unwrap_or("all ranks");
                         (format!("collectives of {group}"), 4)
                     }
                     Lane::Peer(slot) => {
@@ -132,6 +140,24 @@ impl<'a, W: Write> Timeline<'a, W> {
         self.event(
             &json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": track,
             "args": {"sort_index": order}}),
+        );
+    }
+
+    /// Draws what an instance holds after an instant that is over.
+    #[inline(never)]
+    fn held(&mut self, instance: u32, (at, held): Over) {
+        let rank = self.prepared.workload().instances()[instance as usize]
+            .rank
+            .0;
+        let classes = self.memory.classes(instance);
+        let held = TensorClass::ALL.iter().zip(held);
+        let held = held.zip(classes).filter(|(_, used)| *used);
+        let args: Map<String, Value> = held
+            .map(|(((_, name), bytes), _)| ((*name).to_owned(), bytes.into()))
+            .collect();
+        self.event(
+            &json!({"ph": "C", "name": "memory", "pid": rank, "ts": micros(at.0),
+            "args": args}),
         );
     }
 
@@ -193,13 +219,19 @@ fn micros(ps: u64) -> Value {
 
 impl<W: Write> Observer for Timeline<'_, W> {
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
-        self.started.set(now, instance, node);
+        self.started.set(now, instance, node, kind);
+        if let Some(over) = self.memory.issued(now, instance, node) {
+            self.held(instance, over);
+        }
         if kind == Kind::Receive {
             self.take_receive_track(instance, node);
         }
     }
 
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        if let Some(over) = self.memory.completed(now, instance, node) {
+            self.held(instance, over);
+        }
         if kind == Kind::Nothing {
             return;
         }
@@ -208,7 +240,7 @@ impl<W: Write> Observer for Timeline<'_, W> {
             Kind::Receive => self.free_receive_track(instance, node),
             _ => self.prepared.workload().graph(of).lane(node),
         };
-        let start = self.started.get(instance, node);
+        let start = self.started.get(instance, node, kind);
         let rank = of.rank.0;
         let (name, args) = self.describe(instance, node, kind);
         self.event(

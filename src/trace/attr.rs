@@ -5,9 +5,11 @@
 //! what the reader needs; only a value that has no such reading is an error.
 
 use super::TraceError;
+use super::utf8::text;
 use super::wire::{Cursor, Raw, repeated_varints};
 
 mod shown;
+mod usual;
 
 /// The number of the first scalar field of an attribute's `oneof`, and of the last list.
 const FIRST_VALUE: u32 = 3;
@@ -44,25 +46,6 @@ enum Number {
 }
 
 impl<'a> Attr<'a> {
-    /// Reads what every writer writes: a short name, and then one value. `None` for anything else,
-    /// which [`Self::scan`] reads.
-    #[inline(always)]
-    pub fn scan_usual(message: &'a [u8], offset: usize) -> Option<Self> {
-        let [0x0a, length @ 0..0x80, rest @ ..] = message else {
-            return None;
-        };
-        let (name, value) = rest.split_at_checked(*length as usize)?;
-        let mut cursor = Cursor::new(value, offset + 2 + name.len());
-        let (number, raw) = cursor.field().ok()?;
-        let known = (FIRST_VALUE..=LAST_VALUE).contains(&number);
-        (known && cursor.is_empty() && wire_type_fits(number, raw)).then_some(Self {
-            name,
-            value: Some((number, raw)),
-            message,
-            offset,
-        })
-    }
-
     /// Reads one `AttributeProto` that starts at byte `offset` of the file.
     pub fn scan(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
         let mut attr = Self {
@@ -226,9 +209,10 @@ impl<'a> Attr<'a> {
     /// The value as text, if it is text.
     pub fn as_str(&self) -> Result<Option<&'a str>, TraceError> {
         match self.value {
-            Some((29 | 31, Raw::Bytes(text, _))) => std::str::from_utf8(text)
-                .map(Some)
-                .map_err(|_| self.unreadable("text: it is not UTF-8")),
+            Some((29 | 31, Raw::Bytes(bytes, _))) => match text(bytes) {
+                None => Err(self.unreadable("text: it is not UTF-8")),
+                text => Ok(text),
+            },
             _ => Ok(None),
         }
     }
@@ -381,18 +365,28 @@ fn zigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
+/// The wire type that field `number` of the `oneof` must have.
+const fn wire_type(number: u32) -> u32 {
+    match number {
+        3 | 21 | 25 => 1,
+        5 | 19 | 23 => 5,
+        29 | 31 => 2,
+        _ if number & 1 == 0 => 2,
+        _ => 0,
+    }
+}
+
 /// Whether the wire type of `raw` is the one that field `number` of the `oneof` must have.
 #[inline]
 fn wire_type_fits(number: u32, raw: Raw<'_>) -> bool {
-    if number.is_multiple_of(2) {
-        return matches!(raw, Raw::Bytes(..));
-    }
-    match number {
-        3 | 21 | 25 => matches!(raw, Raw::Fixed64(_)),
-        5 | 19 | 23 => matches!(raw, Raw::Fixed32(_)),
-        29 | 31 => matches!(raw, Raw::Bytes(..)),
-        _ => matches!(raw, Raw::Varint(_)),
-    }
+    let found = match raw {
+        Raw::Varint(_) => 0,
+        Raw::Fixed64(_) => 1,
+        Raw::Bytes(..) => 2,
+        Raw::Group => return false,
+        Raw::Fixed32(_) => 5,
+    };
+    wire_type(number) == found
 }
 
 #[cfg(test)]

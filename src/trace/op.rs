@@ -1,6 +1,6 @@
 //! What a node does, decided once from its type and attributes.
 
-use super::{CollectiveKind, Dtype, TraceError, shown};
+use super::{CollectiveKind, Dtype, MemoryChanges, TraceError, shown};
 use crate::units::Span;
 
 /// A group as a trace names it.
@@ -127,6 +127,7 @@ pub(super) struct Facts<'a> {
     pub comm_root: Option<u64>,
     pub dimensions: Option<u32>,
     pub group: GroupName<'a>,
+    pub memory: MemoryChanges,
 }
 
 impl<'a> Facts<'a> {
@@ -174,9 +175,17 @@ impl<'a> Facts<'a> {
             5 | 6 => self.message(id, kind == 6),
             7 if self.is_launch() => Ok(Op::Host),
             7 => self.collective(id),
+            8..=10 => Err(TraceError::refused(
+                id,
+                format!(
+                    "node type {kind} is that of a {} node of newer schemas, which no model here prices",
+                    ["storage", "batch", "checkpoint"][kind as usize - 8]
+                ),
+                "leave such nodes out when the trace is captured, or make them kernels of the host",
+            )),
             other => Err(TraceError::refused(
                 id,
-                format!("node type {other} does not exist; the schema has 0 to 7"),
+                format!("node type {other} does not exist; schemas have 0 to 10"),
                 "look whether the file was written by an older tool (before October 2023), whose \
                  numbering differs",
             )),
@@ -376,5 +385,22 @@ mod tests {
             assert!(error.contains(expected), "{error}");
             assert!(error.contains("`in_switch`"), "{error}");
         }
+    }
+
+    #[test]
+    fn types_of_newer_and_of_no_schemas_are_told_apart() {
+        let why = |kind| Facts::default().op(5, kind).unwrap_err().to_string();
+        for (kind, what) in [
+            (8, "a storage node"),
+            (9, "a batch node"),
+            (10, "a checkpoint node"),
+        ] {
+            assert!(why(kind).contains(what), "{}", why(kind));
+        }
+        assert!(
+            why(11).contains("node type 11 does not exist"),
+            "{}",
+            why(11)
+        );
     }
 }

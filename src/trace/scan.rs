@@ -3,8 +3,9 @@
 use super::attr::Attr;
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::{Facts, GroupName, Op};
+use super::utf8::text;
 use super::wire::{Cursor, Raw, Record, repeated_varints};
-use super::{Dtype, TraceError};
+use super::{Dtype, Labels, MemoryChanges, TraceError};
 use crate::units::Span;
 
 /// Receives a node's dependencies while its record is scanned.
@@ -44,6 +45,10 @@ pub struct NodeView<'a> {
     pub start_micros: u64,
     /// The JSON text of its process groups, when it is the metadata node that declares them.
     pub groups: Option<&'a str>,
+    /// What it allocates and frees in the memory of its NPU.
+    pub memory: MemoryChanges,
+    /// Where in its job it belongs. It is written, and not read by this reader: replays make no use of it.
+    pub labels: Labels<'a>,
 }
 
 impl<'a> NodeView<'a> {
@@ -61,6 +66,8 @@ impl<'a> NodeView<'a> {
             eager: false,
             start_micros: 0,
             groups: None,
+            memory: MemoryChanges::default(),
+            labels: Labels::default(),
         }
     }
 
@@ -125,63 +132,103 @@ pub fn metadata(record: Record<'_>) -> Result<Metadata, TraceError> {
 ///
 /// Fails on broken wire data, on text that is not UTF-8 where text is needed, and on a node whose
 /// attributes make no sense for its type.
-#[inline]
+#[inline(always)]
 pub fn node<'a>(
     record: Record<'a>,
     deps: &mut impl Dependencies,
 ) -> Result<NodeView<'a>, TraceError> {
-    scan(record, deps).map_err(|e| e.in_record(record.number, record.offset))
+    // In steps, of which all but the first are inlined: what the caller does not ask of the view is not made.
+    let mut fields = Fields::default();
+    fields
+        .read(record, deps)
+        .and_then(|()| fields.decide(record))
+        .map_err(|e| e.in_record(record.number, record.offset))
+        .map(|(name, op, groups)| fields.view(name, op, groups))
 }
 
-#[inline]
-fn scan<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> Result<NodeView<'a>, TraceError> {
-    let mut cursor = Cursor::new(record.bytes, record.offset);
-    let (mut id, mut kind, mut micros, mut start_micros) = (0_u64, 0_u64, 0_u64, 0_u64);
-    let mut name: &[u8] = &[];
-    let mut facts = Facts::default();
-    while !cursor.is_empty() {
-        let at = cursor.offset();
-        match cursor.field()? {
-            (1, Raw::Varint(v)) => id = v,
-            (2, Raw::Bytes(text, _)) => name = text,
-            // An enum has 32 bits, whatever the number was written with.
-            (3, Raw::Varint(v)) => kind = u64::from(v as u32),
-            (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
-            (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
-            (6, Raw::Varint(v)) => start_micros = v,
-            (7, Raw::Varint(v)) => micros = v,
-            (8 | 9, Raw::Bytes(..)) => {}
-            (10, Raw::Bytes(message, offset)) => attribute(message, offset, &mut facts)?,
-            (1..=10, _) => {
-                return Err(TraceError::malformed(
-                    at,
-                    "a field of a node has the wrong wire type",
-                ));
+/// The fields of a node, as found.
+#[derive(Default)]
+struct Fields<'a> {
+    id: u64,
+    kind: u64,
+    micros: u64,
+    start_micros: u64,
+    name: &'a [u8],
+    facts: Facts<'a>,
+}
+
+/// A node's name, what it does, and the text of the groups that it declares.
+type Decided<'a> = (&'a str, Op<'a>, Option<&'a str>);
+
+impl<'a> Fields<'a> {
+    #[inline(never)]
+    fn read(&mut self, record: Record<'a>, deps: &mut impl Dependencies) -> Result<(), TraceError> {
+        let mut cursor = Cursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            // Two ways to one end, so that the usual one stays in registers: a node has ten attributes.
+            if let Some(attr) = Attr::take_usual(&mut cursor) {
+                take(attr, &mut self.facts)?;
+                continue;
             }
-            _ => {}
+            let at = cursor.offset();
+            match cursor.field()? {
+                (1, Raw::Varint(v)) => self.id = v,
+                (2, Raw::Bytes(bytes, _)) => self.name = bytes,
+                // An enum has 32 bits, whatever the number was written with.
+                (3, Raw::Varint(v)) => self.kind = u64::from(v as u32),
+                (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
+                (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
+                (6, Raw::Varint(v)) => self.start_micros = v,
+                (7, Raw::Varint(v)) => self.micros = v,
+                (8 | 9, Raw::Bytes(..)) => {}
+                (10, Raw::Bytes(message, offset)) => {
+                    attribute(message, offset, &mut self.facts)?;
+                }
+                (1..=10, _) => {
+                    return Err(TraceError::malformed(
+                        at,
+                        "a field of a node has the wrong wire type",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn decide(&self, record: Record<'a>) -> Result<Decided<'a>, TraceError> {
+        let (id, kind) = (self.id, self.kind);
+        let name = text(self.name).ok_or_else(|| {
+            TraceError::malformed(record.offset, format!("the name of node {id} is not UTF-8"))
+        })?;
+        let op = self.facts.op(id, kind)?;
+        let groups = match op {
+            Op::Nothing if kind == 1 && name.contains(NODE_MARK) => values(record)?,
+            _ => None,
+        };
+        Ok((name, op, groups))
+    }
+
+    #[inline(always)]
+    fn view(&self, name: &'a str, op: Op<'a>, groups: Option<&'a str>) -> NodeView<'a> {
+        let facts = &self.facts;
+        NodeView {
+            id: self.id,
+            name,
+            op,
+            lane: facts.lane(),
+            recorded: facts.recorded(self.micros),
+            micros: self.micros,
+            delay: Span::from_ns(facts.delay_ns),
+            wait: Span::from_ns(facts.wait_ns),
+            eager: facts.eager,
+            start_micros: self.start_micros,
+            groups,
+            memory: facts.memory,
+            labels: Labels::default(),
         }
     }
-    let name = std::str::from_utf8(name).map_err(|_| {
-        TraceError::malformed(record.offset, format!("the name of node {id} is not UTF-8"))
-    })?;
-    let op = facts.op(id, kind)?;
-    let groups = match op {
-        Op::Nothing if kind == 1 && name.contains(NODE_MARK) => values(record)?,
-        _ => None,
-    };
-    Ok(NodeView {
-        id,
-        name,
-        op,
-        lane: facts.lane(),
-        recorded: facts.recorded(micros),
-        micros,
-        delay: Span::from_ns(facts.delay_ns),
-        wait: Span::from_ns(facts.wait_ns),
-        eager: facts.eager,
-        start_micros,
-        groups,
-    })
 }
 
 /// What can be told of a record that [`node`] refuses: its id, its name where that is text, and its
@@ -196,8 +243,8 @@ pub fn skeleton<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> NodeVie
                 view.id = id;
                 Ok(())
             }
-            Ok((2, Raw::Bytes(text, _))) => {
-                view.name = std::str::from_utf8(text).unwrap_or_default();
+            Ok((2, Raw::Bytes(bytes, _))) => {
+                view.name = text(bytes).unwrap_or_default();
                 Ok(())
             }
             Ok((4, raw)) => repeated_varints(raw, at, |dep| deps.control(dep)),
@@ -211,22 +258,28 @@ pub fn skeleton<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> NodeVie
     view
 }
 
-/// Reads the attributes that matter and skips the others. A node has ten of them: not inlined, which
-/// depends on what else is in the binary, loading takes a tenth longer.
-#[inline(always)]
+/// The name in a record, as [`skeleton`] has it.
+pub fn name(record: Record<'_>) -> &str {
+    struct Nobody;
+    impl Dependencies for Nobody {
+        fn data(&mut self, _: u64) -> Result<(), TraceError> {
+            Ok(())
+        }
+        fn control(&mut self, _: u64) -> Result<(), TraceError> {
+            Ok(())
+        }
+    }
+    skeleton(record, &mut Nobody).name
+}
+
+/// Reads any attribute, if it matters.
+#[inline(never)]
 fn attribute<'a>(
     message: &'a [u8],
     offset: usize,
     facts: &mut Facts<'a>,
 ) -> Result<(), TraceError> {
-    // Two ways to one end, so that the usual one stays in registers.
-    match Attr::scan_usual(message, offset) {
-        Some(attr) => take(attr, facts),
-        None => take_any(Attr::scan(message, offset)?, facts),
-    }
-}
-
-fn take_any<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
+    let attr = Attr::scan(message, offset)?;
     if attr.is_set() {
         take(attr, facts)?;
     }
@@ -234,7 +287,7 @@ fn take_any<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError>
 }
 
 /// The attributes that replays read.
-pub const READ: [&str; 22] = [
+pub const READ: [&str; 32] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -257,9 +310,20 @@ pub const READ: [&str; 22] = [
     "involve_dims",
     "pg_name",
     "comm_group",
+    "allocates.weights",
+    "allocates.gradients",
+    "allocates.optimizer",
+    "allocates.activations",
+    "allocates.temporary",
+    "frees.weights",
+    "frees.gradients",
+    "frees.optimizer",
+    "frees.activations",
+    "frees.temporary",
 ];
 
-/// Keeps what the attribute says, if it matters.
+/// Keeps what the attribute says, if it matters. Not inlined, which depends on what else is in the binary, loading
+/// takes a tenth longer.
 #[inline(always)]
 fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
     match attr.name {
@@ -288,6 +352,8 @@ fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
                 None => GroupName::from_number(attr.as_u64()?),
             }
         }
+        // Two letters tell them from all but a few of the attributes that nobody reads here.
+        [b'a', b'l', ..] | [b'f', b'r', ..] => facts.memory.take(&attr)?,
         _ => {}
     }
     Ok(())
@@ -347,6 +413,9 @@ mod tests {
             let message = attribute(name, value).encode_to_vec();
             let taken = attribute_facts(&message);
             assert!(taken.is_err() || name == "dtype", "{name}");
+        }
+        for name in crate::trace::tensors::ATTRIBUTES.as_flattened() {
+            assert!(READ.contains(name), "{name}");
         }
         let message = attribute("rf_id", Value::Int64Val(1)).encode_to_vec();
         assert!(attribute_facts(&message).is_ok());

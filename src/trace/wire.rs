@@ -7,12 +7,11 @@ pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// How deeply groups (wire types 3 and 4, long out of use) may nest before they are refused.
 const MAX_GROUP_DEPTH: usize = 100;
 
-/// A position in a buffer. `base` is where the buffer starts in the file, for messages.
+/// A position in a buffer. `end` is where the buffer ends in the file, for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<'a> {
     rest: &'a [u8],
-    base: usize,
-    length: usize,
+    end: usize,
 }
 
 /// The value of one field, not yet interpreted.
@@ -35,21 +34,33 @@ impl<'a> Cursor<'a> {
     pub fn new(buffer: &'a [u8], base: usize) -> Self {
         Self {
             rest: buffer,
-            base,
-            length: buffer.len(),
+            end: base + buffer.len(),
         }
     }
 
     /// Where the next byte stands in the file.
     #[inline]
     pub fn offset(&self) -> usize {
-        self.base + self.length - self.rest.len()
+        self.end - self.rest.len()
     }
 
     /// Whether nothing is left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
+    }
+
+    /// What is left.
+    #[inline]
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Leaves out all but `behind`, which is the end of what is left.
+    #[inline]
+    pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
+        debug_assert!(self.rest.ends_with(behind));
+        self.rest = behind;
     }
 
     /// The next varint.
@@ -83,15 +94,9 @@ impl<'a> Cursor<'a> {
         if ends == 0 {
             return self.odd_varint();
         }
-        // Keep the bytes up to the first without its top bit, and close the gaps between their
-        // seven bits: pairs, then fours, then all eight.
         let used = ends.trailing_zeros() / 8 + 1;
-        let kept = word & (u64::MAX >> (64 - 8 * used));
-        let pairs = (kept & 0x007f_007f_007f_007f) | (kept & 0x7f00_7f00_7f00_7f00) >> 1;
-        let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
-        let value = (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4;
         self.rest = &self.rest[used as usize..];
-        Ok(value)
+        Ok(sevens(word & (u64::MAX >> (64 - 8 * used))))
     }
 
     /// A varint of more than eight bytes, or near the end of the data.
@@ -141,17 +146,14 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     pub fn field(&mut self) -> Result<(u32, Raw<'a>), TraceError> {
         let start = self.offset();
-        let key = self.varint()?;
-        if key > u64::from(u32::MAX) {
-            return Err(TraceError::malformed(
-                start,
-                "a field key longer than 32 bits",
-            ));
-        }
-        let number = (key >> 3) as u32;
-        if number == 0 {
-            return Err(TraceError::malformed(start, "a field numbered 0"));
-        }
+        let key = match self.rest {
+            [key @ 8..0x80, rest @ ..] => {
+                self.rest = rest;
+                u32::from(*key)
+            }
+            _ => self.long_key(start)?,
+        };
+        let number = key >> 3;
         let raw = match key & 7 {
             0 => Raw::Varint(self.varint()?),
             1 => Raw::Fixed64(self.fixed64()?),
@@ -168,6 +170,18 @@ impl<'a> Cursor<'a> {
             other => return Err(no_wire_type(start, number, other)),
         };
         Ok((number, raw))
+    }
+
+    /// The key of a field with a number beyond 15, or of none.
+    fn long_key(&mut self, start: usize) -> Result<u32, TraceError> {
+        match u32::try_from(self.varint()?) {
+            Err(_) => Err(TraceError::malformed(
+                start,
+                "a field key longer than 32 bits",
+            )),
+            Ok(0..8) => Err(TraceError::malformed(start, "a field numbered 0")),
+            Ok(key) => Ok(key),
+        }
     }
 
     #[inline]
@@ -223,8 +237,16 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The lower seven bits of each byte, with the gaps closed: pairs, then fours, then all eight.
+#[inline(always)]
+pub(super) fn sevens(word: u64) -> u64 {
+    let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+    let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
+    (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4
+}
+
 #[cold]
-fn no_wire_type(start: usize, number: u32, kind: u64) -> TraceError {
+fn no_wire_type(start: usize, number: u32, kind: u32) -> TraceError {
     let found = format!("field {number} has wire type {kind}, which does not exist here");
     TraceError::malformed(start, found)
 }
@@ -284,17 +306,7 @@ impl<'a> Frames<'a> {
         }
         let number = self.next;
         let start = self.cursor.offset();
-        let read = self.cursor.varint().and_then(|length| {
-            if length > MAX_RECORD {
-                return Err(TraceError::malformed(
-                    start,
-                    format!("a record of {length} bytes; a length has at most 32 bits"),
-                ));
-            }
-            let offset = self.cursor.offset();
-            Ok((offset, self.cursor.take(length)?))
-        });
-        match read {
+        match self.message(start) {
             Ok((offset, bytes)) => {
                 self.next += 1;
                 Ok(Some(Record {
@@ -303,11 +315,30 @@ impl<'a> Frames<'a> {
                     bytes,
                 }))
             }
-            Err(error) => Err(error
-                .supposing("the file is truncated, or is not an execution trace")
-                .in_record(number, start)),
+            Err(error) => Err(broken(error, number, start)),
         }
     }
+
+    /// The next message, and where it starts. Its length is at `start`.
+    #[inline]
+    fn message(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
+        let length = self.cursor.varint()?;
+        if length > MAX_RECORD {
+            return Err(TraceError::malformed(
+                start,
+                format!("a record of {length} bytes; a length has at most 32 bits"),
+            ));
+        }
+        let offset = self.cursor.offset();
+        Ok((offset, self.cursor.take(length)?))
+    }
+}
+
+#[cold]
+fn broken(error: TraceError, number: usize, start: usize) -> TraceError {
+    error
+        .supposing("the file is truncated, or is not an execution trace")
+        .in_record(number, start)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Writing traces: nodes become the generated message types, framed, then renamed into place.
 //!
-//! A [`NodeView`] holds what a replay needs. What else a source knows of a node, such as where in its
-//! own files it stands, goes beside it as [`Extra`], which replays skip.
+//! A [`NodeView`] holds what a replay needs, and labels. What else a source knows of a node, such as where
+//! in its own files it stands, goes beside it as [`Extra`], which replays skip.
 
 use super::TraceError;
 use super::groups::NODE_MARK;
@@ -131,7 +131,8 @@ impl<W: Write> TraceWriter<W> {
         let mut message = message(node, data);
         message.ctrl_deps = extra.control.to_vec();
         let values = message.inputs.take().map(|io| io.values);
-        message.inputs = io_info(&extra.inputs);
+        let shapes = node.labels;
+        message.inputs = io_info(&labelled(node.id, &extra.inputs, shapes.inputs)?);
         if let Some(values) = values {
             if !extra.inputs.values.is_empty() {
                 return Err(TraceError::refused(
@@ -142,7 +143,7 @@ impl<W: Write> TraceWriter<W> {
             }
             message.inputs.get_or_insert_default().values = values;
         }
-        message.outputs = io_info(&extra.outputs);
+        message.outputs = io_info(&labelled(node.id, &extra.outputs, shapes.outputs)?);
         let reads = |(name, _): &&Attribute<'_>| scan::READ.contains(name);
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
             let plain = message.encode_to_vec();
@@ -220,6 +221,19 @@ fn proto_attribute(name: &str, value: Proto) -> AttributeProto {
         doc_string: String::new(),
         value: Some(value),
     }
+}
+
+/// Arguments or results whose shapes a node's labels say.
+fn labelled<'a>(id: u64, io: &Io<'a>, shapes: &'a str) -> Result<Io<'a>, TraceError> {
+    if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
+        return Err(TraceError::refused(
+            id,
+            "its labels say other shapes than its arguments or results",
+            "say them once",
+        ));
+    }
+    let shapes = if shapes.is_empty() { io.shapes } else { shapes };
+    Ok(Io { shapes, ..*io })
 }
 
 /// `None` when nothing is known.
@@ -355,6 +369,22 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             NodeType::CommCollNode
         }
     };
+    for (name, bytes) in node.memory.named() {
+        push(name, Proto::Uint64Val(bytes));
+    }
+    let labels = &node.labels;
+    if let Some(phase) = labels.phase {
+        push("phase", Proto::StringVal(phase.to_string()));
+    }
+    for (name, number) in [
+        ("stage", labels.stage),
+        ("micro_batch", labels.micro_batch),
+        ("layer", labels.layer),
+    ] {
+        if let Some(number) = number {
+            push(name, Proto::Uint32Val(number));
+        }
+    }
     proto::Node {
         id: node.id,
         name: node.name.to_owned(),

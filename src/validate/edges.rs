@@ -2,9 +2,10 @@
 
 use super::findings::{Findings, Site};
 use super::kind::Kind;
+use super::node::Nodes;
 use crate::graph::outline::Dependency;
-use crate::graph::{Dependencies, Outline, Rows, cycle};
-use crate::trace::{Op, shown};
+use crate::graph::{Dependencies, Rows, cycle};
+use crate::trace::{scan, shown};
 
 /// Marks nothing in arrays of indices.
 const NONE: u32 = u32::MAX;
@@ -51,7 +52,7 @@ impl Edges {
 
     /// Takes those of node `i`.
     #[inline]
-    pub fn node(&mut self, outline: &Outline<'_>, i: u32, findings: &mut Findings) {
+    pub fn node(&mut self, outline: &Nodes<'_>, i: u32, findings: &mut Findings) {
         let deps = outline.deps(i);
         if deps.is_empty() {
             return;
@@ -75,7 +76,7 @@ impl Edges {
 
     /// A dependency on nothing or on oneself.
     #[cold]
-    fn broken(&mut self, outline: &Outline<'_>, i: u32, dep: &Dependency, findings: &mut Findings) {
+    fn broken(&mut self, outline: &Nodes<'_>, i: u32, dep: &Dependency, findings: &mut Findings) {
         let item = &outline.nodes[i as usize];
         let to_self = dep.id == item.view.id;
         let (kind, found) = match (to_self, dep.control) {
@@ -101,7 +102,7 @@ impl Edges {
 
     /// Counts dependencies of one sort on one node that are named again.
     #[inline]
-    fn repeated(&mut self, outline: &Outline<'_>, i: u32, findings: &mut Findings) {
+    fn repeated(&mut self, outline: &Nodes<'_>, i: u32, findings: &mut Findings) {
         /// Up to so many, comparing all pairs is quicker than sorting.
         const FEW: usize = 8;
         let deps = outline.deps(i);
@@ -134,7 +135,7 @@ impl Edges {
     /// Looks for cycles and what is behind them, once all nodes were taken. Program order, for `policy`.
     pub fn settle(
         &self,
-        outline: &Outline<'_>,
+        outline: &Nodes<'_>,
         policy: Dependencies,
         findings: &mut Findings,
     ) -> Order {
@@ -185,7 +186,7 @@ impl Edges {
         }
     }
 
-    fn attempt(&self, outline: &Outline<'_>, with_control: bool) -> Attempt {
+    fn attempt(&self, outline: &Nodes<'_>, with_control: bool) -> Attempt {
         if self.sorted[0] && (!with_control || self.sorted[1]) {
             return Attempt::Sorted;
         }
@@ -201,7 +202,7 @@ impl Edges {
     /// and the seeds. `stuck` are those on or behind a cycle.
     fn behind(
         &self,
-        outline: &Outline<'_>,
+        outline: &Nodes<'_>,
         circle: &[u32],
         stuck: &[u32],
         with_control: bool,
@@ -248,13 +249,13 @@ impl Edges {
         }
     }
 
-    fn isolated(&self, outline: &Outline<'_>, findings: &mut Findings) {
+    fn isolated(&self, outline: &Nodes<'_>, findings: &mut Findings) {
         if self.flags.len() < 2 {
             return;
         }
         for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
             let item = &outline.nodes[node];
-            if item.view.op != Op::Nothing {
+            if item.view.role.is_active() {
                 findings.add(Kind::Isolated, || {
                     let found = "it waits for nothing, and nothing waits for it";
                     (Site::of(item), found.to_owned())
@@ -274,7 +275,7 @@ enum Attempt {
     Cyclic(Rows, Vec<u32>),
 }
 
-fn successors(outline: &Outline<'_>, with_control: bool) -> Rows {
+fn successors(outline: &Nodes<'_>, with_control: bool) -> Rows {
     outline.successors(|node, dep| {
         (with_control || !dep.control) && dep.id != outline.nodes[node as usize].view.id
     })
@@ -290,12 +291,12 @@ fn circle_of(rows: &Rows, order: &[u32]) -> Vec<u32> {
 }
 
 /// `2 (mm) → 3 (add) → 2`, shortened.
-fn said(outline: &Outline<'_>, circle: &[u32]) -> String {
+fn said(outline: &Nodes<'_>, circle: &[u32]) -> String {
     const SHOWN: usize = 8;
     let id = |node: u32| outline.nodes[node as usize].view.id;
     let mut text = String::new();
     for &node in circle.iter().take(SHOWN) {
-        let name = shown(outline.nodes[node as usize].view.name);
+        let name = shown(scan::name(outline.nodes[node as usize].record));
         text += &format!("{} ({name}) → ", id(node));
     }
     if circle.len() > SHOWN {

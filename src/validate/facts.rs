@@ -2,8 +2,8 @@
 
 use super::edges::Order;
 use super::findings::Site;
+use super::node::{Nodes, Role};
 use super::wait::Waits;
-use crate::graph::outline::Item;
 use crate::graph::{Interner, Names, Rows};
 use crate::trace::groups::Declared;
 use crate::trace::{CollectiveKind, GroupName, Op, shown};
@@ -88,26 +88,20 @@ pub(super) struct Collect {
 }
 
 impl Collect {
-    /// Takes `item`, which is number `index`, if it is one that is kept.
+    /// Takes node `i`, if it is one that is kept.
     #[inline]
-    pub fn node(&mut self, item: &Item<'_>, index: u32) {
-        match item.view.op {
-            Op::Collective { .. } | Op::Message { .. } => self.communication(item, index),
-            Op::Memory {
-                in_switch: true,
-                store,
-                bytes,
-                ..
-            } => {
-                let node = self.kept(item, index, bytes);
-                self.facts.accesses.push(Access { node, store });
-            }
-            _ => {}
+    pub fn node(&mut self, outline: &Nodes<'_>, i: u32) {
+        if let Role::Call(part) | Role::Message(part) | Role::Access(part) =
+            outline.nodes[i as usize].view.role
+        {
+            self.part(outline, i, part);
         }
     }
 
-    fn communication(&mut self, item: &Item<'_>, index: u32) {
-        match item.view.op {
+    fn part(&mut self, outline: &Nodes<'_>, i: u32, part: u32) {
+        let (name, op) = outline.keep.parts[part as usize];
+        let mut kept = |bytes| self.kept(outline, i, name, bytes);
+        match op {
             Op::Collective {
                 kind,
                 bytes,
@@ -117,7 +111,7 @@ impl Collect {
                 ..
             } => {
                 let call = Call {
-                    node: self.kept(item, index, bytes),
+                    node: kept(bytes),
                     slot: self.slot(group, dimensions),
                     root: root.unwrap_or(NONE),
                     kind,
@@ -133,7 +127,7 @@ impl Collect {
                 ..
             } => {
                 let message = Message {
-                    node: self.kept(item, index, bytes),
+                    node: kept(bytes),
                     peer,
                     own: own.unwrap_or(NONE),
                     tag,
@@ -141,7 +135,11 @@ impl Collect {
                 };
                 self.facts.messages.push(message);
             }
-            _ => {}
+            Op::Memory { store, bytes, .. } => {
+                let node = kept(bytes);
+                self.facts.accesses.push(Access { node, store });
+            }
+            Op::Nothing | Op::Host | Op::Compute { .. } => {}
         }
     }
 
@@ -168,10 +166,10 @@ impl Collect {
         slot
     }
 
-    fn kept(&mut self, item: &Item<'_>, index: u32, bytes: u64) -> Node {
+    fn kept(&mut self, outline: &Nodes<'_>, i: u32, name: &str, bytes: u64) -> Node {
         /// What is kept of a name; messages show less.
         const KEPT: usize = 256;
-        let name = item.view.name;
+        let item = &outline.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
         let end = ends.find(|&end| name.is_char_boundary(end));
         let name = &name[..end.unwrap_or(0)];
@@ -181,7 +179,7 @@ impl Collect {
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
             // Without room for more names they are left out.
             name: self.facts.names.intern(name).unwrap_or(NONE),
-            place: index,
+            place: i,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Defects as they are found: all are counted, the first of each kind are kept.
 
 use super::kind::{Kind, Severity};
-use crate::graph::outline::Item;
-use crate::trace::{Place, shown};
+use super::node::Entry;
+use crate::trace::{Place, scan, shown};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -21,10 +21,10 @@ pub struct Site {
 
 impl Site {
     /// Where `item` stands.
-    pub(super) fn of(item: &Item<'_>) -> Self {
+    pub(super) fn of(item: &Entry<'_>) -> Self {
         Self {
             node: Some(item.view.id),
-            name: shown(item.view.name),
+            name: shown(scan::name(item.record)),
             record: Some(item.record.number),
             offset: Some(item.record.offset),
         }

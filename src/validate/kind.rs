@@ -108,6 +108,8 @@ kinds! {
         "say on which machine with --machine, which decides who takes part";
     Warning NoWork "no-work": "a kernel without duration, FLOPs and bytes; it takes no time",
         "capture or convert the trace with durations";
+    Warning Overfreed "overfreed": "memory that is freed and that no node allocates; replays free what is there",
+        "if the trace was cut from a longer one, peaks lack what was allocated before; if not, its producer is at fault";
     Note DuplicateDependency "duplicate-dependency": "a dependency that a node names more than once",
         "nothing; replays merge them";
     Note Isolated "isolated": "a node that waits for nothing and that nothing waits for",

@@ -1,16 +1,17 @@
 //! One trace by itself.
 
+use super::allocations;
 use super::edges::Edges;
 use super::facts::{Collect, Facts};
 use super::findings::{Defect, Findings, Site};
 use super::kind::Kind;
+use super::node::{Entry, Nodes, Role};
 use super::wait::Walk;
-use crate::graph::outline::{Fault, Item};
-use crate::graph::{Dependencies, Outline};
+use crate::graph::Dependencies;
+use crate::graph::outline::Fault;
 use crate::trace::error;
 use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::{Op, TraceError, shown};
-use crate::units::Span;
 
 /// What was found in one trace, and what is kept of it.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Trace {
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
-        let mut outline = Outline::read(contents);
+        let mut outline = Nodes::keeping(contents);
         outline.blame(told);
         let mut findings = Findings::new(show);
         for fault in &outline.faults {
@@ -52,17 +53,19 @@ impl Trace {
         for (item, i) in outline.nodes.iter().zip(0..) {
             edges.node(&outline, i, &mut findings);
             walk.node(&outline, i);
-            collect.node(item, i);
-            work(item, &mut findings);
+            collect.node(&outline, i);
+            work(&outline, item, &mut findings);
             if item.view.id != outline.nodes[first as usize].view.id {
                 first = i;
             } else if i > first {
                 first = duplicate(&outline, (first, i), &faulty, &mut findings);
             }
-            if let Some(text) = item.view.groups {
+            if let Role::Declares(groups) = item.view.role {
+                let text = outline.keep.declared[groups as usize];
                 declare(item, text, collect.declared(), &mut findings);
             }
         }
+        allocations::check(&outline, &mut findings);
         let order = edges.settle(&outline, policy, &mut findings);
         let lacking = !outline.faults.is_empty() || findings.count(Kind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
@@ -107,7 +110,7 @@ impl Trace {
 }
 
 /// A fault of the outline as a defect.
-fn refused(outline: &Outline<'_>, fault: &Fault) -> Defect {
+fn refused(outline: &Nodes<'_>, fault: &Fault) -> Defect {
     let site = fault
         .node
         .map(|node| Site::of(&outline.nodes[node as usize]));
@@ -143,35 +146,26 @@ fn defect(error: &TraceError, site: Site) -> Defect {
 
 /// Looks for work that takes no time, and for communication where none is expected.
 #[inline]
-fn work(item: &Item<'_>, findings: &mut Findings) {
-    match item.view.op {
-        Op::Compute {
-            flops: 0, bytes: 0, ..
-        } if item.view.recorded == Span::ZERO => {
-            findings.add(Kind::NoWork, || {
-                let found = "neither its duration nor its FLOPs or bytes are known";
-                (Site::of(item), found.to_owned())
-            });
-        }
-        Op::Host if item.view.recorded == Span::ZERO => {
-            findings.add(Kind::NoDuration, || {
-                (
-                    Site::of(item),
-                    "its duration is not known, or zero".to_owned(),
-                )
-            });
-        }
-        Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
-            findings.add(Kind::HostCommunication, || {
-                (Site::of(item), "`is_cpu_op` is set".to_owned())
-            });
-        }
-        _ => {}
-    }
+fn work(outline: &Nodes<'_>, item: &Entry<'_>, findings: &mut Findings) {
+    let (kind, found) = match item.view.role {
+        Role::NoWork => (
+            Kind::NoWork,
+            "neither its duration nor its FLOPs or bytes are known",
+        ),
+        Role::NoDuration => (Kind::NoDuration, "its duration is not known, or zero"),
+        Role::Call(part) | Role::Message(part) => match outline.keep.parts[part as usize].1 {
+            Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
+                (Kind::HostCommunication, "`is_cpu_op` is set")
+            }
+            _ => return,
+        },
+        _ => return,
+    };
+    findings.add(kind, || (Site::of(item), found.to_owned()));
 }
 
 /// Takes the groups that a metadata node declares.
-fn declare(item: &Item<'_>, text: &str, declared: &mut Declared, findings: &mut Findings) {
+fn declare(item: &Entry<'_>, text: &str, declared: &mut Declared, findings: &mut Findings) {
     let groups = match parse_metadata(item.view.id, text) {
         Ok(groups) => groups,
         Err(error) => return findings.push(defect(&error, Site::of(item))),
@@ -198,7 +192,7 @@ fn declare(item: &Item<'_>, text: &str, declared: &mut Declared, findings: &mut 
 /// Two nodes have one id, which is no defect if that of either may be a guess. The one that has it.
 #[cold]
 fn duplicate(
-    outline: &Outline<'_>,
+    outline: &Nodes<'_>,
     (first, again): (u32, u32),
     faulty: &[u32],
     findings: &mut Findings,

@@ -5,8 +5,7 @@
 
 use super::edges::Order;
 use super::facts::NONE;
-use crate::graph::Outline;
-use crate::trace::Op;
+use super::node::{Nodes, Role};
 
 /// The waits of a trace, in vertices.
 #[derive(Debug, Default)]
@@ -45,11 +44,10 @@ impl Walk {
 
     /// Takes node `i`; those that it waits for were taken.
     #[inline]
-    pub fn node(&mut self, outline: &Outline<'_>, i: u32) {
-        let op = &outline.nodes[i as usize].view.op;
-        let (call, message) = match op {
-            Op::Collective { .. } => (true, false),
-            Op::Message { .. } => (false, true),
+    pub fn node(&mut self, outline: &Nodes<'_>, i: u32) {
+        let (call, message) = match outline.nodes[i as usize].view.role {
+            Role::Call(_) => (true, false),
+            Role::Message(_) => (false, true),
             _ if self.waits.end.is_empty() => return,
             _ => (false, false),
         };
@@ -84,7 +82,7 @@ impl Walk {
 
     /// The waits of all nodes, if they were taken in program order, and the same dependencies hold as was
     /// thought; if not, those are found anew.
-    pub fn finish(self, outline: &Outline<'_>, order: &Order, with_control: bool) -> Waits {
+    pub fn finish(self, outline: &Nodes<'_>, order: &Order, with_control: bool) -> Waits {
         let places = match order {
             Order::Ids if self.with_control == with_control => return self.waits,
             Order::Ids => None,

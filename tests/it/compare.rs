@@ -273,6 +273,49 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     }
 }
 
+/// At half the peak every kernel takes twice as long, here one after another on one lane; what is not a kernel
+/// takes as long as before.
+#[test]
+fn a_part_of_the_peak_stretches_kernels_and_says_so() {
+    let half = ["--efficiency", "0.5"];
+    let reports = [&[][..], &half].map(|more| {
+        let more = [more, &["--format", "json"]].concat();
+        parsed(&single("dgx-a100", &more))
+    });
+    assert_eq!(reports[0]["options"]["efficiency"], 1.0);
+    assert_eq!(reports[1]["options"]["efficiency"], 0.5);
+    let compute = |i: usize| whole(&reports[i]["mean_ps"]["compute"]);
+    assert!(compute(0) > 0);
+    assert!((compute(1) - 2 * compute(0)).abs() <= 1);
+    let text = single("dgx-a100", &half);
+    let basis = " kernels by roofline at 0.5 of the peak\n";
+    assert!(text.contains(basis), "{text}");
+    let comparison = answer(&compare(&half));
+    let basis = "kernels by roofline at 0.5 of the peak, communication by the network";
+    assert!(says(&comparison, basis), "{comparison}");
+
+    for given in [&["--compute", "roofline", "--efficiency", "1.5"][..], &half] {
+        let output = chakram(&[&["replay", CASE], given].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("--efficiency"), "{error}");
+    }
+    let generated = [
+        "generate",
+        "chain",
+        "--ranks",
+        "2",
+        "--nodes",
+        "9",
+        "--efficiency",
+        "0.5",
+    ];
+    assert_eq!(
+        code(&[&generated[..], &["--machine", "dgx-a100"]].concat()),
+        2
+    );
+}
+
 /// Rank 0 arrives after 50 us and rank 1 after 100; then both all-reduce for 20. As recorded the means
 /// are 75 us of compute less the 10 that rank 1 starts later, 25 of exposed waiting and 20 of exposed
 /// transfer; on all machines.

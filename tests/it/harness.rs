@@ -9,6 +9,7 @@ pub mod et_reader;
 pub mod forms;
 pub mod inspect;
 pub mod machine_file;
+pub mod model_file;
 pub mod oracle;
 pub mod pytorch;
 pub mod replay;
@@ -60,6 +61,11 @@ fn seeds_of_the_trace_reader_hold() {
 fn seeds_of_traces_to_look_at_hold() {
     every_seed("inspect", inspect::run);
     every_seed("et_reader", inspect::run);
+}
+
+#[test]
+fn seeds_of_model_files_hold() {
+    every_seed("model_file", model_file::run);
 }
 
 #[test]

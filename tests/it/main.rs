@@ -14,6 +14,7 @@
 //! - `forms`: traces of 2023, traces as text, and damaged ones
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
+//! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
@@ -21,6 +22,8 @@
 //! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `rooms`: who may import whom, and which package has which door
 //! - `timeline`: the picture of a replay, parsed back
+//! - `training`: models under plans, over a grid of them and against formulas
+//! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 
 mod astra_sim;
@@ -37,10 +40,13 @@ mod forms;
 mod generated;
 mod harness;
 mod inspect;
+mod memory;
 mod networks;
 mod paper;
 mod physics;
 mod readers;
 mod rooms;
 mod timeline;
+mod training;
+mod training_times;
 mod validate;

@@ -5,6 +5,7 @@ mod files;
 mod graphs;
 mod records;
 mod rewriting;
+mod sharing;
 
 use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
 use prost::Message;

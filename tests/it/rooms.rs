@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("cli", EVERYTHING),
     ("units", &[]),
     ("ids", &[]),
+    ("config", &[]),
     ("trace", &[]),
     ("graph", &["trace"]),
     ("validate", &["trace", "graph"]),
@@ -34,6 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "machine",
         &[
+            "config",
             "topology",
             "network",
             "memory",
@@ -71,13 +73,18 @@ const ROOMS: &[(&str, &[&str])] = &[
             "collective",
         ],
     ),
-    ("generate", &["trace", "graph", "group", "workload"]),
+    ("model", &["config"]),
+    (
+        "generate",
+        &["model", "config", "trace", "graph", "group", "workload"],
+    ),
     ("diff", &["trace", "graph", "report"]),
     ("converters", &["trace", "graph", "group"]),
     ("edit", &["trace", "graph"]),
     (
         "astra_sim",
         &[
+            "config",
             "machine",
             "workload",
             "trace",
@@ -92,6 +99,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "config",
     "trace",
     "graph",
     "validate",
@@ -106,6 +114,7 @@ const EVERYTHING: &[&str] = &[
     "machine",
     "engine",
     "report",
+    "model",
     "generate",
     "diff",
     "converters",
@@ -183,11 +192,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("thiserror", ANYWHERE, &[]),
     (
         "toml",
-        &[
-            "machine/config.rs",
-            "machine/config/",
-            "astra_sim/logging.rs",
-        ],
+        &["config.rs", "config/", "astra_sim/logging.rs"],
         &[],
     ),
     ("zstd", TRACE, &["converters/"]),

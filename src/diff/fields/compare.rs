@@ -2,9 +2,8 @@
 
 use super::{Field, FieldChange, bytes_of, group_name, type_name};
 use crate::diff::value::Value;
-use crate::graph::outline::Item;
+use crate::graph::outline::{Item, View};
 use crate::trace::attr::Attr;
-use crate::trace::scan::NodeView;
 use crate::trace::wire::{Cursor, Raw, Record};
 use crate::trace::{Dtype, Op, shown};
 
@@ -82,7 +81,7 @@ pub(in crate::diff) fn compare(a: &Item<'_>, b: &Item<'_>, found: &mut Vec<Field
     records(&a.record, &b.record, &mut found);
 }
 
-fn views(a: &NodeView<'_>, b: &NodeView<'_>, found: &mut Found<'_>) {
+fn views(a: &View<'_>, b: &View<'_>, found: &mut Found<'_>) {
     let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();
     found.text(
         Field::Type,

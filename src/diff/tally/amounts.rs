@@ -4,8 +4,8 @@ use crate::diff::Shift;
 use crate::diff::fields::{bytes_of, group_name, type_name};
 use crate::diff::labels::type_of;
 use crate::diff::pairs::{MANY, at_once};
+use crate::graph::outline::View;
 use crate::graph::{Interner, Outline};
-use crate::trace::scan::NodeView;
 use crate::trace::{Op, family};
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ impl Amounts {
         ]
     }
 
-    fn take(&mut self, view: &NodeView<'_>, second: bool) {
+    fn take(&mut self, view: &View<'_>, second: bool) {
         let flops = match view.op {
             Op::Compute { flops, .. } => flops,
             _ => 0,

@@ -26,6 +26,9 @@ impl GraphBuilder {
                 permute(sparse, &order);
             }
         }
+        if !graph.memory_of.is_empty() {
+            permute(&mut graph.memory_of, &order);
+        }
         permute(&mut graph.ids, &order);
         permute(&mut graph.name_of, &order);
         permute(&mut graph.kinds, &order);
@@ -57,7 +60,7 @@ impl GraphBuilder {
         self.renumber();
     }
 
-    /// Numbers names, slots and lanes in the order in which the sorted nodes use them, so that the
+    /// Numbers names, slots, changes of memory and lanes in the order in which the sorted nodes use them, so that the
     /// order of records leaves no trace.
     fn renumber(&mut self) {
         let graph = &mut self.graph;
@@ -70,6 +73,10 @@ impl GraphBuilder {
         let peers = std::mem::take(&mut self.peers);
         for message in &mut graph.messages {
             message.peer = self.peers.intern(peers.keys()[message.peer as usize]);
+        }
+        let changes = std::mem::take(&mut self.changes);
+        for place in graph.memory_of.iter_mut().filter(|place| **place > 0) {
+            *place = self.changes.intern(changes.keys()[*place as usize - 1]) + 1;
         }
         let lanes = std::mem::take(&mut self.lanes);
         for (lane, &detail) in graph.lane_of.iter_mut().zip(&graph.detail) {

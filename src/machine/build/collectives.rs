@@ -1,14 +1,13 @@
 //! The `collectives` table: how collectives are cut into chunks, and how these follow one another.
 
 use crate::collective::{Inter, Intra, Pipeline};
-use crate::machine::MachineError;
-use crate::machine::config::Table;
+use crate::config::{ConfigError, Table};
 use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
 /// What the table says; one chunk where there is none.
-pub(super) fn pipeline(root: &Table<'_>) -> Result<Pipeline, MachineError> {
+pub(super) fn pipeline(root: &Table<'_>) -> Result<Pipeline, ConfigError> {
     let Some(field) = root.get("collectives") else {
         return Ok(Pipeline::default());
     };

@@ -3,8 +3,7 @@
 
 use super::{BANDWIDTH, LATENCY, SEGMENT};
 use crate::collective::Choice;
-use crate::machine::MachineError;
-use crate::machine::config::{Table, quoted};
+use crate::config::{ConfigError, Table, quoted};
 use crate::network::Model;
 use crate::topology::{Dimension, Shape, Switching, Topology};
 use crate::units::Bytes;
@@ -32,7 +31,7 @@ pub(super) struct Network {
 }
 
 /// Reads and checks all dimensions, and how they are used.
-pub(super) fn network(root: &Table<'_>) -> Result<Network, MachineError> {
+pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
     let expected = "a table [[dimension]] for each dimension, innermost first";
     let field = root.need("dimension", expected)?;
     let tables = field.tables(KEYS)?;
@@ -78,7 +77,7 @@ pub(super) fn network(root: &Table<'_>) -> Result<Network, MachineError> {
 }
 
 /// The model, and how messages are passed on; every key may be absent.
-fn traffic(table: &Table<'_>) -> Result<(Model, Switching), MachineError> {
+fn traffic(table: &Table<'_>) -> Result<(Model, Switching), ConfigError> {
     let model = table.get("model").map(|field| field.choice(&Model::ALL));
     let names = [
         (Switching::IDEAL, "cut_through"),
@@ -96,7 +95,7 @@ fn traffic(table: &Table<'_>) -> Result<(Model, Switching), MachineError> {
     Ok((model.transpose()?.unwrap_or_default(), switching))
 }
 
-fn dimension(table: &Table<'_>) -> Result<Dimension, MachineError> {
+fn dimension(table: &Table<'_>) -> Result<Dimension, ConfigError> {
     let size = table.need("size", "the number of NPUs along this dimension")?;
     Ok(Dimension {
         name: table

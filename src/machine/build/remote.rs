@@ -1,8 +1,7 @@
 //! The `remote_memory` table: memory beyond the NPUs, in one of several designs with keys of their own.
 
 use super::{BANDWIDTH, LATENCY, capacity, size};
-use crate::machine::MachineError;
-use crate::machine::config::{Field, Table, quoted};
+use crate::config::{ConfigError, Field, Table, quoted};
 use crate::memory::{Attachment, Hierarchical, Level, Mesh, RemoteMemory, Ring, Switch, Through};
 use crate::topology::Topology;
 use crate::units::Bandwidth;
@@ -42,7 +41,7 @@ const MOST: u32 = 1 << 20;
 const CHUNK: &str = "1 MB";
 
 /// Reads and checks the table for a machine with this network.
-pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMemory, MachineError> {
+pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npus();
     let names = Attachment::NAMES.map(|name| (name, name));
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH].concat();
@@ -91,7 +90,7 @@ pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMem
 }
 
 /// The dimension that the ports of a `chosen` pool or channel are those of.
-fn through(field: &Field<'_>, chosen: &str, topology: &Topology) -> Result<usize, MachineError> {
+fn through(field: &Field<'_>, chosen: &str, topology: &Topology) -> Result<usize, ConfigError> {
     if matches!(chosen, "ring" | "mesh") {
         let found = format!("a dimension, and memories on a {chosen} of their own");
         let expected =
@@ -122,7 +121,7 @@ fn port(
     key: &str,
     dimension: Option<usize>,
     topology: &Topology,
-) -> Result<Bandwidth, MachineError> {
+) -> Result<Bandwidth, ConfigError> {
     match (dimension, table.get(key)) {
         (Some(dimension), None) => Ok(topology.dimensions()[dimension].bandwidth),
         (Some(_), Some(field)) => Err(field.refuse(
@@ -137,7 +136,7 @@ fn hierarchical(
     table: &Table<'_>,
     npus: u32,
     in_node_bandwidth: Bandwidth,
-) -> Result<Hierarchical, MachineError> {
+) -> Result<Hierarchical, ConfigError> {
     let npus_per_node = count(table, "npus_per_node", npus)?;
     divides(table, "npus_per_node", npus_per_node, npus)?;
     Ok(Hierarchical {
@@ -150,7 +149,7 @@ fn hierarchical(
     })
 }
 
-fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Switch, MachineError> {
+fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Switch, ConfigError> {
     let expected =
         "a table [[remote_memory.level]] for each level of switches, that of the NPUs first";
     let tables = table
@@ -176,7 +175,7 @@ fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Swit
     })
 }
 
-fn ring(table: &Table<'_>, npus: u32) -> Result<Ring, MachineError> {
+fn ring(table: &Table<'_>, npus: u32) -> Result<Ring, ConfigError> {
     let groups = count(table, "groups", npus.min(Ring::MOST))?;
     divides(table, "groups", groups, npus)?;
     Ok(Ring {
@@ -187,7 +186,7 @@ fn ring(table: &Table<'_>, npus: u32) -> Result<Ring, MachineError> {
     })
 }
 
-fn mesh(table: &Table<'_>, npus: u32) -> Result<Mesh, MachineError> {
+fn mesh(table: &Table<'_>, npus: u32) -> Result<Mesh, ConfigError> {
     let columns = count(table, "columns", npus.min(Mesh::MOST))?;
     let rows = count(table, "rows", npus.min(Mesh::MOST) / columns)?;
     divides(table, "rows", columns * rows, npus)?;
@@ -200,18 +199,18 @@ fn mesh(table: &Table<'_>, npus: u32) -> Result<Mesh, MachineError> {
     })
 }
 
-fn rate(table: &Table<'_>, key: &str) -> Result<Bandwidth, MachineError> {
+fn rate(table: &Table<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
     table.quantity(key, BANDWIDTH)
 }
 
 /// A whole number from 1 to `most`.
-fn count(table: &Table<'_>, key: &str, most: u32) -> Result<u32, MachineError> {
+fn count(table: &Table<'_>, key: &str, most: u32) -> Result<u32, ConfigError> {
     let expected = format!("a whole number from 1 to {most}");
     table.need(key, expected)?.count(most)
 }
 
 /// Refuses the value of `key`, which makes `part` of something, unless this divides `all`.
-fn divides(table: &Table<'_>, key: &str, part: u32, all: u32) -> Result<(), MachineError> {
+fn divides(table: &Table<'_>, key: &str, part: u32, all: u32) -> Result<(), ConfigError> {
     if all.is_multiple_of(part) {
         return Ok(());
     }

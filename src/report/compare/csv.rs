@@ -4,6 +4,7 @@ use super::{Column, Comparison};
 use crate::engine::ReplayError;
 use crate::report::breakdown::Part;
 use crate::report::csv::{self, Table, quoted};
+use crate::report::memory::fullest;
 use std::fmt::Write as _;
 
 /// Renders the comparison, or a table of all reports with the machine in front.
@@ -30,18 +31,24 @@ pub(super) fn status(column: &Column<'_>) -> &'static str {
 }
 
 fn compare(out: &mut String, comparison: &Comparison<'_>) -> std::fmt::Result {
+    // Columns that only some jobs have.
+    let remembers = comparison.remembers();
+    let (memory, empty) = match remembers {
+        true => (",peak_memory_bytes,memory_capacity_bytes", 15),
+        false => ("", 13),
+    };
     writeln!(
         out,
         "machine,npus,status,makespan_ps,against,speed,change_percent,captured_ps,\
          difference_percent,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,communicating_ps,\
-         exposed_waiting_ps"
+         exposed_waiting_ps{memory}"
     )?;
     let against = comparison.reference().map(|(column, _)| &*column.name);
     for column in &comparison.columns {
         let npus = column.machine.topology().npus();
         write!(out, "{},{npus},{}", quoted(&column.name), status(column))?;
         let Ok(report) = &column.result else {
-            writeln!(out, "{}", ",".repeat(13))?;
+            writeln!(out, "{}", ",".repeat(empty))?;
             continue;
         };
         let change = comparison.against(report);
@@ -64,7 +71,11 @@ fn compare(out: &mut String, comparison: &Comparison<'_>) -> std::fmt::Result {
         }
         let communicating = report.mean(|time| time.communicating).0;
         let waiting = report.exposed_waiting().0;
-        writeln!(out, ",{communicating},{waiting}")?;
+        write!(out, ",{communicating},{waiting}")?;
+        if let Some(row) = fullest(&report.memory) {
+            write!(out, ",{},{}", row.peak.0, row.capacity.0)?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use super::words::{explain, percent};
 use super::{Column, Comparison, Why};
 use crate::machine::Machine;
 use crate::report::breakdown::Part;
+use crate::report::memory::fullest;
 use crate::report::summary::{Report, thousands};
 use crate::report::text::{Style, WIDTH, clip, paragraph, share};
 use crate::trace::Dtype;
@@ -194,6 +195,13 @@ fn table(
                 with_share(report, report.exposed_transferring())
             })?;
         }
+    }
+    if comparison.remembers() {
+        row("fullest memory", &|report| {
+            let row = fullest(&report.memory)?;
+            let share = format!("{:.1} %", row.percent());
+            Some(format!("{} {share:>7}", row.peak))
+        })?;
     }
     let under_way = |report: &Report| report.mean(|time| time.communicating);
     if some(&under_way) {

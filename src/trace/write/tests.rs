@@ -3,7 +3,7 @@
 use super::*;
 use crate::trace::scan::{self, Dependencies};
 use crate::trace::wire::Frames;
-use crate::trace::{CollectiveKind, Dtype};
+use crate::trace::{CollectiveKind, Dtype, Labels, MemoryChanges, Phase};
 
 #[derive(Default)]
 struct Deps {
@@ -76,6 +76,10 @@ fn what_is_written_is_read_back() {
                 delay: Span::from_ns(ns / 2),
                 wait: Span::from_ns(ns * 3),
                 eager: ns > 0,
+                memory: MemoryChanges {
+                    allocates: [ns, 0, 3, 1 << 62, ns],
+                    frees: [0, ns, 5, ns, u64::MAX],
+                },
                 ..NodeView::new(i as u64, "node é", op)
             };
             let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -219,4 +223,103 @@ fn declared_groups_are_read_back() {
         ..Extra::default()
     };
     assert!(writer.write(&declaring, &[], &twice).is_err());
+}
+
+#[test]
+fn labels_are_attributes_and_shapes() {
+    let node = NodeView {
+        labels: Labels {
+            phase: Some(Phase::Recompute),
+            stage: Some(0),
+            micro_batch: Some(7),
+            layer: None,
+            inputs: "[[4, 8], [8, 2]]",
+            outputs: "[[4, 2]]",
+        },
+        memory: MemoryChanges {
+            allocates: [0, 0, 0, 16, 0],
+            frees: [0, 0, 0, 0, 9],
+        },
+        ..NodeView::new(8, "f", KERNEL)
+    };
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    writer.node(&node, &[]).unwrap();
+    let file = writer.into_inner();
+    let written = proto::Node::decode(second(&file).bytes).unwrap();
+    let shapes = |io: Option<proto::IoInfo>| io.unwrap().shapes;
+    assert_eq!(shapes(written.inputs), "[[4, 8], [8, 2]]");
+    assert_eq!(shapes(written.outputs), "[[4, 2]]");
+    let text = |name: &str, value| proto_attribute(name, value);
+    let wanted = [
+        text("allocates.activations", Proto::Uint64Val(16)),
+        text("frees.temporary", Proto::Uint64Val(9)),
+        text("phase", Proto::StringVal("recompute".to_owned())),
+        text("stage", Proto::Uint32Val(0)),
+        text("micro_batch", Proto::Uint32Val(7)),
+    ];
+    // In front of them is what a kernel is: whose work, FLOPs, bytes.
+    assert_eq!(written.attr[3..], wanted);
+    // The labels are not read again.
+    let read = scan::node(second(&file), &mut Deps::default()).unwrap();
+    let labels = Labels::default();
+    assert_eq!(read, NodeView { labels, ..node });
+}
+
+#[test]
+fn shapes_are_said_once() {
+    let node = NodeView {
+        labels: Labels {
+            inputs: "[[4]]",
+            ..Labels::default()
+        },
+        ..NodeView::new(8, "f", KERNEL)
+    };
+    let write = |shapes: &'static str| {
+        let inputs = Io {
+            shapes,
+            types: "['Tensor']",
+            ..Io::default()
+        };
+        let extra = Extra {
+            inputs,
+            ..Extra::default()
+        };
+        TraceWriter::new(Vec::new())
+            .unwrap()
+            .write(&node, &[], &extra)
+    };
+    assert!(write("").is_ok() && write("[[4]]").is_ok());
+    let error = write("[[5]]").unwrap_err().to_string();
+    assert!(error.contains("other shapes"), "{error}");
+}
+
+#[test]
+fn bytes_that_are_no_count_are_refused() {
+    let extra = Extra {
+        attributes: &[("frees.weights", Value::Int(-1))],
+        ..Extra::default()
+    };
+    // The writer reads what it wrote where an attribute has a name that replays read.
+    let node = NodeView::new(8, "f", KERNEL);
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    assert!(writer.write(&node, &[], &extra).is_err());
+    let record = proto::Node {
+        id: 8,
+        attr: vec![proto_attribute("allocates.optimizer", Proto::Sint64Val(-1))],
+        ..proto::Node::default()
+    }
+    .encode_to_vec();
+    let record = Record {
+        number: 3,
+        offset: 40,
+        bytes: &record,
+    };
+    let error = scan::node(record, &mut Deps::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`allocates.optimizer` cannot be read as a count"),
+        "{error}"
+    );
+    assert!(error.contains("record 3"), "{error}");
 }

@@ -19,6 +19,8 @@ pub struct View<'a> {
     pub wait_ps: u64,
     pub eager: bool,
     pub groups: Option<&'a str>,
+    /// What is allocated and what is freed: weights, gradients, optimizer, activations, temporary.
+    pub memory: [[u64; 5]; 2],
     pub data: Vec<u64>,
     pub control: Vec<u64>,
 }
@@ -54,6 +56,7 @@ pub fn scanned(record: Record<'_>) -> Result<View<'_>, TraceError> {
         wait_ps: node.wait.0,
         eager: node.eager,
         groups: node.groups,
+        memory: [node.memory.allocates, node.memory.frees],
         data: lists.data,
         control: lists.control,
     })
@@ -101,6 +104,7 @@ pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
         wait_ps: ps("wait_ns")?,
         eager: facts.last(&["eager"], truth)?.unwrap_or(false),
         groups: Some(values).filter(|text| declares && !text.is_empty()),
+        memory: facts.memory()?,
         data: node.data_deps.clone(),
         control: node.ctrl_deps.clone(),
     })
@@ -115,6 +119,14 @@ const COUNTS: [&str; 8] = [
     "comm_src",
     "comm_dst",
     "comm_root",
+];
+
+const MEMORY: [&str; 5] = [
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "temporary",
 ];
 
 struct Facts<'a> {
@@ -146,6 +158,16 @@ impl<'a> Facts<'a> {
         self.last(&["in_switch"], word)?;
         self.last(&["involved_dim", "involve_dims"], mask)?;
         self.last(&["pg_name", "comm_group"], group).map(drop)
+    }
+
+    fn memory(&self) -> Result<[[u64; 5]; 2], Refused> {
+        let mut memory = [[0; 5]; 2];
+        for (verb, bytes) in ["allocates", "frees"].into_iter().zip(&mut memory) {
+            for (class, bytes) in MEMORY.into_iter().zip(bytes) {
+                *bytes = self.count(&format!("{verb}.{class}"))?.unwrap_or(0);
+            }
+        }
+        Ok(memory)
     }
 
     fn count(&self, name: &str) -> Result<Option<u64>, Refused> {

@@ -2,7 +2,7 @@
 
 use super::lines::Line;
 use super::rig::{Log, job};
-use chakram::compute::ComputeModel;
+use chakram::compute::{ComputeModel, Efficiency};
 use chakram::engine::{Options, Prepared};
 use chakram::machine::Machine;
 use chakram::workload::Workload;
@@ -50,7 +50,7 @@ capacity = "90 GB"
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
     let options = Options {
-        compute: ComputeModel::Roofline,
+        compute: ComputeModel::Roofline(Efficiency::default()),
         ..Options::default()
     };
     let prepared = Prepared::new(workload, &machine, &options).map_err(|e| e.to_string())?;

@@ -10,7 +10,7 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// Every attribute that a reader looks at but `in_switch`, and some that it does not.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 29] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -32,6 +32,11 @@ const NAMES: [&str; 24] = [
     "involve_dims",
     "pg_name",
     "comm_group",
+    "allocates.weights",
+    "allocates.activations",
+    "frees.activations",
+    "frees.temporary",
+    "frees.all",
     "op_schema",
     "",
     "comm_siz",

@@ -96,6 +96,12 @@ pub const ALL: &[(Kind, Inject)] = &[
         let kernel = |node: &Node| node.r#type == 4 && node.attr.is_empty();
         set(job, dice, kernel, |node| node.duration_micros = 0)
     }),
+    (Kind::Overfreed, |job, dice| {
+        on_any(job, dice, |node| {
+            node.attr.push(number("allocates.activations", 5));
+            node.attr.push(number("frees.activations", 7));
+        })
+    }),
     (Kind::DuplicateDependency, |job, dice| {
         let waits = |node: &Node| !node.data_deps.is_empty();
         set(job, dice, waits, |node| {

@@ -1,9 +1,9 @@
-//! The door of the `toml` package: a document as tables whose every value knows its key and line.
+//! What files that people write for this program are made of: TOML, as tables whose every value knows its key
+//! and line. The door of the `toml` package.
 //!
 //! Any text ends in values or in an error, never in a panic. A table is opened with the keys that
 //! it may have; any other is refused at once.
 
-use super::error::MachineError;
 use crate::units::QuantityError;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -11,18 +11,47 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 mod field;
+mod nearest;
 
-pub(super) use field::{Field, quoted};
+pub(crate) use field::{Field, quoted};
+pub(crate) use nearest::nearest;
+
+/// A text that was refused; every message says where, what was found and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It is not TOML.
+    #[error("{file}:{line}: not TOML: {why}")]
+    Syntax {
+        /// What the text is called.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What the TOML reader found and expected.
+        why: String,
+    },
+    /// A key is missing, unknown, or has a value that it cannot have.
+    #[error("{file}:{line}: key `{key}`: {why}")]
+    Key {
+        /// What the text is called.
+        file: String,
+        /// Line, from 1; for a missing key that of the table which should have it.
+        line: usize,
+        /// The key from the root of the file, for example `dimension[1].bandwidth`.
+        key: String,
+        /// What was found and what is allowed.
+        why: String,
+    },
+}
 
 /// A text that is TOML.
-pub(super) struct Document<'d> {
+pub(crate) struct Document<'d> {
     file: &'d str,
     text: &'d str,
     root: Spanned<DeTable<'d>>,
 }
 
 /// A table of a document.
-pub(super) struct Table<'d> {
+pub(crate) struct Table<'d> {
     document: &'d Document<'d>,
     key: String,
     at: usize,
@@ -31,10 +60,10 @@ pub(super) struct Table<'d> {
 
 impl<'d> Document<'d> {
     /// Reads `text`, called `file` in errors.
-    pub(super) fn parse(text: &'d str, file: &'d str) -> Result<Self, MachineError> {
+    pub(crate) fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { file, text, root }),
-            Err(error) => Err(MachineError::Syntax {
+            Err(error) => Err(ConfigError::Syntax {
                 file: file.to_owned(),
                 line: line_of(text, error.span().map_or(0, |span| span.start)),
                 why: error.message().replace('\n', ", "),
@@ -43,12 +72,22 @@ impl<'d> Document<'d> {
     }
 
     /// The table of everything, which may have the keys `allowed`.
-    pub(super) fn root(&'d self, allowed: &[&str]) -> Result<Table<'d>, MachineError> {
+    pub(crate) fn root(&'d self, allowed: &[&str]) -> Result<Table<'d>, ConfigError> {
         Table::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
     }
 
-    fn refuse(&self, key: &str, at: usize, why: String) -> MachineError {
-        MachineError::Key {
+    /// The table of everything, of whose keys nothing is known yet.
+    pub(crate) fn entries(&'d self) -> Table<'d> {
+        Table {
+            document: self,
+            key: String::new(),
+            at: 0,
+            entries: self.root.get_ref(),
+        }
+    }
+
+    fn refuse(&self, key: &str, at: usize, why: String) -> ConfigError {
+        ConfigError::Key {
             file: self.file.to_owned(),
             line: line_of(self.text, at),
             key: key.to_owned(),
@@ -70,7 +109,7 @@ impl<'d> Table<'d> {
         at: usize,
         entries: &'d DeTable<'d>,
         allowed: Option<&[&str]>,
-    ) -> Result<Self, MachineError> {
+    ) -> Result<Self, ConfigError> {
         let table = Self {
             document,
             key,
@@ -105,28 +144,28 @@ impl<'d> Table<'d> {
     }
 
     /// The entry `name`, if it is there.
-    pub(super) fn get(&self, name: &str) -> Option<Field<'d>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Field<'d>> {
         let (key, value) = self.entries.get_key_value(name)?;
         Some(self.field(key, value))
     }
 
     /// The entry `name`; `expected` says what it should be when it is not there.
-    pub(super) fn need(
+    pub(crate) fn need(
         &self,
         name: &str,
         expected: impl Display,
-    ) -> Result<Field<'d>, MachineError> {
+    ) -> Result<Field<'d>, ConfigError> {
         self.get(name).ok_or_else(|| self.missing(name, expected))
     }
 
     /// An error: there is no entry `name`.
-    pub(super) fn missing(&self, name: &str, expected: impl Display) -> MachineError {
+    pub(crate) fn missing(&self, name: &str, expected: impl Display) -> ConfigError {
         let why = format!("found nothing, expected {expected}");
         self.document.refuse(&self.path(name), self.at, why)
     }
 
     /// The quantity at `name`, of which `example` is one.
-    pub(super) fn quantity<T>(&self, name: &str, example: &str) -> Result<T, MachineError>
+    pub(crate) fn quantity<T>(&self, name: &str, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,
     {
@@ -138,20 +177,20 @@ impl<'d> Table<'d> {
     }
 
     /// The choice from `all` at `name`.
-    pub(super) fn choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, MachineError> {
+    pub(crate) fn choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, ConfigError> {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
         self.need(name, format_args!("one of {}", names.join(", ")))?
             .choice(all)
     }
 
     /// All entries with their names, as the file orders them.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> + '_ {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> + '_ {
         let entries = self.entries.iter();
         entries.map(|(key, value)| (key.get_ref().as_ref(), self.field(key, value)))
     }
 
     /// An error about the table as a whole.
-    pub(super) fn refuse(&self, found: impl Display, expected: impl Display) -> MachineError {
+    pub(crate) fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.refuse(&self.key, self.at, why)
     }

@@ -1,14 +1,13 @@
-//! One value of a machine file: read as what it should be, or refused by key and line.
+//! One value of a document: read as what it should be, or refused by key and line.
 
-use super::{DeValue, Document, Spanned, Table};
-use crate::machine::MachineError;
+use super::{ConfigError, DeValue, Document, Spanned, Table};
 use crate::units::QuantityError;
 use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
 
 /// A value of a document.
-pub(in crate::machine) struct Field<'d> {
+pub(crate) struct Field<'d> {
     pub(super) document: &'d Document<'d>,
     pub(super) key: String,
     pub(super) at: usize,
@@ -16,7 +15,7 @@ pub(in crate::machine) struct Field<'d> {
 }
 
 /// `text` in quotes on one line, cut to a length that a message can carry.
-pub(in crate::machine) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
     format!("{:?}{more}", short)
@@ -24,17 +23,13 @@ pub(in crate::machine) fn quoted(text: &str) -> String {
 
 impl<'d> Field<'d> {
     /// An error: this value is `found` where `expected` should be.
-    pub(in crate::machine) fn refuse(
-        &self,
-        found: impl Display,
-        expected: impl Display,
-    ) -> MachineError {
+    pub(crate) fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.refuse(&self.key, self.at, why)
     }
 
     /// An error: this value is of the wrong type.
-    fn mismatch(&self, expected: impl Display) -> MachineError {
+    fn mismatch(&self, expected: impl Display) -> ConfigError {
         let found = match self.value.get_ref() {
             DeValue::String(text) => quoted(text),
             DeValue::Integer(number) => format!("the number {}", short(&number.to_string())),
@@ -48,12 +43,12 @@ impl<'d> Field<'d> {
     }
 
     /// The bytes of the text that the value takes.
-    pub(in crate::machine) fn span(&self) -> Range<usize> {
+    pub(crate) fn span(&self) -> Range<usize> {
         self.value.span()
     }
 
     /// A text of one line, not empty, of at most 200 characters.
-    pub(in crate::machine) fn line(&self) -> Result<&'d str, MachineError> {
+    pub(crate) fn line(&self) -> Result<&'d str, ConfigError> {
         let text = self.text("a text in quotes")?;
         let blank = text.trim().is_empty();
         if blank || text.chars().any(char::is_control) || text.chars().count() > 200 {
@@ -63,7 +58,7 @@ impl<'d> Field<'d> {
     }
 
     /// A text; `expected` says of what.
-    pub(in crate::machine) fn text(&self, expected: impl Display) -> Result<&'d str, MachineError> {
+    pub(crate) fn text(&self, expected: impl Display) -> Result<&'d str, ConfigError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
             _ => Err(self.mismatch(expected)),
@@ -71,7 +66,7 @@ impl<'d> Field<'d> {
     }
 
     /// `true` or `false`.
-    pub(in crate::machine) fn flag(&self) -> Result<bool, MachineError> {
+    pub(crate) fn flag(&self) -> Result<bool, ConfigError> {
         match self.value.get_ref() {
             DeValue::Boolean(flag) => Ok(*flag),
             _ => Err(self.mismatch("true or false")),
@@ -79,17 +74,52 @@ impl<'d> Field<'d> {
     }
 
     /// A whole number from 1 to `most`.
-    pub(in crate::machine) fn count(&self, most: u32) -> Result<u32, MachineError> {
-        let number = match self.value.get_ref() {
-            DeValue::Integer(n) => u32::from_str_radix(n.as_str(), n.radix()).ok(),
-            _ => None,
-        };
+    pub(crate) fn count(&self, most: u32) -> Result<u32, ConfigError> {
+        let expected = format_args!("a whole number from 1 to {most}");
+        let number = self.whole().and_then(|n| u32::try_from(n).ok());
         let number = number.filter(|n| (1..=most).contains(n));
-        number.ok_or_else(|| self.mismatch(format_args!("a whole number from 1 to {most}")))
+        number.ok_or_else(|| self.mismatch(expected))
+    }
+
+    /// A whole number from `least` to `most`.
+    pub(crate) fn between(&self, least: u64, most: u64) -> Result<u64, ConfigError> {
+        let expected = format_args!("a whole number from {least} to {most}");
+        let number = self.whole().filter(|n| (least..=most).contains(n));
+        number.ok_or_else(|| self.mismatch(expected))
+    }
+
+    /// A whole number that is not negative, if it is one.
+    pub(crate) fn whole(&self) -> Option<u64> {
+        match self.value.get_ref() {
+            DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
+            _ => None,
+        }
+    }
+
+    /// The values of an array; `expected` says of what.
+    pub(crate) fn items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
+        match self.value.get_ref() {
+            DeValue::Array(items) => Ok(items
+                .iter()
+                .enumerate()
+                .map(|item| self.item(item))
+                .collect()),
+            _ => Err(self.mismatch(expected)),
+        }
+    }
+
+    /// One value of an array.
+    fn item(&self, (index, value): (usize, &'d Spanned<DeValue<'d>>)) -> Self {
+        Self {
+            document: self.document,
+            key: format!("{}[{index}]", self.key),
+            at: value.span().start,
+            value,
+        }
     }
 
     /// A quantity with its unit, in quotes; `example` is one.
-    pub(in crate::machine) fn quantity<T>(&self, example: &str) -> Result<T, MachineError>
+    pub(crate) fn quantity<T>(&self, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,
     {
@@ -102,7 +132,7 @@ impl<'d> Field<'d> {
     }
 
     /// One of the names in `all`.
-    pub(in crate::machine) fn choice<T: Copy>(&self, all: &[(T, &str)]) -> Result<T, MachineError> {
+    pub(crate) fn choice<T: Copy>(&self, all: &[(T, &str)]) -> Result<T, ConfigError> {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
         let expected = format!("one of {}", names.join(", "));
         let text = self.text(&expected)?;
@@ -113,10 +143,7 @@ impl<'d> Field<'d> {
     }
 
     /// A table that may have the keys `allowed`, or any.
-    pub(in crate::machine) fn table(
-        &self,
-        allowed: Option<&[&str]>,
-    ) -> Result<Table<'d>, MachineError> {
+    pub(crate) fn table(&self, allowed: Option<&[&str]>) -> Result<Table<'d>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Table(entries) => {
                 Table::open(self.document, self.key.clone(), self.at, entries, allowed)
@@ -126,23 +153,14 @@ impl<'d> Field<'d> {
     }
 
     /// Tables that may each have the keys `allowed`.
-    pub(in crate::machine) fn tables(
-        &self,
-        allowed: &[&str],
-    ) -> Result<Vec<Table<'d>>, MachineError> {
+    pub(crate) fn tables(&self, allowed: &[&str]) -> Result<Vec<Table<'d>>, ConfigError> {
         let DeValue::Array(items) = self.value.get_ref() else {
             return Err(self.mismatch(format_args!("tables, each under [[{}]]", self.key)));
         };
-        let open = |(index, value): (usize, &'d Spanned<DeValue<'d>>)| {
-            let item = Self {
-                document: self.document,
-                key: format!("{}[{index}]", self.key),
-                at: value.span().start,
-                value,
-            };
-            item.table(Some(allowed))
-        };
-        items.iter().enumerate().map(open).collect()
+        let items = items.iter().enumerate();
+        items
+            .map(|item| self.item(item).table(Some(allowed)))
+            .collect()
     }
 }
 

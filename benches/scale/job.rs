@@ -1,0 +1,252 @@
+//! A job of the shape of a large language model's step, written for this benchmark alone: transformer layers
+//! under tensor, pipeline and data parallelism, one forward pass and one backward in turn.
+
+use chakram::graph::{Binding, DeclaredGroups, Dependencies, Graph, GraphBuilder};
+use chakram::ids::Rank;
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{CollectiveKind, GroupName, Op};
+use chakram::units::{Span, Time};
+use chakram::workload::{Absent, Workload, WorkloadBuilder};
+
+/// How large it is. Ranks of a tensor group are neighbours, stages follow, then replicas.
+#[derive(Clone, Copy)]
+pub struct Job {
+    pub tensor: u32,
+    pub stages: u32,
+    pub replicas: u32,
+    pub micro_batches: u32,
+    /// Layers of one stage.
+    pub layers: u32,
+    /// Whether norms and residuals are sharded too: twice as many collectives, half as large.
+    pub sequence: bool,
+}
+
+impl Job {
+    pub fn ranks(self) -> u32 {
+        self.tensor * self.stages * self.replicas
+    }
+
+    fn rank(self, tensor: u32, stage: u32, replica: u32) -> u32 {
+        tensor + self.tensor * (stage + self.stages * replica)
+    }
+
+    fn tensor_group(self, stage: u32, replica: u32) -> String {
+        format!("tp{}", stage + self.stages * replica)
+    }
+
+    fn data_group(self, tensor: u32, stage: u32) -> String {
+        format!("dp{}", tensor + self.tensor * stage)
+    }
+
+    fn groups(self) -> DeclaredGroups {
+        let mut groups = DeclaredGroups::new();
+        for stage in 0..self.stages {
+            for replica in 0..self.replicas {
+                let members = (0..self.tensor).map(|t| self.rank(t, stage, replica));
+                groups.insert(self.tensor_group(stage, replica), members.collect());
+            }
+            for tensor in 0..self.tensor {
+                let members = (0..self.replicas).map(|r| self.rank(tensor, stage, r));
+                groups.insert(self.data_group(tensor, stage), members.collect());
+            }
+        }
+        groups
+    }
+
+    /// All ranks: a graph for each stage, and each rank's own peers and groups.
+    pub fn workload(self) -> Workload {
+        let mut builder = WorkloadBuilder::default();
+        builder.declare(self.groups());
+        let stages = (0..self.stages).map(|stage| builder.graph(self.stage(stage)));
+        let stages: Vec<_> = stages.collect();
+        for rank in 0..self.ranks() {
+            let tensor = rank % self.tensor;
+            let stage = rank / self.tensor % self.stages;
+            let replica = rank / self.tensor / self.stages;
+            // The last stage receives first; all others send what they made before they receive gradients,
+            // and those in the middle have received before that.
+            let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
+            let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
+            let binding = Binding {
+                peers: before.into_iter().chain(after).collect(),
+                groups: vec![
+                    Some(self.tensor_group(stage, replica)),
+                    Some(self.data_group(tensor, stage)),
+                ],
+                ..Binding::default()
+            };
+            builder
+                .rank(Rank(rank), stages[stage as usize], binding, Time::ZERO)
+                .expect("each rank once");
+        }
+        builder
+            .finish(None, Absent::Refuse)
+            .expect("every rank is there")
+    }
+
+    /// What the first rank of `stage` does.
+    fn stage(self, stage: u32) -> Graph {
+        let rank = self.rank(0, stage, 0);
+        let mut out = Writer {
+            builder: GraphBuilder::new(rank, Dependencies::Both, 1 << 20),
+            last: 0,
+            name: String::new(),
+        };
+        let first = (stage > 0).then(|| self.rank(0, stage - 1, 0));
+        let next = (stage + 1 < self.stages).then(|| self.rank(0, stage + 1, 0));
+        let group = self.tensor_group(stage, 0);
+        let warm = (self.stages - 1 - stage).min(self.micro_batches);
+        let mut done = 0;
+        for forward in 0..self.micro_batches + warm {
+            if forward < self.micro_batches {
+                self.forward(&mut out, forward, rank, (first, next), &group);
+            }
+            if forward >= warm {
+                self.backward(&mut out, done, rank, (first, next), &group);
+                done += 1;
+            }
+        }
+        let group = self.data_group(0, stage);
+        let last = out.last;
+        for layer in 0..self.layers {
+            let kind = CollectiveKind::AllReduce;
+            out.collective(kind, 450_000_000, &group, last, format!("grads.{layer}"));
+        }
+        out.builder.finish().expect("it is sound").0
+    }
+
+    fn forward(
+        self,
+        out: &mut Writer,
+        batch: u32,
+        rank: u32,
+        (from, to): (Option<u32>, Option<u32>),
+        group: &str,
+    ) {
+        if let Some(peer) = from {
+            out.message(true, peer, rank, batch * 2);
+        }
+        for layer in 0..self.layers {
+            for (name, us) in [("norm", 20), ("qkv", 300), ("scores", 80), ("softmax", 60)] {
+                out.kernel(us, format!("fwd.{layer}.{name}"));
+            }
+            for (name, us) in [("context", 80), ("out", 100)] {
+                out.kernel(us, format!("fwd.{layer}.{name}"));
+            }
+            self.tensor(out, group, format!("fwd.{layer}.attention"));
+            for (name, us) in [("residual", 20), ("norm2", 20), ("up", 400)] {
+                out.kernel(us, format!("fwd.{layer}.{name}"));
+            }
+            for (name, us) in [("gelu", 40), ("down", 400)] {
+                out.kernel(us, format!("fwd.{layer}.{name}"));
+            }
+            self.tensor(out, group, format!("fwd.{layer}.mlp"));
+            out.kernel(20, format!("fwd.{layer}.residual2"));
+        }
+        if let Some(peer) = to {
+            out.message(false, peer, rank, batch * 2);
+        }
+    }
+
+    fn backward(
+        self,
+        out: &mut Writer,
+        batch: u32,
+        rank: u32,
+        (to, from): (Option<u32>, Option<u32>),
+        group: &str,
+    ) {
+        if let Some(peer) = from {
+            out.message(true, peer, rank, batch * 2 + 1);
+        }
+        for layer in (0..self.layers).rev() {
+            for part in ["mlp", "attention"] {
+                for step in 0..11 {
+                    out.kernel(150 + step, format!("bwd.{layer}.{part}.{step}"));
+                }
+                self.tensor(out, group, format!("bwd.{layer}.{part}"));
+            }
+        }
+        if let Some(peer) = to {
+            out.message(false, peer, rank, batch * 2 + 1);
+        }
+    }
+
+    /// What the tensor group exchanges after one half of a layer.
+    fn tensor(self, out: &mut Writer, group: &str, name: String) {
+        let bytes = 2048 * 12_288 * 2;
+        let last = out.last;
+        if !self.sequence {
+            return out.collective(CollectiveKind::AllReduce, bytes, group, last, name);
+        }
+        let kind = CollectiveKind::ReduceScatter;
+        out.collective(kind, bytes, group, last, format!("{name}.scatter"));
+        let (kind, last) = (CollectiveKind::AllGather, out.last);
+        let shard = bytes / u64::from(self.tensor);
+        out.collective(kind, shard, group, last, format!("{name}.gather"));
+    }
+}
+
+/// Numbers nodes; each waits for the one before unless told otherwise.
+struct Writer {
+    builder: GraphBuilder,
+    last: u64,
+    name: String,
+}
+
+impl Writer {
+    fn put(&mut self, op: Op<'_>, after: u64, recorded: Span) {
+        self.last += 1;
+        let node = NodeView {
+            recorded,
+            ..NodeView::new(self.last, &self.name, op)
+        };
+        let after = Some(after).filter(|id| *id > 0);
+        let added = self.builder.node(&node, after.as_slice());
+        added.expect("the graph takes it");
+    }
+
+    fn kernel(&mut self, us: u64, name: String) {
+        self.name = name;
+        let op = Op::Compute {
+            flops: 1_000_000,
+            bytes: 1_000_000,
+            dtype: None,
+        };
+        self.put(op, self.last, Span(us * 1_000_000));
+    }
+
+    fn message(&mut self, receive: bool, peer: u32, own: u32, tag: u32) {
+        self.name = if receive { "receive" } else { "send" }.to_owned();
+        let op = Op::Message {
+            receive,
+            peer,
+            tag: tag as i32,
+            bytes: 2048 * 12_288 * 2 / 8,
+            own: Some(own),
+            host: false,
+        };
+        self.put(op, self.last, Span::ZERO);
+    }
+
+    fn collective(
+        &mut self,
+        kind: CollectiveKind,
+        bytes: u64,
+        group: &str,
+        after: u64,
+        name: String,
+    ) {
+        self.name = name;
+        let op = Op::Collective {
+            kind,
+            bytes,
+            group: GroupName::Text(group),
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        self.put(op, after, Span::ZERO);
+    }
+}

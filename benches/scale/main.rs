@@ -1,0 +1,109 @@
+//! How fast a step of a large language model replays on thousands of NPUs, and what it takes:
+//! `cargo bench --bench scale`, or with some of its lines: `cargo bench --bench scale -- 1024 sequence`.
+//!
+//! Times of the parts are those that the process had a processor. Node runs are nodes of a rank, times ranks; a collective of 8 ranks is 8 of them. Memory is the most that
+//! the process ever held; lines other than the first share what those before them held, so ask for one to know.
+
+mod job;
+
+use chakram::engine::{Options, Prepared};
+use chakram::machine::Machine;
+use chakram::report;
+use job::Job;
+use std::hint::black_box;
+use std::time::Instant;
+
+const LINES: [(&str, Job); 4] = [
+    ("1024", GPT),
+    (
+        "1024 sequence",
+        Job {
+            sequence: true,
+            ..GPT
+        },
+    ),
+    ("16384", LLAMA),
+    (
+        "16384 sequence",
+        Job {
+            sequence: true,
+            ..LLAMA
+        },
+    ),
+];
+
+/// GPT-3 175B on 1,024 ranks: 96 layers in 16 stages, a batch of 1,536 in micro-batches of 1.
+const GPT: Job = Job {
+    tensor: 8,
+    stages: 16,
+    replicas: 8,
+    micro_batches: 192,
+    layers: 6,
+    sequence: false,
+};
+
+/// Llama 3 405B on 16,384 ranks: 126 layers, filled up to 128, in 16 stages.
+const LLAMA: Job = Job {
+    replicas: 128,
+    micro_batches: 16,
+    layers: 8,
+    ..GPT
+};
+
+fn main() {
+    let asked = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with("--"));
+    let asked = asked.collect::<Vec<_>>().join(" ");
+    for (name, job) in LINES {
+        if asked.is_empty() || asked == name {
+            line(name, job);
+        }
+    }
+}
+
+fn line(name: &str, job: Job) {
+    let text = format!("dgx-h100x{}", job.ranks() / 8);
+    let machine = Machine::preset(&text).expect("it scales");
+    let (start, mut before) = (Instant::now(), worked());
+    let mut lap = || {
+        let now = worked();
+        now - std::mem::replace(&mut before, now)
+    };
+    let workload = job.workload();
+    let generated = lap();
+    let options = Options::default();
+    let prepared = Prepared::new(&workload, &machine, &options).expect("it can run");
+    let planned = lap();
+    let (report, ()) = report::replay(&prepared, ()).expect("it ends");
+    let replayed = lap();
+    let style = report::text::Style::default();
+    black_box(report::text::render(&report, name, "", style));
+    let rendered = lap();
+    let nodes = workload.nodes() as f64;
+    println!(
+        "{name}: {nodes:.2e} node runs in {:.1} s; of these at work {:.1} s: generate {generated:.2}, plan \
+         {planned:.2}, replay {replayed:.2} ({:.2e} node runs a second), render {rendered:.2}; {:.2} GB, \
+         report {:016x}",
+        start.elapsed().as_secs_f64(),
+        generated + planned + replayed + rendered,
+        nodes / replayed,
+        peak(),
+        chakram::graph::fingerprint(&format!("{report:?}")),
+    );
+}
+
+/// Seconds that the process had a processor, where the system says; on a busy machine others had it meanwhile.
+fn worked() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
+    nanoseconds.map_or(f64::NAN, |ns| ns / 1e9)
+}
+
+/// The most memory that the process held, in GB, where the system says.
+fn peak() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
+    number.map_or(f64::NAN, |kib| kib * 1024.0 / 1e9)
+}

@@ -1,0 +1,37 @@
+//! Any bytes as a model's file: refused with a reason, or a model whose parts add up.
+
+use chakram::model::Definition;
+use std::collections::BTreeSet;
+
+/// What is done with `data`.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    for tokens in [None, Some(3)] {
+        let found = match Definition::parse(text, "fuzz.toml", tokens) {
+            Ok(found) => found,
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("fuzz.toml"), "{error}");
+                continue;
+            }
+        };
+        let model = found.model;
+        assert!(tokens.is_none_or(|tokens| tokens == model.sequence));
+        let names: BTreeSet<_> = model.layers.iter().map(|layer| &layer.name).collect();
+        assert_eq!(names.len(), model.layers.len());
+        let (mut parameters, mut multiplications) = (0, 0);
+        for layer in &model.layers {
+            let names: BTreeSet<_> = layer.operators.iter().map(|o| &o.name).collect();
+            assert_eq!(names.len(), layer.operators.len());
+            assert!(!names.is_empty() && layer.output_elements() > 0);
+            parameters += layer.parameters();
+            multiplications += layer.multiplications();
+        }
+        assert_eq!(model.parameters(), parameters);
+        assert_eq!(model.multiplications(), multiplications);
+        assert!(model.skippable_multiplications() <= multiplications);
+        assert!(model.saved_bytes(2, true) < u64::MAX);
+    }
+}

@@ -1,0 +1,220 @@
+//! The peak memory of NPUs: by hand, and against an oracle that sorts events and sums.
+
+mod commands;
+mod files;
+mod oracle;
+
+use chakram::engine::{Comm, Options, Prepared};
+use chakram::graph::{Dependencies, Graph};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::report::{MemoryRow, Report, Spans, replay};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::{Sink, TraceWriter};
+use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, Op};
+use chakram::units::{Bytes, Span, Time};
+use chakram::workload::{Absent, Workload, WorkloadBuilder};
+
+/// A node: its operation, lane, nanoseconds, what it changes, and what it waits for. Its id is its place,
+/// from 1.
+#[derive(Clone, Debug)]
+pub struct Line(
+    pub Op<'static>,
+    pub i64,
+    pub u64,
+    pub MemoryChanges,
+    pub Vec<u64>,
+);
+
+pub const KERNEL: Op<'static> = Op::Compute {
+    flops: 0,
+    bytes: 0,
+    dtype: None,
+};
+const BARRIER: Op<'static> = Op::Collective {
+    kind: CollectiveKind::Barrier,
+    bytes: 0,
+    group: GroupName::World,
+    root: None,
+    dimensions: None,
+    host: false,
+};
+
+/// So many activations allocated, and freed.
+pub fn activations(allocates: u64, frees: u64) -> MemoryChanges {
+    MemoryChanges {
+        allocates: [0, 0, 0, allocates, 0],
+        frees: [0, 0, 0, frees, 0],
+    }
+}
+
+pub fn contents(lines: &[Line]) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    for (id, Line(op, lane, ns, memory, after)) in (1..).zip(lines) {
+        let name = format!("n{id}");
+        let node = NodeView {
+            lane: Some(*lane),
+            recorded: Span::from_ns(*ns),
+            memory: *memory,
+            ..NodeView::new(id, &name, *op)
+        };
+        writer.node(&node, after).unwrap();
+    }
+    writer.into_inner()
+}
+
+fn job(ranks: &[Vec<Line>]) -> Workload {
+    let mut builder = WorkloadBuilder::default();
+    for (rank, lines) in (0..).zip(ranks) {
+        let (graph, binding) = Graph::read(&contents(lines), rank, Dependencies::Both).unwrap();
+        let graph = builder.graph(graph);
+        builder
+            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .unwrap();
+    }
+    builder
+        .finish(Some(ranks.len() as u32), Absent::Refuse)
+        .unwrap()
+}
+
+/// Replays with communication as recorded, on NPUs that have 80 GB.
+fn report(ranks: &[Vec<Line>]) -> (Report, Vec<Vec<(Time, Time)>>) {
+    let workload = job(ranks);
+    let machine = Machine::preset("dgx-h100").unwrap();
+    let options = Options {
+        comm: Comm::Recorded,
+        ..Options::default()
+    };
+    let prepared = Prepared::new(&workload, &machine, &options).unwrap();
+    let (report, spans) = replay(&prepared, Spans::new(&prepared)).unwrap();
+    let ran = (0..ranks.len()).map(|rank| {
+        let mut ran = vec![(Time::ZERO, Time::ZERO); ranks[rank].len()];
+        for span in spans.of(rank) {
+            ran[span.node.index()] = (span.start, span.end);
+        }
+        ran
+    });
+    let ran = ran.collect();
+    (report, ran)
+}
+
+fn alone(lines: Vec<Line>) -> MemoryRow {
+    let (report, _) = report(&[lines]);
+    report.memory.into_iter().next().unwrap()
+}
+
+fn peak(row: &MemoryRow) -> (u64, u64, Option<u64>) {
+    (
+        row.peak.0,
+        row.at.0 / 1000,
+        row.node.as_ref().map(|(id, _)| *id),
+    )
+}
+
+#[test]
+fn kernels_that_overlap_hold_memory_together() {
+    // Lane 1: n1 from 0 to 10 with 5, n2 from 10 to 30 with 7; lane 2: n3 from 0 to 15 with 4, n4 from 15 to
+    // 16 with 6. Each frees what it allocated but n3. From 0: 9; from 10: 7 + 4; from 15: 7 + 4 + 6 = 17;
+    // at the end the 4 of n3 are left.
+    let row = alone(vec![
+        Line(KERNEL, 1, 10, activations(5, 5), vec![]),
+        Line(KERNEL, 1, 20, activations(7, 7), vec![1]),
+        Line(KERNEL, 2, 15, activations(4, 0), vec![]),
+        Line(KERNEL, 2, 1, activations(6, 6), vec![3]),
+    ]);
+    assert_eq!(peak(&row), (17, 15, Some(4)));
+    assert_eq!((row.classes, row.left), ([0, 0, 0, 17, 0], [0, 0, 0, 4, 0]));
+    assert_eq!((row.capacity, row.missing), (Bytes(80_000_000_000), None));
+}
+
+#[test]
+fn the_classes_are_those_of_the_peak() {
+    let class = |i: usize, bytes| {
+        let mut changes = MemoryChanges::default();
+        changes.allocates[i] = bytes;
+        changes
+    };
+    // 1 + 2 + 3 + 4, then the 4 go and 3 come: 9, below 10.
+    let mut last = class(4, 3);
+    last.frees[4] = 3;
+    let mut fourth = class(3, 4);
+    fourth.frees[3] = 4;
+    let row = alone(vec![
+        Line(Op::Nothing, 1, 0, class(0, 1), vec![]),
+        Line(KERNEL, 1, 10, class(1, 2), vec![1]),
+        Line(KERNEL, 1, 10, class(2, 3), vec![2]),
+        Line(KERNEL, 1, 10, fourth, vec![3]),
+        Line(KERNEL, 1, 10, last, vec![4]),
+    ]);
+    assert_eq!(peak(&row), (10, 20, Some(4)));
+    assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
+}
+
+/// A barrier of rank 0 waits from 0 to 5 for rank 1 and then takes no time, so it completes when the loop has
+/// done all else that happens at 5; n3 is issued at 5 before that. What the barrier frees still goes first:
+/// 8 at most, where 14 would be counted in the order of the loop.
+#[test]
+fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
+    // A replay as recorded wants some duration of communication.
+    let last = |after| Line(BARRIER, 1, 1, activations(0, 0), vec![after]);
+    let ranks = [
+        vec![
+            Line(BARRIER, 1, 0, activations(8, 8), vec![]),
+            Line(KERNEL, 2, 5, activations(0, 0), vec![]),
+            Line(KERNEL, 2, 9, activations(6, 0), vec![2]),
+            last(1),
+        ],
+        vec![
+            Line(KERNEL, 2, 5, activations(0, 0), vec![]),
+            Line(BARRIER, 1, 0, activations(0, 0), vec![1]),
+            last(2),
+        ],
+    ];
+    let (report, ran) = report(&ranks);
+    let ns = |i: usize| (ran[0][i].0.0 / 1000, ran[0][i].1.0 / 1000);
+    assert_eq!([ns(0), ns(2)], [(0, 5), (5, 14)]);
+    // Rank 1 says nothing of memory and has no row.
+    assert_eq!(report.memory.len(), 1);
+    assert_eq!(peak(&report.memory[0]), (8, 0, Some(1)));
+    let warnings = report.warnings().join("\n");
+    assert!(
+        warnings.contains("1 ranks do not say what they allocate"),
+        "{warnings}"
+    );
+}
+
+#[test]
+fn a_chain_without_duration_holds_one_link_at_a_time() {
+    // Each of 100 nodes allocates 3 and frees 3 in no time; 5 are held all along.
+    let mut lines = vec![Line(KERNEL, 1, 10, activations(5, 0), vec![])];
+    lines.extend((1..=100).map(|id| Line(Op::Nothing, 1, 0, activations(3, 3), vec![id])));
+    let row = alone(lines);
+    assert_eq!(peak(&row), (8, 10, Some(2)));
+    assert_eq!((row.left, row.missing), ([0, 0, 0, 5, 0], None));
+}
+
+#[test]
+fn what_was_never_allocated_is_reported() {
+    let (report, _) = report(&[vec![
+        Line(KERNEL, 1, 10, activations(5, 7), vec![]),
+        Line(KERNEL, 1, 10, activations(1, 4), vec![1]),
+    ]]);
+    // 2 of 7, and 3 of 4.
+    let missing = report.memory[0].missing.as_ref().unwrap();
+    assert_eq!(
+        (missing.nodes, missing.first.0, missing.classes[3]),
+        (2, 1, 5)
+    );
+    let wanted = "2 nodes free memory that nothing allocated, 5 B in all; the first is `n1` (node 1) of rank 0";
+    assert!(
+        report.warnings().iter().any(|w| w.contains(wanted)),
+        "{:?}",
+        report.warnings()
+    );
+}
+
+#[test]
+fn nothing_is_said_where_no_node_changes_memory() {
+    let (report, _) = report(&[vec![Line(KERNEL, 1, 10, activations(0, 0), vec![])]]);
+    assert!(report.memory.is_empty() && report.fits());
+}

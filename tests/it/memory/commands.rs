@@ -1,0 +1,156 @@
+//! What the program says of memory: texts, tables, exit codes, and pictures.
+
+use crate::commands::{answer, chakram, code, says};
+use serde_json::Value;
+
+const CASE: &str = "traces/tight-2";
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&answer(args)).unwrap()
+}
+
+#[test]
+fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
+    assert_eq!(code(&["replay", CASE]), 0);
+    let required = chakram(&["replay", CASE, "--fit", "require"]);
+    assert_eq!(required.status.code(), Some(3));
+    let error = String::from_utf8(required.stderr).unwrap();
+    let wanted = "exceeded: on tight-2: does not fit: what rank 0 allocates, 17.0 GB of 16.0 GB";
+    assert!(
+        error.starts_with(wanted) && error.lines().count() == 1,
+        "{error}"
+    );
+    let text = String::from_utf8(required.stdout).unwrap();
+    // The report is the same in both.
+    assert_eq!(text, answer(&["replay", CASE]));
+    for line in [
+        "DOES NOT FIT  1 of 2 ranks need more memory than their NPUs have",
+        "0  17.0 GB  16.0 GB  106.2 %  4.0 GB  4.0 GB  2.0 GB  6.0 GB  1.0 GB",
+        "at 60.000 us, when `backward of micro-batch 0` was issued (node 7)",
+        "1  14.0 GB  16.0 GB  87.5 %  4.0 GB  4.0 GB  2.0 GB  3.0 GB  1.0 GB",
+        "at 30.000 us, when `backward of micro-batch 0` was issued (node 4)",
+    ] {
+        assert!(says(&text, line), "{line:?} in\n{text}");
+    }
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let warning = "! does not fit: what rank 0 allocates, 17.0 GB of 16.0 GB that its NPU has, at 60.000 us, \
+                   when `backward of micro-batch 0` was issued (node 7): activations 6.0 GB, weights 4.0 GB, \
+                   gradients 4.0 GB, optimizer 2.0 GB, temporary 1.0 GB";
+    assert!(joined.contains(warning), "{text}");
+
+    // NPUs of 80 GB have room, and traces that say nothing cannot be asked.
+    assert_eq!(
+        code(&["replay", CASE, "-m", "dgx-h100", "--fit", "require"]),
+        0
+    );
+    let silent = chakram(&["replay", "traces/data-parallel-8", "--fit", "require"]);
+    assert_eq!(silent.status.code(), Some(2));
+    let error = String::from_utf8(silent.stderr).unwrap();
+    assert!(error.contains("no node says what it allocates"), "{error}");
+}
+
+#[test]
+fn programs_are_told_every_number() {
+    let report = json(&["replay", CASE, "--format", "json"]);
+    let memory = &report["memory"];
+    assert_eq!(memory["fits"], false);
+    let row = &memory["npus"][0];
+    assert_eq!(row["peak_bytes"], 17_000_000_000_u64);
+    assert_eq!(row["peak_bytes_by_class"]["activations"], 6_000_000_000_u64);
+    assert_eq!(row["peak_ps"], 60_000_000);
+    assert_eq!(row["peak_node"]["id"], 7);
+    // Weights and what the optimizer keeps.
+    assert_eq!(row["left_bytes_by_class"]["weights"], 4_000_000_000_u64);
+    assert_eq!(row["left_bytes_by_class"]["activations"], 0);
+    assert_eq!(row["missing"], Value::Null);
+    let table = answer(&["replay", CASE, "--format", "csv", "--table", "memory"]);
+    let second = table.lines().nth(2).unwrap();
+    assert_eq!(
+        second,
+        "1,1,16000000000,14000000000,4000000000,4000000000,2000000000,3000000000,1000000000,30000000,4,\
+         backward of micro-batch 0,6000000000,0"
+    );
+    let silent = json(&["replay", "traces/data-parallel-8", "--format", "json"]);
+    assert_eq!(silent.get("memory"), None);
+}
+
+/// On NPUs of 80 GB the fullest memory is 17 / 80 = 21.2 % full.
+#[test]
+fn several_machines_are_compared_by_their_fullest_memory() {
+    let machine = format!("{CASE}/machine.toml");
+    let args = ["replay", CASE, "-m", &machine, "-m", "dgx-h100"];
+    let text = answer(&args);
+    let row = "fullest memory  17.0 GB 106.2 %  17.0 GB 21.2 %";
+    assert!(says(&text, row), "{text}");
+    assert!(
+        text.contains("tight-2: does not fit: what rank 0 allocates"),
+        "{text}"
+    );
+    let required = [&args[..], &["--fit", "require"]].concat();
+    assert_eq!(chakram(&required).status.code(), Some(3));
+    let csv = answer(&[&args[..], &["--format", "csv"]].concat());
+    let ends = [
+        "peak_memory_bytes,memory_capacity_bytes",
+        ",17000000000,16000000000",
+        ",17000000000,80000000000",
+    ];
+    for (line, end) in csv.lines().zip(ends) {
+        assert!(line.ends_with(end), "{csv}");
+    }
+}
+
+/// The counters of rank 1 after each instant at which its memory changes, in GB.
+#[test]
+fn pictures_have_counters() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.json");
+    answer(&["replay", CASE, "--timeline", path.to_str().unwrap()]);
+    let picture: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let events = picture["traceEvents"].as_array().unwrap().iter();
+    let counters = events.filter(|event| event["ph"] == "C" && event["pid"] == 1);
+    let found: Vec<_> = counters
+        .map(|event| {
+            assert_eq!(event["name"], "memory");
+            let args = &event["args"];
+            let gb = |class: &str| args[class].as_u64().unwrap() / 1_000_000_000;
+            assert_eq!((gb("weights"), gb("optimizer")), (4, 2));
+            let at = event["ts"].as_f64().unwrap();
+            (at, gb("gradients"), gb("activations"), gb("temporary"))
+        })
+        .collect();
+    let wanted = [
+        (0.0, 0, 0, 0),
+        (20.0, 0, 3, 1),
+        (30.0, 4, 3, 1),
+        (50.0, 4, 3, 1),
+        (60.0, 4, 3, 1),
+        (80.0, 4, 0, 0),
+        (85.0, 0, 0, 0),
+    ];
+    assert_eq!(found, wanted);
+}
+
+/// Of each rank's ten nodes two go forward and two backward, of each micro-batch a kernel of either, a send
+/// and a receive; the rest is of no micro-batch.
+#[test]
+fn nodes_are_found_by_their_labels() {
+    let count = |labels: &[&str]| {
+        let labels = labels.iter().flat_map(|label| ["--label", label]);
+        let args: Vec<_> = ["inspect", CASE, "--list", "--format", "json"]
+            .into_iter()
+            .chain(labels)
+            .collect();
+        json(&args)["selected"].as_u64().unwrap()
+    };
+    assert_eq!(count(&["phase=backward"]), 4);
+    assert_eq!(count(&["phase=forward", "phase=backward"]), 8);
+    assert_eq!(
+        count(&["phase=forward", "phase=backward", "micro_batch=1"]),
+        4
+    );
+    assert_eq!(count(&["stage=1"]), 10);
+    assert_eq!(count(&["micro_batch=0", "stage=1"]), 4);
+    assert_eq!(count(&["phase=sideways"]), 0);
+    assert_eq!(count(&["frees.gradients=4000000000"]), 2);
+    assert_eq!(code(&["inspect", CASE, "--label", "phase"]), 2);
+}

@@ -1,0 +1,189 @@
+//! What files keep of memory: through graphs, texts, and what rewrites traces.
+
+use super::{KERNEL, Line, activations, contents};
+use crate::commands::{answer, chakram};
+use chakram::graph::{Dependencies, Graph, GraphBuilder};
+use chakram::ids::NodeIndex;
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{Labels, MemoryChanges, Phase};
+use serde_json::Value;
+use std::path::Path;
+
+/// Four kernels, of which the second and the fourth change the same, the third something else.
+fn lines() -> Vec<Line> {
+    let plain = MemoryChanges::default();
+    let changes = [
+        plain,
+        activations(5, 0),
+        activations(0, 5),
+        activations(5, 0),
+    ];
+    let lines = changes.map(|changes| Line(KERNEL, 1, 10, changes, Vec::new()));
+    lines.into()
+}
+
+fn changed(graph: &Graph) -> Vec<Option<MemoryChanges>> {
+    let nodes = graph.nodes();
+    nodes.map(|node| graph.memory(node).copied()).collect()
+}
+
+#[test]
+fn graphs_from_files_and_from_memory_are_one() {
+    let (read, _) = Graph::read(&contents(&lines()), 0, Dependencies::Both).unwrap();
+    let wanted: Vec<_> = lines().iter().map(|line| line.3).collect();
+    let wanted: Vec<_> = wanted
+        .iter()
+        .map(|c| Some(*c).filter(|c| !c.is_none()))
+        .collect();
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let mut builder = GraphBuilder::new(0, Dependencies::Both, 10);
+        for i in order {
+            let Line(op, lane, ns, memory, _) = lines()[i];
+            let name = format!("n{}", i + 1);
+            let node = NodeView {
+                lane: Some(lane),
+                recorded: chakram::units::Span::from_ns(ns),
+                memory,
+                ..NodeView::new(i as u64 + 1, &name, op)
+            };
+            builder.node(&node, &[]).unwrap();
+        }
+        let (graph, _) = builder.finish().unwrap();
+        assert_eq!(changed(&graph), wanted, "{order:?}");
+        assert_eq!(graph, read, "{order:?}");
+        assert_eq!(graph.fingerprint(), read.fingerprint());
+    }
+}
+
+/// Ranks that differ only in what they allocate do not share a graph. Where any node changes memory each
+/// takes 4 bytes more, and each of the two changes that there are 80.
+#[test]
+fn changes_of_memory_take_room_only_where_there_are_any() {
+    let read = |lines: &[Line]| {
+        Graph::read(&contents(lines), 0, Dependencies::Both)
+            .unwrap()
+            .0
+    };
+    let with = read(&lines());
+    let mut plain = lines();
+    plain
+        .iter_mut()
+        .for_each(|line| line.3 = MemoryChanges::default());
+    let without = read(&plain);
+    assert_eq!(with.heap_bytes(), without.heap_bytes() + 4 * 4 + 2 * 80);
+    assert_ne!(with.fingerprint(), without.fingerprint());
+    assert_eq!(without.memory(NodeIndex(0)), None);
+    let mut other = lines();
+    other[3].3 = activations(6, 0);
+    assert_ne!(with.fingerprint(), read(&other).fingerprint());
+}
+
+#[test]
+fn labels_make_no_other_graph() {
+    let graph = |labels| {
+        let mut builder = GraphBuilder::new(0, Dependencies::Both, 10);
+        let node = NodeView {
+            labels,
+            ..NodeView::new(1, "n1", KERNEL)
+        };
+        builder.node(&node, &[]).unwrap();
+        builder.finish().unwrap().0
+    };
+    let labels = Labels {
+        phase: Some(Phase::Backward),
+        layer: Some(3),
+        ..Labels::default()
+    };
+    assert_eq!(graph(labels), graph(Labels::default()));
+}
+
+const CASE: &str = "traces/tight-2";
+
+/// The peaks and what was missing, of the traces at a path on the machine of the case.
+fn peaks(traces: &str) -> Vec<(u64, u64)> {
+    let machine = format!("{CASE}/machine.toml");
+    let text = answer(&["replay", traces, "-m", &machine, "--format", "json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let rows = report["memory"]["npus"].as_array().unwrap().iter();
+    let count = |value: &Value| value.as_u64().unwrap();
+    rows.map(|row| {
+        let missing = row["missing"]["bytes_by_class"]["activations"].as_u64();
+        (count(&row["peak_bytes"]), missing.unwrap_or(0))
+    })
+    .collect()
+}
+
+const GB: u64 = 1_000_000_000;
+
+/// Text to records and back, anonymised, and scaled from one rank to three.
+#[test]
+fn what_rewrites_traces_keeps_what_they_say_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let records = at("records/job");
+    answer(&["convert", "trace", CASE, "--to", "et", "-o", &records]);
+    let text = at("text/job");
+    answer(&["convert", "trace", &records, "--to", "jsonl", "-o", &text]);
+    for rank in 0..2 {
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let name = format!("job.{rank}.jsonl");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let again = read(&folder.path().join("text").join(&name));
+        assert_eq!(again, read(&root.join(CASE).join(&name)));
+    }
+    let hidden = at("hidden/job");
+    answer(&["anonymise", &records, "--all", "--key", "k", "-o", &hidden]);
+    for traces in [CASE, &records, &hidden] {
+        assert_eq!(peaks(traces), [(17 * GB, 0), (14 * GB, 0)], "{traces}");
+    }
+
+    let one = folder.path().join("one.0.et");
+    let held = [activations(5, 0), activations(3, 3)];
+    let lines = held.map(|changes| Line(KERNEL, 1, 10, changes, Vec::new()));
+    std::fs::write(&one, contents(&lines)).unwrap();
+    let (one, three) = (at("one"), at("three"));
+    answer(&[
+        "scale", &one, "--grid", "dp=1", "--to", "dp=2", "-o", &three,
+    ]);
+    assert_eq!(peaks(&three), [(8, 0), (8, 0)]);
+}
+
+/// From node 6 on: the backward passes of rank 0 free activations that no node in the slice allocates.
+#[test]
+fn a_slice_that_frees_what_it_lacks_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let slice = folder.path().join("late");
+    let slice = slice.to_str().unwrap();
+    let machine = format!("{CASE}/machine.toml");
+    let cut = chakram(&[
+        "slice",
+        CASE,
+        "--from",
+        "6",
+        "--unmatched",
+        "cut",
+        "-o",
+        slice,
+    ]);
+    assert!(cut.status.success(), "{cut:?}");
+    let text = answer(&["replay", slice, "-m", &machine]);
+    assert!(
+        text.contains("nodes free memory that nothing allocated"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_difference_in_memory_is_a_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, frees| {
+        let path = folder.path().join(format!("{name}.0.et"));
+        let line = Line(KERNEL, 1, 10, activations(5, frees), Vec::new());
+        std::fs::write(&path, contents(&[line])).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let output = chakram(&["diff", &write("a", 5), &write("b", 4)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("frees.activations"), "{text}");
+}

@@ -1,0 +1,102 @@
+//! Random jobs, against an oracle that sorts when nodes began and ended and sums.
+
+use super::{BARRIER, KERNEL, Line, report};
+use chakram::trace::MemoryChanges;
+use chakram::units::Time;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed};
+
+/// What one rank holds, by sorting: at each instant first all that completes, then all that is issued.
+/// Returns the peak by class, the first instant of it, what is left, and what was missing.
+fn oracle(lines: &[Line], ran: &[(Time, Time)]) -> ([u64; 5], u64, [u64; 5], [u64; 5]) {
+    let mut events = Vec::new();
+    for (Line(_, _, _, changes, _), (start, end)) in lines.iter().zip(ran) {
+        events.push((end.0, 0, changes.frees));
+        events.push((start.0, 1, changes.allocates));
+    }
+    events.sort_unstable();
+    let (mut held, mut best, mut at, mut missing) = ([0; 5], [0; 5], 0, [0; 5]);
+    for (now, kind, bytes) in events {
+        for i in 0..5 {
+            if kind == 1 {
+                held[i] += bytes[i];
+            } else if held[i] >= bytes[i] {
+                held[i] -= bytes[i];
+            } else {
+                missing[i] += bytes[i] - held[i];
+                held[i] = 0;
+            }
+        }
+        if kind == 1 && held.iter().sum::<u64>() > best.iter().sum() {
+            (best, at) = (held, now);
+        }
+    }
+    (best, at, held, missing)
+}
+
+fn changes() -> impl Strategy<Value = MemoryChanges> {
+    let few = || prop::array::uniform5(prop_oneof![2 => Just(0_u64), 1 => 1_u64..9]);
+    let some = (few(), few()).prop_map(|(allocates, frees)| MemoryChanges { allocates, frees });
+    prop_oneof![1 => Just(MemoryChanges::default()), 3 => some]
+}
+
+/// Kernels on three lanes, of 1 to 4 ns so that many begin and end together, each after up to two others,
+/// and barriers where every rank has one.
+fn ranks() -> impl Strategy<Value = Vec<Vec<Line>>> {
+    let node = (
+        0_i64..3,
+        1_u64..5,
+        changes(),
+        vec(any::<prop::sample::Index>(), 0..3),
+    );
+    let rank = vec(node, 1..30).prop_map(|nodes| {
+        let mut lines = Vec::new();
+        for (i, (lane, ns, changes, after)) in nodes.into_iter().enumerate() {
+            let (op, lane) = if i % 7 == 6 {
+                (BARRIER, 9)
+            } else {
+                (KERNEL, lane)
+            };
+            let mut after: Vec<u64> = match i {
+                0 => Vec::new(),
+                _ => after.iter().map(|at| at.index(i) as u64 + 1).collect(),
+            };
+            after.sort_unstable();
+            after.dedup();
+            lines.push(Line(op, lane, ns, changes, after));
+        }
+        lines
+    });
+    vec(rank, 1..4).prop_map(|mut ranks| {
+        let calls = |lines: &Vec<Line>| lines.iter().filter(|line| line.1 == 9).count();
+        let fewest = ranks.iter().map(calls).min().unwrap_or(0);
+        for lines in &mut ranks {
+            let late = lines.iter_mut().filter(|line| line.1 == 9).skip(fewest);
+            late.for_each(|line| line.0 = KERNEL);
+        }
+        ranks
+    })
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 400, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..Config::default() })]
+
+    #[test]
+    fn peaks_are_those_of_sorted_events(ranks in ranks()) {
+        let (report, ran) = report(&ranks);
+        for (rank, lines) in ranks.iter().enumerate() {
+            let row = report.memory.iter().find(|row| row.rank.index() == rank);
+            let (best, at, left, missing) = oracle(lines, &ran[rank]);
+            match row {
+                None => prop_assert!(lines.iter().all(|line| line.3 == MemoryChanges::default())),
+                Some(row) => {
+                    let found = row.missing.as_ref().map_or([0; 5], |missing| missing.classes);
+                    prop_assert_eq!((row.left, found), (left, missing));
+                    prop_assert_eq!((row.classes, row.peak.0), (best, best.iter().sum()));
+                    prop_assert_eq!(row.at.0, at);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Models under plans: what is conserved over a grid of them, and what formulas say of time, bytes and memory.
+
+use chakram::compute::{ComputeModel, Efficiency};
+use chakram::engine::{Options, Outcome, Prepared};
+use chakram::generate::{Job, Pattern, Plan, Training};
+use chakram::machine::Machine;
+use chakram::model::{
+    Block, Function, Head, Layer, Model, Operator, Positions, Role, Transformer, Work,
+};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{Op, TensorClass, TraceError};
+use std::collections::BTreeMap;
+
+mod grid;
+mod memory;
+mod program;
+mod time;
+mod volumes;
+
+/// A model of four blocks.
+fn transformer(name: &str, block: Block, positions: Positions, tied: bool) -> Model {
+    let transformer = Transformer {
+        layers: 4,
+        block,
+        vocabulary: 32,
+        positions,
+        segments: 0,
+        embedding_norm: block.norm_after,
+        final_norm: !block.norm_after,
+        head: Head::Logits { tied },
+    };
+    Model {
+        name: name.to_owned(),
+        source: String::new(),
+        sequence: block.tokens,
+        layers: transformer.layers(),
+    }
+}
+
+const GPT: Block = Block {
+    tokens: 8,
+    hidden: 16,
+    heads: 4,
+    kv_heads: 4,
+    head_width: 4,
+    ffn: 64,
+    function: Function::Gelu,
+    gated: false,
+    norm_bias: true,
+    norm_after: false,
+    biases: true,
+    causal: true,
+    dropout: true,
+};
+
+fn gpt() -> Model {
+    transformer("gpt", GPT, Positions::Learned(8), true)
+}
+
+/// Fewer heads of keys than of queries, gates, no biases, nothing shared.
+fn llama() -> Model {
+    let block = Block {
+        kv_heads: 2,
+        ffn: 48,
+        function: Function::Silu,
+        gated: true,
+        norm_bias: false,
+        biases: false,
+        dropout: false,
+        ..GPT
+    };
+    transformer("llama", block, Positions::Rotary, false)
+}
+
+/// Norms behind the sums, and tokens that look both ways.
+fn bert() -> Model {
+    let block = Block {
+        norm_after: true,
+        causal: false,
+        ..GPT
+    };
+    transformer("bert", block, Positions::Learned(8), true)
+}
+
+fn job(model: &Model, plan: &Plan) -> Result<Job, String> {
+    let training = Training {
+        model: model.clone(),
+        plan: plan.clone(),
+    };
+    Job::new(Pattern::Training(Box::new(training))).map_err(|error| error.to_string())
+}
+
+fn replay(job: &Job, machine: &Machine) -> Outcome {
+    let workload = job.workload().unwrap();
+    let options = Options {
+        compute: ComputeModel::Roofline(Efficiency::default()),
+        ..Options::default()
+    };
+    let prepared = Prepared::new(&workload, machine, &options).unwrap();
+    prepared.run(()).unwrap().0
+}
+
+/// What the nodes of a rank come to.
+#[derive(Default)]
+struct Sums {
+    rank: u32,
+    flops: u128,
+    /// Bytes by (source, destination, tag): sent, received.
+    messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
+    /// `comm_size` of collectives by their names.
+    collectives: Vec<(String, chakram::trace::CollectiveKind, u64)>,
+    used: [u64; TensorClass::COUNT],
+    peak: [u64; TensorClass::COUNT],
+}
+
+impl Sums {
+    fn of(job: &Job, rank: u32) -> Self {
+        let mut sums = Self {
+            rank,
+            ..Self::default()
+        };
+        job.nodes(rank, &mut sums).unwrap();
+        sums
+    }
+
+    fn peak(&self, class: TensorClass) -> u64 {
+        self.peak[class as usize]
+    }
+}
+
+impl Sink for Sums {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        match node.op {
+            Op::Compute { flops, .. } => self.flops += u128::from(flops),
+            Op::Message {
+                receive,
+                peer,
+                tag,
+                bytes,
+                ..
+            } => {
+                let key = match receive {
+                    false => (self.rank, peer, tag),
+                    true => (peer, self.rank, tag),
+                };
+                self.messages.entry(key).or_default()[usize::from(receive)].push(bytes);
+            }
+            Op::Collective { kind, bytes, .. } => {
+                self.collectives.push((node.name.to_owned(), kind, bytes));
+            }
+            _ => {}
+        }
+        for class in 0..TensorClass::COUNT {
+            self.used[class] += node.memory.allocates[class];
+            self.peak[class] = self.peak[class].max(self.used[class]);
+            // What is freed was allocated, or this panics.
+            self.used[class] -= node.memory.frees[class];
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of one square product each, between two layers that take no time where kernels that only move bytes
+/// are left out.
+fn products(blocks: usize, side: u64) -> Model {
+    let norm = |name: &str, role| {
+        let work = Work::Norm {
+            rows: 1,
+            width: side,
+            bias: false,
+        };
+        Layer::new(
+            name,
+            role,
+            vec![Operator::new("norm", work, chakram::model::Cut::Whole)],
+        )
+    };
+    let product = Work::Linear {
+        rows: 1,
+        inputs: side,
+        outputs: side,
+        bias: false,
+        tied: false,
+    };
+    let product = Operator::new("product", product, chakram::model::Cut::Whole);
+    let block = |i: usize| Layer::new(format!("layer{i}"), Role::Block, vec![product.clone()]);
+    let mut layers = vec![norm("in", Role::Input)];
+    layers.extend((0..blocks).map(block));
+    layers.push(norm("out", Role::Output));
+    Model {
+        name: "products".to_owned(),
+        source: String::new(),
+        sequence: 1,
+        layers,
+    }
+}

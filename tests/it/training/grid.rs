@@ -1,0 +1,253 @@
+//! What is conserved, whatever the model, the parallelism, the schedule, and what is shared or recomputed.
+
+use super::{Sums, bert, gpt, job, llama, replay};
+use chakram::generate::Plan;
+use chakram::generate::plan::{Attention, Recompute, Zero};
+use chakram::generate::schedule::Schedule;
+use chakram::graph::Dependencies;
+use chakram::machine::Machine;
+use chakram::model::{Cut, Model, Role, Work};
+use chakram::trace::write::TraceWriter;
+use chakram::validate::{Options, Report, Source, Trace};
+use std::collections::BTreeMap;
+
+const SCHEDULES: [Schedule; 5] = [
+    Schedule::GPipe,
+    Schedule::OneForwardOneBackward,
+    Schedule::Interleaved { chunks: 2 },
+    Schedule::LayerWise { layers: 1 },
+    Schedule::Inference,
+];
+
+/// FLOPs of all ranks, from the model's multiplications alone.
+fn flops(model: &Model, plan: &Plan) -> u128 {
+    let trains = plan.schedule != Schedule::Inference;
+    let fused = plan.attention == Attention::Flash;
+    let mut sum = 0;
+    for (i, layer) in model.layers.iter().enumerate() {
+        for (k, operator) in layer.operators.iter().enumerate() {
+            let attention = matches!(operator.work, Work::Attention { .. });
+            let mut once = u128::from(operator.work.multiplications());
+            if fused {
+                once -= u128::from(operator.work.skippable_multiplications());
+            }
+            let first = i == 0
+                && k == 0
+                && matches!(
+                    operator.work,
+                    Work::Linear { .. } | Work::Convolution { .. }
+                );
+            // In halves of the forward pass: forward; both gradients, or scores again and four products of two, or
+            // the weights' gradient alone; and once more.
+            let backward = match (first, attention && fused) {
+                (true, _) => 2,
+                (false, true) => 5,
+                (false, false) => 4,
+            };
+            let again = match plan.recompute {
+                Recompute::Full => layer.role == Role::Block,
+                Recompute::Selective => attention,
+                _ => false,
+            };
+            let halves = match trains {
+                true => 2 + backward + if again { 2 } else { 0 },
+                false => 2,
+            };
+            // What is not cut, all members do, or each for its tokens.
+            let rows = match operator.work {
+                Work::Linear { rows, .. } => rows,
+                _ => 1,
+            };
+            let shared = plan.sequence_parallel && rows % u64::from(plan.tensor) == 0;
+            let times = match (operator.cut, shared) {
+                (Cut::Whole, false) => u128::from(plan.tensor),
+                _ => 1,
+            };
+            sum += once * halves * times;
+        }
+    }
+    sum * u128::from(plan.batch)
+}
+
+/// Checks one plan; why it is refused, if it is.
+fn check(model: &Model, plan: &Plan, machine: &Machine) -> Result<(), String> {
+    let job = job(model, plan)?;
+    let about = format!("{}: {plan:?}", model.name);
+    let mut all = Sums::default();
+    let mut traces = Vec::new();
+    let mut nodes = 0;
+    for rank in 0..job.ranks() {
+        let sums = Sums::of(&job, rank);
+        all.flops += sums.flops;
+        for (key, ends) in sums.messages {
+            let both = all.messages.entry(key).or_default();
+            for (to, from) in both.iter_mut().zip(ends) {
+                to.extend(from);
+            }
+        }
+        // Activations and what is temporary is freed; weights stay.
+        assert_eq!(sums.used[3..], [0, 0], "{about}, rank {rank}");
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
+        job.nodes(rank, &mut writer).unwrap();
+        let trace = Trace::check(&writer.into_inner(), Dependencies::Both, 3);
+        nodes += job.node_count(rank);
+        traces.push((rank, trace));
+    }
+    assert_eq!(all.flops, flops(model, plan), "{about}");
+    for (key, [sent, received]) in &all.messages {
+        assert_eq!((sent.len(), sent), (1, received), "{about}: {key:?}");
+    }
+    let sources = traces.iter().map(|(rank, trace)| Source {
+        rank: *rank,
+        file: String::new(),
+        trace,
+    });
+    let options = Options {
+        declared: job.groups(),
+        ranks: Some(job.ranks()),
+        show: 3,
+        ..Options::default()
+    };
+    let report = Report::new(sources.collect(), &options, true);
+    assert!(report.is_sound(), "{about}: {:?}", report.findings);
+    assert_eq!(replay(&job, machine).nodes, nodes, "{about}");
+    Ok(())
+}
+
+fn plans() -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for schedule in SCHEDULES {
+        for (data, tensor, pipeline) in [
+            (1, 1, 1),
+            (2, 1, 1),
+            (1, 2, 1),
+            (1, 1, 2),
+            (2, 2, 1),
+            (2, 1, 2),
+            (1, 4, 2),
+            (2, 2, 2),
+        ] {
+            for zero in Zero::ALL {
+                for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+                    for sequence_parallel in [false, true] {
+                        let mut plan = Plan::new();
+                        plan.schedule = schedule;
+                        (plan.data, plan.tensor, plan.pipeline) = (data, tensor, pipeline);
+                        plan.zero = zero.0;
+                        plan.recompute = recompute;
+                        plan.sequence_parallel = sequence_parallel;
+                        plan.batch = 4 * u64::from(data);
+                        // Several buckets, and one micro-batch of two.
+                        plan.bucket = 3000;
+                        if recompute == Recompute::Selective {
+                            plan.attention = Attention::Unfused;
+                        }
+                        plans.push(plan);
+                    }
+                }
+            }
+        }
+    }
+    plans
+}
+
+/// Goes over `plans`, and says how often which reason kept one from being carried out.
+fn go_over(model: &Model, plans: &[Plan]) -> (usize, BTreeMap<String, usize>) {
+    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let mut refused = BTreeMap::new();
+    let mut done = 0;
+    for plan in plans {
+        match check(model, plan, &machine) {
+            Ok(()) => done += 1,
+            Err(why) => *refused.entry(why).or_default() += 1,
+        }
+    }
+    (done, refused)
+}
+
+fn list(refused: &BTreeMap<String, usize>) -> String {
+    let lines = refused
+        .iter()
+        .map(|(why, count)| format!("{count} x {why}\n"));
+    lines.collect()
+}
+
+#[test]
+fn a_gpt_is_conserved_under_every_plan() {
+    let (done, refused) = go_over(&gpt(), &plans());
+    assert_eq!((done, list(&refused).trim()), (DONE, REFUSED.trim()));
+}
+
+/// Of 5 schedules, 8 parallelisms, 4 levels of ZeRO, 3 recomputations, with and without sequence parallelism: 960.
+const DONE: usize = 333;
+const REFUSED: &str = "
+45 x `pipeline` is 2; expected 1 with schedule = layer-wise, which has every layer on all ranks
+18 x `recompute` is full; expected none with schedule = inference, which keeps nothing
+18 x `recompute` is selective; expected none with schedule = inference, which keeps nothing
+240 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+18 x `zero` is 1; expected 0 or 3 with schedule = inference, which has neither gradients nor optimizer
+90 x `zero` is 1; expected 0 with data = 1: there are no replicas to share with
+18 x `zero` is 2; expected 0 or 3 with schedule = inference, which has neither gradients nor optimizer
+90 x `zero` is 2; expected 0 with data = 1: there are no replicas to share with
+90 x `zero` is 3; expected 0 with data = 1: there are no replicas to share with
+";
+
+#[test]
+fn other_models_are_conserved_too() {
+    let all = plans();
+    let some: Vec<Plan> = all
+        .into_iter()
+        .filter(|plan| {
+            let schedule = matches!(
+                plan.schedule,
+                Schedule::GPipe | Schedule::OneForwardOneBackward
+            );
+            schedule && matches!(plan.zero, Zero::None | Zero::Parameters)
+        })
+        .collect();
+    let mut told = String::new();
+    for model in [llama(), bert()] {
+        let (done, refused) = go_over(&model, &some);
+        told += &format!("{}: {done} done\n{}", model.name, list(&refused));
+    }
+    let few: Vec<Plan> = some
+        .into_iter()
+        .filter(|plan| plan.recompute != Recompute::Selective && plan.zero == Zero::None)
+        .collect();
+    for name in ["vgg-11", "resnet-18", "dlrm", "vit-b-16"] {
+        let (done, refused) = go_over(&Model::named(name).unwrap(), &few);
+        told += &format!("{name}: {done} done\n{}", list(&refused));
+    }
+    assert_eq!(told.trim(), OTHERS.trim());
+}
+
+const OTHERS: &str = "
+llama: 96 done
+48 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+12 x `tensor` is 4; expected a divisor of the 2 heads of keys and values of attention.core
+36 x `zero` is 3; expected 0 with data = 1: there are no replicas to share with
+bert: 108 done
+48 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+36 x `zero` is 3; expected 0 with data = 1: there are no replicas to share with
+vgg-11: 16 done
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+12 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
+4 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 4
+12 x `tensor` is 2; expected 1: no operator of vgg-11 can be cut
+4 x `tensor` is 4; expected 1: no operator of vgg-11 can be cut
+resnet-18: 16 done
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+12 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
+4 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 4
+12 x `tensor` is 2; expected 1: no operator of resnet-18 can be cut
+4 x `tensor` is 4; expected 1: no operator of resnet-18 can be cut
+dlrm: 8 done
+24 x `pipeline` is 2; expected a divisor of the 3 blocks of dlrm; or stages that say which layers each has
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+8 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
+8 x `tensor` is 2; expected 1: no operator of dlrm can be cut
+vit-b-16: 32 done
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+12 x `sequence_parallel` is true; expected false: the 197 tokens of a sample are no multiple of tensor = 2
+4 x `sequence_parallel` is true; expected false: the 197 tokens of a sample are no multiple of tensor = 4
+";

@@ -1,0 +1,101 @@
+//! How many bytes move, against published formulas.
+
+use super::{GPT, Sums, gpt, job, transformer};
+use chakram::generate::Plan;
+use chakram::generate::plan::Zero;
+use chakram::model::{Block, Positions, Work};
+use chakram::trace::CollectiveKind;
+
+/// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm: four all-reduces of
+/// activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115
+/// and N = 16 that is 4.7060e9, 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16
+/// samples, so it is asked for 16 times as many, and a sixteenth is taken. On one member the sums of activations are
+/// nobody's: 24 H^2 remain of 5.0709e9.
+#[test]
+fn a_layer_moves_what_eq_6_says() {
+    let (s, h) = (2048_u64, 12288_u64);
+    let block = Block {
+        tokens: s,
+        hidden: h,
+        heads: 96,
+        kv_heads: 96,
+        head_width: 128,
+        ffn: 4 * h,
+        norm_bias: false,
+        biases: false,
+        ..GPT
+    };
+    let mut model = transformer("t-145b", block, Positions::None, false);
+    // Gains of norms are not in the formula; without scales there is nothing to reduce.
+    for layer in &mut model.layers {
+        layer
+            .operators
+            .retain(|operator| !matches!(operator.work, Work::Norm { .. }));
+    }
+    let formula = |t: u64| (8.0 * 115.0 * (s * h * t) as f64 / 16.0) + (24 * h * h / t) as f64;
+    let published = [5.0709e9, 4.7060e9, 6.6941e9, 1.2029e10, 2.3379e10];
+    for (t, published) in [1, 2, 4, 8, 16].into_iter().zip(published) {
+        assert!((formula(t) / published - 1.0).abs() < 1e-4);
+        let mut plan = Plan::new();
+        plan.tensor = t as u32;
+        plan.data = 16 / t as u32;
+        plan.batch = 115 * 16;
+        plan.micro_batch = 115 * t;
+        // A bucket for each layer.
+        plan.bucket = 1;
+        let job = job(&model, &plan).unwrap();
+        let sums = Sums::of(&job, 0);
+        let of_layer = sums
+            .collectives
+            .iter()
+            .filter(|(name, ..)| name.contains("/layer2/"));
+        let mut bytes = 0.0;
+        for (name, kind, size) in of_layer {
+            assert_eq!(*kind, CollectiveKind::AllReduce);
+            let share = if name.contains("gradients") {
+                1.0
+            } else {
+                16.0
+            };
+            bytes += *size as f64 / share;
+        }
+        let expected = match t {
+            1 => (24 * h * h) as f64,
+            // One replica has nobody to reduce gradients with.
+            16 => formula(16) - (24 * h * h / 16) as f64,
+            _ => formula(t),
+        };
+        assert_eq!(bytes, expected, "tensor {t}");
+    }
+}
+
+/// Bytes that a rank sends for collectives among n: (n - 1) / n of the buffer for an all-gather or a
+/// reduce-scatter, and both for an all-reduce. ZeRO 1 and 2 move as much as plain data parallelism, ZeRO 3 half as much
+/// again (Rajbhandari et al., 2020, section 7).
+#[test]
+fn zero_moves_what_its_paper_says() {
+    let volume = |zero, reshard| {
+        let mut plan = Plan::new();
+        plan.data = 2;
+        plan.batch = 2;
+        plan.zero = zero;
+        plan.reshard = reshard;
+        let job = job(&gpt(), &plan).unwrap();
+        let bytes = |(_, kind, size): &(String, CollectiveKind, u64)| match kind {
+            // Both ways half of the buffer; a shard; half of the buffer.
+            CollectiveKind::AllReduce => *size,
+            CollectiveKind::AllGather => *size,
+            CollectiveKind::ReduceScatter => size / 2,
+            _ => panic!("{kind}"),
+        };
+        Sums::of(&job, 0).collectives.iter().map(bytes).sum::<u64>()
+    };
+    let plain = volume(Zero::None, true);
+    // Twice half of 2 B for each parameter.
+    assert_eq!(plain, 2 * gpt().parameters());
+    assert_eq!(volume(Zero::Optimizer, true), plain);
+    assert_eq!(volume(Zero::Gradients, true), plain);
+    assert_eq!(2 * volume(Zero::Parameters, true), 3 * plain);
+    // Where parameters stay for the step, they are gathered once.
+    assert_eq!(volume(Zero::Parameters, false), plain);
+}

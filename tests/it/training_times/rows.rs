@@ -1,0 +1,177 @@
+//! Measured rows, and the plans that they were measured with.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A measurement.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub name: String,
+    /// Seconds of a step.
+    pub measured: f64,
+    pub npus: u32,
+    /// Arguments of `chakram generate`.
+    pub plan: Vec<String>,
+}
+
+/// The cells of a row of CSV by their headings.
+type Cells = BTreeMap<String, String>;
+
+/// Where measurements are, if anywhere.
+pub fn folder() -> Option<PathBuf> {
+    let folder =
+        std::env::var_os("CHAKRAM_CORPUS").map(|folder| Path::new(&folder).join("validation"));
+    if folder.as_ref().is_none_or(|folder| !folder.is_dir()) {
+        println!("skipped: CHAKRAM_CORPUS names no folder with `validation`");
+        return None;
+    }
+    folder
+}
+
+/// The rows of a file of CSV without quotes.
+pub fn read(file: &Path) -> Vec<Cells> {
+    let text = std::fs::read_to_string(file).expect("the corpus can be read");
+    let mut lines = text.trim_start_matches('\u{feff}').lines();
+    let split = |line: &str| {
+        line.split(',')
+            .map(|cell| cell.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let heads = split(lines.next().expect("there is a heading"));
+    let cells = |line| heads.iter().cloned().zip(split(line)).collect();
+    lines.filter(|line| !line.is_empty()).map(cells).collect()
+}
+
+/// A number of a row.
+pub fn number(row: &Cells, head: &str) -> f64 {
+    let cell = row
+        .get(head)
+        .unwrap_or_else(|| panic!("there is no column {head}"));
+    cell.parse().unwrap_or_else(|_| panic!("{head}: {cell}"))
+}
+
+/// All 18 rows, if the corpus is there.
+pub fn rows() -> Option<Vec<Row>> {
+    let folder = folder()?;
+    let sc21 = read(&folder.join("megatron_sc21_a100.csv"));
+    let seqsel = read(&folder.join("megatron_seqsel_a100.csv"));
+    let mut rows: Vec<_> = sc21.iter().map(narayanan).collect();
+    rows.extend(seqsel.iter().flat_map(korthikanti));
+    assert_eq!(rows.len(), 18, "all rows are there");
+    Some(rows)
+}
+
+/// What all of Megatron-LM's runs have in common: half precision, and attention kernel by kernel.
+const COMMON: &[&str] = &["--dtype", "fp16", "--attention", "unfused"];
+
+/// Each member of a tensor group sends a part to the next stage, which gathers them (SC'21, section 4.1).
+const SCATTER: &str = "--scatter-gather";
+
+/// Arguments of a plan from the pairs of an option and its number.
+pub fn plan(model: &str, numbers: &[(&str, f64)], words: &[&str]) -> Vec<String> {
+    let mut plan = vec![model.to_owned()];
+    for (option, number) in numbers {
+        plan.extend([format!("--{option}"), number.to_string()]);
+    }
+    plan.extend(COMMON.iter().chain(words).map(|&word| word.to_owned()));
+    plan
+}
+
+/// With several chunks on a stage, passes are interleaved.
+pub fn chunks(plan: &mut Vec<String>, chunks: f64) {
+    if chunks > 1.0 {
+        let words = ["--schedule", "interleaved", "--chunks", &chunks.to_string()];
+        plan.extend(words.map(str::to_owned));
+    }
+}
+
+/// Samples of a micro-batch and chunks of a stage, which the table of the paper does not have: as in Megatron-LM's
+/// examples/sc21/run_table_1.sh, which also says that gradients are reduced beside the backward pass
+/// (`DDP=torch`) where there is one stage, and after it (`DDP=local`) where there are several.
+const RUNS: [(&str, &str, f64, f64); 10] = [
+    ("1.7", "megatron-1.7b", 16.0, 1.0),
+    ("3.6", "megatron-3.6b", 16.0, 1.0),
+    ("7.5", "megatron-7.5b", 16.0, 1.0),
+    ("18.4", "megatron-18.4b", 8.0, 1.0),
+    ("39.1", "megatron-39.1b", 4.0, 1.0),
+    ("76.1", "megatron-76.1b", 2.0, 3.0),
+    ("145.6", "megatron-145.6b", 2.0, 2.0),
+    ("310.1", "megatron-310.1b", 1.0, 2.0),
+    ("529.6", "megatron-529.6b", 1.0, 3.0),
+    ("1008.0", "megatron-1t", 1.0, 1.0),
+];
+
+/// A row of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
+/// SC'21, Table 1. It has FLOP/s; the step's FLOPs are those of the paper's equation 3, recomputation included:
+/// `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
+fn narayanan(row: &Cells) -> Row {
+    let get = |head| number(row, head);
+    let [batch, s, l, h, v] = ["global_batch", "seq", "layers", "hidden", "vocab"].map(get);
+    let [tensor, pipeline, npus] = ["TP", "PP", "gpus"].map(get);
+    let flops = 96.0 * batch * s * l * h * h * (1.0 + s / (6.0 * h) + v / (16.0 * l * h));
+    let size = &row["params_B"];
+    let run = RUNS
+        .iter()
+        .find(|run| run.0 == size)
+        .expect("its run is known");
+    let numbers = [
+        ("tensor", tensor),
+        ("pipeline", pipeline),
+        ("data", npus / tensor / pipeline),
+        ("batch", batch),
+        ("micro-batch", run.2),
+    ];
+    let beside = if pipeline == 1.0 { "true" } else { "false" };
+    let mut words = vec!["--recompute", "full", "--overlap", beside];
+    // The sums of gradients over a tensor group were formed beside products only later.
+    words.extend(["--tensor-overlap", "false"]);
+    if pipeline > 1.0 {
+        words.push(SCATTER);
+    }
+    let mut plan = plan(run.1, &numbers, &words);
+    chunks(&mut plan, run.3);
+    Row {
+        name: format!("SC'21 {size}B"),
+        measured: flops / npus / (get("tflops_per_gpu") * 1e12),
+        npus: npus as u32,
+        plan,
+    }
+}
+
+/// Two rows of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, Table 5:
+/// all of a block recomputed, and with sequence parallelism only attention's scores. There the sums of
+/// gradients are formed beside the products that do not need them (section 6).
+fn korthikanti(row: &Cells) -> [Row; 2] {
+    let get = |head| number(row, head);
+    let model = match row["model"].as_str() {
+        "22B" => "megatron-22b",
+        "175B" => "gpt3-175b",
+        "530B" => "megatron-529.6b",
+        _ => "megatron-1t",
+    };
+    let numbers = [
+        ("tensor", get("TP")),
+        ("pipeline", get("PP")),
+        ("data", get("DP")),
+        ("batch", get("global_batch")),
+        ("micro-batch", get("micro_batch")),
+    ];
+    let stages = get("PP") > 1.0;
+    let full = ["--recompute", "full", SCATTER];
+    let full = if stages { &full[..] } else { &full[..2] };
+    let selective = ["--recompute", "selective", "--sequence-parallel"];
+    let ways = [
+        ("full", "iter_s_full_recompute", full),
+        ("selective", "iter_s_seqpar_selective", &selective),
+    ];
+    ways.map(|(way, seconds, words)| {
+        let mut plan = plan(model, &numbers, words);
+        chunks(&mut plan, get("interleave"));
+        Row {
+            name: format!("seqsel {} {way}", row["model"]),
+            measured: get(seconds),
+            npus: get("gpus") as u32,
+            plan,
+        }
+    })
+}

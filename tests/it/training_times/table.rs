@@ -1,0 +1,178 @@
+//! The table of all rows: predicted, measured, and the error without each effect.
+
+use super::rows::{Row, folder, number, plan, read, rows};
+use super::{check, error, predicted, predicted_on};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Effects by what `--without` calls them, with headings.
+const WITHOUT: &[(&str, &str)] = &[
+    ("recompute", "recompute"),
+    ("memory-bound", "memory"),
+    ("tensor-communication", "tensor"),
+    ("bubble", "bubble"),
+    ("logits", "logits"),
+    ("data-communication", "data"),
+    ("optimizer", "optimizer"),
+    ("pipeline-communication", "pipeline"),
+];
+
+/// What `of` finds for each of `count` items, found by as many threads as there are cores.
+fn all<T: Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= count {
+                        break;
+                    }
+                    let value = of(i);
+                    found.lock().expect("no thread panicked").push((i, value));
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().expect("no thread panicked");
+    found.sort_by_key(|(i, _)| *i);
+    found.into_iter().map(|(_, value)| value).collect()
+}
+
+fn mean(errors: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = errors.len() as f64;
+    errors.map(f64::abs).sum::<f64>() / count
+}
+
+/// Every row, and the error that one constant leaves.
+#[test]
+#[ignore = "minutes: up to 3,072 NPUs"]
+fn all_rows_are_predicted() {
+    let Some(rows) = rows() else { return };
+    let seconds = all(rows.len(), |i| predicted(&rows[i], &[]));
+    println!("row                     measured  predicted   error");
+    for (row, &seconds) in rows.iter().zip(&seconds) {
+        let off = error(row, seconds);
+        println!(
+            "{:<22} {:>7.2} s  {seconds:>7.2} s {off:>+6.1} %",
+            row.name, row.measured
+        );
+    }
+    let errors: Vec<_> = rows
+        .iter()
+        .zip(&seconds)
+        .map(|(row, &s)| error(row, s))
+        .collect();
+    let [first, second] = [&errors[..10], &errors[10..]].map(|part| mean(part.iter().copied()));
+    println!("mean: SC'21 {first:.1} %, seqsel {second:.1} %");
+    for (row, &off) in rows.iter().zip(&errors) {
+        check(&row.name, off);
+    }
+}
+
+/// What each effect is worth, as the error without it.
+#[test]
+#[ignore = "an hour: all rows, once for each effect"]
+fn errors_without_each_effect() {
+    let Some(rows) = rows() else { return };
+    let ways = WITHOUT.len() + 1;
+    let errors = all(rows.len() * ways, |i| {
+        let (row, way) = (&rows[i / ways], i % ways);
+        let more = match way {
+            0 => vec![],
+            way => vec!["--without", WITHOUT[way - 1].0],
+        };
+        error(row, predicted(row, &more))
+    });
+    let heads: String = WITHOUT
+        .iter()
+        .map(|(_, head)| format!(" {head:>9}"))
+        .collect();
+    println!("error in %, without     nothing{heads}");
+    for (row, errors) in rows.iter().zip(errors.chunks(ways)) {
+        let cells: String = errors.iter().map(|off| format!(" {off:>+9.1}")).collect();
+        println!("{:<21}{cells}", row.name);
+    }
+    for (part, name) in [(0..10, "SC'21"), (10..18, "seqsel")] {
+        let of = |way| mean(part.clone().map(|row: usize| errors[row * ways + way]));
+        let cells: String = (0..ways).map(|way| format!(" {:>9.1}", of(way))).collect();
+        println!("{:<21}{cells}", format!("mean of {name}"));
+    }
+    // The bubble of 1F1B is (p - 1) / m of the rest: 1 / 12 for the 39.1B row, 63 / 512 for 1T.
+    for (name, worth) in [("SC'21 39.1B", 6.0), ("seqsel 1T full", 9.0)] {
+        let row = rows
+            .iter()
+            .position(|row| row.name == name)
+            .expect("it is a row")
+            * ways;
+        let fall = errors[row] - errors[row + 4];
+        assert!(
+            fall > worth,
+            "{name} without the bubble falls by {fall:.1} %"
+        );
+    }
+}
+
+/// Runs that nothing was fitted to: iterations of Megatron-DeepSpeed on 64 to 512 A100s that the authors of vTrain
+/// measured, with four 200 Gb/s ports for the eight NPUs of a node.
+#[test]
+#[ignore = "minutes: 49 plans"]
+fn runs_that_nothing_was_fitted_to() {
+    let Some(folder) = folder() else { return };
+    let cells = read(&folder.join("vtrain_a100_multi.part.csv"));
+    let rows: Vec<_> = cells
+        .iter()
+        .map(|cells| {
+            let get = |head| number(cells, head);
+            let numbers = [
+                ("tensor", get("tensor parallelism")),
+                ("pipeline", get("pipeline parallelism")),
+                ("data", get("data parallelism")),
+                ("batch", get("global batch")),
+                ("micro-batch", get("micro batch")),
+            ];
+            let model = match get("Parameters (billion)") {
+                billions if billions > 100.0 => "gpt3-175b".to_owned(),
+                billions => format!("megatron-{billions}b"),
+            };
+            let words = [
+                "--recompute",
+                "full",
+                "--overlap",
+                "false",
+                "--tensor-overlap",
+                "false",
+            ];
+            let shape: Vec<_> = numbers.iter().map(|(_, n)| n.to_string()).collect();
+            Row {
+                name: format!("{model} {}", shape.join(",")),
+                measured: get("iteration time (ms)") / 1e3,
+                npus: get("# GPUs") as u32,
+                plan: plan(&model, &numbers, &words),
+            }
+        })
+        .collect();
+    let selene = include_str!("../../../src/machine/presets/selene.toml");
+    let files = tempfile::tempdir().expect("there is room");
+    let seconds = all(rows.len(), |i| {
+        let nodes = format!("size = {} ", rows[i].npus / 8);
+        let text = selene
+            .replace("\"25 GB/s\"", "\"12.5 GB/s\"")
+            .replace("size = 1 ", &nodes);
+        let file = files.path().join(format!("{i}.toml"));
+        std::fs::write(&file, text).expect("there is room");
+        predicted_on(file.to_str().expect("a plain name"), &rows[i], &[])
+    });
+    println!("model tp,pp,dp,batch,micro-batch            measured  predicted   error");
+    for (row, &seconds) in rows.iter().zip(&seconds) {
+        let off = error(row, seconds);
+        println!(
+            "{:<40} {:>8.2} s {seconds:>8.2} s {off:>+7.1} %",
+            row.name, row.measured
+        );
+    }
+    let off = mean(rows.iter().zip(&seconds).map(|(row, &s)| error(row, s)));
+    println!("mean {off:.1} % of {} rows", rows.len());
+    assert!(off < 12.0, "{off:.2} %");
+}
