@@ -11,9 +11,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 mod field;
+mod file;
 mod nearest;
 
 pub(crate) use field::{Field, quoted};
+pub(crate) use file::read;
 pub(crate) use nearest::nearest;
 
 /// A text that was refused; every message says where, what was found and what is allowed.

@@ -2,10 +2,8 @@
 
 use super::build;
 use super::error::MachineError;
-use crate::config::{Document, nearest};
+use crate::config::{Document, nearest, read};
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{Error, ErrorKind, Read};
 
 /// A machine that comes with the program.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +43,6 @@ presets!(
     "hiermem",
     "hiermem-opt",
 );
-
-/// The most bytes a machine file may have.
-const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// The text of a machine and what to call it in errors.
 #[derive(Clone, Debug)]
@@ -115,20 +110,6 @@ fn scale(preset: &Preset, name: &str, size: &str) -> Result<Cow<'static, str>, M
     text.replace_range(at_size, if digits.is_empty() { "0" } else { digits });
     text.replace_range(at_name, &format!("{name:?}"));
     Ok(Cow::Owned(text))
-}
-
-fn read(path: &str) -> Result<String, Error> {
-    let mut text = String::new();
-    let read = File::open(path)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_string(&mut text)?;
-    match read as u64 > MAX_FILE_BYTES {
-        true => Err(Error::new(
-            ErrorKind::InvalidData,
-            "it is longer than 4 MiB",
-        )),
-        false => Ok(text),
-    }
 }
 
 /// The preset whose name is reached from `name` by the fewest edits, if they are few.

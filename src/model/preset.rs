@@ -1,10 +1,8 @@
 //! The models that come with the program, and how a name becomes the text of a model's file.
 
 use super::{Definition, ModelError};
-use crate::config::nearest;
+use crate::config::{nearest, read};
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{Error, ErrorKind, Read};
 
 /// A model that comes with the program.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +71,6 @@ presets!(
     "dlrm",
 );
 
-/// The most bytes a model's file may have.
-const MAX_FILE_BYTES: u64 = 4 << 20;
-
 /// The text of a model and what to call it in errors.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -121,20 +116,6 @@ impl Source {
     /// When the text is refused, or the model's samples cannot have so many tokens.
     pub fn definition(&self, tokens: Option<u64>) -> Result<Definition, ModelError> {
         Definition::parse(&self.text, &self.file, tokens)
-    }
-}
-
-fn read(path: &str) -> Result<String, Error> {
-    let mut text = String::new();
-    let read = File::open(path)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_string(&mut text)?;
-    match read as u64 > MAX_FILE_BYTES {
-        true => Err(Error::new(
-            ErrorKind::InvalidData,
-            "it is longer than 4 MiB",
-        )),
-        false => Ok(text),
     }
 }
 

@@ -154,7 +154,7 @@ impl PlanArgs {
     fn plan(&self, capacity: Option<u64>) -> Result<Plan, Box<dyn Error>> {
         let mut plan = match &self.plan {
             Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| {
+                let text = crate::config::read(path).map_err(|error| {
                     format!("cannot read plan file {}: {error}", path.display())
                 })?;
                 Plan::parse(&text, &path.display().to_string())?

@@ -1,3 +1,5 @@
+//! Tables, text and JSON of models as people and programs read them.
+
 use super::*;
 use clap::Parser;
 use serde_json::Value;

@@ -1,0 +1,27 @@
+//! Reading a file that people wrote, whatever its name leads to.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read};
+use std::path::Path;
+
+/// The most bytes such a file may have.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// The text of the file at `path`.
+///
+/// # Errors
+///
+/// When it cannot be read, is no text, or is longer than 4 MiB.
+pub(crate) fn read(path: impl AsRef<Path>) -> Result<String, Error> {
+    let mut text = String::new();
+    let read = File::open(path)?
+        .take(MAX_BYTES + 1)
+        .read_to_string(&mut text)?;
+    match read as u64 > MAX_BYTES {
+        true => Err(Error::new(
+            ErrorKind::InvalidData,
+            "it is longer than 4 MiB",
+        )),
+        false => Ok(text),
+    }
+}
