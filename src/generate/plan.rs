@@ -53,8 +53,12 @@ pub struct Plan {
     pub mixed: bool,
     /// Whether the norm of all gradients is found before the step.
     pub clip: bool,
-    /// Bytes of gradients that are reduced together.
+    /// What gradients are put into buckets by.
+    pub buckets: Buckets,
+    /// Bytes of gradients that are reduced together: what fills a bucket up to them is the last that goes in.
     pub bucket: u64,
+    /// The same for the first bucket of a chunk, if it is another size.
+    pub first_bucket: Option<u64>,
     /// Whether gradients are reduced beside the backward pass, or after it.
     pub overlap: bool,
     /// Whether sums over a tensor group are formed beside the products that do not need them.
@@ -100,7 +104,9 @@ impl Plan {
             optimizer: Optimizer::Adam,
             mixed: true,
             clip: false,
+            buckets: Buckets::Layers,
             bucket: 40_000_000,
+            first_bucket: None,
             overlap: true,
             tensor_overlap: true,
             scatter_gather: false,
@@ -198,6 +204,17 @@ words! {
         Full = "full",
         /// The least of these with which the plan fits into the NPU's memory.
         AsNeeded = "as-needed",
+    }
+}
+
+words! {
+    /// What gradients are put into buckets by.
+    Buckets {
+        /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
+        Layers = "layers",
+        /// Weights and biases one by one, as PyTorch's `DistributedDataParallel` does; a bucket is reduced when
+        /// the last of its gradients is found, in the middle of a layer too.
+        Parameters = "parameters",
     }
 }
 

@@ -1,17 +1,20 @@
 //! A model under a plan, as the nodes of its ranks.
 //!
 //! The pages of this module say where each number comes from: what kernels cost (`cost`), which collectives
-//! tensor parallelism needs (`layer`), what is kept of every parameter (`state`), and in which order a rank does it
+//! tensor parallelism needs (`layer`), which gradients are reduced together (`buckets`), what is kept of every parameter (`state`), and in which order a rank does it
 //! all (`walk`).
 
 use super::GenerateError;
-use super::plan::{Attention, Effect, Family, Optimizer, Placement, Plan, Recompute, Zero};
+use super::plan::{
+    Attention, Buckets, Effect, Family, Optimizer, Placement, Plan, Recompute, Zero,
+};
 use super::schedule::{Pass, Schedule};
 use crate::model::{Model, Work};
 use crate::trace::Dtype;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+mod buckets;
 mod check;
 mod cost;
 mod layer;
@@ -29,6 +32,7 @@ pub use state::{Resident, State};
 pub use summary::{Communication, Groups, Stage, Summary};
 pub use walk::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, TENSOR_LANE};
 
+use buckets::Bucket;
 use cost::Sizes;
 use layer::{Context, Lowered};
 use parts::Parts;
@@ -153,11 +157,9 @@ impl Prepared {
                 examples.push(i);
             }
         }
-        let weights: Vec<u64> = lowered_of
-            .iter()
-            .map(|of| lowered[*of as usize].parameters)
-            .collect();
-        let parts = Parts::new(&model, &plan, &weights, sizes);
+        let layers = lowered_of.iter().map(|of| &lowered[*of as usize]);
+        let layers: Vec<&Lowered> = layers.collect();
+        let parts = Parts::new(&model, &plan, &layers, sizes);
         let mut placement = Placement::new(&plan);
         if parts.tied().is_some() && plan.trains() {
             placement.use_family(Family::Embedding);
@@ -283,19 +285,31 @@ impl Prepared {
         self.parts.weights(layer) * self.sizes.number
     }
 
-    /// Whether a bucket ends with `layer`, the lowest of its layers.
-    fn bucket_ends(&self, layer: usize) -> bool {
-        self.parts.bucket(layer) > 0
+    /// Gradients that are reduced when they are found in `layer`.
+    fn buckets(&self, layer: usize) -> &[Bucket] {
+        self.parts.buckets(layer)
     }
 
-    /// Bytes of gradients in the bucket that ends with `layer`.
-    fn bucket_bytes(&self, layer: usize) -> u64 {
-        self.parts.bucket(layer) * self.sizes.gradient
+    /// Where a bucket ends, as people would say it.
+    fn bucket_end(&self, bucket: &Bucket) -> [&str; 3] {
+        let layer = &self.model.layers[bucket.layer];
+        match self.plan.buckets {
+            Buckets::Layers => [&layer.name, "", ""],
+            Buckets::Parameters => {
+                let operator = layer.operators.len() - bucket.operators as usize;
+                [&layer.name, "/", &layer.operators[operator].name]
+            }
+        }
     }
 
-    /// Bytes of the parameters of that bucket that one replica has stepped.
-    fn bucket_shard(&self, layer: usize) -> u64 {
-        let bytes = self.parts.bucket(layer) * self.sizes.number;
+    /// Bytes of gradients in a bucket.
+    fn bucket_bytes(&self, bucket: &Bucket) -> u64 {
+        bucket.weights * self.sizes.gradient
+    }
+
+    /// Bytes of the parameters of a bucket that one replica has stepped.
+    fn bucket_shard(&self, bucket: &Bucket) -> u64 {
+        let bytes = bucket.weights * self.sizes.number;
         bytes.div_ceil(self.plan.data.into())
     }
 

@@ -4,7 +4,7 @@ use crate::cli::output::RunArgs;
 use crate::config::nearest;
 use crate::generate::Training;
 use crate::generate::plan::{
-    Attention, Axis, Effect, Optimizer, Plan, Recompute, ScheduleName, Zero,
+    Attention, Axis, Buckets, Effect, Optimizer, Plan, Recompute, ScheduleName, Zero,
 };
 use crate::model::{Model, ModelError};
 use crate::trace::Dtype;
@@ -108,9 +108,15 @@ struct PlanArgs {
     /// Find the norm of all gradients before the step
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     clip: Option<bool>,
+    /// Put gradients into buckets by layers, or by parameters as PyTorch does
+    #[arg(long, value_name = "WHAT", value_parser = words(Buckets::ALL))]
+    buckets: Option<Buckets>,
     /// Gradients that are reduced together
     #[arg(long, value_name = "SIZE")]
     bucket: Option<Bytes>,
+    /// The same for the first ones found, if it is another size
+    #[arg(long, value_name = "SIZE")]
+    first_bucket: Option<Bytes>,
     /// Whether gradients are reduced beside the backward pass
     #[arg(long, value_name = "BOOL")]
     overlap: Option<bool>,
@@ -181,6 +187,7 @@ impl PlanArgs {
         put(&mut plan.optimizer, &self.optimizer);
         put(&mut plan.mixed, &self.mixed);
         put(&mut plan.clip, &self.clip);
+        put(&mut plan.buckets, &self.buckets);
         put(&mut plan.overlap, &self.overlap);
         put(&mut plan.tensor_overlap, &self.tensor_overlap);
         put(&mut plan.scatter_gather, &self.scatter_gather);
@@ -194,6 +201,8 @@ impl PlanArgs {
         if let Some(bytes) = self.bucket {
             plan.bucket = bytes.0;
         }
+        let first = self.first_bucket.map(|bytes| bytes.0);
+        plan.first_bucket = first.or(plan.first_bucket);
         if let Some(order) = &self.order {
             plan.order = order[..].try_into().map_err(|_| {
                 format!(

@@ -2,7 +2,8 @@
 //! or ranks are chosen.
 
 use super::{
-    Attention, Axis, Effect, Optimizer, Place, Placement, Plan, Recompute, ScheduleName, Zero,
+    Attention, Axis, Buckets, Effect, Optimizer, Place, Placement, Plan, Recompute, ScheduleName,
+    Zero,
 };
 use crate::config::{ConfigError, Document, Field, Table, quoted};
 use crate::trace::Dtype;
@@ -28,7 +29,9 @@ const KEYS: &[&str] = &[
     "optimizer",
     "mixed",
     "clip",
+    "buckets",
     "bucket",
+    "first_bucket",
     "overlap",
     "tensor_overlap",
     "scatter_gather",
@@ -95,12 +98,16 @@ impl Plan {
         choose(&root, "recompute", Recompute::ALL, &mut plan.recompute)?;
         choose(&root, "optimizer", Optimizer::ALL, &mut plan.optimizer)?;
         choose(&root, "attention", Attention::ALL, &mut plan.attention)?;
+        choose(&root, "buckets", Buckets::ALL, &mut plan.buckets)?;
         choose(&root, "dtype", &Dtype::ALL, &mut plan.dtype)?;
         if let Some(field) = root.get("gradients") {
             plan.gradients = Some(field.choice(&Dtype::ALL)?);
         }
         if let Some(field) = root.get("bucket") {
             plan.bucket = field.quantity::<Bytes>("40 MB")?.0;
+        }
+        if let Some(field) = root.get("first_bucket") {
+            plan.first_bucket = Some(field.quantity::<Bytes>("1 MiB")?.0);
         }
         if let Some(field) = root.get("capacity") {
             plan.capacity = Some(field.quantity::<Bytes>("80 GB")?.0);
@@ -261,7 +268,9 @@ batch = 16
 schedule = "interleaved"
 chunks = 2
 recompute = "full"
+buckets = "parameters"
 bucket = "25 MB"
+first_bucket = "1 MiB"
 capacity = "80 GB"
 without = ["bubble", "logits"]
 
@@ -282,7 +291,9 @@ layers = ["3-5", "9-13"]
         expected.batch = 16;
         expected.schedule = Schedule::Interleaved { chunks: 2 };
         expected.recompute = Recompute::Full;
+        expected.buckets = Buckets::Parameters;
         expected.bucket = 25_000_000;
+        expected.first_bucket = Some(1_048_576);
         expected.capacity = Some(80_000_000_000);
         expected.without.add(Effect::Bubble);
         expected.without.add(Effect::Logits);

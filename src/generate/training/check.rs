@@ -106,6 +106,9 @@ fn options(plan: &Plan) -> Result<(), GenerateError> {
     if plan.bucket == 0 {
         return Err(refused("bucket", "0 B", "bytes, for example 40 MB"));
     }
+    if plan.first_bucket == Some(0) {
+        return Err(refused("first_bucket", "0 B", "bytes, for example 1 MiB"));
+    }
     if plan.sequence_parallel && plan.tensor == 1 {
         let expected = "false with tensor = 1: it shares tokens among a tensor group";
         return Err(refused("sequence_parallel", "true", expected));

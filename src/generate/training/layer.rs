@@ -13,6 +13,7 @@
 //! finds the gradient of the weights, and the input is gathered again beside the one before.
 
 use super::super::GenerateError;
+use super::buckets;
 use super::cost::{Kernel, Kernels, Sizes};
 use super::program::{Builder, Program, Task};
 use super::shard::shard;
@@ -51,6 +52,8 @@ pub(super) struct Lowered {
 struct Part<'l> {
     operator: &'l Operator,
     kernels: Kernels,
+    /// Weights in the order in which their gradients are found.
+    found: [u64; 2],
     /// Bytes of all inputs and outputs of a tensor group.
     input: u64,
     output: u64,
@@ -72,6 +75,7 @@ impl Context {
             if operator.cut == Cut::Whole && self.sequence {
                 partial += work.parameters();
             }
+            let found = buckets::found(&work);
             let mut kernels = self.sizes.kernels(work)?;
             let enters = operator.cut == Cut::Outputs && before != Some(Cut::Outputs);
             if operator.cut == Cut::Outputs {
@@ -96,6 +100,7 @@ impl Context {
             parts.push(Part {
                 operator,
                 kernels,
+                found,
                 input: operator.work.input_elements().saturating_mul(bytes),
                 output: operator.work.output_elements().saturating_mul(bytes),
                 enters,
@@ -292,6 +297,7 @@ impl Context {
             if let Some((name, task)) = sum {
                 to.next(name, phase, task, ["", ""]);
             }
+            to.found(part.found);
             if part.enters {
                 gathered = None;
             }

@@ -1,6 +1,8 @@
 //! How layers are dealt out to the parts of a pipeline, and their gradients to buckets.
 
+use super::buckets::{Bucket, Filling};
 use super::cost::Sizes;
+use super::layer::Lowered;
 use super::shard::shard;
 use crate::generate::plan::Plan;
 use crate::generate::schedule::Schedule;
@@ -14,8 +16,9 @@ pub(super) struct Parts {
     starts: Vec<usize>,
     /// Weights of each layer that a rank has, a copy of tied ones included.
     weights: Vec<u64>,
-    /// Weights of the bucket that ends with each layer; 0 where none does.
-    buckets: Vec<u64>,
+    /// Buckets of gradients, and which of them end in each layer.
+    buckets: Vec<Bucket>,
+    ends: Vec<Range<usize>>,
     /// Bytes that each part hands to the next.
     boundaries: Vec<u64>,
     /// Weights of which the first and the last stage have copies.
@@ -44,24 +47,34 @@ pub(super) fn deal(model: &Model, plan: &Plan) -> Vec<usize> {
 }
 
 impl Parts {
-    /// Deals out the layers of `model`, whose weights per rank are given.
-    pub fn new(model: &Model, plan: &Plan, weights: &[u64], sizes: Sizes) -> Self {
+    /// Deals out the layers of `model`, each lowered as given.
+    pub fn new(model: &Model, plan: &Plan, lowered: &[&Lowered], sizes: Sizes) -> Self {
         let starts = deal(model, plan);
-        let mut weights = weights.to_vec();
+        let mut weights: Vec<u64> = lowered.iter().map(|layer| layer.parameters).collect();
         let tied = copied(model, plan, &starts);
-        if let Some((layer, copy)) = tied {
-            weights[layer] += copy;
+        if let Some(tied) = tied {
+            weights[tied.layer] += tied.weights;
         }
-        let mut buckets = vec![0; weights.len()];
-        let bucket = (plan.bucket / sizes.gradient).max(1);
+        let (mut buckets, mut ends) = (Vec::new(), vec![0..0; weights.len()]);
+        let filling = Filling::new(plan, sizes.gradient);
         for part in starts.windows(2) {
-            let mut filled = 0;
-            for layer in (part[0]..part[1]).rev() {
-                filled += weights[layer];
-                if filled >= bucket || layer == part[0] {
-                    buckets[layer] = filled;
-                    filled = 0;
+            let layers = (part[0]..part[1]).rev().map(|layer| {
+                let found = lowered[layer].backward.found.iter().enumerate();
+                let found = found.map(move |(i, found)| match tied {
+                    Some(tied) if (tied.layer, tied.behind) == (layer, i) => {
+                        [found.weights[0], tied.weights]
+                    }
+                    _ => found.weights,
+                });
+                (layer, weights[layer], found)
+            });
+            for bucket in filling.buckets(layers) {
+                let end: &mut Range<usize> = &mut ends[bucket.layer];
+                if end.end == 0 {
+                    *end = buckets.len()..buckets.len();
                 }
+                end.end += 1;
+                buckets.push(bucket);
             }
         }
         let bytes = sizes.samples.saturating_mul(sizes.number);
@@ -78,7 +91,8 @@ impl Parts {
             starts,
             weights,
             buckets,
-            tied: tied.map(|(_, copy)| copy),
+            ends,
+            tied: tied.map(|tied| tied.weights),
         }
     }
 
@@ -92,9 +106,9 @@ impl Parts {
         self.weights[layer]
     }
 
-    /// Weights whose gradients are reduced when those of `layer` are found.
-    pub fn bucket(&self, layer: usize) -> u64 {
-        self.buckets[layer]
+    /// Gradients whose last are found in `layer`, in this order.
+    pub fn buckets(&self, layer: usize) -> &[Bucket] {
+        &self.buckets[self.ends[layer].clone()]
     }
 
     /// Bytes that part `below` hands to the next.
@@ -108,23 +122,40 @@ impl Parts {
     }
 }
 
-/// The layer that has a copy of weights of the first part, and how many a rank has.
-fn copied(model: &Model, plan: &Plan, starts: &[usize]) -> Option<(usize, u64)> {
+/// A copy of weights of the first part.
+#[derive(Clone, Copy)]
+struct Copied {
+    layer: usize,
+    /// Operators of the layer behind the one that has it.
+    behind: usize,
+    /// How many a rank has.
+    weights: u64,
+}
+
+/// The copy that the last part has.
+fn copied(model: &Model, plan: &Plan, starts: &[usize]) -> Option<Copied> {
     if plan.pipeline == 1 {
         return None;
     }
     let last = *starts.get(starts.len().checked_sub(2)?)?;
     let behind = model.layers.iter().enumerate().skip(last);
-    let mut operators = behind.flat_map(|(i, layer)| layer.operators.iter().map(move |o| (i, o)));
-    operators.find_map(
-        |(layer, operator)| match shard(operator, plan.tensor.into(), false) {
+    let mut operators = behind.flat_map(|(i, layer)| {
+        let operators = layer.operators.iter().rev().enumerate();
+        operators.map(move |(behind, operator)| (i, behind, operator))
+    });
+    operators.find_map(|(layer, behind, operator)| {
+        match shard(operator, plan.tensor.into(), false) {
             Work::Linear {
                 inputs,
                 outputs,
                 tied: true,
                 ..
-            } => Some((layer, inputs.saturating_mul(outputs))),
+            } => Some(Copied {
+                layer,
+                behind,
+                weights: inputs.saturating_mul(outputs),
+            }),
             _ => None,
-        },
-    )
+        }
+    })
 }

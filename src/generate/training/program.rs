@@ -39,10 +39,21 @@ pub(super) struct Program {
     pub items: Vec<Item>,
     /// What the next layer waits for.
     pub exit: Vec<After>,
-    /// Those that find gradients of weights.
-    pub gradients: Vec<u32>,
+    /// Backwards, what each operator finds, last to first.
+    pub found: Vec<Found>,
     /// Changes of memory that no node was left to make.
     pub rest: MemoryChanges,
+}
+
+/// Gradients that an operator finds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Found {
+    /// The nodes that do.
+    pub nodes: Vec<u32>,
+    /// Nodes of the program up to its last one.
+    pub until: u32,
+    /// Of how many weights, in the order in which they are found.
+    pub weights: [u64; 2],
 }
 
 /// Adds `more` to `changes`.
@@ -57,6 +68,8 @@ pub(super) fn merge(changes: &mut MemoryChanges, more: &MemoryChanges) {
 #[derive(Debug)]
 pub(super) struct Builder {
     program: Program,
+    /// Nodes that found gradients of the operator under way.
+    finders: Vec<u32>,
     /// What the next node of the chain waits for.
     pub front: Vec<After>,
 }
@@ -65,6 +78,7 @@ impl Builder {
     pub fn new() -> Self {
         Self {
             program: Program::default(),
+            finders: Vec::new(),
             front: vec![After::Entry],
         }
     }
@@ -101,7 +115,16 @@ impl Builder {
 
     /// Says that `item` finds the gradient of weights.
     pub fn gradient(&mut self, item: u32) {
-        self.program.gradients.push(item);
+        self.finders.push(item);
+    }
+
+    /// Says that the gradients of an operator with these weights have been found.
+    pub fn found(&mut self, weights: [u64; 2]) {
+        self.program.found.push(Found {
+            nodes: std::mem::take(&mut self.finders),
+            until: self.program.items.len() as u32,
+            weights,
+        });
     }
 
     /// Has the next node allocate `bytes`.

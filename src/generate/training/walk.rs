@@ -15,6 +15,8 @@ use crate::trace::{CollectiveKind, Labels, MemoryChanges, Op, Phase, TensorClass
 mod messages;
 mod sums;
 
+use sums::Finding;
+
 /// The lane of kernels.
 pub const COMPUTE_LANE: i64 = 0;
 /// The lane of tensor groups' collectives.
@@ -35,6 +37,8 @@ pub(super) struct Walk<'w, 's> {
     front: Vec<u64>,
     /// What the program under way waits for.
     entry: Vec<u64>,
+    /// Nodes of the program under way, or of the last one.
+    ids: Vec<u64>,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
     /// Nodes that found gradients which nothing waits for yet.
@@ -66,6 +70,7 @@ impl<'w, 's> Walk<'w, 's> {
             step: 0,
             front: Vec::new(),
             entry: Vec::new(),
+            ids: Vec::new(),
             data: Vec::new(),
             loose: Vec::new(),
             reduced: Vec::new(),
@@ -171,10 +176,15 @@ impl<'w, 's> Walk<'w, 's> {
                 let whole = plan.gradient_bytes(layer);
                 self.carry.allocates[TensorClass::Temporary as usize] += whole;
             }
-            self.program(program, layer, pass, complete || reduces, freed)?;
-            if reduces && plan.plan.overlap && plan.bucket_ends(layer) {
-                self.reduce(layer, pass)?;
-            }
+            let finding = (complete || reduces).then(|| Finding {
+                found: &program.found,
+                operators: 0,
+                buckets: match reduces && plan.plan.overlap {
+                    true => plan.buckets(layer),
+                    false => &[],
+                },
+            });
+            self.program(program, layer, pass, finding, freed)?;
         }
         if reduces && !plan.plan.overlap && !complete {
             self.reduce_all(at, pass)?;
@@ -185,21 +195,22 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(())
     }
 
-    /// Emits a layer's program; its last node frees `freed` bytes of gathered parameters.
+    /// Emits a layer's program, and reductions of what is found on the way; its last node frees `freed` bytes of
+    /// gathered parameters.
     fn program(
         &mut self,
         program: &Program,
         layer: usize,
         pass: Pass,
-        counts: bool,
+        mut finding: Option<Finding<'_>>,
         freed: u64,
     ) -> Result<(), TraceError> {
-        let base = self.out.last + 1;
+        self.ids.clear();
         std::mem::swap(&mut self.entry, &mut self.front);
         let count = program.items.len();
         for (i, item) in program.items.iter().enumerate() {
             self.data.clear();
-            self.after(&item.after, base);
+            self.after(&item.after);
             let mut memory = item.memory;
             if i == 0 {
                 merge(&mut memory, &std::mem::take(&mut self.carry));
@@ -207,29 +218,33 @@ impl<'w, 's> Walk<'w, 's> {
             if i + 1 == count {
                 memory.frees[TensorClass::Temporary as usize] += freed;
             }
-            self.item(item, layer, pass, memory)?;
+            let id = self.item(item, layer, pass, memory)?;
+            self.ids.push(id);
+            // What is complete with the last node is so when the layer is.
+            if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
+                self.found(finding, pass)?;
+            }
         }
         if count == 0 {
             self.carry.frees[TensorClass::Temporary as usize] += freed;
         }
         merge(&mut self.carry, &program.rest);
         self.data.clear();
-        self.after(&program.exit, base);
+        self.after(&program.exit);
         self.front.clear();
         self.front.extend_from_slice(&self.data);
-        if counts {
-            let found = program.gradients.iter();
-            self.loose.extend(found.map(|item| base + u64::from(*item)));
+        match finding {
+            Some(mut finding) => self.found(&mut finding, pass),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Adds to `self.data` what `after` means for a program whose first node is `base`.
-    fn after(&mut self, after: &[After], base: u64) {
+    /// Adds to `self.data` what `after` means for the program under way.
+    fn after(&mut self, after: &[After]) {
         for one in after {
             match one {
                 After::Entry => self.data.extend_from_slice(&self.entry),
-                After::Item(item) => self.data.push(base + u64::from(*item)),
+                After::Item(item) => self.data.push(self.ids[*item as usize]),
             }
         }
     }

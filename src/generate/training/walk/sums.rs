@@ -1,19 +1,65 @@
 //! Gradients that are reduced, and the end of a step.
 
+use super::super::buckets::Bucket;
+use super::super::program::Found;
 use super::{COMPUTE_LANE, GRADIENT_LANE, Node, PARAMETER_LANE, TENSOR_LANE, Walk};
 use crate::generate::plan::{Effect, Family, Optimizer, Zero};
 use crate::generate::schedule::{Direction, Pass};
 use crate::trace::{CollectiveKind, MemoryChanges, Op, Phase, TensorClass, TraceError};
 
+/// Gradients of a layer, as its program finds them.
+pub(super) struct Finding<'p> {
+    /// What its operators find, last to first.
+    pub found: &'p [Found],
+    /// How many of them have.
+    pub operators: u32,
+    /// Buckets that are reduced when they are complete.
+    pub buckets: &'p [Bucket],
+}
+
 impl Walk<'_, '_> {
-    /// Reduces the bucket that ends with `layer`, whose gradients were just found.
-    pub(super) fn reduce(&mut self, layer: usize, pass: Pass) -> Result<(), TraceError> {
+    /// Takes note of what the nodes of the program so far found, and reduces buckets that are complete.
+    pub(super) fn found(&mut self, now: &mut Finding<'_>, pass: Pass) -> Result<(), TraceError> {
+        while let Some((found, rest)) = now.found.split_first()
+            && found.until as usize <= self.ids.len()
+        {
+            now.found = rest;
+            now.operators += 1;
+            self.finders(found);
+            while let Some((bucket, rest)) = now.buckets.split_first()
+                && bucket.operators == now.operators
+            {
+                now.buckets = rest;
+                self.reduce(bucket, pass)?;
+                if bucket.divided {
+                    self.finders(found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finders(&mut self, found: &Found) {
+        let nodes = found.nodes.iter();
+        self.loose
+            .extend(nodes.map(|node| self.ids[*node as usize]));
+    }
+
+    /// Reduces a bucket when what nothing waits for yet is found.
+    fn reduce(&mut self, bucket: &Bucket, pass: Pass) -> Result<(), TraceError> {
         self.data.clear();
         self.data.append(&mut self.loose);
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.front);
         }
-        let bytes = self.plan.bucket_bytes(layer);
+        if self.data.is_empty() {
+            // Kernels that find them may be left out. Then it is the last one that is not.
+            match self.ids.last() {
+                Some(last) => self.data.push(*last),
+                None => self.data.extend_from_slice(&self.front),
+            }
+        }
+        let bytes = self.plan.bucket_bytes(bucket);
         let (kind, what) = match self.plan.plan.zero {
             Zero::None => (CollectiveKind::AllReduce, "all-reduce"),
             _ => (CollectiveKind::ReduceScatter, "reduce-scatter"),
@@ -22,14 +68,17 @@ impl Walk<'_, '_> {
         if self.plan.shares_gradients() {
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
-        let name = &self.plan.model.layers[layer].name;
+        let [layer, slash, operator] = self.plan.bucket_end(bucket);
         let id = self.node(Node {
-            name: format_args!("mb{}/{name}/gradients/{what}", pass.micro_batch),
+            name: format_args!(
+                "mb{}/{layer}{slash}{operator}/gradients/{what}",
+                pass.micro_batch
+            ),
             op: self.collective(kind, bytes, Family::Data),
             lane: Some(GRADIENT_LANE),
             phase: Phase::Synchronize,
             pass: Some(pass),
-            layer: Some(layer as u32),
+            layer: Some(bucket.layer as u32),
             memory,
         })?;
         self.reduced.push(id);
@@ -39,8 +88,8 @@ impl Walk<'_, '_> {
     /// Reduces all buckets of part `at` after one another, and has the chain wait.
     pub(super) fn reduce_all(&mut self, at: u32, pass: Pass) -> Result<(), TraceError> {
         for layer in self.plan.layers(at).rev() {
-            if self.plan.bucket_ends(layer) {
-                self.reduce(layer, pass)?;
+            for bucket in self.plan.buckets(layer) {
+                self.reduce(bucket, pass)?;
                 let reduced = self.reduced.pop();
                 self.front.clear();
                 self.front.extend(reduced);
@@ -87,24 +136,20 @@ impl Walk<'_, '_> {
             let mut ends = Vec::new();
             for chunk in 0..plan.chunks() {
                 let at = chunk * plan.plan.pipeline + self.place.stage;
-                for layer in plan.layers(at).filter(|layer| plan.bucket_ends(*layer)) {
-                    let op = self.collective(
-                        CollectiveKind::AllGather,
-                        plan.bucket_shard(layer),
-                        Family::Data,
-                    );
+                let layers = plan.layers(at);
+                for bucket in layers.flat_map(|layer| plan.buckets(layer).iter().rev()) {
+                    let shard = plan.bucket_shard(bucket);
+                    let op = self.collective(CollectiveKind::AllGather, shard, Family::Data);
+                    let [layer, slash, operator] = plan.bucket_end(bucket);
                     self.data.clear();
                     self.data.extend_from_slice(&stepped);
                     ends.push(self.node(Node {
-                        name: format_args!(
-                            "{}/parameters/all-gather",
-                            plan.model.layers[layer].name
-                        ),
+                        name: format_args!("{layer}{slash}{operator}/parameters/all-gather"),
                         op,
                         lane: Some(PARAMETER_LANE),
                         phase: Phase::Synchronize,
                         pass: None,
-                        layer: Some(layer as u32),
+                        layer: Some(bucket.layer as u32),
                         memory: MemoryChanges::default(),
                     })?);
                 }
