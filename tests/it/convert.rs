@@ -10,7 +10,7 @@
 mod degenerate;
 mod faithful;
 mod refused;
-mod rig;
+pub mod rig;
 mod same;
 mod schedule;
 mod tiny;

@@ -7,11 +7,13 @@ use chakram::machine::Machine;
 use chakram::model::{
     Block, Function, Head, Layer, Model, Operator, Positions, Role, Transformer, Work,
 };
+use chakram::report::Observer;
 use chakram::trace::scan::NodeView;
 use chakram::trace::write::Sink;
 use chakram::trace::{Op, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
+mod captured;
 mod grid;
 mod memory;
 mod program;
@@ -92,13 +94,17 @@ fn job(model: &Model, plan: &Plan) -> Result<Job, String> {
 }
 
 fn replay(job: &Job, machine: &Machine) -> Outcome {
+    replay_with(job, machine, ()).0
+}
+
+fn replay_with<O: Observer>(job: &Job, machine: &Machine, observer: O) -> (Outcome, O) {
     let workload = job.workload().unwrap();
     let options = Options {
         compute: ComputeModel::Roofline(Efficiency::default()),
         ..Options::default()
     };
     let prepared = Prepared::new(&workload, machine, &options).unwrap();
-    prepared.run(()).unwrap().0
+    prepared.run(observer).unwrap()
 }
 
 /// What the nodes of a rank come to.

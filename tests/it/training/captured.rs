@@ -1,0 +1,490 @@
+//! A step of PyTorch's `DistributedDataParallel` as it was captured, and the same step generated.
+//!
+//! The model is a GPT of four blocks on four replicas, with two micro-batches of which the second reduces gradients, in
+//! single precision, with its gradients clipped and stepped by AdamW. `captured.txt` is what a rank of the capture
+//! `pytorch/ddp_gpt` multiplies and reduces, in the order in which its host launched it; all four do the same. Where
+//! the captures are, they are held against it.
+//!
+//! Equal are: all products of matrices by their sizes and FLOPs, all collectives with kinds, bytes, members and order,
+//! and what has been multiplied when each of them is launched. What is not is stated and asserted here:
+//!
+//! - The two products backwards from the logits come in the other order. Neither waits for the other, and no reduction
+//!   comes between them. They are `mm`'s, which forms the gradient of its second argument first; all others are
+//!   `addmm`'s, which does not.
+//! - A capture does not say how much of attention a kernel leaves out, so conversions count the whole square of
+//!   tokens: two products forwards, five backwards. A generated kernel that is fused counts what tokens that look back
+//!   need, `(s + 1) / 2s` of it. Counted alike, they are equal.
+//!
+//! Nothing else is communicated in the captured step. What PyTorch communicates before it (replicas that begin alike,
+//! buckets that are put together anew) comes once in a run, and the norm by which gradients are clipped is found from
+//! gradients that every replica has.
+
+use super::replay_with;
+use crate::convert::rig::{self, COLLECTIVE, Log, RECEIVE, SEND, Trace, attribute, text};
+use crate::corpus::corpus;
+use chakram::converters::pytorch::HostTrace;
+use chakram::generate::{Job, Pattern, Plan, Training};
+use chakram::machine::Machine;
+use chakram::model::{Definition, Model, Work};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{CollectiveKind, GroupName, Op, TraceError};
+
+const MODEL: &str = r#"
+name = "captured"
+source = "the scripts beside the captures"
+kind = "transformer"
+layers = 4
+hidden = 256
+heads = 8
+vocabulary = 1024
+sequence = 64
+position_rows = 128
+activation = "gelu"
+norm = "layernorm"
+positions = "learned"
+biases = true
+head = "logits"
+tied = false
+"#;
+
+const PLAN: &str = r#"
+data = 4
+batch = 16
+micro_batch = 2
+dtype = "fp32"
+optimizer = "adam"
+mixed = false
+clip = true
+buckets = "parameters"
+bucket = "2 MiB"
+"#;
+
+const CAPTURED: &str = include_str!("captured.txt");
+
+/// Bytes of the reductions of the same step in PyTorch 2.3.1 (`pytorch/t231_ddp_gpt`), whose first bucket holds 1 MiB.
+const OLDER: [u64; 8] = [
+    1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
+];
+
+/// What is multiplied or reduced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Event {
+    /// A product of matrices: the sides of the result, smaller first, and what is summed over.
+    Product([u64; 2], u64),
+    /// Attention, by its queries.
+    Attention { backward: bool, queries: Vec<u64> },
+    /// An all-reduce of so many bytes.
+    Reduction(u64),
+}
+
+impl Event {
+    fn product(rows: u64, inner: u64, columns: u64) -> Self {
+        Self::Product([rows.min(columns), rows.max(columns)], inner)
+    }
+
+    /// Two for each multiplication; attention with all pairs of tokens.
+    fn flops(&self) -> u64 {
+        match self {
+            Self::Product([one, other], inner) => 2 * one * other * inner,
+            Self::Attention { backward, queries } => {
+                let products = if *backward { 5 } else { 2 };
+                products * 2 * queries.iter().product::<u64>() * queries[2]
+            }
+            Self::Reduction(_) => 0,
+        }
+    }
+
+    /// From a line of `captured.txt`.
+    fn parse(line: &str) -> Self {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap();
+        let shapes = words.map(|shape| shape.split('x').map(|n| n.parse().unwrap()).collect());
+        let shapes: Vec<Vec<u64>> = shapes.collect();
+        match (name, &shapes[..]) {
+            ("mm" | "addmm", [a, b]) => {
+                assert_eq!(a[1], b[0], "{line}");
+                Self::product(a[0], a[1], b[1])
+            }
+            ("attention" | "attention-backward", [queries]) => Self::Attention {
+                backward: name == "attention-backward",
+                queries: queries.clone(),
+            },
+            ("all-reduce", [bytes]) => Self::Reduction(bytes[0]),
+            _ => panic!("{line}"),
+        }
+    }
+}
+
+fn captured() -> Vec<Event> {
+    CAPTURED.lines().map(Event::parse).collect()
+}
+
+fn shapes(text: &str) -> Vec<Vec<u64>> {
+    let all: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
+    let shape = |one| serde_json::from_value(one).unwrap_or_default();
+    all.into_iter().map(shape).collect()
+}
+
+/// The line of `captured.txt` for an operator, if it multiplies.
+fn line(name: &str, inputs: &str) -> Option<String> {
+    let name = name.strip_prefix("aten::")?;
+    let attention = "_scaled_dot_product_flash_attention_for_cpu";
+    let (short, from, count) = match name {
+        "mm" => ("mm", 0, 2),
+        "addmm" => ("addmm", 1, 2),
+        _ if name == attention => ("attention", 0, 1),
+        _ if name.strip_prefix(attention) == Some("_backward") => ("attention-backward", 1, 1),
+        _ => return None,
+    };
+    let mut line = short.to_owned();
+    for shape in &shapes(inputs)[from..from + count] {
+        let sides: Vec<_> = shape.iter().map(u64::to_string).collect();
+        line = format!("{line} {}", sides.join("x"));
+    }
+    Some(line)
+}
+
+/// A node of the generated trace.
+struct Node {
+    id: u64,
+    name: String,
+    event: Option<Event>,
+    flops: u64,
+    data: Vec<u64>,
+}
+
+#[derive(Default)]
+struct Nodes(Vec<Node>);
+
+impl Sink for Nodes {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        let mut flops = 0;
+        let event = match node.op {
+            Op::Compute { flops: own, .. } if own > 0 => {
+                flops = own;
+                let (inputs, outputs) = (shapes(node.labels.inputs), shapes(node.labels.outputs));
+                match &inputs[..] {
+                    [a, b] => {
+                        // (m k) (k n) / (m n) = k^2, whichever sides they are summed over.
+                        let elements = |shape: &[u64]| shape.iter().product::<u64>();
+                        let result = elements(&outputs[0]);
+                        let inner = (elements(a) * elements(b) / result).isqrt();
+                        assert_eq!(inner * inner * result, elements(a) * elements(b));
+                        let [one, other] = outputs[0][..] else {
+                            panic!("{}", node.name);
+                        };
+                        Some(Event::product(one, inner, other))
+                    }
+                    all => Some(Event::Attention {
+                        backward: all.len() > 3,
+                        queries: all[0].clone(),
+                    }),
+                }
+            }
+            Op::Collective {
+                kind, bytes, group, ..
+            } => {
+                assert_eq!(kind, CollectiveKind::AllReduce, "{}", node.name);
+                assert_eq!(group, GroupName::World, "{}", node.name);
+                Some(Event::Reduction(bytes))
+            }
+            Op::Message { .. } => panic!("{}", node.name),
+            _ => None,
+        };
+        self.0.push(Node {
+            id: node.id,
+            name: node.name.to_owned(),
+            event,
+            flops,
+            data: data.to_vec(),
+        });
+        Ok(())
+    }
+}
+
+fn model() -> Model {
+    Definition::parse(MODEL, "model.toml", None).unwrap().model
+}
+
+fn job(model: Model, change: impl Fn(&mut Plan)) -> Job {
+    let mut plan = Plan::parse(PLAN, "plan.toml").unwrap();
+    change(&mut plan);
+    Job::new(Pattern::Training(Box::new(Training { model, plan }))).unwrap()
+}
+
+fn nodes(job: &Job, rank: u32) -> Vec<Node> {
+    let mut nodes = Nodes::default();
+    job.nodes(rank, &mut nodes).unwrap();
+    nodes.0
+}
+
+fn events(nodes: &[Node]) -> Vec<Event> {
+    nodes.iter().filter_map(|node| node.event.clone()).collect()
+}
+
+/// Both, side by side, but for the order of the logits' products: those of 1024 words.
+fn hold(generated: &[Event], captured: &[Event], what: &str) {
+    assert_eq!(generated.len(), captured.len(), "{what}");
+    let mut captured = captured.to_vec();
+    // Backwards from the logits: 1024 x 256 weights from 128 tokens, 128 x 256 inputs from 1024 words.
+    let [weights, inputs] = [
+        Event::product(1024, 128, 256),
+        Event::product(128, 1024, 256),
+    ];
+    let mut swapped = 0;
+    for (i, event) in generated.iter().enumerate() {
+        if *event != captured[i] {
+            assert_eq!(captured[i..i + 2], [weights.clone(), inputs.clone()], "{i}");
+            captured.swap(i, i + 1);
+            swapped += 1;
+        }
+        assert_eq!(*event, captured[i], "{what}: {i}");
+    }
+    assert_eq!(swapped, 2, "{what}: one pair in each micro-batch");
+}
+
+#[test]
+fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
+    let job = job(model(), |_| {});
+    assert_eq!(job.ranks(), 4);
+    for rank in 0..4 {
+        let nodes = nodes(&job, rank);
+        hold(&events(&nodes), &captured(), &format!("rank {rank}"));
+        for node in &nodes {
+            match &node.event {
+                Some(event @ Event::Attention { queries, .. }) => {
+                    // Tokens with themselves and those before: s (s + 1) / 2 of s s pairs.
+                    let s = queries[2];
+                    assert_eq!(node.flops * 2 * s, event.flops() * (s + 1), "{}", node.name);
+                }
+                Some(event) => assert_eq!(node.flops, event.flops(), "{}", node.name),
+                None => assert_eq!(node.flops, 0, "{}", node.name),
+            }
+        }
+    }
+    // Every weight is in one bucket.
+    let reduced = captured().into_iter().map(|event| match event {
+        Event::Reduction(bytes) => bytes,
+        _ => 0,
+    });
+    assert_eq!(reduced.sum::<u64>(), 4 * model().parameters());
+}
+
+/// With all pairs counted, as conversions do, sums are equal. Without those of later tokens a generated step has as much
+/// less as the model says, for four samples: twice for the two products forwards, five halves of that backwards.
+#[test]
+fn flops_are_the_captured_ones_if_attention_is_counted_alike() {
+    let sum = |model| {
+        let nodes = nodes(&job(model, |_| {}), 0);
+        nodes.iter().map(|node| node.flops).sum::<u64>()
+    };
+    let expected: u64 = captured().iter().map(Event::flops).sum();
+    let mut both_ways = model();
+    for layer in &mut both_ways.layers {
+        for operator in &mut layer.operators {
+            if let Work::Attention { causal, .. } = &mut operator.work {
+                *causal = false;
+            }
+        }
+    }
+    assert_eq!(sum(both_ways), expected);
+    let skipped = model().skippable_multiplications();
+    assert_eq!(sum(model()), expected - 4 * skipped * (2 + 5));
+}
+
+#[test]
+fn a_first_bucket_is_what_older_versions_begin_with() {
+    let sizes = |first| {
+        let job = job(model(), |plan| plan.first_bucket = first);
+        let bytes = events(&nodes(&job, 0)).into_iter().filter_map(|e| match e {
+            Event::Reduction(bytes) => Some(bytes),
+            _ => None,
+        });
+        bytes.collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(Some(1 << 20)), OLDER);
+    // Without one, all are alike.
+    assert_eq!(sizes(None), sizes(Some(2 << 20)));
+    assert_ne!(sizes(None), OLDER);
+}
+
+/// A reduction waits for all that found gradients since the one before, also where that is in the middle of a layer, and
+/// nothing but the step waits for it.
+#[test]
+fn a_reduction_waits_for_what_found_its_gradients() {
+    let nodes = nodes(&job(model(), |_| {}), 0);
+    let finds = |name: &str| {
+        let Some((_, what)) = name.split_once("/bwd/") else {
+            return false;
+        };
+        what.ends_with(".wgrad")
+            || what.starts_with("norm")
+            || ["tokens", "positions"].contains(&what)
+    };
+    let mut found = Vec::new();
+    let mut reductions = Vec::new();
+    for node in &nodes {
+        if matches!(node.event, Some(Event::Reduction(_))) {
+            assert_eq!(node.data, found, "{}", node.name);
+            assert!(!found.is_empty());
+            found.clear();
+            reductions.push(node.id);
+        } else if node.name.starts_with("mb1/") && finds(&node.name) {
+            found.push(node.id);
+        }
+        let waits = node.data.iter().any(|id| reductions.contains(id));
+        assert_eq!(waits, node.name == "optimizer", "{}", node.name);
+    }
+    assert!(found.is_empty());
+    let step = nodes.iter().find(|node| node.name == "optimizer").unwrap();
+    assert!(reductions.iter().all(|id| step.data.contains(id)));
+    // Four of seven end inside a layer: those behind `mlp.down` and `mlp.up`.
+    let inside = reductions.iter().filter(|id| {
+        let name = &nodes[**id as usize - 1].name;
+        name.contains("/mlp.")
+    });
+    assert_eq!((inside.count(), reductions.len()), (4, 7));
+}
+
+/// Where messages take next to no time, each reduction starts when as much has been multiplied as when the captured
+/// one was launched.
+#[test]
+fn reductions_start_where_the_captured_ones_do() {
+    let job = job(model(), |_| {});
+    let machine = r#"
+name = "wide"
+[npu.npu]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "0 ns"
+memory_capacity = "80 GB"
+lanes = 8
+host_lanes = 8
+[npu.npu.peak]
+fp32 = "1 TFLOP/s"
+[[dimension]]
+name = "wire"
+shape = "switch"
+size = 4
+bandwidth = "1000000 GB/s"
+latency = "0 ns"
+algorithm = "ring"
+"#;
+    let machine = Machine::parse(machine, "wide").unwrap();
+    let log = replay_with(&job, &machine, Log::default()).1;
+    let captured = captured();
+    for rank in 0..4 {
+        let nodes = nodes(&job, rank);
+        let ran = &log.0[rank as usize];
+        let done = |at: u64| {
+            let ended = nodes.iter().filter(|node| node.flops > 0);
+            ended
+                .filter(|node| ran[node.id as usize - 1].1 <= at)
+                .count()
+        };
+        let is_reduction = |event: &&Event| matches!(event, Event::Reduction(_));
+        let mut launched = captured.iter().enumerate().filter(|(_, e)| is_reduction(e));
+        for node in &nodes {
+            if node
+                .event
+                .as_ref()
+                .is_some_and(|event| is_reduction(&event))
+            {
+                let (at, event) = launched.next().unwrap();
+                assert_eq!(node.event.as_ref(), Some(event));
+                let before = captured[..at].iter().filter(|e| !is_reduction(e)).count();
+                assert_eq!(done(ran[node.id as usize - 1].0), before, "{}", node.name);
+            }
+        }
+        assert!(launched.next().is_none());
+    }
+}
+
+/// The lines of a converted rank, and the FLOPs that the conversion finds in each.
+fn converted(trace: &Trace) -> Vec<(String, u64)> {
+    let mut lines = Vec::new();
+    for node in &trace.nodes {
+        assert!(![SEND, RECEIVE].contains(&node.r#type), "{}", node.name);
+        if node.r#type == COLLECTIVE {
+            assert_eq!(attribute(node, "comm_type"), Some(0), "an all-reduce");
+            assert_eq!(text(node, "pg_name"), None, "of all ranks");
+            let line = format!("all-reduce {}", attribute(node, "comm_size").unwrap());
+            lines.push((attribute(node, "launch").unwrap() as u64, line, 0));
+            continue;
+        }
+        let flops = attribute(node, "num_ops").unwrap_or(0) as u64;
+        if flops > 0 {
+            let inputs = match &node.inputs {
+                Some(inputs) => &inputs.shapes,
+                None => panic!("{}", node.name),
+            };
+            let line = line(&node.name, inputs);
+            lines.push((node.id, line.unwrap_or_else(|| node.name.clone()), flops));
+        }
+    }
+    lines.sort();
+    let lines = lines.into_iter();
+    lines.map(|(_, line, flops)| (line, flops)).collect()
+}
+
+#[test]
+fn the_capture_is_what_is_noted_of_it() {
+    let Some(folder) = corpus("captures/pytorch/ddp_gpt") else {
+        return;
+    };
+    let job = rig::convert(&folder);
+    assert_eq!(job.traces.len(), 4);
+    for trace in &job.traces {
+        let found = converted(trace);
+        let lines: Vec<_> = found.iter().map(|(line, _)| &line[..]).collect();
+        assert_eq!(
+            lines,
+            CAPTURED.lines().collect::<Vec<_>>(),
+            "{}",
+            trace.rank
+        );
+        for (line, flops) in &found {
+            assert_eq!(*flops, Event::parse(line).flops(), "{line}");
+        }
+        // Who waits for a reduction comes behind the last product, and before the step.
+        let last = trace.nodes.iter().rev();
+        let last = last.map(|node| (attribute(node, "num_ops"), node.id));
+        let last = last.filter(|(flops, _)| *flops > Some(0)).next().unwrap().1;
+        let step = trace.nodes.iter();
+        let step = step.filter(|node| node.name.starts_with("Optimizer.step"));
+        let step = step.map(|node| node.id).next().unwrap();
+        for reduction in trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE) {
+            let waits = trace.nodes.iter();
+            let waits = waits.filter(|node| rig::causes(node).any(|id| id == reduction.id));
+            let waits: Vec<_> = waits.map(|node| node.id).collect();
+            assert!(!waits.is_empty() && waits.iter().all(|id| (last..step).contains(id)));
+        }
+    }
+}
+
+/// The older capture cannot be converted, for nothing ties its files together; its operators are in one of them.
+#[test]
+fn the_older_capture_differs_in_its_buckets_alone() {
+    let Some(folder) = corpus("captures/pytorch/t231_ddp_gpt") else {
+        return;
+    };
+    for rank in 0..4 {
+        let host = HostTrace::read(&folder.join(format!("host.{rank}.json.zst"))).unwrap();
+        let mut nodes: Vec<_> = host.nodes.iter().collect();
+        nodes.sort_by_key(|node| node.id);
+        let (mut lines, mut reduced) = (Vec::new(), Vec::new());
+        for node in nodes {
+            let (name, inputs) = (host.texts.get(node.name), host.texts.get(node.shapes_in));
+            if name.starts_with("c10d::") {
+                assert_eq!(name, "c10d::allreduce_");
+                let all: Vec<serde_json::Value> = serde_json::from_str(inputs).unwrap();
+                let elements = all[0][0][0].as_u64().unwrap();
+                reduced.push(4 * elements);
+            }
+            lines.extend(line(name, inputs));
+        }
+        assert_eq!(reduced, OLDER, "rank {rank}");
+        let products = CAPTURED.lines().filter(|line| !line.starts_with("all"));
+        assert_eq!(lines, products.collect::<Vec<_>>(), "rank {rank}");
+    }
+}
