@@ -79,6 +79,50 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
     );
 }
 
+/// Buckets of a byte: each gradient by itself.
+#[test]
+fn a_bucket_can_end_within_an_operator() {
+    let mut plan = Plan::new();
+    (plan.data, plan.pipeline, plan.batch) = (2, 2, 4);
+    (plan.buckets, plan.bucket) = (Buckets::Parameters, 1);
+    let reductions = |plan: &Plan, rank: usize, of: &str| {
+        let ranks = every_rank(pattern(plan.clone()));
+        let nodes = &ranks[rank];
+        let name = format!("mb1/{of}/gradients/all-reduce");
+        let found = nodes.iter().filter(|node| node.name == name);
+        let named = |id: &u64| nodes[*id as usize - 1].name.clone();
+        let found = found.map(|node| (node.data.iter().map(named).collect(), node.op.clone()));
+        found.collect::<Vec<(Vec<String>, String)>>()
+    };
+    let bytes = |op: &str| {
+        let (_, size) = op.split_once("bytes: ").unwrap();
+        size.split_once(',').unwrap().0.parse().unwrap()
+    };
+    // A bias of 768 and a matrix of 3072 x 768, of 2 B each, both by one node.
+    let found = reductions(&plan, 2, "layer9/mlp.down");
+    let sizes: Vec<u64> = found.iter().map(|(_, op)| bytes(op)).collect();
+    assert_eq!(sizes, [2 * 768, 2 * 3072 * 768]);
+    for (after, _) in &found {
+        assert_eq!(after, &["mb1/layer9/bwd/mlp.down.wgrad"]);
+    }
+    // The last stage has a copy of 50257 words, which the first one has as its own.
+    for (rank, of, finder) in [
+        (2, "head/logits", "logits.wgrad"),
+        (0, "embedding/tokens", "tokens"),
+    ] {
+        let found = reductions(&plan, rank, of);
+        let layer = of.split_once('/').unwrap().0;
+        assert_eq!(found.len(), 1, "{of}");
+        assert_eq!(found[0].0, [format!("mb1/{layer}/bwd/{finder}")]);
+        assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
+    }
+    // Without the kernel of a norm its gradients are there when the node before would have it run.
+    plan.without.add(Effect::MemoryBound);
+    for (after, _) in reductions(&plan, 2, "layer9/norm2") {
+        assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);
+    }
+}
+
 #[test]
 fn what_does_not_divide_is_refused() {
     let why = |change: fn(&mut Plan)| {
@@ -124,6 +168,7 @@ fn what_does_not_divide_is_refused() {
             "`dtype` is fp4; expected a format of whole bytes",
         ),
         (|p| p.bucket = 0, "`bucket` is 0 B"),
+        (|p| p.first_bucket = Some(0), "`first_bucket` is 0 B"),
         (
             |p| p.stages = vec![[0, 3], [4, 13]],
             "`stages` is 2; expected 1",

@@ -2,7 +2,7 @@
 
 use super::{Sums, bert, gpt, job, llama, replay};
 use chakram::generate::Plan;
-use chakram::generate::plan::{Attention, Recompute, Zero};
+use chakram::generate::plan::{Attention, Buckets, Recompute, Zero};
 use chakram::generate::schedule::Schedule;
 use chakram::graph::Dependencies;
 use chakram::machine::Machine;
@@ -149,6 +149,45 @@ fn plans() -> Vec<Plan> {
         }
     }
     plans
+}
+
+/// Buckets of parameters hold the gradients that buckets of layers do, whatever is shared and how it is walked through.
+#[test]
+fn buckets_of_parameters_hold_all_gradients() {
+    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let reduced = |plan: &Plan| {
+        check(&gpt(), plan, &machine).unwrap();
+        let job = job(&gpt(), plan).unwrap();
+        let of_rank = |rank| {
+            let (mut count, mut bytes) = (0, 0);
+            for (name, _, size) in Sums::of(&job, rank).collectives {
+                if name.contains("/gradients/") {
+                    (count, bytes) = (count + 1, bytes + size);
+                }
+            }
+            (count, bytes)
+        };
+        (0..job.ranks()).map(of_rank).collect::<Vec<(usize, u64)>>()
+    };
+    for schedule in [SCHEDULES[1], SCHEDULES[2]] {
+        for zero in Zero::ALL {
+            for (overlap, tensor) in [(true, 1), (false, 1), (true, 2)] {
+                let mut plan = Plan::new();
+                (plan.data, plan.tensor, plan.pipeline) = (2, tensor, 2);
+                (plan.zero, plan.overlap, plan.schedule) = (zero.0, overlap, schedule);
+                plan.batch = 8;
+                plan.bucket = 600;
+                let layers = reduced(&plan);
+                plan.buckets = Buckets::Parameters;
+                plan.first_bucket = Some(100);
+                let parameters = reduced(&plan);
+                for ((few, whole), (many, sum)) in layers.into_iter().zip(parameters) {
+                    assert!(few < many, "{plan:?}");
+                    assert_eq!(sum, whole, "{plan:?}");
+                }
+            }
+        }
+    }
 }
 
 /// Goes over `plans`, and says how often which reason kept one from being carried out.

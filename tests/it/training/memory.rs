@@ -1,10 +1,14 @@
 //! How much is kept, and for how long.
 
 use super::{GPT, Sums, gpt, job, products};
-use chakram::generate::Plan;
+use chakram::compute::{ComputeModel, Efficiency};
+use chakram::engine::{Options, Prepared};
 use chakram::generate::plan::{Attention, Recompute, Zero};
 use chakram::generate::schedule::Schedule;
-use chakram::model::Block;
+use chakram::generate::{Plan, Training};
+use chakram::machine::Machine;
+use chakram::model::{Block, Role};
+use chakram::report::Memory;
 use chakram::trace::TensorClass;
 
 /// PALM: stage i of S keeps the activations of S - i micro-batches under 1F1B, and of all m under GPipe.
@@ -27,6 +31,61 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     };
     assert_eq!(kept(Schedule::OneForwardOneBackward), [3, 2]);
     assert_eq!(kept(Schedule::GPipe), [8, 8]);
+}
+
+/// What the memory report of a replay says of activations, by stage, in units of a block's; and what the plan says.
+fn kept_in_replay(blocks: usize, schedule: Schedule) -> (Vec<u64>, Vec<u64>) {
+    // Eq. 4 of Korthikanti et al., 2022, on one NPU: s b h (34 + 5 a s / h) = 8 x 16 x 34 + 5 x 4 x 8 x 8.
+    let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
+    let mut model = gpt();
+    model.layers.retain(|layer| layer.role == Role::Block);
+    while model.layers.len() < blocks {
+        model.layers.push(model.layers[0].clone());
+    }
+    let mut plan = Plan::new();
+    (plan.pipeline, plan.batch, plan.schedule) = (4, 8, schedule);
+    plan.attention = Attention::Unfused;
+    let workload = job(&model, &plan).unwrap().workload().unwrap();
+    let machine = Machine::preset("dgx-a100").unwrap();
+    let options = Options {
+        compute: ComputeModel::Roofline(Efficiency::default()),
+        ..Options::default()
+    };
+    let prepared = Prepared::new(&workload, &machine, &options).unwrap();
+    let rows = prepared.run(Memory::new(&prepared)).unwrap().1.finish();
+    let units = rows.iter().map(|row| {
+        // All else is there from the beginning, so the peak is that of activations.
+        let bytes = row.classes[TensorClass::Activations as usize];
+        assert_eq!(bytes % block, 0, "rank {:?}: {bytes}", row.rank);
+        assert_eq!(
+            (row.left[TensorClass::Activations as usize], &row.missing),
+            (0, &None)
+        );
+        bytes / block
+    });
+    let said = Training { model, plan }.summary().unwrap();
+    let said = said.stages.iter().map(|stage| {
+        assert_eq!(stage.stored.1, block);
+        stage.stored.0
+    });
+    (units.collect(), said.collect())
+}
+
+/// Stage i of S = 4 with m = 8 micro-batches holds S - i of them under 1F1B and all 8 under GPipe. Interleaved with v = 2
+/// chunks it has 2 (S - i - 1) + (v - 1) S forward passes of a chunk, and one more, before the first backward one
+/// (Narayanan et al., 2021, section 2.2): 11, 9, 7, 5.
+#[test]
+fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
+    let interleaved = Schedule::Interleaved { chunks: 2 };
+    for (blocks, schedule, expected) in [
+        (4, Schedule::OneForwardOneBackward, [4, 3, 2, 1]),
+        (4, Schedule::GPipe, [8, 8, 8, 8]),
+        (8, interleaved, [11, 9, 7, 5]),
+    ] {
+        let (held, said) = kept_in_replay(blocks, schedule);
+        assert_eq!(held, expected, "{schedule:?}");
+        assert_eq!(said, expected, "{schedule:?}");
+    }
 }
 
 /// Korthikanti et al., 2022, bytes of a block of h columns, a heads and s tokens among t members, with b samples:
