@@ -20,15 +20,17 @@
 //! gradients that every replica has.
 
 use super::replay_with;
-use crate::convert::rig::{self, COLLECTIVE, Log, RECEIVE, SEND, Trace, attribute, text};
-use crate::corpus::corpus;
-use chakram::converters::pytorch::HostTrace;
+use crate::convert::rig::Log;
 use chakram::generate::{Job, Pattern, Plan, Training};
 use chakram::machine::Machine;
 use chakram::model::{Definition, Model, Work};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{CollectiveKind, GroupName, Op, TraceError};
+
+mod captures;
+mod event;
+mod generated;
+
+use event::Event;
+use generated::{Node, Nodes};
 
 const MODEL: &str = r#"
 name = "captured"
@@ -67,140 +69,8 @@ const OLDER: [u64; 8] = [
     1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
 ];
 
-/// What is multiplied or reduced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Event {
-    /// A product of matrices: the sides of the result, smaller first, and what is summed over.
-    Product([u64; 2], u64),
-    /// Attention, by its queries.
-    Attention { backward: bool, queries: Vec<u64> },
-    /// An all-reduce of so many bytes.
-    Reduction(u64),
-}
-
-impl Event {
-    fn product(rows: u64, inner: u64, columns: u64) -> Self {
-        Self::Product([rows.min(columns), rows.max(columns)], inner)
-    }
-
-    /// Two for each multiplication; attention with all pairs of tokens.
-    fn flops(&self) -> u64 {
-        match self {
-            Self::Product([one, other], inner) => 2 * one * other * inner,
-            Self::Attention { backward, queries } => {
-                let products = if *backward { 5 } else { 2 };
-                products * 2 * queries.iter().product::<u64>() * queries[2]
-            }
-            Self::Reduction(_) => 0,
-        }
-    }
-
-    /// From a line of `captured.txt`.
-    fn parse(line: &str) -> Self {
-        let mut words = line.split(' ');
-        let name = words.next().unwrap();
-        let shapes = words.map(|shape| shape.split('x').map(|n| n.parse().unwrap()).collect());
-        let shapes: Vec<Vec<u64>> = shapes.collect();
-        match (name, &shapes[..]) {
-            ("mm" | "addmm", [a, b]) => {
-                assert_eq!(a[1], b[0], "{line}");
-                Self::product(a[0], a[1], b[1])
-            }
-            ("attention" | "attention-backward", [queries]) => Self::Attention {
-                backward: name == "attention-backward",
-                queries: queries.clone(),
-            },
-            ("all-reduce", [bytes]) => Self::Reduction(bytes[0]),
-            _ => panic!("{line}"),
-        }
-    }
-}
-
 fn captured() -> Vec<Event> {
     CAPTURED.lines().map(Event::parse).collect()
-}
-
-fn shapes(text: &str) -> Vec<Vec<u64>> {
-    let all: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
-    let shape = |one| serde_json::from_value(one).unwrap_or_default();
-    all.into_iter().map(shape).collect()
-}
-
-/// The line of `captured.txt` for an operator, if it multiplies.
-fn line(name: &str, inputs: &str) -> Option<String> {
-    let name = name.strip_prefix("aten::")?;
-    let attention = "_scaled_dot_product_flash_attention_for_cpu";
-    let (short, from, count) = match name {
-        "mm" => ("mm", 0, 2),
-        "addmm" => ("addmm", 1, 2),
-        _ if name == attention => ("attention", 0, 1),
-        _ if name.strip_prefix(attention) == Some("_backward") => ("attention-backward", 1, 1),
-        _ => return None,
-    };
-    let mut line = short.to_owned();
-    for shape in &shapes(inputs)[from..from + count] {
-        let sides: Vec<_> = shape.iter().map(u64::to_string).collect();
-        line = format!("{line} {}", sides.join("x"));
-    }
-    Some(line)
-}
-
-/// A node of the generated trace.
-struct Node {
-    id: u64,
-    name: String,
-    event: Option<Event>,
-    flops: u64,
-    data: Vec<u64>,
-}
-
-#[derive(Default)]
-struct Nodes(Vec<Node>);
-
-impl Sink for Nodes {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        let mut flops = 0;
-        let event = match node.op {
-            Op::Compute { flops: own, .. } if own > 0 => {
-                flops = own;
-                let (inputs, outputs) = (shapes(node.labels.inputs), shapes(node.labels.outputs));
-                match &inputs[..] {
-                    [a, b] => {
-                        // (m k) (k n) / (m n) = k^2, whichever sides they are summed over.
-                        let elements = |shape: &[u64]| shape.iter().product::<u64>();
-                        let result = elements(&outputs[0]);
-                        let inner = (elements(a) * elements(b) / result).isqrt();
-                        assert_eq!(inner * inner * result, elements(a) * elements(b));
-                        let [one, other] = outputs[0][..] else {
-                            panic!("{}", node.name);
-                        };
-                        Some(Event::product(one, inner, other))
-                    }
-                    all => Some(Event::Attention {
-                        backward: all.len() > 3,
-                        queries: all[0].clone(),
-                    }),
-                }
-            }
-            Op::Collective {
-                kind, bytes, group, ..
-            } => {
-                assert_eq!(kind, CollectiveKind::AllReduce, "{}", node.name);
-                assert_eq!(group, GroupName::World, "{}", node.name);
-                Some(Event::Reduction(bytes))
-            }
-            Op::Message { .. } => panic!("{}", node.name),
-            _ => None,
-        };
-        self.0.push(Node {
-            id: node.id,
-            name: node.name.to_owned(),
-            event,
-            flops,
-            data: data.to_vec(),
-        });
-        Ok(())
-    }
 }
 
 fn model() -> Model {
@@ -397,94 +267,5 @@ algorithm = "ring"
             }
         }
         assert!(launched.next().is_none());
-    }
-}
-
-/// The lines of a converted rank, and the FLOPs that the conversion finds in each.
-fn converted(trace: &Trace) -> Vec<(String, u64)> {
-    let mut lines = Vec::new();
-    for node in &trace.nodes {
-        assert!(![SEND, RECEIVE].contains(&node.r#type), "{}", node.name);
-        if node.r#type == COLLECTIVE {
-            assert_eq!(attribute(node, "comm_type"), Some(0), "an all-reduce");
-            assert_eq!(text(node, "pg_name"), None, "of all ranks");
-            let line = format!("all-reduce {}", attribute(node, "comm_size").unwrap());
-            lines.push((attribute(node, "launch").unwrap() as u64, line, 0));
-            continue;
-        }
-        let flops = attribute(node, "num_ops").unwrap_or(0) as u64;
-        if flops > 0 {
-            let inputs = match &node.inputs {
-                Some(inputs) => &inputs.shapes,
-                None => panic!("{}", node.name),
-            };
-            let line = line(&node.name, inputs);
-            lines.push((node.id, line.unwrap_or_else(|| node.name.clone()), flops));
-        }
-    }
-    lines.sort();
-    let lines = lines.into_iter();
-    lines.map(|(_, line, flops)| (line, flops)).collect()
-}
-
-#[test]
-fn the_capture_is_what_is_noted_of_it() {
-    let Some(folder) = corpus("captures/pytorch/ddp_gpt") else {
-        return;
-    };
-    let job = rig::convert(&folder);
-    assert_eq!(job.traces.len(), 4);
-    for trace in &job.traces {
-        let found = converted(trace);
-        let lines: Vec<_> = found.iter().map(|(line, _)| &line[..]).collect();
-        assert_eq!(
-            lines,
-            CAPTURED.lines().collect::<Vec<_>>(),
-            "{}",
-            trace.rank
-        );
-        for (line, flops) in &found {
-            assert_eq!(*flops, Event::parse(line).flops(), "{line}");
-        }
-        // Who waits for a reduction comes behind the last product, and before the step.
-        let last = trace.nodes.iter().rev();
-        let last = last.map(|node| (attribute(node, "num_ops"), node.id));
-        let last = last.filter(|(flops, _)| *flops > Some(0)).next().unwrap().1;
-        let step = trace.nodes.iter();
-        let step = step.filter(|node| node.name.starts_with("Optimizer.step"));
-        let step = step.map(|node| node.id).next().unwrap();
-        for reduction in trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE) {
-            let waits = trace.nodes.iter();
-            let waits = waits.filter(|node| rig::causes(node).any(|id| id == reduction.id));
-            let waits: Vec<_> = waits.map(|node| node.id).collect();
-            assert!(!waits.is_empty() && waits.iter().all(|id| (last..step).contains(id)));
-        }
-    }
-}
-
-/// The older capture cannot be converted, for nothing ties its files together; its operators are in one of them.
-#[test]
-fn the_older_capture_differs_in_its_buckets_alone() {
-    let Some(folder) = corpus("captures/pytorch/t231_ddp_gpt") else {
-        return;
-    };
-    for rank in 0..4 {
-        let host = HostTrace::read(&folder.join(format!("host.{rank}.json.zst"))).unwrap();
-        let mut nodes: Vec<_> = host.nodes.iter().collect();
-        nodes.sort_by_key(|node| node.id);
-        let (mut lines, mut reduced) = (Vec::new(), Vec::new());
-        for node in nodes {
-            let (name, inputs) = (host.texts.get(node.name), host.texts.get(node.shapes_in));
-            if name.starts_with("c10d::") {
-                assert_eq!(name, "c10d::allreduce_");
-                let all: Vec<serde_json::Value> = serde_json::from_str(inputs).unwrap();
-                let elements = all[0][0][0].as_u64().unwrap();
-                reduced.push(4 * elements);
-            }
-            lines.extend(line(name, inputs));
-        }
-        assert_eq!(reduced, OLDER, "rank {rank}");
-        let products = CAPTURED.lines().filter(|line| !line.starts_with("all"));
-        assert_eq!(lines, products.collect::<Vec<_>>(), "rank {rank}");
     }
 }

@@ -41,6 +41,48 @@ fn options_go_before_the_plan_s_file() {
     );
 }
 
+/// What a file says of buckets, options say too, and go before it.
+#[test]
+fn buckets_are_keys_and_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.toml");
+    let shown = |text: &str, more: &[&str]| {
+        std::fs::write(&path, format!("data = 2\nbatch = 2\n{text}")).unwrap();
+        let plan = [
+            "--dry-run",
+            "--format",
+            "json",
+            "--plan",
+            path.to_str().unwrap(),
+        ];
+        let (code, out, error) = told(&[&["generate", "gpt2-small"], &plan[..], more].concat());
+        assert_eq!((code, &error[..]), (0, ""));
+        out
+    };
+    let keys = "buckets = \"parameters\"\nbucket = \"5 MiB\"\nfirst_bucket = \"1 MiB\"\n";
+    let options = [
+        "--buckets",
+        "parameters",
+        "--bucket",
+        "5MiB",
+        "--first-bucket",
+        "1MiB",
+    ];
+    let said = shown(keys, &[]);
+    assert_eq!(said, shown("", &options));
+    for i in [0, 2, 4] {
+        let other = [
+            "--buckets",
+            "layers",
+            "--bucket",
+            "40MB",
+            "--first-bucket",
+            "25MiB",
+        ];
+        assert_ne!(said, shown(keys, &other[i..i + 2]), "{}", other[i]);
+    }
+}
+
 #[test]
 fn names_that_are_neither_model_nor_pattern_are_told_apart() {
     for (name, expected) in [

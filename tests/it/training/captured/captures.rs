@@ -1,0 +1,95 @@
+//! The captures themselves, where they are.
+
+use super::event::{Event, line};
+use super::{CAPTURED, OLDER};
+use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, text};
+use crate::corpus::corpus;
+use chakram::converters::pytorch::HostTrace;
+
+/// The lines of a converted rank, and the FLOPs that the conversion finds in each.
+fn converted(trace: &Trace) -> Vec<(String, u64)> {
+    let mut lines = Vec::new();
+    for node in &trace.nodes {
+        assert!(![SEND, RECEIVE].contains(&node.r#type), "{}", node.name);
+        if node.r#type == COLLECTIVE {
+            assert_eq!(attribute(node, "comm_type"), Some(0), "an all-reduce");
+            assert_eq!(text(node, "pg_name"), None, "of all ranks");
+            let line = format!("all-reduce {}", attribute(node, "comm_size").unwrap());
+            lines.push((attribute(node, "launch").unwrap() as u64, line, 0));
+            continue;
+        }
+        let flops = attribute(node, "num_ops").unwrap_or(0) as u64;
+        if flops > 0 {
+            let inputs = match &node.inputs {
+                Some(inputs) => &inputs.shapes,
+                None => panic!("{}", node.name),
+            };
+            let line = line(&node.name, inputs);
+            lines.push((node.id, line.unwrap_or_else(|| node.name.clone()), flops));
+        }
+    }
+    lines.sort();
+    let lines = lines.into_iter();
+    lines.map(|(_, line, flops)| (line, flops)).collect()
+}
+
+#[test]
+fn the_capture_is_what_is_noted_of_it() {
+    let Some(folder) = corpus("captures/pytorch/ddp_gpt") else {
+        return;
+    };
+    let job = rig::convert(&folder);
+    assert_eq!(job.traces.len(), 4);
+    for trace in &job.traces {
+        let found = converted(trace);
+        let lines: Vec<_> = found.iter().map(|(line, _)| &line[..]).collect();
+        assert_eq!(
+            lines,
+            CAPTURED.lines().collect::<Vec<_>>(),
+            "{}",
+            trace.rank
+        );
+        for (line, flops) in &found {
+            assert_eq!(*flops, Event::parse(line).flops(), "{line}");
+        }
+        // Who waits for a reduction comes behind the last product, and before the step.
+        let mut backwards = trace.nodes.iter().rev();
+        let last = backwards.find(|node| attribute(node, "num_ops") > Some(0));
+        let mut nodes = trace.nodes.iter();
+        let step = nodes.find(|node| node.name.starts_with("Optimizer.step"));
+        let (last, step) = (last.unwrap().id, step.unwrap().id);
+        for reduction in trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE) {
+            let waits = trace.nodes.iter();
+            let waits = waits.filter(|node| rig::causes(node).any(|id| id == reduction.id));
+            let waits: Vec<_> = waits.map(|node| node.id).collect();
+            assert!(!waits.is_empty() && waits.iter().all(|id| (last..step).contains(id)));
+        }
+    }
+}
+
+/// The older capture cannot be converted, for nothing ties its files together; its operators are in one of them.
+#[test]
+fn the_older_capture_differs_in_its_buckets_alone() {
+    let Some(folder) = corpus("captures/pytorch/t231_ddp_gpt") else {
+        return;
+    };
+    for rank in 0..4 {
+        let host = HostTrace::read(&folder.join(format!("host.{rank}.json.zst"))).unwrap();
+        let mut nodes: Vec<_> = host.nodes.iter().collect();
+        nodes.sort_by_key(|node| node.id);
+        let (mut lines, mut reduced) = (Vec::new(), Vec::new());
+        for node in nodes {
+            let (name, inputs) = (host.texts.get(node.name), host.texts.get(node.shapes_in));
+            if name.starts_with("c10d::") {
+                assert_eq!(name, "c10d::allreduce_");
+                let all: Vec<serde_json::Value> = serde_json::from_str(inputs).unwrap();
+                let elements = all[0][0][0].as_u64().unwrap();
+                reduced.push(4 * elements);
+            }
+            lines.extend(line(name, inputs));
+        }
+        assert_eq!(reduced, OLDER, "rank {rank}");
+        let products = CAPTURED.lines().filter(|line| !line.starts_with("all"));
+        assert_eq!(lines, products.collect::<Vec<_>>(), "rank {rank}");
+    }
+}

@@ -1,0 +1,64 @@
+//! The nodes of a generated rank.
+
+use super::event::{Event, shapes};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{CollectiveKind, GroupName, Op, TraceError};
+
+/// A node of the generated trace.
+pub struct Node {
+    pub id: u64,
+    pub name: String,
+    pub event: Option<Event>,
+    pub flops: u64,
+    pub data: Vec<u64>,
+}
+
+#[derive(Default)]
+pub struct Nodes(pub Vec<Node>);
+
+impl Sink for Nodes {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        let mut flops = 0;
+        let event = match node.op {
+            Op::Compute { flops: own, .. } if own > 0 => {
+                flops = own;
+                let (inputs, outputs) = (shapes(node.labels.inputs), shapes(node.labels.outputs));
+                match &inputs[..] {
+                    [a, b] => {
+                        // (m k) (k n) / (m n) = k^2, whichever sides they are summed over.
+                        let elements = |shape: &[u64]| shape.iter().product::<u64>();
+                        let result = elements(&outputs[0]);
+                        let inner = (elements(a) * elements(b) / result).isqrt();
+                        assert_eq!(inner * inner * result, elements(a) * elements(b));
+                        let [one, other] = outputs[0][..] else {
+                            panic!("{}", node.name);
+                        };
+                        Some(Event::product(one, inner, other))
+                    }
+                    all => Some(Event::Attention {
+                        backward: all.len() > 3,
+                        queries: all[0].clone(),
+                    }),
+                }
+            }
+            Op::Collective {
+                kind, bytes, group, ..
+            } => {
+                assert_eq!(kind, CollectiveKind::AllReduce, "{}", node.name);
+                assert_eq!(group, GroupName::World, "{}", node.name);
+                Some(Event::Reduction(bytes))
+            }
+            Op::Message { .. } => panic!("{}", node.name),
+            _ => None,
+        };
+        self.0.push(Node {
+            id: node.id,
+            name: node.name.to_owned(),
+            event,
+            flops,
+            data: data.to_vec(),
+        });
+        Ok(())
+    }
+}
