@@ -3,23 +3,26 @@
 use super::compute::ComputeArgs;
 use super::custom::{self, CustomArg};
 use super::load::parse_map;
-use crate::engine::{Comm, Options, Prepared, ReplayError};
+use crate::engine::{Options, Prepared, ReplayError};
 use crate::ids::Npu;
 use crate::machine::{Machine, source};
-use crate::network::Model;
-use crate::report::csv::Table;
 use crate::report::json::Input;
-use crate::report::{self, Comparison, Report, Timeline, text::Style};
-use crate::trace::TraceError;
-use crate::trace::file::Compressor;
-use crate::trace::write::NewFile;
+use crate::report::{self, Report};
 use crate::workload::{Absent, Workload};
-use clap::{Args, ValueEnum};
-use serde_json::{Map, Value};
+use clap::Args;
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+mod destination;
+mod drawing;
+mod render;
+mod words;
+
+pub use destination::Destination;
+pub use drawing::Drawing;
+pub use words::{CommArg, Fit, Format, NetworkArg, TableArg};
 
 /// How to replay, and how to print what comes out.
 #[derive(Clone, Debug, Args)]
@@ -63,92 +66,6 @@ pub struct Placement(Vec<Npu>);
 
 fn parse_placement(text: &str) -> Result<Placement, String> {
     parse_map(text).map(Placement)
-}
-
-/// Where a report goes.
-pub enum Destination<'a> {
-    /// To standard output, through this.
-    Stdout(&'a mut dyn Write),
-    /// Into a file, which appears when it is complete.
-    File(&'a Path),
-}
-
-/// How reports are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people
-    Text,
-    /// For programs; times in picoseconds
-    Json,
-    /// One table, for spreadsheets
-    Csv,
-}
-
-/// How durations of communication are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CommArg {
-    /// As the machine's network has it
-    Model,
-    /// As captured, waiting included, each rank by itself: what a conversion kept
-    Captured,
-    /// Transfers as recorded; who waits for whom comes out of the replay
-    Recorded,
-}
-
-impl CommArg {
-    fn policy(self) -> Comm {
-        match self {
-            Self::Model => Comm::Model,
-            Self::Captured => Comm::Captured,
-            Self::Recorded => Comm::Recorded,
-        }
-    }
-}
-
-/// Models of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum NetworkArg {
-    /// Operations do not slow one another
-    ContentionFree,
-    /// All operations share each NPU's port into a dimension
-    Ports,
-    /// All operations share every link of every route
-    Links,
-}
-
-impl NetworkArg {
-    fn model(self) -> Model {
-        match self {
-            Self::ContentionFree => Model::ContentionFree,
-            Self::Ports => Model::Ports,
-            Self::Links => Model::Links,
-        }
-    }
-}
-
-/// What becomes of a replay that does not fit into the memory of the NPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Fit {
-    /// The report says so
-    Report,
-    /// The report says so, and the exit code is 3
-    Require,
-}
-
-/// Tables of `--format csv`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TableArg {
-    /// Where the time of each NPU goes, and when its rank finished
-    #[value(alias = "ranks")]
-    Npus,
-    /// Collectives by group and kind
-    Collectives,
-    /// Operators by name
-    Operators,
-    /// The peak memory of each NPU, by class, when and where
-    Memory,
-    /// A row per machine; what several machines print if nothing else is asked for
-    Compare,
 }
 
 impl RunArgs {
@@ -226,18 +143,6 @@ impl RunArgs {
                 .find_map(|(given, name)| given.then_some(*name))
         };
         self.compute.first_given().or_else(other)
-    }
-
-    /// What durations rest on, for people.
-    fn basis_text(&self) -> String {
-        match self.comm {
-            CommArg::Model => self.compute.text(),
-            other => format!(
-                "{}, communication as {}",
-                self.compute.text(),
-                other.policy()
-            ),
-        }
     }
 
     /// Replays `workload` on `machine` and prints the report.
@@ -322,141 +227,6 @@ impl RunArgs {
     pub fn compares(&self) -> bool {
         self.table == Some(TableArg::Compare)
     }
-
-    fn render(
-        &self,
-        report: &Report,
-        name: &str,
-        absent: Absent,
-        inputs: &[Input],
-        style: Style,
-    ) -> String {
-        match self.format {
-            Format::Text => {
-                let mut basis = self.basis_text();
-                if let Some(model) = report.shared_network() {
-                    basis += &format!(", network model {model}");
-                }
-                report::text::render(report, name, &basis, style)
-            }
-            Format::Json => {
-                let value = report::json::render(report, self.options_json(absent), inputs);
-                format!("{value:#}\n")
-            }
-            Format::Csv => report::csv::render(report, self.table().unwrap_or_default()),
-        }
-    }
-
-    /// Renders what several machines made of one job.
-    pub fn render_comparison(
-        &self,
-        comparison: &Comparison<'_>,
-        absent: Absent,
-        inputs: &[Input],
-        style: Style,
-    ) -> String {
-        match self.format {
-            Format::Text => {
-                let basis = match self.comm {
-                    CommArg::Model => {
-                        format!("{}, communication by the network", self.basis_text())
-                    }
-                    _ => self.basis_text(),
-                };
-                report::compare::text(comparison, &basis, &self.notes(), style)
-            }
-            Format::Json => {
-                let options = self.options_json(absent);
-                let value = report::compare::json(comparison, options, inputs);
-                format!("{value:#}\n")
-            }
-            Format::Csv => report::compare::csv(comparison, self.table()),
-        }
-    }
-
-    /// What is the same on all machines because it was asked for so.
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if !self.compute.model().computes() {
-            notes.push(
-                "kernels last equally long on all machines; --compute roofline prices them for each"
-                    .to_owned(),
-            );
-        }
-        if self.comm != CommArg::Model {
-            notes.push(format!(
-                "communication lasts as {} on all machines; --comm model asks the network of each",
-                self.comm.policy()
-            ));
-        }
-        notes
-    }
-
-    fn options_json(&self, absent: Absent) -> Map<String, Value> {
-        let mut options = Map::new();
-        self.compute.describe(&mut options);
-        let comm = self.comm.policy().to_string();
-        options.insert("comm".to_owned(), comm.into());
-        if let Some(network) = self.network {
-            let network = network.model().to_string();
-            options.insert("network".to_owned(), network.into());
-        }
-        let absent = match absent {
-            Absent::Refuse => "refuse",
-            Absent::Mirror => "mirror",
-        };
-        options.insert("absent".to_owned(), absent.into());
-        options.insert("stepwise".to_owned(), self.stepwise.into());
-        if self.fit == Fit::Require {
-            options.insert("fit".to_owned(), "require".into());
-        }
-        if !self.custom.is_empty() {
-            let custom = self.custom.iter().map(CustomArg::json);
-            options.insert("custom".to_owned(), custom.collect());
-        }
-        if let Some(map) = &self.map {
-            let npus: Vec<Value> = map.0.iter().map(|npu| npu.0.into()).collect();
-            options.insert("map".to_owned(), npus.into());
-        }
-        options
-    }
-
-    /// The table of single reports that is asked for.
-    fn table(&self) -> Option<Table> {
-        match self.table {
-            None | Some(TableArg::Compare) => None,
-            Some(TableArg::Npus) => Some(Table::Npus),
-            Some(TableArg::Collectives) => Some(Table::Collectives),
-            Some(TableArg::Operators) => Some(Table::Operators),
-            Some(TableArg::Memory) => Some(Table::Memory),
-        }
-    }
-}
-
-impl Destination<'_> {
-    /// What suits it.
-    pub fn style(&self) -> Style {
-        match self {
-            Self::Stdout(_) if io::stdout().is_terminal() => Style::coloured(),
-            _ => Style::default(),
-        }
-    }
-
-    /// Writes all of a report.
-    pub fn write(&mut self, text: &str) -> Result<(), Box<dyn Error>> {
-        match self {
-            Self::Stdout(out) => {
-                out.write_all(text.as_bytes())?;
-                out.flush()?;
-            }
-            Self::File(path) => {
-                let mut file = NewFile::create(path)?;
-                file.write_all(text.as_bytes())?;
-                file.commit()?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Loads a machine, with its input description if wanted.
@@ -474,74 +244,4 @@ pub fn load_machine(name: &str, hash: bool) -> Result<(Machine, Option<Input>), 
         }
     };
     Ok((machine, input))
-}
-
-/// Timelines that go into files.
-pub struct Drawing;
-
-impl Drawing {
-    /// Starts the timeline of `prepared` that will be the file `path`, if one is wanted.
-    pub fn start<'a>(
-        path: Option<&Path>,
-        prepared: &'a Prepared<'a>,
-    ) -> Result<Option<Timeline<'a, Picture>>, TraceError> {
-        let picture = path.map(Picture::create).transpose()?;
-        Ok(picture.map(|picture| Timeline::new(prepared, picture)))
-    }
-
-    /// Ends a timeline; the file appears.
-    pub fn finish(
-        timeline: Option<Timeline<'_, Picture>>,
-        path: Option<&Path>,
-    ) -> Result<(), TraceError> {
-        let (Some(timeline), Some(path)) = (timeline, path) else {
-            return Ok(());
-        };
-        let written = timeline.finish().and_then(Picture::finish);
-        let file = written.map_err(|source| TraceError::io(path.to_owned(), "write", source))?;
-        file.commit()
-    }
-}
-
-/// A timeline's file, compressed if its name says so.
-pub struct Picture(Form);
-
-enum Form {
-    Plain(io::BufWriter<NewFile>),
-    Compressed(Compressor<io::BufWriter<NewFile>>),
-}
-
-impl Picture {
-    fn create(path: &Path) -> Result<Self, TraceError> {
-        let file = io::BufWriter::new(NewFile::create(path)?);
-        let compressed = path.extension().is_some_and(|ending| ending == "gz");
-        Ok(Self(match compressed {
-            true => Form::Compressed(Compressor::new(file)),
-            false => Form::Plain(file),
-        }))
-    }
-
-    /// Everything written, not yet under its name.
-    fn finish(self) -> io::Result<NewFile> {
-        let file = match self.0 {
-            Form::Plain(file) => file,
-            Form::Compressed(compressor) => compressor.finish()?,
-        };
-        file.into_inner().map_err(io::IntoInnerError::into_error)
-    }
-}
-
-impl Write for Picture {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.0 {
-            Form::Plain(file) => file.write(bytes),
-            Form::Compressed(compressor) => compressor.write(bytes),
-        }
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        match &mut self.0 {
-            Form::Plain(file) => file.flush(),
-            Form::Compressed(compressor) => compressor.flush(),
-        }
-    }
 }

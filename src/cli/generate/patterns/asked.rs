@@ -1,0 +1,148 @@
+//! The pattern that arguments ask for.
+
+use super::super::Target;
+use super::{PatternArgs, TrafficArg};
+use crate::generate::{Chain, Collective, DataParallel, Memory, P2p, Pattern, Traffic};
+use crate::trace::{CollectiveKind, MemoryPlace};
+use clap::ValueEnum;
+
+impl PatternArgs {
+    /// What the options ask for, and what people call it.
+    pub(in crate::cli::generate) fn pattern(&self) -> Result<(Pattern, String, &Target), String> {
+        Ok(match self {
+            PatternArgs::Collective {
+                kind,
+                size,
+                ranks,
+                group,
+                count,
+                chained,
+                root,
+                dimensions,
+                before,
+                skew,
+                target,
+            } => {
+                if *kind != CollectiveKind::Barrier && size.0 == 0 {
+                    return Err(format!(
+                        "--size: {kind} needs bytes, for example --size 64MiB"
+                    ));
+                }
+                let mask = |list: &Vec<u32>| list.iter().fold(0, |mask, d| mask | 1 << d);
+                let pattern = Pattern::Collective(Collective {
+                    kind: *kind,
+                    bytes: size.0,
+                    ranks: *ranks,
+                    group: group.clone(),
+                    count: *count,
+                    chained: *chained,
+                    root: *root,
+                    dimensions: dimensions.as_ref().map(mask),
+                    before: *before,
+                    skew: *skew,
+                });
+                (pattern, format!("{kind} of {size}"), target)
+            }
+            PatternArgs::P2p {
+                traffic,
+                size,
+                ranks,
+                count,
+                stride,
+                seed,
+                target,
+            } => {
+                let shape = match traffic {
+                    TrafficArg::PingPong => Traffic::PingPong,
+                    TrafficArg::Ring => Traffic::Ring,
+                    TrafficArg::Stride => Traffic::Stride(*stride),
+                    TrafficArg::Incast => Traffic::Incast,
+                    TrafficArg::Pairs => Traffic::Pairs,
+                    TrafficArg::Random => Traffic::Random(*seed),
+                };
+                let pattern = Pattern::P2p(P2p {
+                    traffic: shape,
+                    ranks: *ranks,
+                    bytes: size.0,
+                    count: *count,
+                });
+                let name = traffic.to_possible_value();
+                let name = name.as_ref().map_or("messages", |value| value.get_name());
+                (pattern, format!("{name} of {size}"), target)
+            }
+            PatternArgs::Chain {
+                ranks,
+                nodes,
+                chains,
+                duration,
+                flops,
+                bytes,
+                dtype,
+                target,
+            } => {
+                let pattern = Pattern::Chain(Chain {
+                    ranks: *ranks,
+                    nodes: *nodes,
+                    chains: *chains,
+                    duration: *duration,
+                    flops: *flops,
+                    bytes: bytes.0,
+                    dtype: *dtype,
+                });
+                (pattern, "chain".to_owned(), target)
+            }
+            PatternArgs::Memory {
+                ranks,
+                bytes,
+                loads,
+                kernel,
+                store,
+                prefetch,
+                in_switch,
+                local,
+                target,
+            } => {
+                let pattern = Pattern::Memory(Memory {
+                    ranks: *ranks,
+                    loads: *loads,
+                    bytes: bytes.0,
+                    place: match local {
+                        true => MemoryPlace::Local,
+                        false => MemoryPlace::Remote,
+                    },
+                    kernel: *kernel,
+                    store: *store,
+                    in_switch: *in_switch,
+                    prefetch: *prefetch,
+                });
+                (pattern, format!("loads of {bytes}"), target)
+            }
+            PatternArgs::DataParallel {
+                ranks,
+                layers,
+                hidden,
+                tokens,
+                sequence,
+                dtype,
+                steps,
+                reference_flops,
+                reference_bandwidth,
+                target,
+            } => {
+                let pattern = Pattern::DataParallel(DataParallel {
+                    ranks: *ranks,
+                    layers: *layers,
+                    hidden: *hidden,
+                    tokens: *tokens,
+                    sequence: sequence.unwrap_or(*tokens),
+                    dtype: *dtype,
+                    steps: *steps,
+                    reference_flops: *reference_flops,
+                    reference_bandwidth: *reference_bandwidth,
+                });
+                (pattern, format!("data-parallel, {layers} layers"), target)
+            }
+            PatternArgs::Capture(_) => unreachable!("it is no pattern, and was run"),
+        })
+    }
+}

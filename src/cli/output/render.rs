@@ -1,0 +1,126 @@
+//! Reports as they are asked for, and what they say of the options that led to them.
+
+use super::words::{CommArg, Fit, Format, TableArg};
+use super::{CustomArg, RunArgs};
+use crate::report::csv::Table;
+use crate::report::json::Input;
+use crate::report::{self, Comparison, Report, text::Style};
+use crate::workload::Absent;
+use serde_json::{Map, Value};
+
+impl RunArgs {
+    /// What durations rest on, for people.
+    fn basis_text(&self) -> String {
+        match self.comm {
+            CommArg::Model => self.compute.text(),
+            other => format!(
+                "{}, communication as {}",
+                self.compute.text(),
+                other.policy()
+            ),
+        }
+    }
+
+    pub(super) fn render(
+        &self,
+        report: &Report,
+        name: &str,
+        absent: Absent,
+        inputs: &[Input],
+        style: Style,
+    ) -> String {
+        match self.format {
+            Format::Text => {
+                let mut basis = self.basis_text();
+                if let Some(model) = report.shared_network() {
+                    basis += &format!(", network model {model}");
+                }
+                report::text::render(report, name, &basis, style)
+            }
+            Format::Json => {
+                let value = report::json::render(report, self.options_json(absent), inputs);
+                format!("{value:#}\n")
+            }
+            Format::Csv => report::csv::render(report, self.table().unwrap_or_default()),
+        }
+    }
+
+    /// Renders what several machines made of one job.
+    pub fn render_comparison(
+        &self,
+        comparison: &Comparison<'_>,
+        absent: Absent,
+        inputs: &[Input],
+        style: Style,
+    ) -> String {
+        match self.format {
+            Format::Text => {
+                let basis = match self.comm {
+                    CommArg::Model => {
+                        format!("{}, communication by the network", self.basis_text())
+                    }
+                    _ => self.basis_text(),
+                };
+                report::compare::text(comparison, &basis, &self.notes(), style)
+            }
+            Format::Json => {
+                let options = self.options_json(absent);
+                let value = report::compare::json(comparison, options, inputs);
+                format!("{value:#}\n")
+            }
+            Format::Csv => report::compare::csv(comparison, self.table()),
+        }
+    }
+
+    /// What is the same on all machines because it was asked for so.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.compute.model().computes() {
+            notes.push(
+                "kernels last equally long on all machines; --compute roofline prices them for each"
+                    .to_owned(),
+            );
+        }
+        if self.comm != CommArg::Model {
+            notes.push(format!(
+                "communication lasts as {} on all machines; --comm model asks the network of each",
+                self.comm.policy()
+            ));
+        }
+        notes
+    }
+
+    fn options_json(&self, absent: Absent) -> Map<String, Value> {
+        let mut options = Map::new();
+        self.compute.describe(&mut options);
+        let comm = self.comm.policy().to_string();
+        options.insert("comm".to_owned(), comm.into());
+        if let Some(network) = self.network {
+            let network = network.model().to_string();
+            options.insert("network".to_owned(), network.into());
+        }
+        let absent = match absent {
+            Absent::Refuse => "refuse",
+            Absent::Mirror => "mirror",
+        };
+        options.insert("absent".to_owned(), absent.into());
+        options.insert("stepwise".to_owned(), self.stepwise.into());
+        if self.fit == Fit::Require {
+            options.insert("fit".to_owned(), "require".into());
+        }
+        if !self.custom.is_empty() {
+            let custom = self.custom.iter().map(CustomArg::json);
+            options.insert("custom".to_owned(), custom.collect());
+        }
+        if let Some(map) = &self.map {
+            let npus: Vec<Value> = map.0.iter().map(|npu| npu.0.into()).collect();
+            options.insert("map".to_owned(), npus.into());
+        }
+        options
+    }
+
+    /// The table of single reports that is asked for.
+    fn table(&self) -> Option<Table> {
+        self.table.and_then(TableArg::single)
+    }
+}
