@@ -16,7 +16,7 @@ mod nearest;
 
 pub(crate) use field::{Field, quoted};
 pub(crate) use file::read;
-pub(crate) use nearest::nearest;
+pub(crate) use nearest::{did_you_mean, nearest};
 
 /// A text that was refused; every message says where, what was found and what is allowed.
 #[derive(Debug, thiserror::Error)]
@@ -121,9 +121,11 @@ impl<'d> Table<'d> {
         if let Some(allowed) = allowed {
             let known = |name: &str| allowed.contains(&name);
             if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
+                let closest = nearest(name.get_ref(), allowed.iter().copied());
                 let why = format!(
-                    "found an unknown key, expected one of {}",
-                    allowed.join(", ")
+                    "found an unknown key, expected one of {}{}",
+                    allowed.join(", "),
+                    did_you_mean(closest)
                 );
                 let key = table.path(name.get_ref());
                 return Err(document.refuse(&key, name.span().start, why));

@@ -118,6 +118,5 @@ pub(super) fn shown(key: &str) -> String {
 
 /// `; did you mean …?`, or nothing.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
-    let closest = crate::config::nearest(name, all);
-    closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+    crate::config::did_you_mean(crate::config::nearest(name, all))
 }

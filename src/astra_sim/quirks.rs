@@ -304,7 +304,7 @@ impl FromStr for Quirks {
             let quirk = quirk.ok_or_else(|| {
                 let hint = did_you_mean(name, names);
                 format!(
-                    "no quirk is called `{name}`{hint}; they are {}",
+                    "no quirk is called `{name}`{hint}\n  try: one of {}",
                     names.join(", ")
                 )
             })?;

@@ -1,5 +1,6 @@
 //! One value of a document: read as what it should be, or refused by key and line.
 
+use super::nearest::{did_you_mean, nearest};
 use super::{ConfigError, DeValue, Document, Spanned, Table};
 use crate::units::QuantityError;
 use std::fmt::Display;
@@ -45,6 +46,11 @@ impl<'d> Field<'d> {
     /// The bytes of the text that the value takes.
     pub(crate) fn span(&self) -> Range<usize> {
         self.value.span()
+    }
+
+    /// The value as the text has it.
+    pub(crate) fn raw(&self) -> &'d str {
+        self.document.text.get(self.span()).unwrap_or_default()
     }
 
     /// A text of one line, not empty, of at most 200 characters.
@@ -137,9 +143,10 @@ impl<'d> Field<'d> {
         let expected = format!("one of {}", names.join(", "));
         let text = self.text(&expected)?;
         let chosen = all.iter().find(|(_, name)| *name == text);
-        chosen
-            .map(|(value, _)| *value)
-            .ok_or_else(|| self.mismatch(&expected))
+        chosen.map(|(value, _)| *value).ok_or_else(|| {
+            let hint = did_you_mean(nearest(text, names));
+            self.mismatch(format_args!("{expected}{hint}"))
+        })
     }
 
     /// A table that may have the keys `allowed`, or any.

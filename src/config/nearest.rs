@@ -7,6 +7,11 @@ pub(crate) fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) ->
     (edits <= 3.min(closest.len() / 2)).then_some(closest)
 }
 
+/// `; did you mean …?`, or nothing: the end of a line that says that a name is not known.
+pub(crate) fn did_you_mean(closest: Option<&str>) -> String {
+    closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
 /// How many letters must be put in, left out or changed to make `b` of `a`'s first 80.
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();

@@ -1,7 +1,7 @@
 //! Why a machine cannot be had; every message says where, what was found and what is allowed.
 
 use super::preset::PRESETS;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, did_you_mean};
 use std::io;
 
 /// A machine file, or a machine's name, that was refused.
@@ -12,8 +12,8 @@ pub enum MachineError {
     Config(#[from] ConfigError),
     /// No preset has this name, and it is not the name of a file.
     #[error(
-        "no machine is called {name:?}{}; the presets are {}; \
-         the name of a file ends in .toml or has a / in it",
+        "no machine is called {name:?}{}\n  \
+         try: one of the presets, which are {}, or a file, whose name ends in .toml or has a / in it",
         did_you_mean(*.closest),
         names()
     )]
@@ -42,11 +42,6 @@ pub enum MachineError {
         /// Why not.
         source: io::Error,
     },
-}
-
-/// `; did you mean ...?`, or nothing.
-fn did_you_mean(closest: Option<&str>) -> String {
-    closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 /// The presets' names, separated by commas.

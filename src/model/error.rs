@@ -1,6 +1,6 @@
 //! Why a model cannot be had; every message says where, what was found and what is allowed.
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, did_you_mean};
 use std::io;
 
 /// A model's file, or a model's name, that was refused.
@@ -22,8 +22,8 @@ pub enum ModelError {
     },
     /// No preset has this name, and it is not the name of a file.
     #[error(
-        "no model is called {name:?}{}; `chakram model list` names the presets; \
-         the name of a file ends in .toml or has a / in it",
+        "no model is called {name:?}{}\n  \
+         try: a preset, which `chakram model list` names, or a file, whose name ends in .toml or has a / in it",
         did_you_mean(*.closest)
     )]
     Unknown {
@@ -40,9 +40,4 @@ pub enum ModelError {
         /// Why not.
         source: io::Error,
     },
-}
-
-/// `; did you mean ...?`, or nothing.
-fn did_you_mean(closest: Option<&str>) -> String {
-    closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }

@@ -64,12 +64,10 @@ fn degrees(plan: &Plan) -> Result<(), GenerateError> {
         let mut sorted = plan.ranks.clone();
         sorted.sort_unstable();
         if !sorted.iter().copied().map(u64::from).eq(0..ranks) {
-            let expected = format!("each of the {ranks} ranks once, at its position");
-            return Err(refused(
-                "ranks",
-                format!("{} ranks", plan.ranks.len()),
-                expected,
-            ));
+            let last = ranks.saturating_sub(1);
+            let expected = format!("each rank from 0 to {last} once, at its position");
+            let found = format!("a list of {}", plan.ranks.len());
+            return Err(refused("ranks", found, expected));
         }
     }
     Ok(())

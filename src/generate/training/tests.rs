@@ -161,7 +161,7 @@ fn what_does_not_divide_is_refused() {
         ),
         (
             |p| p.ranks = vec![1],
-            "`ranks` is 1 ranks; expected each of the 1 ranks once",
+            "`ranks` is a list of 1; expected each rank from 0 to 0 once",
         ),
         (
             |p| p.dtype = Dtype::Fp4,
