@@ -64,7 +64,7 @@ mod scripts;
 mod stuck;
 
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
-pub use plan::{Basis, Comm, Options};
+pub use plan::{Basis, Comm, Options, place};
 pub use prepared::{GroupView, Prepared};
 
 use agenda::Agenda;

@@ -7,6 +7,7 @@
 use crate::graph::{Binding, Dependencies, Graph, GraphBuilder};
 use crate::ids::{GraphId, Rank};
 use crate::trace::groups::Declared;
+use crate::trace::roles::Roles;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::trace::{Labels, MemoryChanges, Op, TraceError};
@@ -88,6 +89,11 @@ impl Job {
         self.0.groups()
     }
 
+    /// What those groups are for, if they are for different things.
+    pub fn roles(&self) -> Roles {
+        self.0.roles()
+    }
+
     /// A rank whose nodes are identical to those of `rank`, the same for all that are alike, so
     /// that callers generate one and share it. It may be `rank` itself.
     ///
@@ -131,6 +137,7 @@ impl Job {
     pub fn workload(&self) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
+        builder.roles(&self.roles());
         let mut built: BTreeMap<u32, (GraphId, Binding)> = BTreeMap::new();
         for rank in 0..self.ranks() {
             let (graph, first) = match built.entry(self.shape_of(rank)) {
@@ -162,6 +169,9 @@ trait Generator: Debug + Send + Sync {
     fn ranks(&self) -> u32;
     fn groups(&self) -> Declared {
         Declared::new()
+    }
+    fn roles(&self) -> Roles {
+        Roles::default()
     }
     fn class_of(&self, rank: u32) -> u32;
     fn shape_of(&self, rank: u32) -> u32 {

@@ -12,6 +12,7 @@
 
 use crate::ids::NodeIndex;
 pub use crate::trace::groups::Declared as DeclaredGroups;
+pub use crate::trace::roles::Roles;
 use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
 use crate::units::Span;
 
@@ -159,6 +160,7 @@ pub struct Graph {
     repairs: Repairs,
     captured: Option<Span>,
     lane_names: Vec<(Lane, String)>,
+    roles: Roles,
 }
 
 /// `detail` of a kernel whose format the trace does not say.
@@ -376,6 +378,11 @@ impl Graph {
     /// The groups that the nodes refer to; an instance binds them.
     pub fn group_slots(&self) -> &[GroupSlot] {
         &self.groups
+    }
+
+    /// What groups are for, as the trace says.
+    pub fn roles(&self) -> &Roles {
+        &self.roles
     }
 
     /// What was repaired while the graph was built.

@@ -8,6 +8,8 @@ use crate::topology::{Path, Shape, Topology};
 pub struct Group {
     /// The name it was declared under; `None` is all ranks.
     pub name: Option<String>,
+    /// What it is for, if that is known.
+    pub role: Option<String>,
     /// The members, each once, in the order of the declaration.
     pub members: Vec<Rank>,
 }

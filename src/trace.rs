@@ -22,6 +22,7 @@ mod origins;
 pub mod proto;
 pub mod put;
 pub mod rewrite;
+pub mod roles;
 pub mod salvage;
 pub mod scan;
 mod shape;

@@ -2,7 +2,7 @@
 //!
 //! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
 
-use crate::graph::{Binding, DeclaredGroups, Graph, fingerprint};
+use crate::graph::{Binding, DeclaredGroups, Graph, Roles, fingerprint};
 use crate::group::Group;
 use crate::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use crate::units::Time;
@@ -159,6 +159,7 @@ pub struct WorkloadBuilder {
     by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
     ranks: BTreeMap<Rank, (GraphId, Binding, Time)>,
     declared: DeclaredGroups,
+    roles: Roles,
     /// Tables of groups that traces declare. Usually all ranks have the same, which is kept once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
 }
@@ -167,6 +168,11 @@ impl WorkloadBuilder {
     /// Declares groups; they go before those that traces declare themselves.
     pub fn declare(&mut self, groups: DeclaredGroups) {
         self.declared.extend(groups);
+    }
+
+    /// Says what groups are for; what is said first is right, and traces say it last.
+    pub fn roles(&mut self, roles: &Roles) {
+        self.roles.extend(roles);
     }
 
     /// Adds a graph that several ranks may share.
@@ -244,6 +250,10 @@ impl WorkloadBuilder {
             });
         }
         let mut groups = Groups::new(ranks);
+        groups.roles = self.roles;
+        let mut said: Vec<&Roles> = self.graphs.iter().map(Graph::roles).collect();
+        said.dedup();
+        said.into_iter().for_each(|more| groups.roles.extend(more));
         if let Some(zero) = self.declared.get("0")
             && groups.intern("0", zero)? != Groups::WORLD
         {
@@ -304,6 +314,7 @@ impl WorkloadBuilder {
 /// own, are different groups.
 struct Groups {
     list: Vec<Group>,
+    roles: Roles,
     by_name: BTreeMap<(String, Vec<u32>), GroupId>,
 }
 
@@ -313,10 +324,12 @@ impl Groups {
     fn new(ranks: u32) -> Self {
         let world = Group {
             name: None,
+            role: None,
             members: (0..ranks).map(Rank).collect(),
         };
         Self {
             list: vec![world],
+            roles: Roles::default(),
             by_name: BTreeMap::new(),
         }
     }
@@ -342,6 +355,7 @@ impl Groups {
         let id = GroupId(self.list.len() as u32);
         self.list.push(Group {
             name: Some(name.to_owned()),
+            role: self.roles.of(name).map(str::to_owned),
             members: members.iter().copied().map(Rank).collect(),
         });
         self.by_name.insert(key, id);

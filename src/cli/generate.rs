@@ -6,9 +6,8 @@ mod files;
 mod patterns;
 mod training;
 
-use super::output::{Destination, Format, RunArgs, load_machine};
+use super::output::{Destination, RunArgs, load_machine};
 use crate::generate::{Job, Pattern};
-use crate::machine::Machine;
 use crate::workload::Absent;
 use clap::Args;
 use patterns::{PatternArgs, dtype_names};
@@ -86,32 +85,21 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         .as_ref()
         .map(|machine| load_machine(machine, run.wants_hashes()));
     let machine = machine.transpose()?;
-    let (pattern, name) = match &args.pattern {
+    let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;
-            (pattern, name)
+            (Job::new(pattern)?, name)
         }
         None => {
-            let memory = |machine: &Machine| {
-                let classes = machine.classes().iter();
-                classes.map(|class| class.memory.capacity.0).min()
-            };
-            let capacity = machine.as_ref().and_then(|(machine, _)| memory(machine));
-            let (training, name) = args.training.training(capacity, &patterns::names())?;
+            let machine = machine.as_ref().map(|(machine, _)| machine);
+            let asked = args.training.asked(machine, &patterns::names())?;
             if dry {
-                let summary = training.summary()?;
-                let text = match run.format {
-                    Format::Text => dry_run::text(&name, &summary),
-                    Format::Json => dry_run::json(&name, &summary),
-                    Format::Csv => return Err("--dry-run prints text or json".into()),
-                };
-                out.write_all(text.as_bytes())?;
-                return Ok(ExitCode::SUCCESS);
+                return dry_run::run(asked, machine, given, out);
             }
-            (Pattern::Training(Box::new(training)), name)
+            let job = Job::new(Pattern::Training(Box::new(asked.training)));
+            (job.map_err(|error| asked.origin.blame(error))?, asked.name)
         }
     };
-    let job = Job::new(pattern)?;
     if let Some(prefix) = output {
         files::write(&job, prefix)?;
         if machine.is_none() {

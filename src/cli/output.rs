@@ -217,10 +217,15 @@ impl RunArgs {
             comm: self.comm.policy(),
             absent,
             network: self.network.map(NetworkArg::model),
-            map: self.map.clone().map(|map| map.0),
+            map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
             lonely_messages: false,
         })
+    }
+
+    /// The NPU of each rank, where they are said.
+    pub fn map(&self) -> Option<&[Npu]> {
+        self.map.as_ref().map(|map| &map.0[..])
     }
 
     /// Whether the table that compares machines is asked for.

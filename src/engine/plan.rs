@@ -196,7 +196,7 @@ impl Plan {
         options: &Options,
         manner: &M,
     ) -> Result<Self, Refusal> {
-        let npu_of = place(workload, machine, options)?;
+        let npu_of = place(workload.ranks(), machine, options.map.as_deref())?;
         let mut instance_of = vec![NONE; workload.ranks() as usize];
         for (i, instance) in workload.instances().iter().enumerate() {
             instance_of[instance.rank.index()] = i as u32;
@@ -356,10 +356,14 @@ impl Plan {
     }
 }
 
-/// The NPU of each rank.
-fn place(workload: &Workload, machine: &Machine, options: &Options) -> Result<Vec<Npu>, Refusal> {
-    let (ranks, npus) = (workload.ranks(), machine.topology().npus());
-    let Some(map) = &options.map else {
+/// The NPU of each of `ranks` ranks, from `map` or in their order.
+///
+/// # Errors
+///
+/// When the machine has fewer NPUs, or the map is for other ranks or has an NPU that there is not, or twice.
+pub fn place(ranks: u32, machine: &Machine, map: Option<&[Npu]>) -> Result<Vec<Npu>, Refusal> {
+    let npus = machine.topology().npus();
+    let Some(map) = map else {
         if ranks > npus {
             return Err(Refusal::new(
                 format!(
@@ -401,7 +405,7 @@ fn place(workload: &Workload, machine: &Machine, options: &Options) -> Result<Ve
             Some(free) => *free = rank as u32,
         }
     }
-    Ok(map.clone())
+    Ok(map.to_vec())
 }
 
 /// Prices and lanes of `graph` on `class`.

@@ -8,9 +8,12 @@ use super::{GenerateError, refused};
 use crate::trace::Dtype;
 use std::fmt;
 
+mod blame;
 mod file;
+mod map;
 mod placement;
 
+pub use map::{Along, Stretch};
 pub use placement::{Family, Place, Placement};
 
 /// How a model is trained, or asked, on many NPUs.
@@ -37,6 +40,8 @@ pub struct Plan {
     pub order: [Axis; 3],
     /// The rank at each position of that order; every rank at its own where empty.
     pub ranks: Vec<u32>,
+    /// Where axes lie on a machine's dimensions, instead of what `order` and `ranks` say; as those say where empty.
+    pub place: Vec<Stretch>,
     /// Samples of a step.
     pub batch: u64,
     /// Samples of a micro-batch.
@@ -96,6 +101,7 @@ impl Plan {
             accumulate: false,
             order: [Axis::Tensor, Axis::Data, Axis::Pipeline],
             ranks: Vec::new(),
+            place: Vec::new(),
             batch: 1,
             micro_batch: 1,
             schedule: Schedule::OneForwardOneBackward,

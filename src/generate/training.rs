@@ -26,6 +26,7 @@ mod state;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod together;
 mod walk;
 
 pub use state::{Resident, State};
@@ -54,6 +55,10 @@ impl Training {
             self.plan.schedule = Schedule::LayerWise { layers };
         }
         let micro_batches = check::check(&self.model, &self.plan)?;
+        if !self.plan.place.is_empty() {
+            self.plan.ranks = self.plan.placed()?;
+            self.plan.place.clear();
+        }
         if self.plan.recompute == Recompute::AsNeeded {
             return self.least_recomputed(micro_batches);
         }

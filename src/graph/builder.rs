@@ -6,6 +6,7 @@ use super::{
 };
 use crate::ids::NodeIndex;
 use crate::trace::groups::{Declared, parse_metadata};
+use crate::trace::roles::Roles;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, MemoryChanges, MemoryPlace, Op, TraceError, shown};
@@ -162,6 +163,11 @@ impl GraphBuilder {
     /// Says when the rank's last event ended where it was recorded, counted from the start of the job.
     pub fn captured(&mut self, at: Span) {
         self.graph.captured = Some(at);
+    }
+
+    /// Says what groups are for.
+    pub fn roles(&mut self, roles: Roles) {
+        self.graph.roles = roles;
     }
 
     /// Calls `lane` by `name` in pictures.

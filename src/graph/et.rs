@@ -36,6 +36,7 @@ impl Graph {
         if let Some(at) = metadata.captured {
             builder.captured(at);
         }
+        builder.roles(metadata.roles);
         for (host, number, name) in metadata.lanes {
             let lane = match host {
                 true => Lane::Host(Some(number)),

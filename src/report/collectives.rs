@@ -4,6 +4,8 @@
 //! before that is waiting, not work of the network. Where communication lasts as recorded, the transfer
 //! is the longest recorded duration of a member.
 
+pub(super) mod table;
+
 use super::{CollectiveRecord, Observer};
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};

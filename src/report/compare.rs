@@ -7,7 +7,7 @@
 
 use super::breakdown::{Charged, Part};
 use super::operators::Operator;
-use super::summary::{CollectiveRow, MESSAGES, Report, mean, percent_more};
+use super::summary::{CollectiveRow, MESSAGES, Report, groups_of, mean, percent_more};
 use super::text::families;
 use crate::engine::ReplayError;
 use crate::graph::Kind;
@@ -299,7 +299,13 @@ fn keyed(report: &Report) -> BTreeMap<Key, &CollectiveRow> {
 }
 
 /// Groups that are alike: of one size, doing one thing equally often, carried out alike.
-type Alike<'r> = (CollectiveKind, u32, u64, Option<&'r str>, Option<&'r str>);
+type Alike<'r> = (
+    CollectiveKind,
+    Option<&'r str>,
+    u32,
+    u64,
+    [Option<&'r str>; 2],
+);
 type Pair<'r> = [Option<&'r CollectiveRow>; 2];
 
 fn communication(first: &Report, other: &Report) -> Vec<Moved> {
@@ -311,20 +317,22 @@ fn communication(first: &Report, other: &Report) -> Vec<Moved> {
     for key in keys {
         let pair = [before.get(key).copied(), after.get(key).copied()];
         let row = pair[0].or(pair[1]).expect("a key comes from one of them");
-        let [from, to] = pair.map(|row| row.map(|row| row.algorithm.as_str()));
-        let key = (row.kind, row.members, row.tally.calls, from, to);
+        let carried = pair.map(|row| row.map(|row| row.algorithm.as_str()));
+        let role = row.role.as_deref();
+        let key = (row.kind, role, row.members, row.tally.calls, carried);
         alike.entry(key).or_default().push(pair);
     }
     let reports = [first, other];
-    let folded = alike.into_iter().map(|((kind, members, ..), pairs)| {
+    let folded = alike.into_iter().map(|((kind, role, members, ..), pairs)| {
         let [before, after] = [0, 1].map(|i| {
             let rows: Vec<_> = pairs.iter().filter_map(|pair| pair[i]).collect();
             side(&rows, reports[i])
         });
         let row = pairs[0][0].or(pairs[0][1]).expect("one of them is there");
-        let what = match pairs.len() {
-            1 => format!("{kind}, {}", row.group),
-            n => format!("{kind}, {n} groups of {members} such as {}", row.group),
+        let what = match (pairs.len(), role) {
+            (n, Some(role)) => format!("{kind}, {role}, {}", groups_of(n, members)),
+            (1, None) => format!("{kind}, {}", row.group),
+            (n, None) => format!("{kind}, {n} groups of {members} such as {}", row.group),
         };
         Moved {
             what,

@@ -50,7 +50,7 @@ pub(super) fn write<'a>(
 const NPUS: &str = "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,\
                     makespan_ps,communicating_ps,finish_ps,captured_ps,difference_percent";
 const COLLECTIVES: &str = "group,members,kind,algorithm,calls,buffer_bytes_sum,transfer_ps,\
-                           waited_ps_sum,bus_bytes_per_s";
+                           waited_ps_sum,bus_bytes_per_s,role";
 const OPERATORS: &str = "name,kind,calls,total_ps";
 const MEMORY: &str = "rank,npu,capacity_bytes,peak_bytes,weights_bytes,gradients_bytes,optimizer_bytes,\
                       activations_bytes,temporary_bytes,peak_ps,node,name,left_bytes,missing_bytes";
@@ -84,7 +84,7 @@ fn collectives(out: &mut String, front: &str, report: &Report) -> std::fmt::Resu
         let bus = tally.bus_bandwidth(row.kind, row.members);
         writeln!(
             out,
-            "{front}{},{},{},{},{},{},{},{},{}",
+            "{front}{},{},{},{},{},{},{},{},{},{}",
             quoted(&row.group),
             row.members,
             row.kind,
@@ -93,7 +93,8 @@ fn collectives(out: &mut String, front: &str, report: &Report) -> std::fmt::Resu
             tally.bytes,
             tally.transfer.0,
             tally.waited.0,
-            bus.map_or_else(String::new, |bus| format!("{bus:.0}"))
+            bus.map_or_else(String::new, |bus| format!("{bus:.0}")),
+            quoted(row.role.as_deref().unwrap_or_default())
         )?;
     }
     Ok(())

@@ -70,10 +70,10 @@ pub(super) fn body(report: &Report) -> Map<String, Value> {
         "mean_communicating_ps": report.mean(|time| time.communicating).0,
         "npus": report.rows.iter().map(npu).collect::<Vec<_>>(),
         "collectives": report.collectives.iter().map(collective).collect::<Vec<_>>(),
-        "exposed": report.exposed.iter().map(|row| json!({
+        "exposed": report.exposed.iter().map(|row| with_role(json!({
             "what": row.what,
             "sum_over_npus_ps": row.exposed.0,
-        })).collect::<Vec<_>>(),
+        }), row.role.as_deref())).collect::<Vec<_>>(),
         "operators": report.operators.iter().map(|operator| json!({
             "name": operator.name,
             "kind": kind_label(operator.kind),
@@ -145,7 +145,7 @@ fn by_class(bytes: &ByClass) -> Value {
 
 fn collective(row: &super::summary::CollectiveRow) -> Value {
     let tally = &row.tally;
-    json!({
+    let value = json!({
         "group": row.group,
         "group_index": row.group_index,
         "members": row.members,
@@ -162,5 +162,14 @@ fn collective(row: &super::summary::CollectiveRow) -> Value {
             "ps_sum_over_members": waited.0,
         })),
         "bus_bytes_per_s": tally.bus_bandwidth(row.kind, row.members),
-    })
+    });
+    with_role(value, row.role.as_deref())
+}
+
+/// What a group is for, where that is known.
+fn with_role(mut row: Value, role: Option<&str>) -> Value {
+    if let (Some(role), Value::Object(fields)) = (role, &mut row) {
+        fields.insert("role".to_owned(), role.into());
+    }
+    row
 }

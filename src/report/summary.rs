@@ -34,6 +34,8 @@ pub struct NpuRow {
 pub struct CollectiveRow {
     /// The group, as people call it.
     pub group: String,
+    /// What the group is for, if that is known.
+    pub role: Option<String>,
     /// Index of the group in the replay, which tells groups of one name apart.
     pub group_index: u32,
     /// How many members it has.
@@ -58,6 +60,10 @@ pub struct CollectiveRow {
 pub struct ExposedRow {
     /// The group, or messages between ranks.
     pub what: String,
+    /// What the group is for, if that is known.
+    pub role: Option<String>,
+    /// How many members it has; none of messages.
+    pub members: u32,
     /// The sum over NPUs.
     pub exposed: Span,
 }
@@ -173,13 +179,18 @@ fn finish<O>(
             }
         });
     let rows = rows.collect();
+    let role = |group: &GroupView<'_>| workload.groups()[group.id.index()].role.clone();
     let by_group = groups.iter().zip(charged.chunks(CollectiveKind::ALL.len()));
     let by_group = by_group.map(|(group, kinds)| ExposedRow {
         what: group_label(prepared, group),
+        role: role(group),
+        members: group.members.len() as u32,
         exposed: kinds.iter().map(Charged::exposed).sum(),
     });
     let between_ranks = ExposedRow {
         what: MESSAGES.to_owned(),
+        role: None,
+        members: 0,
         exposed: messages.exposed(),
     };
     let mut exposed: Vec<_> = by_group
@@ -192,6 +203,7 @@ fn finish<O>(
         let group = &groups[index as usize];
         CollectiveRow {
             group: group_label(prepared, group),
+            role: role(group),
             group_index: index,
             members: group.members.len() as u32,
             present: group.present,
@@ -232,6 +244,13 @@ pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> Str
         (None, Some(_)) => format!("ranks {}", members()),
         (Some(name), Some(_)) => format!("{name}: {}", members()),
     }
+}
+
+/// `128 groups of 8`.
+pub(super) fn groups_of(groups: usize, members: u32) -> String {
+    let ending = if groups == 1 { "" } else { "s" };
+    let groups = thousands(groups as u64);
+    format!("{groups} group{ending} of {members}")
 }
 
 /// The algorithm in each dimension that the group spans, for a buffer of `bytes`, or on what the durations

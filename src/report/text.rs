@@ -1,20 +1,19 @@
 //! The report for people: at most 100 columns.
 
 use super::breakdown::Part;
+use super::collectives::table;
 use super::memory;
 use super::operators::Operator;
 use super::summary::{NpuRow, Report, kind_label, percent_more, thousands};
-use crate::engine::Comm;
 use crate::ids::Rank;
 use crate::trace::family;
-use crate::units::{Bytes, Span};
+use crate::units::Span;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Rows of the tables of NPUs and operators; JSON and CSV have all.
 const NPU_ROWS: usize = 16;
 const OPERATOR_ROWS: usize = 10;
-const GROUP_ROWS: usize = 24;
 /// The widest line.
 pub const WIDTH: usize = 100;
 
@@ -97,8 +96,8 @@ fn write_all(
     npus(out, report, style)?;
     finishes(out, report, style)?;
     memory::table(out, report, style)?;
-    collective_table(out, report, style)?;
-    exposed(out, report, style)?;
+    table::collectives(out, report, style)?;
+    table::exposed(out, report, style)?;
     operators(out, report, style)?;
     let warnings = report.warnings();
     if !warnings.is_empty() {
@@ -217,75 +216,6 @@ fn finishes(out: &mut String, report: &Report, style: Style) -> std::fmt::Result
         )?;
     }
     more(out, runs.len(), NPU_ROWS, "npus")
-}
-
-fn collective_table(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
-    if report.collectives.is_empty() {
-        return Ok(());
-    }
-    let h = style.heading;
-    writeln!(
-        out,
-        "\n{h}{:<34}{:>8}{:>11}{:>14}{:>14}{:>10}{h:#}",
-        "COLLECTIVES", "calls", "bytes", "transfer", "wait", "bus GB/s"
-    )?;
-    for row in report.collectives.iter().take(GROUP_ROWS) {
-        let tally = &row.tally;
-        let bus = match tally.bus_bandwidth(row.kind, row.members) {
-            Some(bus) => format!("{:.1}", bus / 1e9),
-            None => "-".to_owned(),
-        };
-        let wait = Span(tally.waited.0 / u64::from(row.present.max(1)));
-        writeln!(
-            out,
-            "  {:<32}{:>8}{:>11}{:>14}{wait:>14}{bus:>10}",
-            clip(&format!("{}, {}", row.kind, row.group), 31),
-            thousands(tally.calls),
-            Bytes(tally.bytes / tally.calls),
-            tally.transfer,
-        )?;
-        let late = row.latest.map_or_else(String::new, |(rank, waited)| {
-            format!(
-                "; {} of the wait is for rank {rank}",
-                share(waited, tally.waited)
-            )
-        });
-        let how = format!("{}{late}", row.algorithm);
-        paragraph(out, &how, "    ", 4, anstyle::Style::new())?;
-    }
-    more(out, report.collectives.len(), GROUP_ROWS, "collectives")?;
-    writeln!(
-        out,
-        "  bytes: mean buffer of a call; transfer: {}",
-        match report.comm {
-            Comm::Model => "from last arrival to end, all calls; wait: mean of members",
-            Comm::Recorded => "longest recorded, all calls; wait: mean of members",
-            Comm::Captured => "longest recorded, all calls; wait: mean, as captured",
-        }
-    )
-}
-
-fn exposed(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
-    if report.exposed.is_empty() {
-        return Ok(());
-    }
-    let h = style.heading;
-    let npus = report.rows.len().max(1) as u64;
-    writeln!(
-        out,
-        "\n{h}{:<60}{:>16}{:>9}{h:#}",
-        "EXPOSED COMMUNICATION", "mean of NPUs", "share"
-    )?;
-    for row in report.exposed.iter().take(GROUP_ROWS) {
-        let mean = Span(row.exposed.0 / npus);
-        writeln!(
-            out,
-            "  {:<58}{mean:>16}{:>9}",
-            clip(&row.what, 57),
-            share(mean, report.outcome.makespan)
-        )?;
-    }
-    more(out, report.exposed.len(), GROUP_ROWS, "collectives")
 }
 
 fn operators(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {

@@ -3,6 +3,7 @@
 use super::attr::Attr;
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::{Facts, GroupName, Op};
+use super::roles::{self, Roles};
 use super::utf8::text;
 use super::wire::{Cursor, Raw, Record, repeated_varints};
 use super::{Dtype, Labels, MemoryChanges, TraceError};
@@ -88,6 +89,8 @@ pub struct Metadata {
     pub captured: Option<Span>,
     /// What people call the lanes: whether it is a thread of the host, its number, its name.
     pub lanes: Vec<(bool, i64, String)>,
+    /// What groups are for.
+    pub roles: Roles,
 }
 
 /// The attributes `host_lane.N` and `lane.N`: whether it is the host's, and its number.
@@ -118,6 +121,11 @@ pub fn metadata(record: Record<'_>) -> Result<Metadata, TraceError> {
                 let ns = attr.as_u64();
                 let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
                 metadata.captured = Some(Span::from_ns(ns));
+            } else if let (true, Ok(Some(text))) =
+                (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
+            {
+                let Ok(found) = text.parse();
+                metadata.roles = found;
             } else if let (Some((host, number)), Ok(Some(name))) =
                 (lane_of(attr.name), attr.as_str())
             {

@@ -89,7 +89,8 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Starts a trace by writing its metadata record with these attributes. Readers know
-    /// `captured_ns`, when the rank's last event ended, in nanoseconds from the start of the job.
+    /// `captured_ns`, when the rank's last event ended, in nanoseconds from the start of the job, and
+    /// `group_roles`, what groups are for ([`Roles`](super::roles::Roles)).
     pub fn with_metadata(out: W, attributes: &[Attribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out,

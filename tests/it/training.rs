@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 mod captured;
 mod grid;
 mod memory;
+mod placement;
 mod program;
 mod time;
 mod volumes;

@@ -1,8 +1,8 @@
 //! Traces of all ranks as files, and their groups beside them.
 
 use crate::generate::Job;
-use crate::trace::TraceError;
-use crate::trace::write::{NewFile, TraceWriter};
+use crate::trace::write::{NewFile, TraceWriter, Value};
+use crate::trace::{TraceError, roles};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ pub fn write(job: &Job, prefix: &Path) -> Result<(), TraceError> {
         let file = file.to_owned();
         move |source| TraceError::io(file, doing, source)
     };
+    let roles = job.roles().to_string();
     let mut written = std::collections::BTreeSet::new();
     for rank in 0..job.ranks() {
         let class = job.class_of(rank);
@@ -29,8 +30,13 @@ pub fn write(job: &Job, prefix: &Path) -> Result<(), TraceError> {
                 continue;
             }
         }
-        let mut writer = TraceWriter::new(BufWriter::new(NewFile::create(&target)?))
-            .map_err(io(&target, "write"))?;
+        let out = BufWriter::new(NewFile::create(&target)?);
+        let metadata: &[_] = match &roles[..] {
+            "" => &[],
+            roles => &[(roles::ATTRIBUTE, Value::Text(roles))],
+        };
+        let writer = TraceWriter::with_metadata(out, metadata);
+        let mut writer = writer.map_err(io(&target, "write"))?;
         job.nodes(class, &mut writer)?;
         let file = writer.into_inner().into_inner();
         file.map_err(|e| e.into_error())

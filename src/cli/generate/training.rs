@@ -1,18 +1,19 @@
 //! `chakram generate MODEL`: a model under a plan.
 
 use crate::cli::output::RunArgs;
-use crate::config::nearest;
-use crate::generate::Training;
 use crate::generate::plan::{
-    Attention, Axis, Buckets, Effect, Optimizer, Plan, Recompute, ScheduleName, Zero,
+    Attention, Axis, Buckets, Effect, Optimizer, Plan, Recompute, ScheduleName, Stretch, Zero,
 };
-use crate::model::{Model, ModelError};
 use crate::trace::Dtype;
 use crate::units::Bytes;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::error::Error;
 use std::path::PathBuf;
+
+mod asked;
+
+pub use asked::Asked;
 
 /// A model, a plan, and what becomes of the traces.
 #[derive(Debug, Args)]
@@ -23,7 +24,8 @@ pub struct TrainingArgs {
     /// Tokens of a sample, other than the model has
     #[arg(long, visible_alias = "sequence", value_name = "N")]
     tokens: Option<u64>,
-    /// Print what the plan comes to, and carry nothing out: as text, or as JSON with --format json
+    /// Print what the plan comes to, and carry nothing out: as text, or as JSON with --format json; with --machine
+    /// or --capacity whether it fits, with --machine where groups lie; of the options of replays, --map and --fit count
     #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
     /// Write the traces to PREFIX.0.et, PREFIX.1.et, …
@@ -81,6 +83,10 @@ struct PlanArgs {
     /// The rank at each position of that order: 0,2,1,3
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     ranks: Option<Vec<u32>>,
+    /// Which dimensions of the machine axes lie along, by number or name, in place of an order: tp@nvlink,dp:2@1,pp@1
+    /// is tp members along nvlink, and along dimension 1 two of dp and then all of pp
+    #[arg(long, value_name = "AXIS[:N]@DIMENSION", value_delimiter = ',', conflicts_with_all = ["order", "ranks"])]
+    place: Option<Vec<Stretch>>,
     /// Samples of a step
     #[arg(long, value_name = "N")]
     batch: Option<u64>,
@@ -157,13 +163,18 @@ fn words<T: Copy + Send + Sync + 'static>(
 }
 
 impl PlanArgs {
-    fn plan(&self, capacity: Option<u64>) -> Result<Plan, Box<dyn Error>> {
+    /// The plan, and the text of its file with its name.
+    fn plan(&self) -> Result<(Plan, Option<[String; 2]>), Box<dyn Error>> {
+        let mut file = None;
         let mut plan = match &self.plan {
             Some(path) => {
                 let text = crate::config::read(path).map_err(|error| {
                     format!("cannot read plan file {}: {error}", path.display())
                 })?;
-                Plan::parse(&text, &path.display().to_string())?
+                let name = path.display().to_string();
+                let plan = Plan::parse(&text, &name)?;
+                file = Some([text, name]);
+                plan
             }
             None => Plan::new(),
         };
@@ -197,12 +208,19 @@ impl PlanArgs {
         put(&mut plan.steps, &self.steps);
         plan.gradients = self.gradients.or(plan.gradients);
         let own = self.capacity.map(|bytes| bytes.0);
-        plan.capacity = own.or(plan.capacity).or(capacity);
+        plan.capacity = own.or(plan.capacity);
         if let Some(bytes) = self.bucket {
             plan.bucket = bytes.0;
         }
         let first = self.first_bucket.map(|bytes| bytes.0);
         plan.first_bucket = first.or(plan.first_bucket);
+        // Each numbers ranks, so what is said here goes before what the file says of any of them.
+        if let Some(place) = &self.place {
+            plan.place.clone_from(place);
+            plan.ranks.clear();
+        } else if self.order.is_some() || self.ranks.is_some() {
+            plan.place.clear();
+        }
         if let Some(order) = &self.order {
             plan.order = order[..].try_into().map_err(|_| {
                 format!(
@@ -218,37 +236,6 @@ impl PlanArgs {
         self.without
             .iter()
             .for_each(|effect| plan.without.add(*effect));
-        Ok(plan)
-    }
-}
-
-impl TrainingArgs {
-    /// What is asked for, and what people call it; `capacity` is that of the machine's NPUs.
-    pub fn training(
-        &self,
-        capacity: Option<u64>,
-        patterns: &[String],
-    ) -> Result<(Training, String), Box<dyn Error>> {
-        let name = self.model.as_deref().unwrap_or_default();
-        let model = match self.tokens {
-            Some(tokens) => Model::with_sequence(name, tokens),
-            None => Model::named(name),
-        };
-        let model = model.map_err(|error| -> Box<dyn Error> {
-            let near = nearest(name, patterns.iter().map(String::as_str));
-            match (&error, near) {
-                (ModelError::Unknown { .. }, Some(near)) => format!(
-                    "{error}\n  or the pattern `{near}`, as in `chakram generate {near} --help`"
-                )
-                .into(),
-                _ => error.into(),
-            }
-        })?;
-        let plan = self.plan.plan(capacity)?;
-        let name = format!(
-            "{}, tp {} x dp {} x pp {}",
-            model.name, plan.tensor, plan.data, plan.pipeline
-        );
-        Ok((Training { model, plan }, name))
+        Ok((plan, file))
     }
 }

@@ -7,6 +7,7 @@ use crate::trace::attr::Attr;
 use crate::trace::groups::change_metadata;
 use crate::trace::put::Put;
 use crate::trace::rewrite::{Edit, Set};
+use crate::trace::roles;
 use crate::trace::scan::{self, NodeView};
 use crate::trace::wire::{Cursor, Raw, Record};
 use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
@@ -27,13 +28,15 @@ impl Writing<'_> {
     /// share a file.
     pub fn metadata(&self, record: Record<'_>, out: &mut Put) -> Result<(), TraceError> {
         let ranks = Set::Count(u64::from(self.scaling.along.new_ranks()));
-        let mut sets: Sets<'_> = vec![("rank", Set::Gone)];
+        // Groups that are copied have new numbers.
+        let mut sets: Sets<'_> = vec![("rank", Set::Gone), (roles::ATTRIBUTE, Set::Gone)];
         let mut fields = Cursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
             if let (2, Raw::Bytes(message, at)) = fields.field()?
                 && Attr::scan(message, at)?.name == b"world_size"
             {
-                sets = vec![("rank", Set::Gone), ("world_size", ranks)];
+                sets.push(("world_size", ranks));
+                break;
             }
         }
         let edit = Edit {

@@ -1,6 +1,7 @@
 //! Plans as files say them: a key for each of a plan's fields, and a table `[[stage]]` for each stage whose layers
 //! or ranks are chosen.
 
+use super::map::{EXAMPLE, Stretch};
 use super::{
     Attention, Axis, Buckets, Effect, Optimizer, Place, Placement, Plan, Recompute, ScheduleName,
     Zero,
@@ -20,6 +21,7 @@ const KEYS: &[&str] = &[
     "accumulate",
     "order",
     "ranks",
+    "place",
     "batch",
     "micro_batch",
     "schedule",
@@ -122,6 +124,7 @@ impl Plan {
         if let Some(field) = root.get("ranks") {
             plan.ranks = ranks(&field)?;
         }
+        place(&root, &mut plan)?;
         stages(&root, &mut plan)?;
         Ok(plan)
     }
@@ -177,6 +180,22 @@ fn ranks(field: &Field<'_>) -> Result<Vec<u32>, ConfigError> {
     let items = field.items("a list of ranks")?;
     let ranks = items.iter().map(|rank| rank.between(0, MOST.into()));
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
+}
+
+fn place(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
+    let Some(field) = root.get("place") else {
+        return Ok(());
+    };
+    for item in field.items("a list such as [\"tp@0\", \"dp@1\"]")? {
+        let text = item.text("a text such as \"tp@0\"")?;
+        let stretch = text.parse::<Stretch>();
+        let stretch = stretch.map_err(|_| item.refuse(quoted(text), EXAMPLE))?;
+        plan.place.push(stretch);
+    }
+    match ["order", "ranks"].iter().find_map(|key| root.get(key)) {
+        Some(other) => Err(other.refuse("it beside place", "one of the two: both number ranks")),
+        None => Ok(()),
+    }
 }
 
 /// Reads `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
@@ -325,15 +344,17 @@ layers = ["3-5", "9-13"]
         for (text, expected) in [
             (
                 "data = 2\ntensr = 4",
-                "p.toml:2: key `tensr`: found an unknown key",
+                "p.toml:2: key `tensr`: found an unknown key, expected one of data, tensor",
             ),
+            ("tensr = 4", "without; did you mean `tensor`?"),
             (
                 "zero = 4",
                 "p.toml:1: key `zero`: found the number 4, expected a whole number from 0 to 3",
             ),
             (
                 "schedule = \"1f2b\"",
-                "p.toml:1: key `schedule`: found \"1f2b\", expected one of gpipe",
+                "p.toml:1: key `schedule`: found \"1f2b\", expected one of gpipe, 1f1b, interleaved, layer-wise, \
+                 inference; did you mean `1f1b`?",
             ),
             (
                 "\nchunks = 2",
@@ -350,6 +371,14 @@ layers = ["3-5", "9-13"]
                 "key `stage[0].layers`: found \"5-2\"",
             ),
             ("bucket = 40", "key `bucket`: found"),
+            (
+                "place = [\"tp@0\", \"ep@1\"]",
+                "key `place[1]`: found \"ep@1\", expected AXIS@DIMENSION",
+            ),
+            (
+                "place = [\"tp@0\"]\norder = [\"tp\", \"pp\", \"dp\"]",
+                "p.toml:2: key `order`: found it beside place, expected one of the two",
+            ),
         ] {
             let error = Plan::parse(text, "p.toml").unwrap_err().to_string();
             assert!(error.contains(expected), "{error}\n{expected}");

@@ -6,6 +6,7 @@ use crate::generate::plan::{Family, Place};
 use crate::generate::{Emitter, Generator};
 use crate::graph::Binding;
 use crate::trace::groups::Declared;
+use crate::trace::roles::Roles;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, TraceError};
@@ -52,6 +53,10 @@ impl Generator for Prepared {
 
     fn groups(&self) -> Declared {
         self.placement.declared()
+    }
+
+    fn roles(&self) -> Roles {
+        self.families_by_number()
     }
 
     fn class_of(&self, rank: u32) -> u32 {

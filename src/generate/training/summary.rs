@@ -28,6 +28,8 @@ pub struct Summary {
     pub bubble: f64,
     /// Groups by family.
     pub groups: Vec<Groups>,
+    /// The ranks that hand a replica's activations on, one on each stage, for every part of every replica.
+    pub pipelines: Vec<Vec<u32>>,
     /// What each stage has and does.
     pub stages: Vec<Stage>,
 }
@@ -37,10 +39,8 @@ pub struct Summary {
 pub struct Groups {
     /// What its members share.
     pub family: &'static str,
-    /// How many groups.
-    pub count: u32,
-    /// Members of the first.
-    pub members: Vec<u32>,
+    /// The members of each.
+    pub all: Vec<Vec<u32>>,
 }
 
 /// A rank of a stage.
@@ -187,12 +187,6 @@ impl Prepared {
         let ways = if plan.trains() { 3 } else { 1 };
         let samples = u128::from(plan.batch) * u128::from(plan.steps);
         let shared = u128::from(plan.tensor) * u128::from(plan.data);
-        let first = Place {
-            tensor: 0,
-            data: 0,
-            stage: 0,
-        };
-        let groups = Family::ALL.iter().filter(|(family, _)| self.uses(*family));
         Summary {
             ranks: self.ranks(),
             micro_batches: self.micro_batches,
@@ -201,19 +195,10 @@ impl Prepared {
             flops: stages.iter().map(|stage| stage.flops * shared).sum(),
             recompute: plan.recompute,
             bubble: plan.schedule.bubble(plan.pipeline, self.micro_batches),
-            groups: groups
-                .map(|&(family, name)| Groups {
-                    family: name,
-                    count: self.placement.count(family),
-                    members: self.placement.group(family, first),
-                })
-                .collect(),
+            groups: self.families(),
+            pipelines: self.pipelines(),
             stages,
         }
-    }
-
-    fn uses(&self, family: Family) -> bool {
-        self.placement.is_used(family)
     }
 
     fn stage(&self, stage: u32) -> Stage {

@@ -3,7 +3,7 @@
 use crate::commands::chakram;
 use serde_json::Value;
 
-fn told(args: &[&str]) -> (i32, String, String) {
+pub fn told(args: &[&str]) -> (i32, String, String) {
     let output = chakram(args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().expect("it ends by itself");

@@ -1,0 +1,143 @@
+//! Whether a plan fits into memory, and what to try where it does not.
+
+use crate::generate::Plan;
+use crate::generate::plan::{Recompute, Zero};
+use crate::generate::schedule::Schedule;
+use crate::generate::training::{Stage, Summary};
+use crate::ids::Npu;
+use crate::machine::Machine;
+use crate::trace::TensorClass;
+use crate::units::Bytes;
+
+/// Memory that stages need and have.
+pub struct Room {
+    /// What an NPU of each stage has, if that is known; of several NPUs the least.
+    pub capacities: Vec<Option<u64>>,
+    /// Stages that need more, and why.
+    pub too_large: Vec<(usize, String)>,
+    /// The stage that needs most of what it has.
+    pub fullest: Option<usize>,
+    /// What to try where something does not fit.
+    pub hint: String,
+}
+
+impl Room {
+    /// Holds what stages need against `capacity`, or else against what the NPUs of their ranks have.
+    pub fn new(
+        summary: &Summary,
+        plan: &Plan,
+        capacity: Option<u64>,
+        on: Option<(&Machine, &[Npu])>,
+    ) -> Self {
+        let of_npus = |stage: usize| {
+            let (machine, npus) = on?;
+            let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
+            let classes = ranks.map(|rank| machine.class(npus[rank as usize]));
+            let bytes = classes.map(|class| machine.classes()[class].memory.capacity.0);
+            bytes.min()
+        };
+        let stages = summary.stages.iter().enumerate();
+        let capacities: Vec<_> = stages
+            .clone()
+            .map(|(i, _)| capacity.or_else(|| of_npus(i)))
+            .collect();
+        let known = || stages.clone().zip(&capacities);
+        let too_large = known().filter_map(|((i, stage), capacity)| {
+            let capacity = capacity.filter(|bytes| stage.peak > *bytes)?;
+            Some((i, needs(i, stage, capacity)))
+        });
+        // By share: peaks times the other's capacity.
+        let share = |(i, _): &(usize, &Stage)| capacities[*i].map(|bytes| bytes.max(1));
+        let fullest = stages.clone().filter(|stage| share(stage).is_some());
+        let fullest = fullest.rev().max_by(|a, b| {
+            let [x, y] = [a, b].map(|stage| u128::from(share(stage).unwrap_or(1)));
+            (u128::from(a.1.peak) * y).cmp(&(u128::from(b.1.peak) * x))
+        });
+        Self {
+            too_large: too_large.collect(),
+            fullest: fullest.map(|(i, _)| i),
+            hint: hint(plan),
+            capacities,
+        }
+    }
+
+    /// Whether anything is known of what NPUs have.
+    pub fn is_known(&self) -> bool {
+        self.capacities.iter().any(Option::is_some)
+    }
+
+    /// What does not fit, in one line.
+    pub fn exceeded(&self) -> Option<String> {
+        let fullest = self.fullest?;
+        let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;
+        let others = match self.too_large.len() - 1 {
+            0 => String::new(),
+            1 => "; nor does 1 stage more".to_owned(),
+            n => format!("; nor do {n} stages more"),
+        };
+        Some(format!("does not fit: {text}{others}"))
+    }
+}
+
+/// ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
+fn needs(index: usize, stage: &Stage, capacity: u64) -> String {
+    let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
+    parts.retain(|(_, bytes)| *bytes > 0);
+    parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let parts = parts.iter();
+    let parts = parts.map(|((_, name), bytes)| format!("{name} {}", Bytes(*bytes)));
+    format!(
+        "stage {index} needs {} of {}: {}",
+        Bytes(stage.peak),
+        Bytes(capacity),
+        parts.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// What of a plan makes it smaller.
+fn hint(plan: &Plan) -> String {
+    let mut try_: Vec<String> = Vec::new();
+    if plan.trains() && matches!(plan.recompute, Recompute::None | Recompute::Selective) {
+        try_.push("--recompute full".to_owned());
+    }
+    if plan.schedule == Schedule::GPipe && plan.pipeline > 1 {
+        try_.push("--schedule 1f1b".to_owned());
+    }
+    if plan.micro_batch > 1 {
+        try_.push("a smaller --micro-batch".to_owned());
+    }
+    if plan.data > 1 && plan.zero < Zero::Parameters {
+        let next = if plan.trains() {
+            plan.zero as u8 + 1
+        } else {
+            3
+        };
+        try_.push(format!("--zero {next}"));
+    }
+    if plan.tensor > 1 && !plan.sequence_parallel {
+        try_.push("--sequence-parallel".to_owned());
+    }
+    try_.push("more --tensor or --pipeline".to_owned());
+    try_.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_of_what_the_plan_has_not() {
+        let mut plan = Plan::new();
+        assert_eq!(hint(&plan), "--recompute full, more --tensor or --pipeline");
+        plan.data = 2;
+        plan.tensor = 2;
+        plan.zero = Zero::Optimizer;
+        plan.recompute = Recompute::Full;
+        plan.micro_batch = 4;
+        let expected =
+            "a smaller --micro-batch, --zero 2, --sequence-parallel, more --tensor or --pipeline";
+        assert_eq!(hint(&plan), expected);
+        plan.schedule = Schedule::Inference;
+        assert!(hint(&plan).contains("--zero 3"));
+    }
+}

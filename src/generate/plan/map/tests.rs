@@ -1,0 +1,127 @@
+use super::*;
+use crate::generate::plan::{Family, Placement};
+
+fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> Plan {
+    let mut plan = Plan::new();
+    (plan.tensor, plan.data, plan.pipeline) = (tensor, data, pipeline);
+    plan.place = place.iter().map(|text| text.parse().unwrap()).collect();
+    plan
+}
+
+/// The rank of each (tensor, data, stage), tensor fastest.
+fn ranks(plan: &Plan) -> Vec<u32> {
+    let mut placed = plan.clone();
+    placed.ranks = plan.placed().unwrap();
+    let placement = Placement::new(&placed);
+    let mut all = Vec::new();
+    for stage in 0..plan.pipeline {
+        for data in 0..plan.data {
+            for tensor in 0..plan.tensor {
+                all.push(placement.rank(Place {
+                    tensor,
+                    data,
+                    stage,
+                }));
+            }
+        }
+    }
+    all
+}
+
+/// A dimension of 4 NPUs with pairs of members and pairs of stages in it, and replicas along the next:
+/// (t, d, p) sits at t + 2 p of the first and at d of the second, which is rank t + 2 p + 4 d.
+#[test]
+fn ranks_follow_from_where_axes_lie() {
+    let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
+    // (p, d): (0, 0) 0 1, (0, 1) 4 5, (1, 0) 2 3, (1, 1) 6 7.
+    assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
+    // Whatever the order of positions.
+    let mut turned = plan.clone();
+    turned.order = [Axis::Pipeline, Axis::Data, Axis::Tensor];
+    assert_eq!(ranks(&turned), ranks(&plan));
+    // As the default has it: nothing to say.
+    let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
+    assert_eq!(plan.placed().unwrap(), [0_u32; 0]);
+}
+
+/// Four replicas, pairs of them along the outer dimension first: replica d = a + 2 b sits at a of dimension 1 and at b
+/// of what tensor groups leave of dimension 0, which is rank t + 2 b + 4 a. So replicas 0, 1, 2, 3 of t = 0 are ranks 0, 4, 2, 6.
+#[test]
+fn an_axis_may_lie_along_several_dimensions() {
+    let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
+    assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
+    let mut placed = plan.clone();
+    placed.ranks = plan.placed().unwrap();
+    let first = Place {
+        tensor: 0,
+        data: 0,
+        stage: 0,
+    };
+    let group = Placement::new(&placed).group(Family::Data, first);
+    assert_eq!(group, [0, 4, 2, 6]);
+    // The stretch that is left open has what the other leaves.
+    let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
+    assert_eq!(ranks(&open), ranks(&plan));
+}
+
+#[test]
+fn a_machine_has_the_last_word() {
+    let machine = [("nvlink", 4), ("infiniband", 4)];
+    let on = |plan: &Plan| {
+        let mut plan = plan.clone();
+        plan.place_on(&machine).map(|()| plan)
+    };
+    let why = |plan: &Plan| on(plan).unwrap_err().to_string();
+    let named = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
+    let refused = named.placed().unwrap_err().to_string();
+    assert!(
+        refused.contains("a machine beside that has the names"),
+        "{refused}"
+    );
+    // Half of the outermost dimension may stay empty.
+    assert_eq!(on(&named).unwrap().placed().unwrap().len(), 8);
+    assert_eq!(ranks(&on(&named).unwrap()), [0, 1, 4, 5, 2, 3, 6, 7]);
+    let short = plan(2, 2, 2, &["tp@0", "pp@1", "dp@1"]);
+    let expected = "`place` is tp@0,pp@1,dp@1; expected members along dimension 0 (nvlink) whose product is \
+                    all 4 NPUs of it, not 2";
+    assert!(why(&short).contains(expected), "{}", why(&short));
+    let outside = plan(2, 2, 2, &["tp@1", "pp@1", "dp@1"]);
+    assert!(why(&outside).contains("dimension 0 (nvlink) whose product is all 4"));
+    let much = plan(4, 8, 1, &["tp@0", "dp@1"]);
+    assert!(why(&much).contains("at most the 4 NPUs of it, not 8"));
+    let unknown = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@ethernet"]);
+    assert!(why(&unknown).contains("0 (nvlink, 4 NPUs), 1 (infiniband, 4 NPUs)"));
+    assert!(why(&plan(4, 1, 1, &["tp@2"])).contains("dimensions of the machine"));
+}
+
+#[test]
+fn stretches_come_to_the_degrees() {
+    let why = |plan: &Plan| plan.placed().unwrap_err().to_string();
+    for place in [
+        &["tp@0"][..],
+        &["tp@0", "dp:3@1"],
+        &["tp@0", "dp:2@1"],
+        &["tp@0", "dp@1", "dp@0"],
+        &["tp@0", "dp:8@1", "dp@1"],
+    ] {
+        let text = why(&plan(2, 4, 1, place));
+        assert!(
+            text.contains("members of dp whose product is its degree, 4"),
+            "{text}"
+        );
+    }
+    let mut both = plan(2, 1, 1, &["tp@0"]);
+    both.ranks = vec![1, 0];
+    assert!(why(&both).contains("nothing beside ranks"));
+}
+
+#[test]
+fn stretches_are_read_as_they_are_written() {
+    for text in ["tp@0", "dp:2@1", "pp:4@infiniband"] {
+        assert_eq!(text.parse::<Stretch>().unwrap().to_string(), text);
+    }
+    for text in ["", "tp", "tp@", "ep@0", "tp:0@0", "tp:x@0", "@0", "tp:@0"] {
+        let error = text.parse::<Stretch>().unwrap_err();
+        assert!(error.contains("tp@0, dp:2@0 or pp@infiniband"), "{text}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Who works with whom: groups by family, and the ranks of each pipeline.
+
+use super::Prepared;
+use super::summary::Groups;
+use crate::generate::plan::{Family, Place};
+use crate::trace::GroupName;
+use crate::trace::roles::Roles;
+use std::collections::BTreeSet;
+
+impl Prepared {
+    fn used(&self) -> impl Iterator<Item = (Family, &'static str)> {
+        let used = |family: &(Family, _)| self.placement.is_used(family.0);
+        Family::ALL.into_iter().filter(used)
+    }
+
+    /// The groups of each family that is used.
+    pub(super) fn families(&self) -> Vec<Groups> {
+        let placement = &self.placement;
+        let groups = self.used().map(|(family, name)| {
+            let mut seen = BTreeSet::new();
+            let places = (0..placement.ranks()).map(|rank| placement.place(rank));
+            let first = |place: &Place| match placement.name(family, *place) {
+                GroupName::Number(number) => seen.insert(number),
+                _ => seen.insert(0),
+            };
+            let firsts = places.filter(first);
+            Groups {
+                family: name,
+                all: firsts.map(|place| placement.group(family, place)).collect(),
+            }
+        });
+        groups.collect()
+    }
+
+    /// The family of each group that has a number.
+    pub(super) fn families_by_number(&self) -> Roles {
+        let mut roles = Roles::default();
+        for (family, name) in self.used() {
+            let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
+            let mut numbers: Vec<u64> = places
+                .filter_map(|place| match self.placement.name(family, place) {
+                    GroupName::Number(number) => Some(number),
+                    _ => None,
+                })
+                .collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
+                .into_iter()
+                .for_each(|number| roles.add(number, name));
+        }
+        roles
+    }
+
+    /// The ranks that hand activations on to one another, stage by stage.
+    pub(super) fn pipelines(&self) -> Vec<Vec<u32>> {
+        let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
+        let firsts = places.filter(|place| place.stage == 0);
+        let of = |first: Place| {
+            let stages = 0..self.plan.pipeline;
+            let ranks = stages.map(|stage| self.placement.rank(Place { stage, ..first }));
+            ranks.collect()
+        };
+        firsts.map(of).collect()
+    }
+}

@@ -1,0 +1,165 @@
+//! Collectives and exposed communication, for people. Groups that are for one thing share a row.
+
+use super::Tally;
+use crate::engine::Comm;
+use crate::ids::Rank;
+use crate::report::summary::{CollectiveRow, Report, groups_of, mean, thousands};
+use crate::report::text::{Style, clip, more, paragraph, share};
+use crate::trace::CollectiveKind;
+use crate::units::{Bytes, Span};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::{Result, Write as _};
+
+/// Rows; JSON and CSV have all.
+const ROWS: usize = 24;
+
+/// What tells rows apart: the role, or else the group; then what they do, and how.
+type Key<'r> = (
+    std::result::Result<&'r str, usize>,
+    CollectiveKind,
+    u32,
+    &'r str,
+);
+
+/// Rows that are one, in the order of the first of each.
+fn together(rows: &[CollectiveRow]) -> Vec<Vec<&CollectiveRow>> {
+    let mut place: BTreeMap<Key<'_>, usize> = BTreeMap::new();
+    let mut all: Vec<Vec<&CollectiveRow>> = Vec::new();
+    for (i, row) in rows.iter().enumerate() {
+        let whose = row.role.as_deref().ok_or(i);
+        let key = (whose, row.kind, row.members, &row.algorithm[..]);
+        let at = *place.entry(key).or_insert(all.len());
+        match all.get_mut(at) {
+            Some(known) => known.push(row),
+            None => all.push(vec![row]),
+        }
+    }
+    all
+}
+
+/// Writes the table of collectives, if there are any.
+pub fn collectives(out: &mut String, report: &Report, style: Style) -> Result {
+    if report.collectives.is_empty() {
+        return Ok(());
+    }
+    let h = style.heading;
+    writeln!(
+        out,
+        "\n{h}{:<34}{:>8}{:>11}{:>14}{:>14}{:>10}{h:#}",
+        "COLLECTIVES", "calls", "bytes", "transfer", "wait", "bus GB/s"
+    )?;
+    let rows = together(&report.collectives);
+    for groups in rows.iter().take(ROWS) {
+        line(out, groups)?;
+    }
+    more(out, rows.len(), ROWS, "collectives")?;
+    writeln!(
+        out,
+        "  bytes: mean buffer of a call; transfer: {}",
+        match report.comm {
+            Comm::Model => "from last arrival to end, all calls; wait: mean of members",
+            Comm::Recorded => "longest recorded, all calls; wait: mean of members",
+            Comm::Captured => "longest recorded, all calls; wait: mean, as captured",
+        }
+    )?;
+    match rows.iter().any(|groups| groups.len() > 1) {
+        true => writeln!(
+            out,
+            "  of several groups: means of one; JSON and CSV have each"
+        ),
+        false => Ok(()),
+    }
+}
+
+/// The row of `groups`, which are for one thing, or one.
+fn line(out: &mut String, groups: &[&CollectiveRow]) -> Result {
+    let (row, count) = (groups[0], groups.len());
+    let mut sum = Tally::default();
+    let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
+    let mut present = 0;
+    for group in groups {
+        sum.calls += group.tally.calls;
+        sum.bytes = sum.bytes.saturating_add(group.tally.bytes);
+        sum.transfer += group.tally.transfer;
+        sum.waited += group.tally.waited;
+        present += group.present as usize;
+        if let Some((rank, waited)) = group.latest {
+            *late.entry(rank).or_default() += waited;
+        }
+    }
+    let what = row.role.as_ref().unwrap_or(&row.group);
+    let bus = match sum.bus_bandwidth(row.kind, row.members) {
+        Some(bus) => format!("{:.1}", bus / 1e9),
+        None => "-".to_owned(),
+    };
+    writeln!(
+        out,
+        "  {:<32}{:>8}{:>11}{:>14}{:>14}{bus:>10}",
+        clip(&format!("{}, {what}", row.kind), 31),
+        thousands((sum.calls + count as u64 / 2) / count as u64),
+        Bytes(sum.bytes / sum.calls.max(1)),
+        mean(sum.transfer, count),
+        Span(sum.waited.0 / present.max(1) as u64),
+    )?;
+    let mut how = match row.role {
+        Some(_) => format!("{}: {}", groups_of(count, row.members), row.algorithm),
+        None => row.algorithm.clone(),
+    };
+    let slowest = groups.iter().rev().max_by_key(|group| group.tally.transfer);
+    if let Some(slowest) = slowest.filter(|group| group.tally.transfer > mean(sum.transfer, count))
+    {
+        how += &format!("; slowest: {}, {}", slowest.group, slowest.tally.transfer);
+    }
+    let latest = late
+        .into_iter()
+        .max_by_key(|(rank, waited)| (*waited, Reverse(*rank)));
+    if let Some((rank, waited)) = latest {
+        how += &format!(
+            "; {} of the wait is for rank {rank}",
+            share(waited, sum.waited)
+        );
+    }
+    paragraph(out, &how, "    ", 4, Style::default().warning)
+}
+
+/// Writes the table of exposed communication, if there is any.
+pub fn exposed(out: &mut String, report: &Report, style: Style) -> Result {
+    if report.exposed.is_empty() {
+        return Ok(());
+    }
+    let mut sums: BTreeMap<(std::result::Result<&str, usize>, u32), (usize, Span)> =
+        BTreeMap::new();
+    for (i, row) in report.exposed.iter().enumerate() {
+        let whose = row.role.as_deref().ok_or(i);
+        let (groups, sum) = sums.entry((whose, row.members)).or_default();
+        *groups += 1;
+        *sum += row.exposed;
+    }
+    let rows = sums.into_iter().map(|((whose, members), (groups, sum))| {
+        let what = match whose {
+            Ok(role) => format!("{role}, {}", groups_of(groups, members)),
+            Err(i) => report.exposed[i].what.clone(),
+        };
+        (what, sum)
+    });
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort_by_key(|(_, sum)| Reverse(*sum));
+    let h = style.heading;
+    let npus = report.rows.len().max(1) as u64;
+    writeln!(
+        out,
+        "\n{h}{:<60}{:>16}{:>9}{h:#}",
+        "EXPOSED COMMUNICATION", "mean of NPUs", "share"
+    )?;
+    for (what, sum) in rows.iter().take(ROWS) {
+        let mean = Span(sum.0 / npus);
+        writeln!(
+            out,
+            "  {:<58}{mean:>16}{:>9}",
+            clip(what, 57),
+            share(mean, report.outcome.makespan)
+        )?;
+    }
+    more(out, rows.len(), ROWS, "collectives")
+}

@@ -1,0 +1,127 @@
+//! What groups are for, where whoever made them said: `tensor 1-128, data 129-256`.
+//!
+//! Groups go by numbers, because other tools know no other names. What they are for stands beside, in the metadata
+//! record, which those tools pass over.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+/// The attribute of the metadata record.
+pub const ATTRIBUTE: &str = "group_roles";
+
+/// Roles of groups by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roles(BTreeMap<u64, (u64, String)>);
+
+impl Roles {
+    /// Says what group `number` is for, unless that is known.
+    pub fn add(&mut self, number: u64, role: &str) {
+        self.insert(number, number, role);
+    }
+
+    fn insert(&mut self, first: u64, last: u64, role: &str) {
+        let before = self.0.range_mut(..=last).next_back();
+        match before {
+            Some((_, (end, _))) if *end >= first => {}
+            Some((_, (end, known))) if *end + 1 == first && known == role => *end = last,
+            _ => {
+                self.0.insert(first, (last, role.to_owned()));
+            }
+        }
+    }
+
+    /// Adds what `other` knows beside.
+    pub fn extend(&mut self, other: &Self) {
+        for (first, (last, role)) in &other.0 {
+            self.insert(*first, *last, role);
+        }
+    }
+
+    /// What the group called `name` is for.
+    pub fn of(&self, name: &str) -> Option<&str> {
+        let number: u64 = name.parse().ok()?;
+        let (_, (last, role)) = self.0.range(..=number).next_back()?;
+        (number <= *last).then_some(role)
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (first, (last, role))) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{role} {first}-{last}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Any text is roles: what is no role in it is passed over, since nothing but names hangs on it.
+impl FromStr for Roles {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let mut roles = Self::default();
+        for part in text.split(',') {
+            let Some((role, numbers)) = part.trim().rsplit_once(' ') else {
+                continue;
+            };
+            let numbers = numbers.split_once('-');
+            let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+            let plain = |c: char| c.is_alphanumeric() || matches!(c, ' ' | '_' | '-' | '.');
+            let named = (1..=40).contains(&role.chars().count()) && role.chars().all(plain);
+            if let Some((first, last)) = numbers
+                && named
+                && first <= last
+                && last < u64::MAX
+            {
+                roles.insert(first, last, role);
+            }
+        }
+        Ok(roles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_written_and_read_back() {
+        let mut roles = Roles::default();
+        for number in 1..=3 {
+            roles.add(number, "tensor");
+        }
+        for number in [7, 4, 5] {
+            roles.add(number, "data");
+        }
+        let text = "tensor 1-3, data 4-5, data 7-7";
+        assert_eq!(roles.to_string(), text);
+        assert_eq!(text.parse::<Roles>().unwrap(), roles);
+        let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.of(name));
+        let [t, d] = [Some("tensor"), Some("data")];
+        assert_eq!(of, [None, t, t, d, None, d, None, None]);
+        // Who came first is right.
+        let mut both: Roles = "experts 3-9".parse().unwrap();
+        both.extend(&roles);
+        assert_eq!(
+            (both.of("2"), both.of("3"), both.of("5")),
+            (None, Some("experts"), Some("experts"))
+        );
+    }
+
+    #[test]
+    fn what_is_no_role_is_passed_over() {
+        let text =
+            "tensor, 1-2, tp 5-4, tp x-4, tp 1-2-3, a\nb 1-2, tp 0-18446744073709551615, dp 3-4";
+        let roles: Roles = text.parse().unwrap();
+        assert_eq!(roles.to_string(), "dp 3-4");
+        assert!("".parse::<Roles>().unwrap().is_empty());
+    }
+}
