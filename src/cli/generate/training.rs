@@ -14,6 +14,7 @@ use std::path::PathBuf;
 mod asked;
 
 pub use asked::Asked;
+use asked::Origin;
 
 /// A model, a plan, and what becomes of the traces.
 #[derive(Debug, Args)]
@@ -163,9 +164,9 @@ fn words<T: Copy + Send + Sync + 'static>(
 }
 
 impl PlanArgs {
-    /// The plan, and the text of its file with its name.
-    fn plan(&self) -> Result<(Plan, Option<[String; 2]>), Box<dyn Error>> {
-        let mut file = None;
+    /// The plan, and where it comes from.
+    fn plan(&self) -> Result<(Plan, Origin), Box<dyn Error>> {
+        let mut file = Origin(None);
         let mut plan = match &self.plan {
             Some(path) => {
                 let text = crate::config::read(path).map_err(|error| {
@@ -173,7 +174,7 @@ impl PlanArgs {
                 })?;
                 let name = path.display().to_string();
                 let plan = Plan::parse(&text, &name)?;
-                file = Some([text, name]);
+                file = Origin(Some([text, name]));
                 plan
             }
             None => Plan::new(),

@@ -14,13 +14,11 @@ use std::fmt::{Result, Write as _};
 /// Rows; JSON and CSV have all.
 const ROWS: usize = 24;
 
-/// What tells rows apart: the role, or else the group; then what they do, and how.
-type Key<'r> = (
-    std::result::Result<&'r str, usize>,
-    CollectiveKind,
-    u32,
-    &'r str,
-);
+/// A role, or else the index of a row.
+type Whose<'r> = std::result::Result<&'r str, usize>;
+
+/// What tells rows apart: whose they are, then what they do, among how many, and how.
+type Key<'r> = (Whose<'r>, CollectiveKind, u32, &'r str);
 
 /// Rows that are one, in the order of the first of each.
 fn together(rows: &[CollectiveRow]) -> Vec<Vec<&CollectiveRow>> {
@@ -128,8 +126,7 @@ pub fn exposed(out: &mut String, report: &Report, style: Style) -> Result {
     if report.exposed.is_empty() {
         return Ok(());
     }
-    let mut sums: BTreeMap<(std::result::Result<&str, usize>, u32), (usize, Span)> =
-        BTreeMap::new();
+    let mut sums: BTreeMap<(Whose<'_>, u32), (usize, Span)> = BTreeMap::new();
     for (i, row) in report.exposed.iter().enumerate() {
         let whose = row.role.as_deref().ok_or(i);
         let (groups, sum) = sums.entry((whose, row.members)).or_default();

@@ -182,15 +182,7 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
         ),
         (&["--map", "3,2,1,0", "--dry-run"], "--map is for a machine"),
         (
-            &[
-                "--data",
-                "4",
-                "--batch",
-                "4",
-                "--dry-run",
-                "--machine",
-                &pairs,
-            ],
+            &["--pipeline", "2", "--dry-run", "--machine", &pairs],
             "the job has 8 ranks, but machine `pairs` has 4 NPUs",
         ),
     ] {

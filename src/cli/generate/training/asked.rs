@@ -20,7 +20,7 @@ pub struct Asked {
 }
 
 /// The text of a plan's file and its name, if it has one.
-pub struct Origin(Option<[String; 2]>);
+pub struct Origin(pub(super) Option<[String; 2]>);
 
 impl Origin {
     /// A refusal of the plan by key and line, where the file has what is refused.
@@ -55,8 +55,7 @@ impl TrainingArgs {
                 _ => error.into(),
             }
         })?;
-        let (mut plan, file) = self.plan.plan()?;
-        let origin = Origin(file);
+        let (mut plan, origin) = self.plan.plan()?;
         let capacity = plan.capacity;
         if let Some(machine) = machine {
             let classes = machine.classes().iter();
