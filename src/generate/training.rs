@@ -8,7 +8,7 @@ use super::GenerateError;
 use super::plan::{
     Attention, Buckets, Effect, Family, Optimizer, Placement, Plan, Recompute, Zero,
 };
-use super::schedule::{Pass, Schedule};
+use super::schedule::{Passes, Schedule};
 use crate::model::{Model, Work};
 use crate::trace::Dtype;
 use std::ops::Range;
@@ -187,9 +187,9 @@ impl Prepared {
     }
 
     /// Passes of a rank on `stage`, in order.
-    fn passes(&self, stage: u32) -> Vec<Pass> {
+    fn passes(&self, stage: u32) -> Passes {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
-        self.plan.schedule.passes(stage, stages, count).collect()
+        self.plan.schedule.passes(stage, stages, count)
     }
 
     fn chunks(&self) -> u32 {

@@ -18,8 +18,11 @@ mod grid;
 mod memory;
 mod placement;
 mod program;
+mod shared;
+mod stages;
 mod time;
 mod volumes;
+mod without;
 
 /// A model of four blocks.
 fn transformer(name: &str, block: Block, positions: Positions, tied: bool) -> Model {

@@ -170,9 +170,13 @@ fn order(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
         .map(|axis| axis.choice(Axis::ALL))
         .collect::<Result<_, _>>()?;
     let found = axes.len();
-    plan.order = axes
+    let axes: [Axis; 3] = axes
         .try_into()
         .map_err(|_| field.refuse(format!("{found} axes"), expected))?;
+    if let Some((_, word)) = Axis::ALL.iter().find(|(axis, _)| !axes.contains(axis)) {
+        return Err(field.refuse(format!("no {word}"), expected));
+    }
+    plan.order = axes;
     Ok(())
 }
 
@@ -212,9 +216,9 @@ fn stages(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
         );
     }
     let chunks = plan.schedule.chunks() as usize;
-    let mut all = vec![[0; 2]; tables.len() * chunks];
+    let mut all = Vec::new();
     let mut own = Vec::new();
-    for (stage, table) in tables.iter().enumerate() {
+    for table in &tables {
         let layers = table.need("layers", "the stage's layers, for example \"0-11\"")?;
         let ranges = match layers.items("") {
             Ok(items) => items.iter().map(range).collect::<Result<Vec<_>, _>>()?,
@@ -224,14 +228,13 @@ fn stages(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
             let expected = format!("a range of layers for each chunk, which are {chunks}");
             return Err(layers.refuse(ranges.len(), expected));
         }
-        for (chunk, range) in ranges.into_iter().enumerate() {
-            all[chunk * tables.len() + stage] = range;
-        }
+        all.push(ranges);
         if let Some(field) = table.get("ranks") {
             own.push(ranks(&field)?);
         }
     }
-    plan.stages = all;
+    let of_chunk = |chunk| all.iter().map(move |ranges| ranges[chunk]);
+    plan.stages = (0..chunks).flat_map(of_chunk).collect();
     let each = u64::from(plan.tensor) * u64::from(plan.data);
     let complete = |own: &Vec<Vec<u32>>| own.iter().all(|ranks| ranks.len() as u64 == each);
     if own.is_empty() {
@@ -365,6 +368,15 @@ layers = ["3-5", "9-13"]
                 "key `chunks`: found nothing, expected a number",
             ),
             ("order = [\"tp\", \"dp\"]", "key `order`: found 2 axes"),
+            (
+                "tensor = 2\npipeline = 1\norder = [\"tp\", \"tp\", \"pp\"]\n\
+                 [[stage]]\nlayers = \"0\"\nranks = [0, 1]",
+                "p.toml:3: key `order`: found no dp",
+            ),
+            (
+                "schedule = \"interleaved\"\nchunks = 2147483647\n[[stage]]\nlayers = \"0-6\"",
+                "found 1, expected a range of layers for each chunk, which are 2147483647",
+            ),
             ("without = [\"noise\"]", "key `without[0]`: found \"noise\""),
             (
                 "[[stage]]\nlayers = \"5-2\"",

@@ -1,12 +1,11 @@
 //! Which models can be dealt out as a plan says.
 
-use super::any;
 use super::parts::deal;
+use super::{any, bytes_of};
 use crate::generate::plan::{Attention, Axis, Optimizer, Plan, Recompute, Zero};
 use crate::generate::schedule::Schedule;
-use crate::generate::{
-    GenerateError, MOST_NODES, MOST_RANKS, check_at_least, check_limit, refused,
-};
+use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_at_least, check_limit, refused};
+use crate::ids::MAX_NPUS;
 use crate::model::{Cut, Model, Operator, Role, Work};
 use crate::trace::Dtype;
 
@@ -26,20 +25,82 @@ pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
         i32::MAX as u64,
         "fewer steps or micro-batches",
     )?;
-    let operators = model
-        .layers
-        .iter()
-        .map(|layer| layer.operators.len() as u128);
+    amounts(model, plan)?;
     // No operator becomes more than 20 nodes in both directions, reductions and messages included.
+    let operators = model.layers.iter();
+    let operators = operators.map(|layer| layer.operators.len() as u128);
     let nodes = (operators.sum::<u128>() + parts) * 20;
     let nodes = nodes * u128::from(plan.steps) * u128::from(micro_batches);
     check_limit(
-        "nodes of a rank",
-        nodes / u128::from(plan.pipeline),
+        "nodes of one rank of every stage",
+        nodes,
         MOST_NODES,
         "fewer steps or micro-batches",
     )?;
     Ok(micro_batches)
+}
+
+/// The most samples of a micro-batch.
+const MOST_SAMPLES: u64 = u32::MAX as u64;
+
+/// No parameter has more bytes of weight, gradient and the optimizer's state, and no step moves more for it: 56, for
+/// Adam in numbers of 8 bytes.
+const STATE: u128 = 64;
+
+/// Refuses amounts whose sums would not fit. What it lets pass overflows nowhere behind: 128 bits for FLOPs, 64 for
+/// bytes of a rank at one moment of a pass. A rank has no more of an operator than the model.
+fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+    let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
+    let samples = u128::from(plan.micro_batch);
+    let fewer = "a smaller micro-batch";
+    most("samples of a micro-batch", samples, MOST_SAMPLES, fewer)?;
+    let all = u128::from(plan.batch) * u128::from(plan.steps);
+    most(
+        "samples of a job",
+        all,
+        MOST_WORK / 8,
+        "fewer samples or steps",
+    )?;
+    let (number, fused) = (bytes_of(plan.dtype), plan.attention == Attention::Flash);
+    let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
+    for work in model.layers.iter().flat_map(|layer| &layer.operators) {
+        let work = &work.work;
+        let copied = match *work {
+            Work::Linear {
+                inputs,
+                outputs,
+                tied: true,
+                ..
+            } => u128::from(inputs) * u128::from(outputs),
+            _ => 0,
+        };
+        weights += u128::from(work.parameters()) + copied;
+        multiplications += u128::from(work.multiplications());
+        kept += u128::from(work.saved_bytes(number, fused));
+        widest = widest
+            .max(work.input_elements())
+            .max(work.output_elements());
+    }
+    let smaller = "a smaller model";
+    most(
+        "bytes of parameters and their state",
+        weights * STATE,
+        MOST_WORK,
+        smaller,
+    )?;
+    most(
+        "multiplications of a sample",
+        multiplications,
+        u64::MAX - 1,
+        smaller,
+    )?;
+    let kept = (kept + 8 * u128::from(widest)) * samples;
+    most(
+        "bytes of a micro-batch in all layers",
+        kept,
+        MOST_WORK,
+        fewer,
+    )
 }
 
 fn degrees(plan: &Plan) -> Result<(), GenerateError> {
@@ -47,12 +108,11 @@ fn degrees(plan: &Plan) -> Result<(), GenerateError> {
     check_at_least("tensor", plan.tensor, 1)?;
     check_at_least("pipeline", plan.pipeline, 1)?;
     check_at_least("steps", plan.steps, 1)?;
-    let ranks = check_limit(
-        "ranks",
-        plan.ranks(),
-        MOST_RANKS.into(),
-        "smaller data, tensor or pipeline degrees",
-    )?;
+    let ranks = plan.ranks();
+    if ranks > MAX_NPUS.into() {
+        let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
+        return Err(refused("data x tensor x pipeline", ranks, expected));
+    }
     for (axis, word) in Axis::ALL {
         if !plan.order.contains(axis) {
             let found = plan.order.map(|axis| axis.to_string()).join(",");
@@ -63,7 +123,7 @@ fn degrees(plan: &Plan) -> Result<(), GenerateError> {
     if !plan.ranks.is_empty() {
         let mut sorted = plan.ranks.clone();
         sorted.sort_unstable();
-        if !sorted.iter().copied().map(u64::from).eq(0..ranks) {
+        if !sorted.iter().copied().map(u64::from).eq(0..ranks as u64) {
             let last = ranks.saturating_sub(1);
             let expected = format!("each rank from 0 to {last} once, at its position");
             let found = format!("a list of {}", plan.ranks.len());

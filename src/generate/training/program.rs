@@ -56,11 +56,21 @@ pub(super) struct Found {
     pub weights: [u64; 2],
 }
 
+/// Adds `bytes` of a class. Layers without nodes add up over passes, so there is no end to sums but the largest number.
+pub(super) fn add(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
+    let sum = &mut sums[class as usize];
+    *sum = sum.saturating_add(bytes);
+}
+
 /// Adds `more` to `changes`.
 pub(super) fn merge(changes: &mut MemoryChanges, more: &MemoryChanges) {
-    for class in 0..TensorClass::COUNT {
-        changes.allocates[class] += more.allocates[class];
-        changes.frees[class] += more.frees[class];
+    for (class, _) in TensorClass::ALL {
+        add(
+            &mut changes.allocates,
+            class,
+            more.allocates[class as usize],
+        );
+        add(&mut changes.frees, class, more.frees[class as usize]);
     }
 }
 
@@ -129,7 +139,7 @@ impl Builder {
 
     /// Has the next node allocate `bytes`.
     pub fn allocate(&mut self, class: TensorClass, bytes: u64) {
-        self.program.rest.allocates[class as usize] += bytes;
+        add(&mut self.program.rest.allocates, class, bytes);
     }
 
     /// Has the last node free `bytes`, or the next one if there is none yet.
@@ -138,7 +148,7 @@ impl Builder {
             Some(last) => &mut last.memory,
             None => &mut self.program.rest,
         };
-        memory.frees[class as usize] += bytes;
+        add(&mut memory.frees, class, bytes);
     }
 
     pub fn finish(mut self) -> Program {

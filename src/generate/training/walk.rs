@@ -6,7 +6,7 @@
 //! of their own.
 
 use super::Prepared;
-use super::program::{After, Item, Program, Task, merge};
+use super::program::{After, Item, Program, Task, add, merge};
 use crate::generate::Emitter;
 use crate::generate::plan::{Family, Place};
 use crate::generate::schedule::{Direction, Pass};
@@ -82,29 +82,45 @@ impl<'w, 's> Walk<'w, 's> {
     pub fn run(&mut self) -> Result<(), TraceError> {
         self.resident()?;
         let plan = self.plan;
-        let passes = plan.passes(self.place.stage);
-        // The last backward pass of each chunk is when its gradients are complete.
-        let mut last = vec![usize::MAX; plan.chunks() as usize];
-        for (i, pass) in passes.iter().enumerate() {
-            if pass.direction == Direction::Backward {
-                last[pass.chunk as usize] = i;
-            }
-        }
+        let trains = plan.plan.trains();
         for step in 0..plan.plan.steps {
             self.step = step;
-            let mut kept = vec![false; last.len()];
-            for (i, pass) in passes.iter().enumerate() {
-                let complete = last[pass.chunk as usize] == i;
+            let mut kept = vec![false; plan.chunks() as usize];
+            for pass in plan.passes(self.place.stage) {
+                // Micro-batches pass a chunk in order, so with the last one it is done, and its gradients are complete.
+                let last = pass.micro_batch + 1 == plan.micro_batches;
+                let complete = last && (pass.direction == Direction::Backward || !trains);
                 let chunk = &mut kept[pass.chunk as usize];
                 // Parameters that stay are there after the first pass of a step.
                 let present = std::mem::replace(chunk, !plan.plan.reshard);
-                self.pass(*pass, complete, present)?;
+                self.pass(pass, complete, present)?;
             }
-            if plan.plan.trains() {
+            if trains {
                 self.end_of_step()?;
             }
         }
-        Ok(())
+        self.released()
+    }
+
+    /// Frees what no node was left to free: of layers behind the last node, all of whose kernels are left out.
+    fn released(&mut self) -> Result<(), TraceError> {
+        let memory = std::mem::take(&mut self.carry);
+        if memory.is_none() {
+            return Ok(());
+        }
+        self.out.name(format_args!("released"));
+        let labels = Labels {
+            stage: Some(self.place.stage),
+            ..Labels::default()
+        };
+        self.data.clear();
+        self.data.append(&mut self.front);
+        self.data.sort_unstable();
+        self.data.dedup();
+        let emitted = self
+            .out
+            .emit_with(Op::Nothing, None, memory, labels, &self.data);
+        emitted.map(drop)
     }
 
     fn resident(&mut self) -> Result<(), TraceError> {
@@ -174,7 +190,7 @@ impl<'w, 's> Walk<'w, 's> {
             if reduces && plan.shares_gradients() {
                 // They are whole until they are reduced.
                 let whole = plan.gradient_bytes(layer);
-                self.carry.allocates[TensorClass::Temporary as usize] += whole;
+                add(&mut self.carry.allocates, TensorClass::Temporary, whole);
             }
             let finding = (complete || reduces).then(|| Finding {
                 found: &program.found,
@@ -216,7 +232,7 @@ impl<'w, 's> Walk<'w, 's> {
                 merge(&mut memory, &std::mem::take(&mut self.carry));
             }
             if i + 1 == count {
-                memory.frees[TensorClass::Temporary as usize] += freed;
+                add(&mut memory.frees, TensorClass::Temporary, freed);
             }
             let id = self.item(item, layer, pass, memory)?;
             self.ids.push(id);
@@ -226,7 +242,7 @@ impl<'w, 's> Walk<'w, 's> {
             }
         }
         if count == 0 {
-            self.carry.frees[TensorClass::Temporary as usize] += freed;
+            add(&mut self.carry.frees, TensorClass::Temporary, freed);
         }
         merge(&mut self.carry, &program.rest);
         self.data.clear();

@@ -194,6 +194,51 @@ mod tests {
     }
 
     #[test]
+    fn of_equal_peaks_the_first_is_told() {
+        // 8 activations at 1; they go at 5, where 8 weights come; at 9 these go too, and of two nodes that take no
+        // time each has 8.
+        let mut books = Books::default();
+        books.turn(Time(1));
+        books.allocate(NODES[0], &bytes(8));
+        books.turn(Time(5));
+        books.free(NODES[0], &bytes(8), false);
+        books.allocate(NODES[1], &[8, 0, 0, 0, 0]);
+        books.turn(Time(9));
+        books.free(NODES[1], &[8, 0, 0, 0, 0], false);
+        for node in &NODES[2..] {
+            books.allocate(*node, &bytes(8));
+            books.free(*node, &bytes(8), true);
+        }
+        books.end();
+        let first = Peak {
+            bytes: 8,
+            classes: bytes(8),
+            at: Time(1),
+            node: Some(NODES[0]),
+        };
+        assert_eq!(books.peak(), first);
+        // One byte more is another peak.
+        books.allocate(NODES[3], &bytes(9));
+        books.end();
+        assert_eq!((books.peak().bytes, books.peak().node), (9, Some(NODES[3])));
+    }
+
+    #[test]
+    fn nodes_that_allocate_nothing_bring_no_peak() {
+        // Nothing is there at any time, whatever is issued; and at 5 the same 4 as before.
+        let mut books = Books::default();
+        books.allocate(NODES[0], &bytes(0));
+        books.turn(Time(3));
+        assert_eq!(books.peak().node, None);
+        books.allocate(NODES[1], &bytes(4));
+        books.turn(Time(5));
+        books.allocate(NODES[2], &bytes(0));
+        books.end();
+        let peak = books.peak();
+        assert_eq!((peak.at, peak.node), (Time(3), Some(NODES[1])));
+    }
+
+    #[test]
     fn what_is_not_there_is_missing_once() {
         // 8 are held; at 5 a node without duration frees 6 of them, one that ends frees 5: 3 are missing.
         // What is allocated at that instant is not what the one that ends can mean.

@@ -2,9 +2,10 @@
 
 use super::{job, products, replay};
 use chakram::generate::Plan;
-use chakram::generate::plan::{Effect, Optimizer};
+use chakram::generate::plan::{Effect, Optimizer, Zero};
 use chakram::generate::schedule::Schedule;
 use chakram::machine::Machine;
+use chakram::model::{Cut, Layer, Model, Operator, Role, Work};
 
 /// A FLOP takes a picosecond; memory and messages take no time.
 const IDEAL: &str = r#"
@@ -58,4 +59,158 @@ fn a_pipeline_takes_what_eq_1_says() {
     assert_eq!(step(8, 1000, 4, interleaved, &[]), 57 * unit);
     // Stages that wait for nobody take 8 x 3.
     assert_eq!(step(4, 1000, 4, one, &[Effect::Bubble]), 24 * unit);
+}
+
+/// The ideal machine with two dimensions of two NPUs, of so many GB/s, and ns between any two of the outer.
+fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
+    let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
+    let dimension = |name: &str, bandwidth: &str, latency: u64| {
+        format!(
+            "[[dimension]]\nname = {name:?}\nshape = \"fully_connected\"\nsize = 2\n\
+             bandwidth = \"{bandwidth} GB/s\"\nlatency = \"{latency} ns\"\nalgorithm = \"ring\"\n"
+        )
+    };
+    let [inner, outer] = [
+        dimension("inner", inner, 0),
+        dimension("outer", outer, latency),
+    ];
+    Machine::parse(&format!("{npu}{inner}{outer}"), "two by two").unwrap()
+}
+
+const SIDE: u64 = 1000;
+/// Picoseconds of a product of 1 row with 1000 x 1000 weights.
+const F: u64 = 2 * SIDE * SIDE;
+
+/// Blocks alone: the first layer's input has no gradient, so its backward pass is one product.
+fn blocks(count: usize, of: &[Operator]) -> Model {
+    let block = |i: usize| Layer::new(format!("layer{i}"), Role::Block, of.to_vec());
+    Model {
+        layers: (0..count).map(block).collect(),
+        ..products(0, SIDE)
+    }
+}
+
+fn product(name: &str, cut: Cut) -> Operator {
+    let work = Work::Linear {
+        rows: 1,
+        inputs: SIDE,
+        outputs: SIDE,
+        bias: false,
+        tied: false,
+    };
+    Operator::new(name, work, cut)
+}
+
+fn plan() -> Plan {
+    let mut plan = Plan::new();
+    plan.optimizer = Optimizer::None;
+    plan.bucket = 1;
+    plan
+}
+
+fn took(model: &Model, plan: &Plan, machine: &Machine) -> u64 {
+    replay(&job(model, plan).unwrap(), machine).makespan.0
+}
+
+/// Two replicas of L = 5 blocks. 5 products forwards and 9 backwards take 14 F. A ring of two reduces 10^6 gradients of 2 B
+/// in two steps of 10^6 B, which at 1 B/ps is R = F. Behind the pass 5 R more; beside it, the first product's reduction
+/// alone is left when all is found. At a third of the rate R = 3 F: after 5 + 2 products the five follow one another.
+#[test]
+fn gradients_are_reduced_beside_the_pass_or_behind_it() {
+    let model = blocks(5, &[product("product", Cut::Whole)]);
+    let step = |overlap, rate| {
+        let mut plan = plan();
+        (plan.data, plan.batch, plan.overlap) = (2, 2, overlap);
+        took(&model, &plan, &two_by_two(rate, "1", 0))
+    };
+    assert_eq!(step(false, "1000"), (14 + 5) * F);
+    assert_eq!(step(true, "1000"), (14 + 1) * F);
+    // Picoseconds are whole, and a third is not.
+    let near = |found: u64, expected: u64| found.abs_diff(expected) < 20;
+    assert!(near(step(false, "333.33333333"), (14 + 15) * F));
+    assert!(near(step(true, "333.33333333"), (7 + 15) * F));
+}
+
+/// Blocks of two halves, by outputs and by inputs, on two members: f = F / 2 each. 10^3 outputs of 2 B are summed up in
+/// two steps of 10^3 B: at 1 B/ns T = 2 f. Forwards a block takes 2 f + T; backwards the second half 2 f, the first
+/// f for its input's gradient, then T and f for its weights', beside one another or in turn. Nobody asks for the
+/// gradient of the first block's input, which takes 3 f.
+#[test]
+fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
+    let halves = [product("up", Cut::Outputs), product("down", Cut::Inputs)];
+    let (model, count, f) = (blocks(4, &halves), 4, F / 2);
+    let step = |tensor_overlap, rate| {
+        let mut plan = plan();
+        (plan.tensor, plan.tensor_overlap) = (2, tensor_overlap);
+        took(&model, &plan, &two_by_two(rate, "1", 0))
+    };
+    for (rate, sum) in [("1", 2 * f), ("2", f), ("4", f / 2)] {
+        let forward = count * (2 * f + sum);
+        let beside = (count - 1) * (3 * f + sum.max(f)) + 3 * f;
+        assert_eq!(step(true, rate), forward + beside, "{rate} GB/s");
+        let behind = (count - 1) * (4 * f + sum) + 3 * f;
+        assert_eq!(step(false, rate), forward + behind, "{rate} GB/s");
+    }
+}
+
+/// Two stages of two members, one sample: everything in turn, and what is handed on twice 2 x 10^3 B. Whole it takes
+/// M = 2 us at 1 B/ns; in halves 1 us, and the halves are gathered at 4 B/ns in 250 ns, both ways.
+#[test]
+fn halves_are_sent_and_gathered() {
+    let halves = [product("up", Cut::Outputs), product("down", Cut::Inputs)];
+    let model = blocks(2, &halves);
+    let machine = two_by_two("4", "1", 0);
+    let step = |scatter_gather, effects: &[Effect]| {
+        let mut plan = plan();
+        (plan.tensor, plan.pipeline) = (2, 2);
+        plan.scatter_gather = scatter_gather;
+        effects.iter().for_each(|effect| plan.without.add(*effect));
+        took(&model, &plan, &machine)
+    };
+    let (whole, half, gather) = (2_000_000, 1_000_000, 250_000);
+    let bare = step(false, &[Effect::PipelineCommunication]);
+    assert_eq!(step(false, &[]), bare + 2 * whole);
+    assert_eq!(step(true, &[]), bare + 2 * (half + gather));
+    // The gathers are the tensor group's.
+    let silent = step(false, &[Effect::TensorCommunication]);
+    let shared = step(true, &[Effect::TensorCommunication]);
+    assert_eq!(silent - shared, 2 * (whole - half));
+}
+
+/// The norm of all gradients is a sum of 4 B over the two stages of a replica, when the last is done: two steps of 2 B over
+/// 500 ns, which at 1 B/ns are 502 ns each.
+#[test]
+fn the_norm_of_gradients_takes_a_sum() {
+    let model = blocks(4, &[product("product", Cut::Whole)]);
+    let machine = two_by_two("1", "1", 500);
+    let step = |clip| {
+        let mut plan = plan();
+        (plan.data, plan.pipeline) = (2, 2);
+        (plan.batch, plan.overlap, plan.clip) = (4, false, clip);
+        plan.without.add(Effect::DataCommunication);
+        took(&model, &plan, &machine)
+    };
+    assert_eq!(step(true) - step(false), 2 * 502_000);
+}
+
+/// Two replicas ask L = 6 layers, whose 10^6 parameters of 2 B they share: a half is gathered in G = F / 2 at 1 B/ps. On demand
+/// each layer takes G + F. One ahead, the first is waited for alone; where G = 3 F, each but the first is under
+/// way when the one before it has arrived, and the last product is left.
+#[test]
+fn parameters_are_gathered_ahead_or_on_demand() {
+    let model = blocks(6, &[product("product", Cut::Whole)]);
+    let ask = |prefetch, rate| {
+        let mut plan = plan();
+        (plan.data, plan.batch, plan.zero) = (2, 2, Zero::Parameters);
+        plan.schedule = Schedule::Inference;
+        plan.prefetch = prefetch;
+        took(&model, &plan, &two_by_two(rate, "1", 0))
+    };
+    let half = F / 2;
+    assert_eq!(ask(0, "1000"), 6 * (half + F));
+    assert_eq!(ask(1, "1000"), half + 6 * F);
+    assert_eq!(ask(5, "1000"), half + 6 * F);
+    assert_eq!(ask(0, "500"), 6 * (F + F));
+    assert_eq!(ask(1, "500"), F + 6 * F);
+    assert_eq!(ask(1, "250"), 6 * 2 * F + F);
 }

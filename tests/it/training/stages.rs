@@ -1,0 +1,126 @@
+//! Stages whose layers and ranks are chosen.
+
+use super::{Sums, job, products, replay};
+use chakram::generate::{Plan, Training};
+use chakram::machine::Machine;
+use std::collections::BTreeSet;
+
+/// Six blocks of a product of 10 x 10 between two norms, dealt out unevenly among two replicas of three stages.
+const PLAN: &str = r#"
+data = 2
+pipeline = 3
+batch = 6
+[[stage]]
+layers = "0-1"
+ranks = [4, 0]
+[[stage]]
+layers = "2"
+ranks = [1, 5]
+[[stage]]
+layers = "3-7"
+ranks = [2, 3]
+"#;
+
+/// Stages have 1, 1 and 4 products, and a norm of 10 at both ends. A product takes 2 x 10 x 10 FLOPs, and twice as
+/// many backwards, in each of three micro-batches.
+#[test]
+fn uneven_stages_have_what_they_were_dealt() {
+    let plan = Plan::parse(PLAN, "plan.toml").unwrap();
+    let model = products(6, 10);
+    let training = Training {
+        model: model.clone(),
+        plan: plan.clone(),
+    };
+    let summary = training.summary().unwrap();
+    let stages: Vec<_> = summary
+        .stages
+        .iter()
+        .map(|stage| (stage.parameters, stage.flops, &stage.layers[0]))
+        .collect();
+    let names = |first: &str, last: &str| [first.to_owned(), last.to_owned()];
+    assert_eq!(
+        stages,
+        [
+            (110, 3 * 600, &names("in", "layer0")),
+            (100, 3 * 600, &names("layer1", "layer1")),
+            (410, 4 * 3 * 600, &names("layer2", "out")),
+        ]
+    );
+    // All that the model has, copies for two replicas included.
+    assert_eq!(summary.flops, 2 * 6 * 3 * 600);
+
+    // What the replica's ranks send: forwards to the next of its stages, backwards to the one before; 10 numbers of
+    // 2 B for each of three micro-batches, under tags of their own.
+    let job = job(&model, &plan).unwrap();
+    let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
+    let ranks: Vec<_> = (0..6).map(|rank| Sums::of(&job, rank)).collect();
+    for (key, [sent, _]) in ranks.iter().flat_map(|sums| &sums.messages) {
+        if sent.is_empty() {
+            continue;
+        }
+        assert_eq!(sent, &[20], "{key:?}");
+        let (from, to, _) = *key;
+        let received = &ranks[to as usize].messages[key][1];
+        assert_eq!(received, &[20], "{key:?}");
+        assert!(tags.insert(*key));
+        pairs.push((from, to));
+    }
+    pairs.sort_unstable();
+    let replicas = [[4, 1, 2], [0, 5, 3]];
+    let mut expected = Vec::new();
+    for [first, second, third] in replicas {
+        for (from, to) in [
+            (first, second),
+            (second, third),
+            (third, second),
+            (second, first),
+        ] {
+            expected.extend([(from, to); 3]);
+        }
+    }
+    expected.sort_unstable();
+    assert_eq!(pairs, expected);
+    // FLOPs lie where the ranks do.
+    for (stage, blocks) in [1, 1, 4].into_iter().enumerate() {
+        for replica in replicas {
+            let sums = &ranks[replica[stage] as usize];
+            assert_eq!(sums.flops, blocks * 3 * 600);
+        }
+    }
+    // Replicas reduce with those of their stage.
+    let groups: BTreeSet<_> = job.groups().into_values().collect();
+    let expected: BTreeSet<_> = [vec![4, 0], vec![1, 5], vec![2, 3]].into();
+    assert_eq!(groups, expected);
+    let counts = (0..6).map(|rank| job.node_count(rank));
+    let machine = Machine::preset("dgx-a100").unwrap();
+    assert_eq!(replay(&job, &machine).nodes, counts.sum::<u64>());
+}
+
+/// With chunks a stage has several ranges: of parts 0 to 3 stage 0 has 0 and 2, and part 1's product is between them.
+#[test]
+fn chunks_of_uneven_stages_follow_one_another() {
+    let text = r#"
+pipeline = 2
+schedule = "interleaved"
+chunks = 2
+batch = 2
+[[stage]]
+layers = ["0-1", "3-5"]
+[[stage]]
+layers = ["2", "6-7"]
+"#;
+    let plan = Plan::parse(text, "plan.toml").unwrap();
+    let model = products(6, 10);
+    let job = job(&model, &plan).unwrap();
+    let flops = [0, 1].map(|rank| Sums::of(&job, rank).flops);
+    // 1 + 3 and 1 + 1 products, two micro-batches.
+    assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);
+    // Three boundaries, both ways.
+    let sent = |rank| {
+        let messages = Sums::of(&job, rank).messages;
+        let sent = messages.values().filter(|[sent, _]| !sent.is_empty());
+        sent.count()
+    };
+    // Stage 0 hands on twice and takes one gradient back to stage 1; stage 1 once, and two gradients.
+    assert_eq!([sent(0), sent(1)], [2 * 3, 2 * 3]);
+}

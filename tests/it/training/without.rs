@@ -1,0 +1,247 @@
+//! What goes with `--without`, node by node: what its line says, and nothing comes in its place.
+
+use super::{Sums, gpt, job, replay};
+use chakram::generate::plan::{Attention, Effect, Recompute};
+use chakram::generate::{Job, Plan};
+use chakram::machine::Machine;
+use chakram::trace::groups::Declared;
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{GroupName, Op, Phase, TraceError};
+
+/// A node by its name and what it does, and what tells whether it goes.
+#[derive(Clone, Debug)]
+struct Node {
+    name: String,
+    op: String,
+    phase: Option<Phase>,
+    message: bool,
+    /// FLOPs of a kernel.
+    flops: Option<u64>,
+    /// Of a kernel, a collective or a message.
+    bytes: u64,
+    /// Members of a collective.
+    members: Vec<u32>,
+}
+
+struct Nodes<'g> {
+    groups: &'g Declared,
+    all: Vec<Node>,
+}
+
+impl Sink for Nodes<'_> {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        let (mut flops, mut bytes, mut members, mut message) = (None, 0, Vec::new(), false);
+        match node.op {
+            Op::Compute {
+                flops: some,
+                bytes: moved,
+                ..
+            } => (flops, bytes) = (Some(some), moved),
+            Op::Collective {
+                bytes: size, group, ..
+            } => {
+                let GroupName::Number(number) = group else {
+                    panic!("{}: a group of all ranks", node.name)
+                };
+                (bytes, members) = (size, self.groups[&number.to_string()].clone());
+            }
+            Op::Message { bytes: size, .. } => (bytes, message) = (size, true),
+            _ => {}
+        }
+        self.all.push(Node {
+            name: node.name.to_owned(),
+            op: format!("{:?}", node.op),
+            phase: node.labels.phase,
+            message,
+            flops,
+            bytes,
+            members,
+        });
+        Ok(())
+    }
+}
+
+fn nodes(job: &Job, rank: u32) -> Vec<Node> {
+    let groups = job.groups();
+    let mut nodes = Nodes {
+        groups: &groups,
+        all: Vec::new(),
+    };
+    job.nodes(rank, &mut nodes).unwrap();
+    nodes.all
+}
+
+/// Two micro-batches of one sample through four blocks on two stages, each of 2 replicas of 2 members: rank
+/// `t + 2 d + 4 p`.
+fn plan() -> Plan {
+    let mut plan = Plan::new();
+    (plan.data, plan.tensor, plan.pipeline) = (2, 2, 2);
+    plan.batch = 4;
+    plan.attention = Attention::Unfused;
+    plan.recompute = Recompute::Full;
+    plan.clip = true;
+    plan.scatter_gather = true;
+    plan
+}
+
+/// What goes of a rank: how many nodes, FLOPs and bytes of kernels, bytes of collectives.
+type Gone = (usize, u64, u64, u64);
+
+fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
+    nodes.fold(Gone::default(), |sum, node| {
+        let flops = node.flops.unwrap_or(0);
+        let [kernel, moved] = match node.flops {
+            Some(_) => [node.bytes, 0],
+            None => [0, node.bytes],
+        };
+        (sum.0 + 1, sum.1 + flops, sum.2 + kernel, sum.3 + moved)
+    })
+}
+
+/// Holds the nodes of all ranks without `effect` against those with it of which `goes` says that they go, in order;
+/// returns what went of the first rank of each stage.
+fn check(effect: Effect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
+    let mut less = plan();
+    less.without.add(effect);
+    let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
+    for rank in 0..8 {
+        let all = nodes(&whole, rank);
+        let stay = all.iter().filter(|node| !goes(rank, node));
+        let expected: Vec<_> = stay.map(|node| (&node.name, &node.op)).collect();
+        let found = nodes(&less, rank);
+        let found: Vec<_> = found.iter().map(|node| (&node.name, &node.op)).collect();
+        assert_eq!(found, expected, "{effect}, rank {rank}");
+        assert_eq!(Sums::of(&less, rank).used[3..], [0, 0], "{effect}");
+    }
+    let machine = Machine::preset("dgx-a100").unwrap();
+    let counts = (0..8).map(|rank| less.node_count(rank));
+    assert_eq!(replay(&less, &machine).nodes, counts.sum::<u64>());
+    [0, 4].map(|rank| gone(nodes(&whole, rank).iter().filter(|node| goes(rank, node))))
+}
+
+/// 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16 FLOPs, for two micro-batches. Each has three
+/// products and two kernels of the loss, three sums of the loss over members, of 4 B a row, and one of the
+/// input's gradient, 8 x 16 numbers of 2 B. Bytes of the products: 2 (8 x 16 + 16 x 16 + 8 x 16) = 1024 twice, and
+/// once 256 more, for there is a gradient to add to; of the loss (2 + 36) and (2 + 12) times 8 x 16.
+#[test]
+fn logits_take_their_sums_along() {
+    let [first, last] = check(Effect::Logits, |_, node| {
+        node.name.contains("/logits") || node.name.contains("/loss")
+    });
+    assert_eq!(first, Gone::default());
+    let kernels = 2 * 1024 + (1024 + 16 * 16 * 2) + (38 + 14) * 128;
+    let expected = (2 * 9, 2 * 12_288, 2 * kernels, 2 * (3 * 32 + 256));
+    assert_eq!(last, expected);
+}
+
+/// A micro-batch has two sums in a block forwards, again and backwards: 12 on two blocks, of 8 x 16 x 2 B; one behind
+/// the words in front, one before the logits and three of 4 B a row in the loss behind; and one gather of
+/// what the other stage hands on, a half of 256 B.
+#[test]
+fn tensor_groups_fall_silent() {
+    let [first, last] = check(Effect::TensorCommunication, |rank, node| {
+        node.members == [rank & !1, rank | 1]
+    });
+    assert_eq!(first, (2 * 14, 0, 0, 2 * (13 * 256 + 128)));
+    assert_eq!(last, (2 * 17, 0, 0, 2 * (13 * 256 + 3 * 32 + 128)));
+}
+
+/// A member has of a block 4 x 16 parameters in norms, 24 x 16 + 24 of qkv, 8 x 16 + 16 of out, 32 x 16 + 32 and
+/// 32 x 16 + 16: 1688; in front 16 x 16 words and 8 x 16 positions, behind 2 x 16 of a norm and a copy of
+/// the words. Gradients of 2 B, in one bucket, and those of words once more between the ends.
+#[test]
+fn replicas_fall_silent() {
+    let [first, last] = check(Effect::DataCommunication, |rank, node| {
+        let ends = [rank & !4, rank | 4];
+        node.members == [rank & !2, rank | 2] || node.members == ends
+    });
+    let blocks = 2 * 1688;
+    assert_eq!(first, (2, 0, 0, 2 * (blocks + 256 + 128) + 512));
+    assert_eq!(last, (2, 0, 0, 2 * (blocks + 32 + 256) + 512));
+}
+
+/// The same parameters; Adam in mixed precision moves 2 + 2 + 24 B of each.
+#[test]
+fn the_optimizer_is_one_node() {
+    let [first, last] = check(Effect::Optimizer, |_, node| node.name == "optimizer");
+    assert_eq!(first, (1, 0, 28 * (2 * 1688 + 384), 0));
+    assert_eq!(last, (1, 0, 28 * (2 * 1688 + 288), 0));
+}
+
+/// Forwards a block has 13 kernels and two sums of 256 B, and 2 x 8 (24 x 16 + 8 x 16 + 2 x 32 x 16) FLOPs of matrices and
+/// 2 x 2 x 8 x 8 x 2 x 4 of two heads: 26,624; two blocks, two micro-batches.
+#[test]
+fn nothing_is_found_again_without_recomputation() {
+    let both = check(Effect::Recompute, |_, node| {
+        node.phase == Some(Phase::Recompute)
+    });
+    for (nodes, flops, _, sums) in both {
+        assert_eq!((nodes, flops, sums), (4 * 15, 4 * 26_624, 4 * 512));
+    }
+    // As if nobody had asked for it, memory included.
+    let [mut less, mut none] = [plan(), plan()];
+    less.without.add(Effect::Recompute);
+    none.recompute = Recompute::None;
+    let [less, none] = [less, none].map(|plan| job(&gpt(), &plan).unwrap());
+    for rank in 0..8 {
+        assert_eq!(Sums::of(&less, rank).peak, Sums::of(&none, rank).peak);
+    }
+}
+
+/// Bytes of a block, with 8 x 16 = 128 numbers in norms and residuals, 8 x 32 in the activation, 8 x 8 x 2 scores, and
+/// 2 B a number. Forwards two norms of 4 B a number, two residuals of 7, an activation of 4, softmax of 4 and dropout
+/// of 5: 4992; the same again; and backwards 6, 11, 6, 6 and 5: 7296. In front of the blocks a residual more.
+/// The words, the loss and the optimizer stay, though they have no FLOPs either.
+#[test]
+fn kernels_that_only_move_bytes_go() {
+    let words = [
+        "norm",
+        "residual",
+        "activation",
+        "softmax",
+        "dropout",
+        "sum",
+    ];
+    let both = check(Effect::MemoryBound, |_, node| {
+        let table = node.name.contains("embedding/") && !node.name.ends_with("/sum");
+        let named = words.iter().any(|word| node.name.contains(word));
+        node.flops == Some(0) && named && !table && !node.name.contains("loss")
+    });
+    let forward = 2 * 4 * 128 + 2 * 7 * 128 + 4 * 256 + 4 * 128 + 5 * 128;
+    let backward = 2 * 6 * 128 + 2 * 11 * 128 + 6 * 256 + 6 * 128 + 5 * 128;
+    assert_eq!((forward, backward), (4992, 7296));
+    let blocks = 2 * (2 * forward + backward);
+    // The last norm is the head's.
+    let ends = [7 * 128 + 11 * 128, 4 * 128 + 6 * 128];
+    for (gone, end) in both.into_iter().zip(ends) {
+        assert_eq!(gone, (2 * (2 * 21 + 2), 0, 2 * (blocks + end), 0));
+    }
+}
+
+/// Stages take what they have: no gather of what is received, which nothing waits for.
+#[test]
+fn stages_wait_for_nobody_without_a_bubble() {
+    let both = check(Effect::Bubble, |_, node| node.name.ends_with("/gather"));
+    assert_eq!(both, [(2, 0, 0, 2 * 128); 2]);
+}
+
+/// Messages stay, and so does what follows from them, but there is nothing in them.
+#[test]
+fn messages_are_empty_without_what_stages_send() {
+    let mut less = plan();
+    less.without.add(Effect::PipelineCommunication);
+    let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
+    for rank in 0..8 {
+        let (all, found) = (nodes(&whole, rank), nodes(&less, rank));
+        assert_eq!(all.len(), found.len());
+        for (all, found) in all.iter().zip(&found) {
+            assert_eq!(all.name, found.name);
+            if all.message || all.name.ends_with("/gather") {
+                assert_eq!((all.bytes, found.bytes), (128, 0), "{}", all.name);
+            } else {
+                assert_eq!(all.op, found.op);
+            }
+        }
+    }
+}
