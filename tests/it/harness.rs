@@ -11,6 +11,7 @@ pub mod inspect;
 pub mod machine_file;
 pub mod model_file;
 pub mod oracle;
+pub mod plan_file;
 pub mod pytorch;
 pub mod replay;
 pub mod validate;
@@ -66,6 +67,16 @@ fn seeds_of_traces_to_look_at_hold() {
 #[test]
 fn seeds_of_model_files_hold() {
     every_seed("model_file", model_file::run);
+}
+
+#[test]
+fn seeds_of_plan_files_hold() {
+    every_seed("plan_file", plan_file::run);
+}
+
+#[test]
+fn mutated_plans_hold() {
+    every_mutation("plan_file", plan_file::run);
 }
 
 #[test]

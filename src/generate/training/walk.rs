@@ -115,8 +115,7 @@ impl<'w, 's> Walk<'w, 's> {
         };
         self.data.clear();
         self.data.append(&mut self.front);
-        self.data.sort_unstable();
-        self.data.dedup();
+        self.once();
         let emitted = self
             .out
             .emit_with(Op::Nothing, None, memory, labels, &self.data);
@@ -154,8 +153,7 @@ impl<'w, 's> Walk<'w, 's> {
             ..Labels::default()
         };
         let (op, lane, memory) = (node.op, node.lane, node.memory);
-        self.data.sort_unstable();
-        self.data.dedup();
+        self.once();
         self.out.emit_with(op, lane, memory, labels, &self.data)
     }
 
@@ -307,8 +305,17 @@ impl<'w, 's> Walk<'w, 's> {
             inputs: &item.inputs,
             outputs: &item.outputs,
         };
+        self.once();
         self.out
             .emit_with(op, Some(lane), memory, labels, &self.data)
+    }
+
+    /// Names each dependency of the next node once.
+    fn once(&mut self) {
+        if self.data.len() > 1 {
+            self.data.sort_unstable();
+            self.data.dedup();
+        }
     }
 
     fn collective(&self, kind: CollectiveKind, bytes: u64, family: Family) -> Op<'static> {

@@ -1,0 +1,231 @@
+//! Sizes that nobody has: whatever a model and a plan say, they are refused by name or come to something, in time.
+
+use crate::harness::plan_file::{End, look};
+use chakram::generate::Plan;
+use chakram::generate::plan::{Attention, Effect, Optimizer, Recompute, Zero};
+use chakram::generate::schedule::Schedule;
+use chakram::model::{Cut, Function, Layer, Model, Operator, Role, Work};
+use chakram::trace::Dtype;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use std::cell::Cell;
+
+/// Mostly small, else as large as a model's file may say.
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        20 => select(vec![1_u64, 2, 4, 8]),
+        1 => select(vec![1_000, 1_000_000, 1 << 31, 1_000_000_000_000]),
+    ]
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let flags = any::<[bool; 2]>();
+    prop::array::uniform6(size()).prop_flat_map(move |[a, b, c, d, e, f]| {
+        let sizes = [c, d];
+        (0..11_u8, flags).prop_map(move |(which, [yes, also])| match which {
+            0 => Work::Linear {
+                rows: a,
+                inputs: b,
+                outputs: c,
+                bias: yes,
+                tied: also,
+            },
+            1 => Work::Attention {
+                tokens: a,
+                heads: b,
+                kv_heads: c,
+                width: d,
+                causal: yes,
+                dropout: also,
+            },
+            2 => Work::Norm {
+                rows: a,
+                width: b,
+                bias: yes,
+            },
+            3 => Work::Activation {
+                function: Function::Gelu,
+                rows: a,
+                width: b,
+                gated: yes,
+            },
+            4 => Work::Residual {
+                rows: a,
+                width: b,
+                dropout: yes,
+            },
+            5 => Work::Embedding {
+                vocabulary: a,
+                width: b,
+                tokens: c,
+            },
+            6 => Work::Loss {
+                rows: a,
+                classes: b,
+            },
+            7 => Work::Convolution {
+                inputs: a,
+                outputs: b,
+                size: sizes,
+                kernel: [e, e],
+                stride: f,
+                padding: e,
+                groups: a,
+                bias: yes,
+            },
+            8 => Work::Pool {
+                channels: a,
+                size: sizes,
+                kernel: [e, e],
+                stride: f,
+                padding: e,
+            },
+            9 => Work::EmbeddingBag {
+                rows: a,
+                width: b,
+                lookups: c,
+            },
+            _ => Work::Interaction {
+                vectors: a,
+                width: b,
+            },
+        })
+    })
+}
+
+fn layer(role: Role) -> impl Strategy<Value = Layer> {
+    let cut = select(vec![Cut::Whole, Cut::Outputs, Cut::Inputs, Cut::Between]);
+    vec((work(), cut), 1..4).prop_map(move |operators| {
+        let operators = (0..).zip(operators);
+        let operators = operators.map(|(i, (work, cut))| Operator::new(format!("o{i}"), work, cut));
+        Layer::new("layer", role, operators.collect())
+    })
+}
+
+fn model() -> impl Strategy<Value = Model> {
+    let ends = vec(layer(Role::Input), 0..2);
+    let blocks = prop_oneof![
+        8 => select(vec![1_usize, 2, 4]),
+        1 => Just(2_000),
+    ];
+    (ends, layer(Role::Block), blocks, layer(Role::Output)).prop_map(
+        |(mut layers, block, blocks, last)| {
+            layers.extend(std::iter::repeat_n(block, blocks));
+            layers.push(last);
+            for (i, layer) in layers.iter_mut().enumerate() {
+                layer.name = format!("layer{i}");
+            }
+            Model {
+                name: "extreme".to_owned(),
+                source: String::new(),
+                sequence: 4,
+                layers,
+            }
+        },
+    )
+}
+
+fn degree() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        5 => Just(1_u32),
+        3 => select(vec![2_u32, 4]),
+        1 => select(vec![0_u32, 1 << 21, 1 << 31, i32::MAX as u32, u32::MAX]),
+    ]
+}
+
+fn amount() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        15 => select(vec![1_u64, 2, 4]),
+        1 => select(vec![1 << 20, u64::from(u32::MAX), 1 << 40, i64::MAX as u64, u64::MAX]),
+    ]
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let degrees = prop::array::uniform3(degree());
+    let amounts = prop::array::uniform4(amount());
+    let schedules = select(vec![
+        Schedule::GPipe,
+        Schedule::OneForwardOneBackward,
+        Schedule::OneForwardOneBackward,
+        Schedule::Interleaved { chunks: 2 },
+        Schedule::Interleaved { chunks: u32::MAX },
+        Schedule::LayerWise { layers: 1 },
+        Schedule::Inference,
+    ]);
+    let words = (
+        select(Zero::ALL),
+        select(Recompute::ALL),
+        select(Optimizer::ALL),
+        select(Attention::ALL),
+        select(Dtype::ALL.to_vec()),
+        prop_oneof![3 => Just(0_u8), 1 => any::<u8>()],
+    );
+    (degrees, amounts, schedules, words, any::<[bool; 9]>()).prop_map(
+        |(degrees, amounts, schedule, words, flags)| {
+            let mut plan = Plan::new();
+            [plan.data, plan.tensor, plan.pipeline] = degrees;
+            let [samples, count, bucket, steps] = amounts;
+            plan.micro_batch = samples;
+            let batch = samples.saturating_mul(plan.data.into());
+            plan.batch = batch.saturating_mul(count);
+            plan.bucket = bucket;
+            plan.steps = u32::try_from(steps).unwrap_or(u32::MAX);
+            plan.schedule = schedule;
+            let (zero, recompute, optimizer, attention, dtype, without) = words;
+            (plan.optimizer, plan.attention) = (optimizer.0, attention.0);
+            plan.dtype = dtype.0;
+            plan.capacity = Some(u64::MAX);
+            let [sequence, scatter, ..] = flags;
+            // Half of what is refused beside another option is left out.
+            if plan.data != 1 || flags[2] {
+                plan.zero = zero.0;
+            }
+            if plan.trains() || flags[2] {
+                plan.recompute = recompute.0;
+            }
+            if plan.tensor != 1 || flags[2] {
+                plan.sequence_parallel = sequence && flags[2];
+                plan.scatter_gather = scatter && !flags[2];
+            }
+            [plan.accumulate, plan.reshard, plan.clip] = [flags[3], flags[4], flags[5]];
+            [plan.overlap, plan.tensor_overlap, plan.mixed] = [flags[6], flags[7], flags[8]];
+            plan.prefetch = u32::try_from(bucket).unwrap_or(u32::MAX);
+            for (i, (effect, _)) in Effect::ALL.iter().enumerate() {
+                if without & (1 << i) != 0 {
+                    plan.without.add(*effect);
+                }
+            }
+            plan
+        },
+    )
+}
+
+#[test]
+fn whatever_is_asked_is_refused_or_comes_to_something() {
+    let config = Config {
+        cases: 3_000,
+        rng_seed: RngSeed::Fixed(1),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let ends = [const { Cell::new(0_u32) }; 4];
+    let mut runner = TestRunner::new(config);
+    let all = runner.run(&(model(), plan()), |(model, plan)| {
+        let end = &ends[look(&model, &plan) as usize];
+        end.set(end.get() + 1);
+        Ok(())
+    });
+    all.unwrap();
+    let [refused, long, summed, held] = ends.map(Cell::into_inner);
+    println!("{refused} refused, {long} long, {summed} summed, {held} held");
+    for (count, word) in [
+        (refused, End::Refused),
+        (long, End::Long),
+        (summed, End::Summed),
+        (held, End::Held),
+    ] {
+        assert!(count > 30, "{count} {word:?}");
+    }
+}
