@@ -30,6 +30,7 @@ use std::ops::Range;
 
 mod grid;
 mod halo;
+mod layout;
 mod sizes;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ mod transformer;
 use grid::Grid;
 use sizes::{Sizes, product};
 
+pub use layout::{Digit, Layout, Message, Move, Partition, moves, scatters};
 pub use transformer::TransformerRow;
 
 /// Into how many equal parts an operator is cut along each axis.
@@ -209,7 +211,12 @@ impl Sharding {
 
     /// Which part along `axis` the device at `position` has.
     pub fn part(&self, position: u32, axis: Axis) -> u32 {
-        self.grid.part(position, axis)
+        self.digit(axis).part(position)
+    }
+
+    /// Which digit of a device's position says which part along `axis` it has.
+    pub fn digit(&self, axis: Axis) -> Digit {
+        self.grid.digit(axis)
     }
 
     /// Who sums with whom: the groups of `reduction` among `devices`, which are in the order of their
@@ -219,11 +226,10 @@ impl Sharding {
     /// When there are not as many `devices` as positions.
     pub fn groups(&self, reduction: &Reduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
         assert_eq!(devices.len() as u128, self.degrees.devices());
+        let groups = self.grid.groups(reduction.over);
         let of = |positions: Vec<u32>| positions.iter().map(|&p| devices[p as usize]).collect();
-        self.grid
-            .groups(reduction.over)
-            .into_iter()
-            .map(of)
+        (0..groups.count())
+            .map(|group| of(groups.members_of(group)))
             .collect()
     }
 

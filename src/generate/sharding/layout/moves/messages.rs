@@ -1,0 +1,67 @@
+//! Pieces from one member to another.
+
+use super::{Change, Message, Move};
+use std::ops::Range;
+
+impl Change<'_> {
+    /// Everything that a member needs and does not have, from the nearest member that has it.
+    pub(super) fn messages(&self) -> Move {
+        let mut by_cell: Vec<(u64, u32)> = (0..self.members)
+            .map(|member| (self.from.cell(self.from.part(member)), member))
+            .collect();
+        by_cell.sort_unstable();
+        let copies = self.members as usize / by_cell.chunk_by(|a, b| a.0 == b.0).count();
+        let mut messages = Vec::new();
+        for to in 0..self.members {
+            let own = self.from.part(to);
+            let part = self.to.part(to);
+            let [samples, rows, columns] = [0, 1, 2].map(|axis| self.reached(axis, part[axis]));
+            for sample in samples {
+                for row in rows.clone() {
+                    for column in columns.clone() {
+                        let cell = [sample, row, column];
+                        if cell == own {
+                            continue;
+                        }
+                        let first = self.from.cell(cell) as usize * copies;
+                        messages.push(Message {
+                            from: nearest(&by_cell[first..][..copies], to),
+                            to,
+                            pieces: (0..3).map(|axis| self.common(axis, cell, part)).product(),
+                        });
+                    }
+                }
+            }
+        }
+        messages.sort_unstable();
+        let of = self.pieces();
+        Move::Messages { messages, of }
+    }
+
+    /// Parts of `from` along `axis` that have something of `part` of `to`.
+    fn reached(&self, axis: usize, part: u64) -> Range<u64> {
+        let cuts = &self.axes[axis];
+        part * cuts.from / cuts.to..((part + 1) * cuts.from).div_ceil(cuts.to)
+    }
+
+    /// Pieces along `axis` that are in both parts.
+    fn common(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
+        let cuts = &self.axes[axis];
+        let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {
+            let width = cuts.pieces() / parts;
+            part * width..(part + 1) * width
+        });
+        one.end.min(other.end) - one.start.max(other.start)
+    }
+}
+
+/// Who of `holders`, ascending, is nearest to `member`; of two, the lower one.
+fn nearest(holders: &[(u64, u32)], member: u32) -> u32 {
+    let above = holders.partition_point(|&(_, holder)| holder < member);
+    let (below, above) = (&holders[..above], &holders[above..]);
+    match (below.last(), above.first()) {
+        (Some(&(_, below)), Some(&(_, above))) if above - member < member - below => above,
+        (Some(&(_, one)), _) | (None, Some(&(_, one))) => one,
+        (None, None) => member,
+    }
+}

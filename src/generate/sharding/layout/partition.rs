@@ -1,0 +1,80 @@
+//! Groups of members.
+
+use super::{Digit, on_one_grid};
+use std::collections::BTreeMap;
+
+/// Members in groups of equal size. Groups are numbered by their first members.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition {
+    /// By member.
+    group_of: Vec<u32>,
+    /// Group by group, ascending in each.
+    members: Vec<u32>,
+    size: u32,
+}
+
+impl Partition {
+    /// Those that differ in `digits` only.
+    ///
+    /// # Panics
+    /// When `digits` are not digits of one grid of `members`, each in a place of its own.
+    pub fn over(digits: &[Digit], members: u32) -> Self {
+        assert!(on_one_grid(digits, members), "{digits:?} of {members}");
+        let first = |member: u32| {
+            let parts = digits.iter().map(|digit| digit.part(member) * digit.stride);
+            member - parts.sum::<u32>()
+        };
+        let firsts: Vec<u32> = (0..members).map(first).collect();
+        Self::by(&firsts).expect("a grid has groups of equal size")
+    }
+
+    /// Those with equal keys, if there are equally many of each.
+    pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
+        let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
+        let mut groups: Vec<Vec<u32>> = Vec::new();
+        let mut group_of = Vec::with_capacity(keys.len());
+        for (member, key) in (0..).zip(keys) {
+            let group = *numbers.entry(key).or_insert(groups.len() as u32);
+            match groups.get_mut(group as usize) {
+                Some(group) => group.push(member),
+                None => groups.push(vec![member]),
+            }
+            group_of.push(group);
+        }
+        let size = groups.first()?.len();
+        groups
+            .iter()
+            .all(|group| group.len() == size)
+            .then(|| Self {
+                group_of,
+                members: groups.concat(),
+                size: size as u32,
+            })
+    }
+
+    /// Members of a group.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Groups.
+    pub fn count(&self) -> u32 {
+        self.group_of.len() as u32 / self.size
+    }
+
+    /// The group that `member` is in.
+    pub fn group_of(&self, member: u32) -> u32 {
+        self.group_of[member as usize]
+    }
+
+    /// The members of `group`, ascending.
+    pub fn members_of(&self, group: u32) -> Vec<u32> {
+        let size = self.size as usize;
+        self.members[group as usize * size..][..size].to_vec()
+    }
+
+    /// Whether all are in one group.
+    pub fn is_all(&self) -> bool {
+        self.count() == 1
+    }
+}
