@@ -15,10 +15,12 @@
 //! | whole | columns by 4 | 4 | nothing, a slice is there |
 //! | columns by 2, 0 and 2 having the first | samples by 2, 0 and 1 needing the first | 4 | all-gather of 1/4 each in {0, 1} and {2, 3} |
 //! | columns by 2, 0 and 2 having the first | columns by 2, 0 and 1 needing the first | 4 | 0 to 1 and 1 to 2, 1/2 each |
-//! | columns by 2, by a member's parity | columns by 3, by its half | 6 | messages of 1/6 and 2/6 |
+//! | columns by 2, 0, 2 and 4 having the first | columns by 3, 0 and 1 needing the first | 6 | messages of 1/6 and 2/6 |
 
 mod moves;
 mod partition;
+#[cfg(test)]
+mod tests;
 
 pub use moves::{Message, Move, moves, scatters};
 pub use partition::Partition;

@@ -1,0 +1,242 @@
+//! Moves carried out on sets of elements, for all layouts of up to 12 members.
+
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Elements of an array, a bit each. There are 144 at most: the parts of both layouts, multiplied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Set([u64; 3]);
+
+impl Set {
+    pub(super) fn and(self, other: Self) -> Self {
+        Self([0, 1, 2].map(|i| self.0[i] & other.0[i]))
+    }
+
+    pub(super) fn or(self, other: Self) -> Self {
+        Self([0, 1, 2].map(|i| self.0[i] | other.0[i]))
+    }
+
+    pub(super) fn count(self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+/// All ways to write `members` as a product of factors above 1, in all orders.
+pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
+    if members == 1 {
+        return vec![vec![]];
+    }
+    let mut all = Vec::new();
+    for first in (2..=members).filter(|first| members % first == 0) {
+        for mut rest in radices(members / first) {
+            rest.push(first);
+            all.push(rest);
+        }
+    }
+    all
+}
+
+/// All layouts: any places of any grid, given to the axes in any way.
+pub(super) fn layouts(members: u32) -> Vec<Layout> {
+    let mut all = BTreeSet::new();
+    for radices in radices(members) {
+        let mut places = vec![Digit::WHOLE];
+        let mut stride = 1;
+        for parts in radices {
+            places.push(Digit { parts, stride });
+            stride *= parts;
+        }
+        for (s, &samples) in places.iter().enumerate() {
+            for (r, &rows) in places.iter().enumerate() {
+                for (c, &columns) in places.iter().enumerate() {
+                    let taken = [s, r, c];
+                    let twice = |i: &usize| *i > 0 && taken.iter().filter(|j| *j == i).count() > 1;
+                    if !taken.iter().any(twice) {
+                        all.insert(Layout {
+                            samples,
+                            rows,
+                            columns,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    all.into_iter().collect()
+}
+
+/// What each member has by each of two layouts, and how many elements there are.
+pub(super) fn sets(from: &Layout, to: &Layout, members: u32) -> ([Vec<Set>; 2], u64) {
+    let digits = |layout: &Layout| [layout.samples, layout.rows, layout.columns];
+    let (before, after) = (digits(from), digits(to));
+    let size = [0, 1, 2].map(|axis| {
+        let (a, b) = (before[axis].parts, after[axis].parts);
+        (a..).step_by(a as usize).find(|all| all % b == 0).unwrap()
+    });
+    let has = |digits: &[Digit; 3], member: u32| {
+        let mut set = Set::default();
+        let mut element = 0;
+        let ranges = [0, 1, 2].map(|axis| {
+            let Digit { parts, stride } = digits[axis];
+            let length = size[axis] / parts;
+            let part = (member / stride) % parts;
+            part * length..(part + 1) * length
+        });
+        for s in 0..size[0] {
+            for r in 0..size[1] {
+                for c in 0..size[2] {
+                    if ranges[0].contains(&s) && ranges[1].contains(&r) && ranges[2].contains(&c) {
+                        set.0[element / 64] |= 1 << (element % 64);
+                    }
+                    element += 1;
+                }
+            }
+        }
+        set
+    };
+    let both = [before, after].map(|digits| (0..members).map(|m| has(&digits, m)).collect());
+    (both, size.map(u64::from).iter().product())
+}
+
+/// Groups of equal size, by their first members.
+pub(super) fn check_partition(among: &Partition, members: u32) {
+    let mut seen = Vec::new();
+    for group in 0..among.count() {
+        let in_it: Vec<u32> = (0..members)
+            .filter(|&m| among.group_of(m) == group)
+            .collect();
+        assert_eq!(among.members_of(group), in_it);
+        assert_eq!(among.size() as usize, in_it.len());
+        assert!(seen.last() < Some(&in_it[0]), "{seen:?} {in_it:?}");
+        seen.push(in_it[0]);
+    }
+    assert_eq!(among.size() * among.count(), members);
+    assert_eq!(among.is_all(), seen.len() == 1);
+}
+
+/// What everyone has after it took what it needs from all members of its group, in pieces of equal size and none of
+/// them twice; and that size.
+fn take(among: &Partition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
+    let members = own.len() as u32;
+    check_partition(among, members);
+    let mut sizes = BTreeSet::new();
+    let after = (0..members).map(|to| {
+        let mut has = Set::default();
+        for from in (0..members).filter(|&m| among.group_of(m) == among.group_of(to)) {
+            let piece = own[from as usize].and(needed[to as usize]);
+            assert_eq!(piece.and(has).count(), 0, "twice");
+            has = has.or(piece);
+            sizes.insert(piece.count());
+        }
+        has
+    });
+    let after = after.collect();
+    assert_eq!(sizes.len(), 1, "{sizes:?}");
+    (after, *sizes.first().unwrap())
+}
+
+/// Whether those who need the same have pieces that are all of it, each of them equally often.
+fn can_gather(own: &[Set], needed: &[Set]) -> bool {
+    let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
+    for (&own, &needed) in own.iter().zip(needed) {
+        *classes
+            .entry(needed)
+            .or_default()
+            .entry(own.and(needed))
+            .or_default() += 1;
+    }
+    classes.iter().all(|(&needed, pieces)| {
+        let all = pieces
+            .keys()
+            .fold(Set::default(), |all, &piece| all.or(piece));
+        let mut kinds = pieces.iter().map(|(piece, &times)| (piece.count(), times));
+        let first = kinds.next();
+        all == needed && pieces.len() > 1 && kinds.all(|kind| Some(kind) == first)
+    })
+}
+
+/// Whether everyone has something of what it needs, and nobody anything else than as much or nothing for another.
+fn all_equal(own: &[Set], needed: &[Set]) -> bool {
+    let size = own[0].and(needed[0]).count();
+    let begins = own
+        .iter()
+        .zip(needed)
+        .all(|(a, &b)| a.and(b).count() == size);
+    let pieces = own
+        .iter()
+        .flat_map(|own| needed.iter().map(|&needed| own.and(needed).count()));
+    size > 0 && begins && pieces.into_iter().all(|piece| piece == size || piece == 0)
+}
+
+/// Carries out messages, each from the nearest who has it, and returns how much was sent.
+fn send(messages: &[Message], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
+    let mut has = own.to_vec();
+    let mut sent = 0;
+    assert!(messages.is_sorted_by_key(|m| (m.from, m.to)));
+    for &Message { from, to, pieces } in messages {
+        let elements = own[from as usize].and(needed[to as usize]);
+        assert_eq!(elements.count(), pieces * piece);
+        assert!(pieces > 0);
+        assert_eq!(elements.and(has[to as usize]).count(), 0, "it has that");
+        has[to as usize] = has[to as usize].or(elements);
+        sent += elements.count();
+        let far = |holder: u32| (holder.abs_diff(to), holder);
+        let holders = (0..own.len() as u32).filter(|&h| own[h as usize].and(elements) == elements);
+        assert_eq!(holders.min_by_key(|&h| far(h)), Some(from));
+    }
+    for (has, &needed) in has.iter().zip(needed) {
+        assert_eq!(has.and(needed), needed);
+    }
+    sent
+}
+
+#[test]
+fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
+    let mut kinds = [0; 4];
+    for members in 1..=12 {
+        let layouts = layouts(members);
+        for from in &layouts {
+            for to in &layouts {
+                let ([own, needed], elements) = sets(from, to, members);
+                let least = |(own, &needed): (&Set, &Set)| needed.count() - own.and(needed).count();
+                let least: u64 = own.iter().zip(&needed).map(least).sum();
+                let change = moves(from, to, members);
+                let what = format!("{from:?} {to:?} {members}: {change:?}");
+                let collective = |among: &Partition, share: u64| {
+                    let (after, piece) = take(among, &own, &needed);
+                    assert_eq!(after, needed, "{what}");
+                    assert!(among.size() > 1, "{what}");
+                    assert_eq!(u64::from(among.size()) * piece * share, elements, "{what}");
+                    let moved = u64::from(members * (among.size() - 1)) * piece;
+                    assert_eq!(moved, least, "{what}");
+                };
+                assert_eq!(change == Move::Nothing, least == 0, "{what}");
+                let kind = match &change {
+                    Move::Nothing => 0,
+                    Move::Gather { among, share } => {
+                        collective(among, *share);
+                        for member in 0..members {
+                            let first = among.members_of(among.group_of(member))[0];
+                            assert_eq!(needed[member as usize], needed[first as usize], "{what}");
+                        }
+                        1
+                    }
+                    Move::Exchange { among, share } => {
+                        collective(among, *share);
+                        assert!(!can_gather(&own, &needed), "{what}");
+                        2
+                    }
+                    Move::Messages { messages, of } => {
+                        assert_eq!(elements % of, 0, "{what}");
+                        let sent = send(messages, elements / of, &own, &needed);
+                        assert_eq!(sent, least, "{what}");
+                        assert!(!all_equal(&own, &needed), "{what}");
+                        3
+                    }
+                };
+                kinds[kind] += 1;
+            }
+        }
+    }
+    assert!(kinds.iter().all(|&times| times > 500), "{kinds:?}");
+}

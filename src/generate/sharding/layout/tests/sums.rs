@@ -1,0 +1,97 @@
+//! Groups of members and sums among them, for all grids of few members.
+
+use super::oracle::{Set, check_partition, layouts, radices, sets};
+use super::*;
+use std::collections::BTreeSet;
+
+/// For each choice of places of each grid: its digits, and by member the digits in all other places.
+fn choices(members: u32) -> BTreeSet<(Vec<Digit>, Vec<Vec<u32>>)> {
+    let mut all = BTreeSet::new();
+    for radices in radices(members) {
+        for chosen in 0..1_u32 << radices.len() {
+            let is_chosen = |place: usize| chosen >> place & 1 == 1;
+            let digits = (0..radices.len()).filter(|&place| is_chosen(place));
+            let digits = digits.map(|place| Digit {
+                parts: radices[place],
+                stride: radices[..place].iter().product(),
+            });
+            let others = |mut member: u32| {
+                let mut others = Vec::new();
+                for (place, radix) in radices.iter().enumerate() {
+                    if !is_chosen(place) {
+                        others.push(member % radix);
+                    }
+                    member /= radix;
+                }
+                others
+            };
+            all.insert((digits.collect(), (0..members).map(others).collect()));
+        }
+    }
+    all
+}
+
+#[test]
+fn groups_differ_in_the_chosen_digits_only() {
+    for members in 1..=24 {
+        for (digits, others) in choices(members) {
+            let among = Partition::over(&digits, members);
+            check_partition(&among, members);
+            for one in 0..members {
+                for other in 0..members {
+                    assert_eq!(
+                        among.group_of(one) == among.group_of(other),
+                        others[one as usize] == others[other as usize],
+                        "{one} and {other} of {members}, {digits:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Whether members with equal `others` have terms of the same elements, and need each of them once, equally many each.
+fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
+    let members = 0..own.len();
+    members.clone().all(|one| {
+        let group: Vec<usize> = members
+            .clone()
+            .filter(|&m| others[m] == others[one])
+            .collect();
+        let kept: u64 = group.iter().map(|&m| needed[m].count()).sum();
+        let all = group
+            .iter()
+            .fold(Set::default(), |all, &m| all.or(needed[m]));
+        group.len() > 1
+            && group.iter().all(|&m| own[m] == own[one])
+            && group
+                .iter()
+                .all(|&m| needed[m].count() == needed[one].count())
+            && all == own[one]
+            && kept == all.count()
+    })
+}
+
+#[test]
+fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
+    let mut times = [0; 2];
+    for members in 1..=8 {
+        let (layouts, choices) = (layouts(members), choices(members));
+        for from in &layouts {
+            for to in &layouts {
+                let ([own, needed], _) = sets(from, to, members);
+                for (over, others) in &choices {
+                    let expected = shared_out(&own, &needed, others);
+                    let among = scatters(from, over, to, members);
+                    let what = format!("{from:?} {over:?} {to:?} {members}");
+                    assert_eq!(among.is_some(), expected, "{what}");
+                    if let Some(among) = among {
+                        assert_eq!(among, Partition::over(over, members), "{what}");
+                    }
+                    times[usize::from(expected)] += 1;
+                }
+            }
+        }
+    }
+    assert!(times.iter().all(|&times| times > 100), "{times:?}");
+}
