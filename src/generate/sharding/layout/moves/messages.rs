@@ -10,7 +10,7 @@ impl Change<'_> {
             .map(|member| (self.from.cell(self.from.part(member)), member))
             .collect();
         by_cell.sort_unstable();
-        let copies = self.members as usize / by_cell.chunk_by(|a, b| a.0 == b.0).count();
+        let copies = self.members as usize / self.from.parts() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
             let own = self.from.part(to);

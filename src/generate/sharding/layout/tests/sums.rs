@@ -83,10 +83,10 @@ fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
                 for (over, others) in &choices {
                     let expected = shared_out(&own, &needed, others);
                     let among = scatters(from, over, to, members);
-                    let what = format!("{from:?} {over:?} {to:?} {members}");
-                    assert_eq!(among.is_some(), expected, "{what}");
+                    let what = || format!("{from:?} {over:?} {to:?} {members}");
+                    assert_eq!(among.is_some(), expected, "{}", what());
                     if let Some(among) = among {
-                        assert_eq!(among, Partition::over(over, members), "{what}");
+                        assert_eq!(among, Partition::over(over, members), "{}", what());
                     }
                     times[usize::from(expected)] += 1;
                 }
