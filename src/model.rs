@@ -77,6 +77,8 @@ pub struct Operator {
     pub work: Work,
     /// How tensor parallelism cuts it.
     pub cut: Cut,
+    /// Whether it works on what goes around the branch, to meet it in a [`Work::Residual`].
+    pub around: bool,
 }
 
 /// How tensor parallelism cuts an operator (Shoeybi et al., "Megatron-LM", 2019, section 3).
@@ -259,7 +261,14 @@ impl Operator {
             name: name.into(),
             work,
             cut,
+            around: false,
         }
+    }
+
+    /// The same on the way around the branch.
+    pub fn around(mut self) -> Self {
+        self.around = true;
+        self
     }
 }
 

@@ -159,6 +159,27 @@ impl Work {
         }
     }
 
+    /// Rows of an image's output; 0 for what has no windows.
+    pub fn window_rows(&self) -> u64 {
+        match *self {
+            Self::Convolution {
+                size,
+                kernel,
+                stride,
+                padding,
+                ..
+            }
+            | Self::Pool {
+                size,
+                kernel,
+                stride,
+                padding,
+                ..
+            } => windows(size[0], kernel[0], stride, padding),
+            _ => 0,
+        }
+    }
+
     /// Elements handed on, per sample.
     pub fn output_elements(&self) -> u64 {
         match *self {

@@ -160,7 +160,11 @@ pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator,
     if matches!(op, Op::Residual | Op::Embedding) {
         state.around = state.main;
     }
-    Ok(Operator::new(name, work, cut))
+    let operator = Operator::new(name, work, cut);
+    Ok(match around {
+        true => operator.around(),
+        false => operator,
+    })
 }
 
 /// What an operator computes on `shape`, and the shape behind it.
