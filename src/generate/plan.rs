@@ -11,9 +11,11 @@ use std::fmt;
 mod blame;
 mod file;
 mod map;
+mod operators;
 mod placement;
 
 pub use map::{Along, Stretch};
+pub use operators::OperatorDegrees;
 pub use placement::{Family, Place, Placement};
 
 /// How a model is trained, or asked, on many NPUs.
@@ -83,6 +85,8 @@ pub struct Plan {
     /// Which layers each stage has, first and last; dealt out evenly where empty. With several chunks on a stage,
     /// all first chunks come before all second ones.
     pub stages: Vec<[u32; 2]>,
+    /// Operators that tensor groups cut by degrees of their own; of several that speak of one, the last counts.
+    pub operators: Vec<OperatorDegrees>,
     /// What is left out, to see what it matters.
     pub without: Without,
 }
@@ -122,6 +126,7 @@ impl Plan {
             dropout: true,
             steps: 1,
             stages: Vec::new(),
+            operators: Vec::new(),
             without: Without::default(),
         }
     }
@@ -252,13 +257,13 @@ words! {
     Effect {
         /// Stages wait for one another.
         Bubble = "bubble",
-        /// Logits and the loss.
+        /// Logits and the loss, with other products behind the blocks.
         Logits = "logits",
         /// Kernels that only move bytes: norms, activations, residuals, softmax, dropout, pools.
         MemoryBound = "memory-bound",
         /// Collectives of tensor groups.
         TensorCommunication = "tensor-communication",
-        /// Collectives of replicas.
+        /// Collectives of replicas, and the sum of tied weights over the first and the last stage.
         DataCommunication = "data-communication",
         /// The bytes between stages.
         PipelineCommunication = "pipeline-communication",

@@ -51,8 +51,9 @@ pub use transformer::TransformerRow;
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// with Table III's letters, of which it has one twice. Devices are numbered in the order in which the table
-/// writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, the last one fastest.
+/// with the letters of Table III, which has one twice; plans and messages call them b, m, n and k for all. Devices are
+/// numbered in the order in which the table writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, the
+/// last one fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Degrees {
     /// Parts of the samples.
@@ -236,8 +237,12 @@ impl Sharding {
     /// Rows of the image that the device at `position` has, and those that its windows reach; none if the
     /// operator has no windows.
     pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
+        self.rows_of(self.part(position, Axis::M))
+    }
+
+    /// The same of whoever has `part` of the rows.
+    pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
-        let part = self.part(position, Axis::M);
         Some([
             rows.own(part, self.degrees.m),
             rows.needed(part, self.degrees.m),

@@ -1,31 +1,38 @@
 //! A model under a plan, as the nodes of its ranks.
 //!
 //! The pages of this module say where each number comes from: what kernels cost (`cost`), which collectives
-//! tensor parallelism needs (`layer`), which gradients are reduced together (`buckets`), what is kept of every parameter (`state`), and in which order a rank does it
+//! tensor parallelism needs (`layer`, and `sharded` where operators have degrees of their own), which gradients are
+//! reduced together (`buckets`), what is kept of every parameter (`state`), and in which order a rank does it
 //! all (`walk`).
 
-use super::GenerateError;
 use super::plan::{
     Attention, Buckets, Effect, Family, Optimizer, Placement, Plan, Recompute, Zero,
 };
 use super::schedule::{Passes, Schedule};
+use super::sharding::Partition;
+use super::{GenerateError, check_limit};
 use crate::model::{Model, Work};
 use crate::trace::Dtype;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
 mod buckets;
 mod check;
 mod cost;
+mod flow;
 mod layer;
 mod parts;
+mod piece;
 mod program;
 mod ranks;
 mod shard;
+mod sharded;
 mod state;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod tied;
 mod together;
 mod walk;
 
@@ -35,8 +42,14 @@ pub use walk::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, TENSOR_LANE};
 
 use buckets::Bucket;
 use cost::Sizes;
+use flow::{Flow, Follow};
 use layer::{Context, Lowered};
 use parts::Parts;
+use sharded::Lowering;
+use tied::Tied;
+
+/// Numbers of groups.
+const MOST_GROUPS: u64 = i32::MAX as u64;
 
 /// A model and the plan by which it is trained or asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +121,10 @@ pub(super) struct Prepared {
     lowered: Vec<Lowered>,
     lowered_of: Vec<u32>,
     parts: Parts,
-    /// Nodes of a rank on each stage.
+    /// Messages of a layer in a pass that the same two members may send each other, at most; 0 if members of a tensor
+    /// group are all alike.
+    slots: u32,
+    /// Nodes of a rank on each stage, for each member of a tensor group if these differ.
     counts: Vec<OnceLock<u64>>,
 }
 
@@ -146,33 +162,29 @@ impl Prepared {
             overlap: plan.tensor_overlap,
             trains: plan.trains(),
         };
-        let mut lowered: Vec<Lowered> = Vec::new();
-        let mut examples: Vec<usize> = Vec::new();
-        let mut lowered_of = Vec::new();
-        for (i, layer) in model.layers.iter().enumerate() {
-            // The first layer stands for itself: nobody asks for its input's gradient.
-            let same = |&other: &usize| {
-                let example = &model.layers[other];
-                other != 0 && example.role == layer.role && example.operators == layer.operators
-            };
-            let known = examples.iter().position(same);
-            lowered_of.push(known.unwrap_or(lowered.len()) as u32);
-            if known.is_none() {
-                lowered.push(context.lower(layer, i == 0)?);
-                examples.push(i);
-            }
-        }
+        let Layers {
+            lowered,
+            lowered_of,
+            partitions,
+            slots,
+        } = match plan.operators.is_empty() {
+            true => Layers::as_the_model_says(&model, &context)?,
+            false => Layers::by_degrees(&model, &plan, &context)?,
+        };
+        check::messages(&model, &plan, slots, micro_batches)?;
         let layers = lowered_of.iter().map(|of| &lowered[*of as usize]);
         let layers: Vec<&Lowered> = layers.collect();
         let parts = Parts::new(&model, &plan, &layers, sizes);
         let mut placement = Placement::new(&plan);
+        placement.use_partitions(partitions);
         if parts.tied().is_some() && plan.trains() {
-            placement.use_family(Family::Embedding);
+            placement.use_embedding();
         }
         if plan.clip && plan.trains() {
-            placement.use_family(Family::Model);
+            placement.use_model();
         }
-        let counts = (0..plan.pipeline).map(|_| OnceLock::new()).collect();
+        let kinds = plan.pipeline * if slots > 0 { plan.tensor } else { 1 };
+        let counts = (0..kinds).map(|_| OnceLock::new()).collect();
         Ok(Self {
             model,
             plan,
@@ -182,6 +194,7 @@ impl Prepared {
             lowered,
             lowered_of,
             parts,
+            slots,
             counts,
         })
     }
@@ -323,23 +336,33 @@ impl Prepared {
         if self.plan.without.has(Effect::PipelineCommunication) {
             return 0;
         }
-        let shared = self.plan.sequence_parallel || self.plan.scatter_gather;
-        let among = if shared { self.plan.tensor } else { 1 };
-        self.parts.boundary(below).div_ceil(among.into())
+        let last = self.layers(below).last();
+        let among = match (self.plan.scatter_gather, last) {
+            (true, _) => self.plan.tensor.into(),
+            (false, Some(layer)) => self.lowered(layer).ends_in,
+            (false, None) => 1,
+        };
+        self.parts.boundary(below).div_ceil(among)
     }
 
     /// Sums at the end of a step, in order: what, how many bytes, and among whom.
     fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, Family)> {
         let mut sums = Vec::new();
-        let layers = self.stage_layers(stage);
-        let partial: u64 = layers.map(|layer| self.lowered(layer).partial).sum();
+        let mut partial: BTreeMap<Family, u64> = BTreeMap::new();
+        for layer in self.stage_layers(stage) {
+            for (family, weights) in &self.lowered(layer).partial {
+                let sum = partial.entry(*family).or_default();
+                *sum = sum.saturating_add(*weights);
+            }
+        }
         let tensor = self.plan.tensor > 1 && !self.plan.without.has(Effect::TensorCommunication);
-        if tensor && partial > 0 {
-            sums.push((
-                "norms/all-reduce",
-                partial * self.sizes.gradient,
-                Family::Tensor,
-            ));
+        for (family, weights) in partial.into_iter().filter(|_| tensor) {
+            let what = match self.plan.operators.is_empty() {
+                true => "norms/all-reduce",
+                false => "operators/all-reduce",
+            };
+            let bytes = weights.saturating_mul(self.sizes.gradient);
+            sums.push((what, bytes, family));
         }
         let ends = stage == 0 || stage + 1 == self.plan.pipeline;
         let tied = ends && !self.plan.without.has(Effect::DataCommunication);
@@ -351,6 +374,86 @@ impl Prepared {
             sums.push(("norm/all-reduce", 4, Family::Model));
         }
         sums
+    }
+}
+
+/// Layers that differ, and which of them each layer is.
+struct Layers {
+    lowered: Vec<Lowered>,
+    lowered_of: Vec<u32>,
+    partitions: Vec<Partition>,
+    slots: u32,
+}
+
+impl Layers {
+    /// With operators cut as the model says.
+    fn as_the_model_says(model: &Model, context: &Context) -> Result<Self, GenerateError> {
+        let mut lowered: Vec<Lowered> = Vec::new();
+        let mut examples: Vec<usize> = Vec::new();
+        let mut lowered_of = Vec::new();
+        for (i, layer) in model.layers.iter().enumerate() {
+            // The first layer stands for itself: nobody asks for its input's gradient.
+            let same = |&other: &usize| {
+                let example = &model.layers[other];
+                other != 0 && example.role == layer.role && example.operators == layer.operators
+            };
+            let known = examples.iter().position(same);
+            lowered_of.push(known.unwrap_or(lowered.len()) as u32);
+            if known.is_none() {
+                lowered.push(context.lower(layer, i == 0)?);
+                examples.push(i);
+            }
+        }
+        Ok(Self {
+            lowered,
+            lowered_of,
+            partitions: Vec::new(),
+            slots: 0,
+        })
+    }
+
+    /// With operators cut by degrees of their own.
+    fn by_degrees(model: &Model, plan: &Plan, context: &Context) -> Result<Self, GenerateError> {
+        let follow = Follow::new(plan, context);
+        let mut lowering = Lowering::new(*context, plan.pipeline > 1);
+        let mut tied = Tied::default();
+        let mut lowered: Vec<Lowered> = Vec::new();
+        let mut examples: Vec<(usize, Flow<'_>)> = Vec::new();
+        let mut lowered_of = Vec::new();
+        let mut held = None;
+        for (i, layer) in model.layers.iter().enumerate() {
+            let flow = follow.layer(layer, held)?;
+            for step in &flow.steps {
+                tied.meets(&layer.name, step)?;
+            }
+            held = Some(flow.end);
+            let same = |(other, known): &(usize, Flow<'_>)| {
+                let example = &model.layers[*other];
+                example.role == layer.role && *known == flow
+            };
+            let known = examples.iter().position(same);
+            lowered_of.push(known.unwrap_or(lowered.len()) as u32);
+            if known.is_none() {
+                lowered.push(lowering.lower(layer, &flow)?);
+                examples.push((i, flow));
+            }
+        }
+        let groups = lowering.partitions.len() as u128 * plan.ranks();
+        let hint = "fewer different degrees of operators";
+        check_limit("groups of operators", groups, MOST_GROUPS, hint)?;
+        let partitions = lowering.partitions.len() as u128;
+        check_limit(
+            "ways to cut a tensor group",
+            partitions,
+            u16::MAX.into(),
+            hint,
+        )?;
+        Ok(Self {
+            lowered,
+            lowered_of,
+            partitions: lowering.partitions,
+            slots: lowering.slots,
+        })
     }
 }
 

@@ -3,10 +3,11 @@
 
 use super::map::{EXAMPLE, Stretch};
 use super::{
-    Attention, Axis, Buckets, Effect, Optimizer, Place, Placement, Plan, Recompute, ScheduleName,
-    Zero,
+    Attention, Axis, Buckets, Effect, OperatorDegrees, Optimizer, Place, Placement, Plan,
+    Recompute, ScheduleName, Zero,
 };
 use crate::config::{ConfigError, Document, Field, Table, quoted};
+use crate::generate::sharding::Degrees;
 use crate::trace::Dtype;
 use crate::units::Bytes;
 
@@ -43,6 +44,7 @@ const KEYS: &[&str] = &[
     "dropout",
     "steps",
     "stage",
+    "operator",
     "without",
 ];
 
@@ -126,6 +128,7 @@ impl Plan {
         }
         place(&root, &mut plan)?;
         stages(&root, &mut plan)?;
+        plan.operators = operators(&root)?;
         Ok(plan)
     }
 }
@@ -184,6 +187,27 @@ fn ranks(field: &Field<'_>) -> Result<Vec<u32>, ConfigError> {
     let items = field.items("a list of ranks")?;
     let ranks = items.iter().map(|rank| rank.between(0, MOST.into()));
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
+}
+
+/// Reads `[[operator]]`: a name, and the degrees that are not 1.
+fn operators(root: &Table<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
+    let Some(field) = root.get("operator") else {
+        return Ok(Vec::new());
+    };
+    let tables = field.tables(&["name", "b", "m", "n", "k"])?;
+    let one = |table: &Table<'_>| {
+        let expected = "an operator's name, such as \"mlp.up\" or \"stage2.0/conv*\"";
+        let name = table.need("name", expected)?.line()?.to_owned();
+        let degree = |key| table.get(key).map_or(Ok(1), |field| field.count(MOST));
+        let degrees = Degrees {
+            b: degree("b")?,
+            m: degree("m")?,
+            n: degree("n")?,
+            k: degree("k")?,
+        };
+        Ok(OperatorDegrees { name, degrees })
+    };
+    tables.iter().map(one).collect()
 }
 
 fn place(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {

@@ -1,6 +1,7 @@
 //! Which rank has which part of which layers for which samples, and whom it works with.
 
 use super::{Axis, Plan};
+use crate::generate::sharding::Partition;
 use crate::trace::GroupName;
 use crate::trace::groups::Declared;
 
@@ -16,7 +17,7 @@ pub struct Place {
 }
 
 /// A group of ranks by what its members share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// Those that share a replica's stage.
     Tensor,
@@ -26,16 +27,25 @@ pub enum Family {
     Embedding,
     /// All of a replica.
     Model,
+    /// Those of a tensor group who work together on operators with degrees of their own: the placement's partition
+    /// of this number.
+    Operator(u16),
 }
 
 impl Family {
-    /// All of them, in the order in which groups are numbered.
-    pub const ALL: [(Self, &'static str); 4] = [
-        (Self::Tensor, "tensor"),
-        (Self::Data, "data"),
-        (Self::Embedding, "embedding"),
-        (Self::Model, "model"),
-    ];
+    /// Those that every plan may have, in the order in which groups are numbered.
+    pub const COMMON: [Self; 4] = [Self::Tensor, Self::Data, Self::Embedding, Self::Model];
+
+    /// What people call it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tensor => "tensor",
+            Self::Data => "data",
+            Self::Embedding => "embedding",
+            Self::Model => "model",
+            Self::Operator(_) => "operator",
+        }
+    }
 }
 
 /// Where everything lies.
@@ -46,8 +56,10 @@ pub struct Placement {
     /// The rank at each position, and the position of each rank; empty where they are the same.
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
-    /// Which families are used.
-    used: [bool; Family::ALL.len()],
+    /// Which of the common families are used.
+    used: [bool; Family::COMMON.len()],
+    /// Into what groups tensor groups fall for operators with degrees of their own.
+    partitions: Vec<Partition>,
 }
 
 impl Placement {
@@ -64,12 +76,33 @@ impl Placement {
             rank_at: plan.ranks.clone(),
             position_of,
             used: [plan.tensor > 1, plan.data > 1, false, false],
+            partitions: Vec::new(),
         }
     }
 
-    /// Says that groups of `family` are used.
-    pub fn use_family(&mut self, family: Family) {
-        self.used[family as usize] = self.members(family) > 1;
+    /// Says that the first and the last stage sum what they both have.
+    pub fn use_embedding(&mut self) {
+        self.used[2] = self.members(Family::Embedding) > 1;
+    }
+
+    /// Says that all ranks of a replica sum something.
+    pub fn use_model(&mut self) {
+        self.used[3] = self.members(Family::Model) > 1;
+    }
+
+    /// Says into what groups tensor groups fall for operators, which have [`Family::Operator`] in this order.
+    pub fn use_partitions(&mut self, partitions: Vec<Partition>) {
+        self.partitions = partitions;
+    }
+
+    /// All families, in the order in which groups are numbered.
+    pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
+        let operators = (0..self.partitions.len()).map(|number| Family::Operator(number as u16));
+        Family::COMMON.into_iter().chain(operators)
+    }
+
+    fn partition(&self, number: u16) -> &Partition {
+        &self.partitions[usize::from(number)]
     }
 
     /// How many ranks there are.
@@ -114,6 +147,7 @@ impl Placement {
             Family::Data => data,
             Family::Embedding => pipeline.min(2),
             Family::Model => tensor * pipeline,
+            Family::Operator(number) => self.partition(number).size(),
         }
     }
 
@@ -125,6 +159,7 @@ impl Placement {
             Family::Data => tensor * pipeline,
             Family::Embedding => tensor * data,
             Family::Model => data,
+            Family::Operator(number) => data * pipeline * self.partition(number).count(),
         }
     }
 
@@ -136,24 +171,35 @@ impl Placement {
             Family::Data => place.stage * tensor + place.tensor,
             Family::Embedding => place.data * tensor + place.tensor,
             Family::Model => place.data,
+            Family::Operator(number) => {
+                let partition = self.partition(number);
+                let before = (place.stage * data + place.data) * partition.count();
+                before + partition.group_of(place.tensor)
+            }
         }
     }
 
     /// The number of the first group of `family`: 1 for the first that is used. 0 stands for all ranks.
     fn first(&self, family: Family) -> u32 {
-        let before = &Family::ALL[..family as usize];
-        let used = before.iter().filter(|(other, _)| self.is_declared(*other));
-        1 + used.map(|(other, _)| self.count(*other)).sum::<u32>()
+        let before = self.families().take_while(|other| *other < family);
+        let used = before.filter(|other| self.is_declared(*other));
+        1 + used.map(|other| self.count(other)).sum::<u32>()
     }
 
     /// Whether groups of `family` are used.
     pub fn is_used(&self, family: Family) -> bool {
-        self.used[family as usize]
+        match family {
+            Family::Tensor => self.used[0],
+            Family::Data => self.used[1],
+            Family::Embedding => self.used[2],
+            Family::Model => self.used[3],
+            Family::Operator(_) => true,
+        }
     }
 
     /// Whether groups of `family` have names of their own.
     pub fn is_declared(&self, family: Family) -> bool {
-        self.used[family as usize] && self.members(family) < self.ranks()
+        self.is_used(family) && self.members(family) < self.ranks()
     }
 
     /// What nodes at `place` call their group of `family`.
@@ -188,16 +234,21 @@ impl Placement {
                     })
                 })
                 .collect(),
+            Family::Operator(number) => {
+                let partition = self.partition(number);
+                let members = partition.members_of(partition.group_of(place.tensor));
+                members
+                    .into_iter()
+                    .map(|tensor| at(Place { tensor, ..place }))
+                    .collect()
+            }
         }
     }
 
     /// All groups that nodes name.
     pub fn declared(&self) -> Declared {
         let mut groups = Declared::new();
-        let declared = Family::ALL
-            .iter()
-            .filter(|(family, _)| self.is_declared(*family));
-        for &(family, _) in declared {
+        for family in self.families().filter(|one| self.is_declared(*one)) {
             let first = self.first(family);
             for rank in 0..self.ranks() {
                 let place = self.place(rank);

@@ -9,6 +9,9 @@ use crate::ids::MAX_NPUS;
 use crate::model::{Cut, Model, Operator, Role, Work};
 use crate::trace::Dtype;
 
+/// Members of a tensor group whose operators have degrees: each two of them are looked at.
+const MOST_MEMBERS: u64 = 1 << 12;
+
 /// The micro-batches of a step, if `model` can be dealt out as `plan` says.
 pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
     degrees(plan)?;
@@ -16,7 +19,10 @@ pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
     plan.schedule.check(plan.pipeline, micro_batches)?;
     options(plan)?;
     layers(model, plan)?;
-    tensor(model, plan)?;
+    match plan.operators.is_empty() {
+        true => tensor(model, plan)?,
+        false => operators(model, plan)?,
+    }
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
     check_limit(
@@ -298,8 +304,70 @@ fn tensor(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     Ok(())
 }
 
+/// Whether operators with degrees of their own are there, and go with the rest of the plan.
+fn operators(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+    if plan.scatter_gather {
+        let expected =
+            "false where operators have degrees: results go to the next stage as they lie";
+        return Err(refused("scatter_gather", "true", expected));
+    }
+    check_limit(
+        "members of a tensor group whose operators have degrees",
+        plan.tensor.into(),
+        MOST_MEMBERS,
+        "a smaller tensor degree",
+    )?;
+    for one in &plan.operators {
+        let mut names = model.layers.iter().flat_map(|layer| {
+            let operators = layer.operators.iter();
+            operators.map(|operator| (&layer.name, &operator.name))
+        });
+        if !names.any(|(layer, operator)| one.names(layer, operator)) {
+            let expected = format!(
+                "an operator of {}, such as {}; `*` stands for any letters, and `layer/operator` for one of a layer",
+                model.name, model.layers[0].operators[0].name
+            );
+            return Err(refused("operator", format!("{:?}", one.name), expected));
+        }
+        if one.degrees.devices() != plan.tensor.into() {
+            let found = one.degrees.devices();
+            let expected = format!(
+                "{}, the plan's tensor degree, as the product of b, m, n and k of {:?}",
+                plan.tensor, one.name
+            );
+            return Err(refused("operator", found, expected));
+        }
+    }
+    Ok(())
+}
+
+/// Whether members of a tensor group can tell their messages apart, and ranks hold them.
+pub(super) fn messages(
+    model: &Model,
+    plan: &Plan,
+    slots: u32,
+    micro_batches: u32,
+) -> Result<(), GenerateError> {
+    let layers = model.layers.len() as u128 * u128::from(slots);
+    let tags = layers * u128::from(plan.steps) * u128::from(micro_batches);
+    check_limit(
+        "messages between members of a tensor group",
+        tags,
+        i32::MAX as u64,
+        "fewer steps or micro-batches",
+    )?;
+    let nodes = tags * 2 * u128::from(plan.tensor - 1);
+    check_limit(
+        "messages of a rank",
+        nodes,
+        MOST_NODES,
+        "a smaller tensor degree",
+    )
+    .map(drop)
+}
+
 /// Whether a tensor group can share `operator`. Vocabularies are padded, so they need not divide.
-fn divides(operator: &Operator, members: u64) -> Result<(), GenerateError> {
+pub(super) fn divides(operator: &Operator, members: u64) -> Result<(), GenerateError> {
     let (what, size) = match (&operator.work, operator.cut) {
         (_, Cut::Whole) => return Ok(()),
         (Work::Attention { heads, .. }, _) if !heads.is_multiple_of(members) => ("heads", *heads),

@@ -17,7 +17,8 @@ use super::buckets;
 use super::cost::{Kernel, Kernels, Sizes};
 use super::program::{Builder, Program, Task};
 use super::shard::shard;
-use crate::generate::plan::{Effect, Recompute, Without};
+use crate::generate::plan::{Effect, Family, Recompute, Without};
+use crate::generate::schedule::Direction;
 use crate::model::{Cut, Layer, Operator, Role, Work};
 use crate::trace::{CollectiveKind, Phase, TensorClass};
 
@@ -38,14 +39,33 @@ pub(super) struct Context {
 /// A layer's programs and weights.
 #[derive(Clone, Debug)]
 pub(super) struct Lowered {
-    pub forward: Program,
-    pub backward: Program,
+    /// Forwards: one for all members of a tensor group, or one for each.
+    pub forward: Vec<Program>,
+    /// Backwards, as many.
+    pub backward: Vec<Program>,
     /// Weights that a member has.
     pub parameters: u64,
-    /// Of those, weights whose gradients a member finds for its tokens only.
-    pub partial: u64,
+    /// Of those, weights whose gradients a member finds for a part of the samples or tokens only, with those among
+    /// whom they are summed.
+    pub partial: Vec<(Family, u64)>,
+    /// The operator with a matrix that is tied to the embedding's: how many operators come behind it, and how many
+    /// weights of the matrix a member has.
+    pub tied: Option<(usize, u64)>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
+    /// Into how many parts its output is cut among members, where that is known of operators' degrees.
+    pub ends_in: u64,
+}
+
+impl Lowered {
+    /// What `member` of a tensor group does in a pass.
+    pub fn program(&self, direction: Direction, member: u32) -> &Program {
+        let programs = match direction {
+            Direction::Forward => &self.forward,
+            Direction::Backward => &self.backward,
+        };
+        &programs[member as usize % programs.len()]
+    }
 }
 
 /// An operator as a member has it.
@@ -67,11 +87,13 @@ impl Context {
     /// Lowers `layer`; nobody asks for the gradient of the `first` one's input.
     pub fn lower(&self, layer: &Layer, first: bool) -> Result<Lowered, GenerateError> {
         let mut parts = Vec::new();
-        let (mut parameters, mut partial) = (0, 0);
+        let (mut parameters, mut partial, mut tied) = (0, 0, None);
         let mut before = None;
         for (i, operator) in layer.operators.iter().enumerate() {
             let work = shard(operator, self.tensor, self.sequence);
             parameters += work.parameters();
+            tied = tied
+                .or(tied_weights(&work).map(|weights| (layer.operators.len() - 1 - i, weights)));
             if operator.cut == Cut::Whole && self.sequence {
                 partial += work.parameters();
             }
@@ -87,15 +109,7 @@ impl Context {
                 };
             }
             before = Some(operator.cut);
-            if self.leaves_out(layer, &operator.work) {
-                kernels.forward.clear();
-                kernels.backward.clear();
-                kernels.weights = None;
-            }
-            if self.without.has(Effect::MemoryBound) {
-                kernels.forward.retain(|kernel| !kernel.moves);
-                kernels.backward.retain(|kernel| !kernel.moves);
-            }
+            self.leave_out(layer, &operator.work, &mut kernels);
             let bytes = self.sizes.samples.saturating_mul(self.sizes.number);
             parts.push(Part {
                 operator,
@@ -128,12 +142,18 @@ impl Context {
                 backward.free(TensorClass::Activations, kept_input);
             }
         }
-        let all = parts.iter().map(|part| self.kept(part)).sum();
+        let all = parts.iter().map(|part| self.keeps(&part.kernels)).sum();
         Ok(Lowered {
-            forward: forward.finish(),
-            backward: backward.finish(),
+            forward: vec![forward.finish()],
+            backward: vec![backward.finish()],
             parameters,
-            partial,
+            partial: if partial > 0 {
+                vec![(Family::Tensor, partial)]
+            } else {
+                Vec::new()
+            },
+            tied,
+            ends_in: self.shares(),
             keeps: match (self.trains, full) {
                 (false, _) => 0,
                 (true, true) => kept_input,
@@ -147,17 +167,31 @@ impl Context {
         if self.sequence { self.tensor } else { 1 }
     }
 
-    fn leaves_out(&self, layer: &Layer, work: &Work) -> bool {
+    /// Whether an operator of `layer` is left out as a whole, with what it needs of others.
+    pub fn leaves_out(&self, layer: &Layer, work: &Work) -> bool {
         let loss = matches!(work, Work::Loss { .. });
         let logits = layer.role == Role::Output && matches!(work, Work::Linear { .. });
         (loss && !self.trains) || (loss || logits) && self.without.has(Effect::Logits)
     }
 
-    /// Bytes that a part keeps, unless its layer is run again as a whole.
-    fn kept(&self, part: &Part<'_>) -> u64 {
+    /// Takes out of the `kernels` of an operator of `layer` what a plan leaves out.
+    pub fn leave_out(&self, layer: &Layer, work: &Work, kernels: &mut Kernels) {
+        if self.leaves_out(layer, work) {
+            kernels.forward.clear();
+            kernels.backward.clear();
+            kernels.weights = None;
+        }
+        if self.without.has(Effect::MemoryBound) {
+            kernels.forward.retain(|kernel| !kernel.moves);
+            kernels.backward.retain(|kernel| !kernel.moves);
+        }
+    }
+
+    /// Bytes that an operator keeps, unless its layer is run again as a whole.
+    pub fn keeps(&self, kernels: &Kernels) -> u64 {
         match self.recompute {
-            Recompute::Selective => part.kernels.keeps,
-            _ => part.kernels.keeps + part.kernels.scores,
+            Recompute::Selective => kernels.keeps,
+            _ => kernels.keeps.saturating_add(kernels.scores),
         }
     }
 
@@ -177,7 +211,15 @@ impl Context {
             _ => bytes,
         };
         let name = name(phase, &part.operator.name, &format!(".{what}"));
-        (!silent && !idle && bytes > 0).then_some((name, Task::Collective { kind, bytes }))
+        (!silent && !idle && bytes > 0).then_some({
+            let family = Family::Tensor;
+            let task = Task::Collective {
+                kind,
+                bytes,
+                family,
+            };
+            (name, task)
+        })
     }
 
     fn forward(&self, part: &Part<'_>, phase: Phase, keeps: bool, to: &mut Builder) {
@@ -189,7 +231,7 @@ impl Context {
             }
         }
         if keeps {
-            to.allocate(TensorClass::Activations, self.kept(part));
+            to.allocate(TensorClass::Activations, self.keeps(&part.kernels));
         }
         self.kernels(part, phase, to);
         match (&part.operator.work, part.operator.cut) {
@@ -221,7 +263,8 @@ impl Context {
 
     fn kernels(&self, part: &Part<'_>, phase: Phase, to: &mut Builder) {
         for kernel in &part.kernels.forward {
-            let (name, task, shapes) = stamp(part, phase, kernel);
+            let (task, shapes) = stamp(kernel);
+            let name = name(phase, &part.operator.name, kernel.suffix);
             to.next(name, phase, task, shapes);
         }
     }
@@ -258,7 +301,8 @@ impl Context {
             }
             let own = part.kernels.weights.is_some();
             for kernel in part.kernels.backward.iter().filter(|_| part.wanted || !own) {
-                let (name, task, shapes) = stamp(part, phase, kernel);
+                let (task, shapes) = stamp(kernel);
+                let name = name(phase, &part.operator.name, kernel.suffix);
                 let item = to.next(name, phase, task, shapes);
                 if !own && part.operator.work.parameters() > 0 {
                     to.gradient(item);
@@ -281,7 +325,8 @@ impl Context {
                 to.next(name, phase, task, ["", ""]);
             }
             if let Some(kernel) = &part.kernels.weights {
-                let (name, task, shapes) = stamp(part, phase, kernel);
+                let (task, shapes) = stamp(kernel);
+                let name = name(phase, &part.operator.name, kernel.suffix);
                 let mut after = if beside { entry } else { to.front.clone() };
                 after.extend(gathered.map(super::program::After::Item));
                 let item = to.beside(name, phase, task, after, shapes);
@@ -305,7 +350,20 @@ impl Context {
     }
 }
 
-fn name(phase: Phase, operator: &str, suffix: &str) -> String {
+/// Weights of a matrix that is tied to another.
+pub(super) fn tied_weights(work: &Work) -> Option<u64> {
+    match work {
+        Work::Linear {
+            inputs,
+            outputs,
+            tied: true,
+            ..
+        } => Some(inputs.saturating_mul(*outputs)),
+        _ => None,
+    }
+}
+
+pub(super) fn name(phase: Phase, operator: &str, suffix: &str) -> String {
     let phase = match phase {
         Phase::Forward => "fwd",
         Phase::Recompute => "again",
@@ -314,11 +372,11 @@ fn name(phase: Phase, operator: &str, suffix: &str) -> String {
     format!("{phase}/{operator}{suffix}")
 }
 
-fn stamp<'k>(part: &Part<'_>, phase: Phase, kernel: &'k Kernel) -> (String, Task, [&'k str; 2]) {
+/// What a node does that runs `kernel`, and the shapes of what comes in and goes out.
+pub(super) fn stamp(kernel: &Kernel) -> (Task, [&str; 2]) {
     let task = Task::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,
     };
-    let name = name(phase, &part.operator.name, kernel.suffix);
-    (name, task, [&kernel.inputs, &kernel.outputs])
+    (task, [&kernel.inputs, &kernel.outputs])
 }

@@ -3,10 +3,9 @@
 use super::buckets::{Bucket, Filling};
 use super::cost::Sizes;
 use super::layer::Lowered;
-use super::shard::shard;
 use crate::generate::plan::Plan;
-use crate::generate::schedule::Schedule;
-use crate::model::{Model, Role, Work};
+use crate::generate::schedule::{Direction, Schedule};
+use crate::model::{Model, Role};
 use std::ops::Range;
 
 /// Layers, weights and gradients by part.
@@ -51,7 +50,7 @@ impl Parts {
     pub fn new(model: &Model, plan: &Plan, lowered: &[&Lowered], sizes: Sizes) -> Self {
         let starts = deal(model, plan);
         let mut weights: Vec<u64> = lowered.iter().map(|layer| layer.parameters).collect();
-        let tied = copied(model, plan, &starts);
+        let tied = copied(plan, &starts, lowered);
         if let Some(tied) = tied {
             weights[tied.layer] += tied.weights;
         }
@@ -59,7 +58,9 @@ impl Parts {
         let filling = Filling::new(plan, sizes.gradient);
         for part in starts.windows(2) {
             let layers = (part[0]..part[1]).rev().map(|layer| {
-                let found = lowered[layer].backward.found.iter().enumerate();
+                // What is found is the same for all members.
+                let backward = lowered[layer].program(Direction::Backward, 0);
+                let found = backward.found.iter().enumerate();
                 let found = found.map(move |(i, found)| match tied {
                     Some(tied) if (tied.layer, tied.behind) == (layer, i) => {
                         [found.weights[0], tied.weights]
@@ -133,29 +134,17 @@ struct Copied {
 }
 
 /// The copy that the last part has.
-fn copied(model: &Model, plan: &Plan, starts: &[usize]) -> Option<Copied> {
+fn copied(plan: &Plan, starts: &[usize], lowered: &[&Lowered]) -> Option<Copied> {
     if plan.pipeline == 1 {
         return None;
     }
-    let last = *starts.get(starts.len().checked_sub(2)?)?;
-    let behind = model.layers.iter().enumerate().skip(last);
-    let mut operators = behind.flat_map(|(i, layer)| {
-        let operators = layer.operators.iter().rev().enumerate();
-        operators.map(move |(behind, operator)| (i, behind, operator))
-    });
-    operators.find_map(|(layer, behind, operator)| {
-        match shard(operator, plan.tensor.into(), false) {
-            Work::Linear {
-                inputs,
-                outputs,
-                tied: true,
-                ..
-            } => Some(Copied {
-                layer,
-                behind,
-                weights: inputs.saturating_mul(outputs),
-            }),
-            _ => None,
-        }
+    let (last, end) = (*starts.get(starts.len().checked_sub(2)?)?, *starts.last()?);
+    (last..end).find_map(|layer| {
+        let (behind, weights) = lowered[layer].tied?;
+        Some(Copied {
+            layer,
+            behind,
+            weights,
+        })
     })
 }

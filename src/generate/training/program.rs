@@ -1,5 +1,6 @@
 //! What a layer does in a pass, as one member of its tensor group does it: nodes without ids, to be stamped out.
 
+use crate::generate::plan::Family;
 use crate::trace::{CollectiveKind, MemoryChanges, Phase, TensorClass};
 
 /// What a node of a program does.
@@ -7,8 +8,20 @@ use crate::trace::{CollectiveKind, MemoryChanges, Phase, TensorClass};
 pub(super) enum Task {
     /// A kernel.
     Kernel { flops: u64, bytes: u64 },
-    /// A collective of the tensor group, with its `comm_size`.
-    Collective { kind: CollectiveKind, bytes: u64 },
+    /// A collective of the tensor group or of a part of it, with its `comm_size`.
+    Collective {
+        kind: CollectiveKind,
+        bytes: u64,
+        family: Family,
+    },
+    /// A message to or from the tensor group's member `peer`; what else these two send each other for a layer has
+    /// another `slot`.
+    Message {
+        receive: bool,
+        peer: u32,
+        bytes: u64,
+        slot: u32,
+    },
 }
 
 /// What a node of a program waits for.

@@ -2,7 +2,7 @@
 
 use super::Prepared;
 use super::walk::Walk;
-use crate::generate::plan::{Family, Place};
+use crate::generate::plan::Place;
 use crate::generate::{Emitter, Generator};
 use crate::graph::Binding;
 use crate::trace::groups::Declared;
@@ -14,16 +14,30 @@ use crate::trace::{GroupName, TraceError};
 impl Prepared {
     /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
     pub(super) fn peak(&self, stage: u32) -> u64 {
-        let mut meter = Meter::default();
-        let place = Place {
-            tensor: 0,
+        let members = 0..if self.slots > 0 { self.plan.tensor } else { 1 };
+        let peaks = members.map(|tensor| {
+            let mut meter = Meter::default();
+            let place = Place {
+                tensor,
+                data: 0,
+                stage,
+            };
+            let rank = self.placement.rank(place);
+            let walked = self.nodes(rank, &mut Emitter::new(&mut meter));
+            walked.expect("a meter takes every node");
+            meter.peak
+        });
+        peaks.max().unwrap_or(0)
+    }
+
+    /// The place of the rank whose nodes stand for those at `place`: ranks of a stage differ in whom they work
+    /// with alone, and members of a tensor group also in what they send each other.
+    fn like(&self, place: Place) -> Place {
+        Place {
+            tensor: if self.slots > 0 { place.tensor } else { 0 },
             data: 0,
-            stage,
-        };
-        let rank = self.placement.rank(place);
-        let walked = self.nodes(rank, &mut Emitter::new(&mut meter));
-        walked.expect("a meter takes every node");
-        meter.peak
+            stage: place.stage,
+        }
     }
 }
 
@@ -63,25 +77,29 @@ impl Generator for Prepared {
         rank
     }
 
-    /// Ranks of a stage differ in whom they work with alone.
     fn shape_of(&self, rank: u32) -> u32 {
-        let stage = self.placement.place(rank).stage;
-        self.placement.rank(Place {
-            tensor: 0,
-            data: 0,
-            stage,
-        })
+        self.placement.rank(self.like(self.placement.place(rank)))
     }
 
     fn bind(&self, rank: u32, first: &Binding) -> Binding {
         let own = self.placement.place(rank);
         let model = self.placement.place(self.shape_of(rank));
         let peer = |peer: &u32| {
-            let stage = self.placement.place(*peer).stage;
-            self.placement.rank(Place { stage, ..own })
+            // Peers are of another stage and the same member, or of the same stage and another member.
+            let peer = self.placement.place(*peer);
+            let tensor = match peer.tensor == model.tensor {
+                true => own.tensor,
+                false => peer.tensor,
+            };
+            let stage = peer.stage;
+            self.placement.rank(Place {
+                tensor,
+                stage,
+                ..own
+            })
         };
         let group = |name: &Option<String>| {
-            let families = Family::ALL.iter().map(|(family, _)| *family);
+            let families = self.placement.families();
             let named = |family| match self.placement.name(family, model) {
                 GroupName::Number(number) => Some(number.to_string()),
                 _ => None,
@@ -101,8 +119,9 @@ impl Generator for Prepared {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let stage = self.placement.place(rank).stage;
-        *self.counts[stage as usize].get_or_init(|| {
+        let like = self.like(self.placement.place(rank));
+        let kind = like.tensor * self.plan.pipeline + like.stage;
+        *self.counts[kind as usize].get_or_init(|| {
             let mut meter = Meter::default();
             let walked = Walk::new(self, rank, &mut Emitter::new(&mut meter)).run();
             walked.expect("a meter takes every node");

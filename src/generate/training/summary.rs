@@ -70,7 +70,7 @@ pub struct Stage {
 pub struct Communication {
     /// `all-reduce`, or `send`.
     pub kind: String,
-    /// Among whom; `stages` for messages.
+    /// Among whom; `stages` for messages from one to the next.
     pub family: &'static str,
     /// Which part of a step they belong to.
     pub phase: Option<Phase>,
@@ -106,7 +106,8 @@ struct Tally<'p> {
 }
 
 impl Tally<'_> {
-    fn family(&self, group: GroupName<'_>, phase: Option<Phase>) -> &'static str {
+    /// Whose group this is; none if it is all ranks and those of no family.
+    fn family(&self, group: GroupName<'_>, phase: Option<Phase>) -> Option<Family> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
         let whole = |family| placement.members(family) == placement.ranks();
@@ -115,11 +116,9 @@ impl Tally<'_> {
             Some(Phase::Synchronize) => [Family::Data, Family::Tensor],
             _ => [Family::Tensor, Family::Data],
         };
-        let all = likely.into_iter().chain([Family::Embedding, Family::Model]);
-        let found = all
-            .into_iter()
-            .find(|&family| named(family) && (group != GroupName::World || whole(family)));
-        found.map_or("all ranks", |family| Family::ALL[family as usize].1)
+        let others = placement.families().filter(|one| !likely.contains(one));
+        let mut all = likely.into_iter().chain(others);
+        all.find(|&family| named(family) && (group != GroupName::World || whole(family)))
     }
 }
 
@@ -132,18 +131,28 @@ impl Sink for Tally<'_> {
                 kind, bytes, group, ..
             } => {
                 let family = self.family(group, phase);
-                let members = match group {
-                    GroupName::World => self.plan.placement.ranks(),
-                    _ => self.members(family),
+                let members = match (group, family) {
+                    (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
+                    (_, Some(family)) => self.plan.placement.members(family),
                 };
                 let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
-                (kind.to_string(), family, bytes)
+                let word = family.map_or("all ranks", Family::word);
+                (kind.to_string(), word, bytes)
             }
             Op::Message {
                 receive: false,
+                peer,
                 bytes,
                 ..
-            } => ("send".to_owned(), "stages", bytes),
+            } => {
+                let beside = self.plan.placement.place(peer).stage == self.place.stage;
+                let family = if beside {
+                    Family::Tensor.word()
+                } else {
+                    "stages"
+                };
+                ("send".to_owned(), family, bytes)
+            }
             Op::Compute { flops, .. } => {
                 self.flops += u128::from(flops);
                 (String::new(), "", 0)
@@ -170,13 +179,6 @@ impl Sink for Tally<'_> {
             *used = used.saturating_sub(less);
         }
         Ok(())
-    }
-}
-
-impl Tally<'_> {
-    fn members(&self, family: &str) -> u32 {
-        let found = Family::ALL.iter().find(|(_, name)| *name == family);
-        found.map_or(1, |(family, _)| self.plan.placement.members(*family))
     }
 }
 

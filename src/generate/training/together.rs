@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 
 impl Prepared {
     fn used(&self) -> impl Iterator<Item = (Family, &'static str)> {
-        let used = |family: &(Family, _)| self.placement.is_used(family.0);
-        Family::ALL.into_iter().filter(used)
+        let used = |family: &Family| self.placement.is_used(*family);
+        let families = self.placement.families().filter(used);
+        families.map(|family| (family, family.word()))
     }
 
     /// The groups of each family that is used.

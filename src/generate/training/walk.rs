@@ -179,10 +179,7 @@ impl<'w, 's> Walk<'w, 's> {
             }
             self.front.extend(gathers.ids.get(k));
             let lowered = plan.lowered(layer);
-            let program = match forward {
-                true => &lowered.forward,
-                false => &lowered.backward,
-            };
+            let program = lowered.program(pass.direction, self.place.tensor);
             let frees = plan.gathers_parameters() && (plan.plan.reshard || complete);
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
@@ -290,11 +287,35 @@ impl<'w, 's> Walk<'w, 's> {
                         bytes,
                         dtype,
                     },
-                    COMPUTE_LANE,
+                    Some(COMPUTE_LANE),
                 )
             }
-            Task::Collective { kind, bytes } => {
-                (self.collective(kind, bytes, Family::Tensor), TENSOR_LANE)
+            Task::Collective {
+                kind,
+                bytes,
+                family,
+            } => (self.collective(kind, bytes, family), Some(TENSOR_LANE)),
+            Task::Message {
+                receive,
+                peer,
+                bytes,
+                slot,
+            } => {
+                let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
+                let number = number * u64::from(plan.slots) + u64::from(slot);
+                let op = Op::Message {
+                    receive,
+                    peer: plan.placement.rank(Place {
+                        tensor: peer,
+                        ..self.place
+                    }),
+                    tag: (number * u64::from(plan.micro_batches) + u64::from(pass.micro_batch))
+                        as i32,
+                    bytes,
+                    own: Some(self.rank),
+                    host: false,
+                };
+                (op, None)
             }
         };
         let labels = Labels {
@@ -306,8 +327,7 @@ impl<'w, 's> Walk<'w, 's> {
             outputs: &item.outputs,
         };
         self.once();
-        self.out
-            .emit_with(op, Some(lane), memory, labels, &self.data)
+        self.out.emit_with(op, lane, memory, labels, &self.data)
     }
 
     /// Names each dependency of the next node once.

@@ -207,7 +207,7 @@ fn communication(out: &mut String, stages: &[Stage]) -> Result {
     }
     writeln!(
         out,
-        "\n{:<28}{:<14}{:>12}{:>10}{:>12}{:>12}",
+        "\n{:<29}{:<14}{:>12}{:>10}{:>12}{:>12}",
         "COMMUNICATION", "PHASE", "AMONG", "CALLS", "BYTES", "MEAN"
     )?;
     let mut first = 0;
@@ -222,7 +222,7 @@ fn communication(out: &mut String, stages: &[Stage]) -> Result {
         for sum in &alike[0].communication {
             writeln!(
                 out,
-                "  {which:<12}{:<14}{:<14}{:>12}{:>10}{:>12}{:>12}",
+                "  {which:<12}{:<15}{:<14}{:>12}{:>10}{:>12}{:>12}",
                 sum.kind,
                 phase(sum.phase),
                 sum.family,

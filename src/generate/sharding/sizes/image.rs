@@ -63,7 +63,7 @@ impl Windows {
             _ => Extent::Whole("the channels of a grouped convolution belong together"),
         };
         Sizes {
-            letters: ["b", "i", "k", "c"],
+            letters: ["b", "m", "n", "k"],
             order: [Axis::B, Axis::K, Axis::M, Axis::N],
             extents: [
                 by(self.batch, "samples"),
@@ -85,7 +85,7 @@ impl Windows {
     /// A pooling of `channels`.
     pub(super) fn pool(&self, channels: u64) -> Sizes {
         Sizes {
-            letters: ["b", "i", "c", "k"],
+            letters: ["b", "m", "n", "k"],
             order: [Axis::B, Axis::N, Axis::M, Axis::K],
             extents: [
                 by(self.batch, "samples"),

@@ -49,17 +49,17 @@ fn what_does_not_divide_is_refused_with_what_would() {
 }
 
 #[test]
-fn images_are_refused_in_the_letters_of_the_table() {
+fn images_are_refused_in_the_letters_of_plans() {
     // 4 rows of output, 8 of input.
     let work = image::work([8, 8], 2, 1);
     assert_eq!(
         refusal(&work, Degrees::convolution(1, 1, 8, 1), 8),
-        "`i` is 8; expected a divisor of the 4 rows of the output and the 8 rows of the input, for parts are \
+        "`m` is 8; expected a divisor of the 4 rows of the output and the 8 rows of the input, for parts are \
          equal, such as 4"
     );
     assert_eq!(
         refusal(&work, Degrees::convolution(1, 3, 1, 2), 5),
-        "`devices` is 5; expected 6, the product of the degrees b 1, c 3, i 1, k 2"
+        "`devices` is 5; expected 6, the product of the degrees b 1, k 3, m 1, n 2"
     );
     let Work::Convolution {
         inputs,
@@ -86,7 +86,7 @@ fn images_are_refused_in_the_letters_of_the_table() {
     };
     assert_eq!(
         refusal(&grouped, Degrees::convolution(1, 2, 1, 1), 2),
-        "`c` is 2; expected 1, for the channels of a grouped convolution belong together"
+        "`k` is 2; expected 1, for the channels of a grouped convolution belong together"
     );
     // A window that does not fit has no output, which nothing divides.
     let small = Work::Pool {
@@ -98,6 +98,6 @@ fn images_are_refused_in_the_letters_of_the_table() {
     };
     assert_eq!(
         refusal(&small, Degrees::pool(1, 1, 1), 1),
-        "`i` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
+        "`m` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
     );
 }

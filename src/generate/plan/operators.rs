@@ -1,0 +1,84 @@
+//! Operators that a tensor group cuts by degrees of their own (`[[operator]]` of a plan's file).
+
+use crate::generate::sharding::Degrees;
+
+/// Operators by name, and by which degrees members share them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperatorDegrees {
+    /// Which ones: `mlp.up` in every layer, or with the layer's name in front, `stage2.0/conv1`. A `*` stands for any
+    /// letters.
+    pub name: String,
+    /// Parts along each axis; their product is the plan's tensor degree.
+    pub degrees: Degrees,
+}
+
+impl OperatorDegrees {
+    /// Whether it speaks of `operator` of `layer`.
+    pub fn names(&self, layer: &str, operator: &str) -> bool {
+        match self.name.contains('/') {
+            true => matches(&self.name, &format!("{layer}/{operator}")),
+            false => matches(&self.name, operator),
+        }
+    }
+}
+
+/// Whether `text` is like `pattern`, in which a `*` stands for any letters.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or("");
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = pieces.next_back() else {
+        return rest.is_empty();
+    };
+    // The earliest place of each piece leaves most for those behind it.
+    for piece in pieces {
+        let Some(at) = rest.find(piece) else {
+            return false;
+        };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_letters() {
+        for (pattern, text, expected) in [
+            ("mlp.up", "mlp.up", true),
+            ("mlp.up", "mlp.up2", false),
+            ("mlp.*", "mlp.", true),
+            ("*", "", true),
+            ("conv*", "shortcut.conv", false),
+            ("*conv*", "shortcut.conv", true),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("a*b*b", "abb", true),
+            ("a*b*b", "ab", false),
+            ("stage*.0/conv1", "stage2.0/conv1", true),
+            ("stage*.0/conv1", "stage2.1/conv1", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_layer_counts_where_it_is_named() {
+        let of = |name: &str| OperatorDegrees {
+            name: name.to_owned(),
+            degrees: Degrees {
+                b: 1,
+                m: 1,
+                n: 2,
+                k: 1,
+            },
+        };
+        assert!(of("conv1").names("stage1.0", "conv1"));
+        assert!(!of("stage2.0/conv1").names("stage1.0", "conv1"));
+        assert!(of("*/conv1").names("stage1.0", "conv1"));
+    }
+}

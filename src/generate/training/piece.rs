@@ -1,0 +1,175 @@
+//! What one member of a tensor group has of an operator that is cut by degrees of its own.
+
+use crate::generate::sharding::{Digit, Layout};
+use crate::model::Work;
+
+/// Into how many parts an operator is cut along each axis, and which of them a member has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Cutting {
+    pub samples: Digit,
+    pub rows: Digit,
+    /// Columns of the output.
+    pub outputs: Digit,
+    /// Columns of the input that products are summed over.
+    pub inputs: Digit,
+}
+
+impl Cutting {
+    pub const WHOLE: Self = Self {
+        samples: Digit::WHOLE,
+        rows: Digit::WHOLE,
+        outputs: Digit::WHOLE,
+        inputs: Digit::WHOLE,
+    };
+
+    /// How the input of `work` has to lie.
+    pub fn needs(&self, work: &Work) -> Layout {
+        let columns = match work {
+            Work::Linear { .. } | Work::Convolution { .. } => self.inputs,
+            Work::Interaction { .. } => Digit::WHOLE,
+            _ => self.outputs,
+        };
+        Layout {
+            samples: self.samples,
+            rows: self.rows,
+            columns,
+        }
+    }
+
+    /// How its output lies.
+    pub fn gives(&self) -> Layout {
+        Layout {
+            samples: self.samples,
+            rows: self.rows,
+            columns: self.outputs,
+        }
+    }
+
+    /// Members that differ in this have terms of the output to be summed.
+    pub fn over(&self) -> Option<Digit> {
+        (self.inputs.parts > 1).then_some(self.inputs)
+    }
+
+    /// A member's part of `work`, per sample of its own. Rows of an image are cut so that windows are dealt out
+    /// evenly: the part is an image of its own, with as much padding. What does not divide is rounded up, as Megatron-LM
+    /// pads the vocabulary.
+    pub fn piece(&self, work: &Work) -> Work {
+        let mut work = work.clone();
+        let windows = work.window_rows();
+        let cut = |size: &mut u64, by: Digit| *size = size.div_ceil(by.parts.into());
+        match &mut work {
+            Work::Linear {
+                rows,
+                inputs,
+                outputs,
+                ..
+            } => {
+                cut(rows, self.rows);
+                cut(inputs, self.inputs);
+                cut(outputs, self.outputs);
+            }
+            Work::Convolution {
+                inputs,
+                outputs,
+                size,
+                kernel,
+                stride,
+                padding,
+                ..
+            } => {
+                cut(inputs, self.inputs);
+                cut(outputs, self.outputs);
+                size[0] = self.image_rows(size[0], windows, kernel[0], *stride, *padding);
+            }
+            Work::Pool {
+                channels,
+                size,
+                kernel,
+                stride,
+                padding,
+            } => {
+                cut(channels, self.outputs);
+                size[0] = self.image_rows(size[0], windows, kernel[0], *stride, *padding);
+            }
+            Work::Attention {
+                heads, kv_heads, ..
+            } => {
+                cut(heads, self.outputs);
+                cut(kv_heads, self.outputs);
+            }
+            Work::Norm { rows, width, .. }
+            | Work::Activation { rows, width, .. }
+            | Work::Residual { rows, width, .. }
+            | Work::Loss {
+                rows,
+                classes: width,
+            } => {
+                cut(rows, self.rows);
+                cut(width, self.outputs);
+            }
+            Work::Embedding {
+                vocabulary,
+                width,
+                tokens,
+            } => {
+                cut(tokens, self.rows);
+                cut(width, self.outputs);
+                cut(vocabulary, self.inputs);
+            }
+            Work::EmbeddingBag { rows, width, .. } => {
+                cut(width, self.outputs);
+                cut(rows, self.inputs);
+            }
+            Work::Interaction { .. } => {}
+        }
+        work
+    }
+
+    /// Whether a member's part of `work` has its share of the windows, and no more. It has where windows of its rows reach
+    /// more than the padding.
+    pub fn shares_windows(&self, work: &Work) -> bool {
+        let parts = u64::from(self.rows.parts);
+        self.piece(work).window_rows().saturating_mul(parts) == work.window_rows()
+    }
+
+    /// Rows of an image that has a member's share of `windows` rows of them: `(windows - 1) stride + kernel - 2 padding`.
+    fn image_rows(&self, all: u64, windows: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+        if self.rows.parts == 1 {
+            return all;
+        }
+        let own = windows.div_ceil(self.rows.parts.into()).max(1);
+        let reached = (own - 1).saturating_mul(stride).saturating_add(kernel);
+        reached
+            .saturating_sub(padding.saturating_mul(2))
+            .clamp(1, all)
+    }
+}
+
+/// Rows that an operator goes over, one after the other.
+pub(super) fn rows(work: &Work) -> Option<u64> {
+    match *work {
+        Work::Linear { rows, .. }
+        | Work::Norm { rows, .. }
+        | Work::Activation { rows, .. }
+        | Work::Residual { rows, .. }
+        | Work::Loss { rows, .. } => Some(rows),
+        Work::Embedding { tokens, .. } => Some(tokens),
+        _ => None,
+    }
+}
+
+/// Columns of the output.
+pub(super) fn columns(work: &Work) -> u64 {
+    match *work {
+        Work::Linear { outputs, .. } | Work::Convolution { outputs, .. } => outputs,
+        Work::Attention { heads, width, .. } => heads.saturating_mul(width),
+        Work::Norm { width, .. }
+        | Work::Activation { width, .. }
+        | Work::Residual { width, .. }
+        | Work::Embedding { width, .. }
+        | Work::EmbeddingBag { width, .. } => width,
+        Work::Loss { .. } => 1,
+        Work::Pool { channels, .. } => channels,
+        Work::Interaction { .. } => work.output_elements(),
+    }
+}

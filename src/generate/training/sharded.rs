@@ -1,0 +1,389 @@
+//! A layer whose operators have degrees of their own, as the members of a tensor group run it.
+//!
+//! What a layer does follows from how its operators are cut ([`flow`](super::flow)):
+//!
+//! | | forward | backward |
+//! |---|---|---|
+//! | into an operator | what lies otherwise than it is needed is moved | the gradient of what came in goes the way back |
+//! | its products | terms over `k` are summed, with an all-reduce | terms of the input's gradient are summed over `n` |
+//! | … | a sum of which each member then needs a part alone is a reduce-scatter | the same |
+//! | windows that reach over a cut | rows come from the neighbours | gradients of these rows go back |
+//! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
+//!
+//! In bytes, for `B` samples of `M` rows in numbers of `d` bytes and gradients of `g`:
+//!
+//! | | buffer of a member | among those that differ in |
+//! |---|---|---|
+//! | sum of an output of `N` columns (FD) | `d BMN / bmn` | k |
+//! | sum of an input's gradient of `K` columns (BD) | `d BMK / bmk` | n |
+//! | sum of weights' gradients (GU) | `g (NK / nk + N / n)`, the bias being the last term | b and m |
+//! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
+//! | a loss over classes that are cut, three times | `4 BM / bm` | n |
+//!
+//! A matrix that is tied to a table is cut as the table is, and on one stage its gradient is the table's: summed once.
+//!
+//! (PALM, Table III.) What moves is the least there can be: an all-gather or an all-to-all where it is one, messages
+//! otherwise. With all degrees as Megatron-LM has them this comes to what [`layer`](super::layer) does, but for
+//! sequence parallelism: inputs that were gathered are kept here, and not gathered again.
+
+use super::super::GenerateError;
+use super::buckets;
+use super::cost::Kernels;
+use super::flow::{Flow, Held, Step};
+use super::layer::{Context, Lowered, name, stamp, tied_weights};
+use super::program::{After, Builder, Program};
+use crate::generate::check_limit;
+use crate::generate::plan::{Effect, Family, Recompute};
+use crate::generate::sharding::Partition;
+use crate::model::{Layer, Role, Work};
+use crate::trace::{CollectiveKind, Phase, TensorClass};
+use std::collections::BTreeMap;
+
+mod known;
+mod moved;
+#[cfg(test)]
+mod tests;
+
+use known::Known;
+use moved::Moved;
+
+/// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
+const MOST_ITEMS: u64 = 1 << 23;
+
+/// Lowers layers, and knows the groups of those that work together.
+pub(super) struct Lowering {
+    pub context: Context,
+    /// Whether the first and the last stage have a copy each of a matrix that is tied.
+    pub copies: bool,
+    /// Groups within a tensor group, in the order of [`Family::Operator`].
+    pub partitions: Vec<Partition>,
+    /// Messages of a layer that the same two members may send each other, at most.
+    pub slots: u32,
+    known: Known,
+    /// Nodes so far.
+    items: u64,
+}
+
+/// An operator as a member has it.
+struct Own<'s> {
+    step: &'s Step<'s>,
+    kernels: Kernels,
+    parameters: u64,
+    /// Weights in the order in which their gradients are found.
+    found: [u64; 2],
+    /// Whether the gradient of its input is asked for.
+    wanted: bool,
+    /// Whether the plan leaves it out as a whole: nothing is moved for it.
+    idle: bool,
+}
+
+/// One member's programs under way.
+struct Writer<'w> {
+    lowering: &'w mut Lowering,
+    member: u32,
+    /// Messages so far.
+    slot: u32,
+}
+
+impl Lowering {
+    /// Has lowered nothing yet.
+    pub fn new(context: Context, copies: bool) -> Self {
+        Self {
+            context,
+            copies,
+            partitions: Vec::new(),
+            slots: 0,
+            known: Known::default(),
+            items: 0,
+        }
+    }
+
+    fn members(&self) -> u32 {
+        // The degree is one of a plan's, which has 32 bits.
+        self.context.tensor as u32
+    }
+
+    /// Those who sum over `digits`.
+    fn family(&mut self, among: &Partition) -> Family {
+        if among.is_all() {
+            return Family::Tensor;
+        }
+        let known = self.partitions.iter().position(|one| one == among);
+        let number = known.unwrap_or_else(|| {
+            self.partitions.push(among.clone());
+            self.partitions.len() - 1
+        });
+        // What is beyond is refused when all layers are lowered.
+        Family::Operator(u16::try_from(number).unwrap_or(u16::MAX))
+    }
+
+    /// Lowers `layer`, whose operators are cut as `flow` says.
+    pub fn lower(&mut self, layer: &Layer, flow: &Flow<'_>) -> Result<Lowered, GenerateError> {
+        let mut own = Vec::with_capacity(flow.steps.len());
+        let (mut parameters, mut tied) = (0_u64, None);
+        let mut partial: BTreeMap<Family, u64> = BTreeMap::new();
+        for (i, step) in flow.steps.iter().enumerate() {
+            let cutting = &step.cutting;
+            let work = cutting.piece(&step.operator.work);
+            let mut sizes = self.context.sizes;
+            sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
+            let mut kernels = sizes.kernels(work.clone())?;
+            let weights = work.parameters();
+            parameters = parameters.saturating_add(weights);
+            let behind = flow.steps.len() - 1 - i;
+            tied = tied.or(tied_weights(&work).map(|weights| (behind, weights)));
+            // On one stage both operators add to one gradient, which is summed for the table.
+            let copy = tied_weights(&work).filter(|_| self.copies);
+            let gradient = weights.saturating_add(copy.unwrap_or(0));
+            let apart = Partition::over(&[cutting.samples, cutting.rows], self.members());
+            if gradient > 0 && apart.size() > 1 {
+                let sum = partial.entry(self.family(&apart)).or_default();
+                *sum = sum.saturating_add(gradient);
+            }
+            self.context
+                .leave_out(layer, &step.operator.work, &mut kernels);
+            own.push(Own {
+                step,
+                kernels,
+                parameters: weights,
+                found: buckets::found(&work),
+                wanted: !step.inputs.is_empty(),
+                idle: self.context.leaves_out(layer, &step.operator.work),
+            });
+        }
+        let full = layer.role == Role::Block && self.context.recompute == Recompute::Full;
+        let bytes = self
+            .context
+            .sizes
+            .samples
+            .saturating_mul(self.context.sizes.number);
+        let first = flow.steps.first().and_then(|step| step.inputs.first());
+        let kept_input = first.map_or(0, |input| {
+            input.from.elements.saturating_mul(bytes) / input.from.layout.parts()
+        });
+        let (mut forward, mut backward) = (Vec::new(), Vec::new());
+        let mut alike = false;
+        for member in 0..self.members() {
+            let mut writer = Writer {
+                lowering: self,
+                member,
+                slot: 0,
+            };
+            let programs = writer.programs(&own, &flow.end, full.then_some(kept_input));
+            let slots = writer.slot;
+            self.slots = self.slots.max(slots);
+            self.items += (programs.0.items.len() + programs.1.items.len()) as u64;
+            check_limit(
+                "nodes of a tensor group",
+                self.items.into(),
+                MOST_ITEMS,
+                "a smaller tensor degree, or degrees with which results lie alike and need no messages",
+            )?;
+            forward.push(programs.0);
+            backward.push(programs.1);
+            if slots == 0 {
+                alike = true;
+                break;
+            }
+        }
+        debug_assert!(alike || forward.len() == self.members() as usize);
+        let all = own.iter().map(|one| self.context.keeps(&one.kernels)).sum();
+        Ok(Lowered {
+            forward,
+            backward,
+            parameters,
+            partial: partial.into_iter().collect(),
+            tied,
+            keeps: match (self.context.trains, full) {
+                (false, _) => 0,
+                (true, true) => kept_input,
+                (true, false) => all,
+            },
+            ends_in: flow.end.layout.parts(),
+        })
+    }
+}
+
+impl Writer<'_> {
+    fn context(&self) -> Context {
+        self.lowering.context
+    }
+
+    /// Both directions; with full recomputation, of what comes in so many bytes are kept.
+    fn programs(&mut self, own: &[Own<'_>], end: &Held, full: Option<u64>) -> (Program, Program) {
+        let trains = self.context().trains;
+        let mut forward = Builder::new();
+        if let Some(kept) = full.filter(|_| trains) {
+            forward.allocate(TensorClass::Activations, kept);
+        }
+        self.forward(
+            own,
+            end,
+            Phase::Forward,
+            trains && full.is_none(),
+            &mut forward,
+        );
+        let mut backward = Builder::new();
+        if trains {
+            if full.is_some() {
+                self.forward(own, end, Phase::Recompute, true, &mut backward);
+            }
+            for one in own.iter().rev() {
+                self.backward(own, one, &mut backward);
+            }
+            backward.free(TensorClass::Activations, full.unwrap_or(0));
+        }
+        (forward.finish(), backward.finish())
+    }
+
+    fn forward(
+        &mut self,
+        own: &[Own<'_>],
+        end: &Held,
+        phase: Phase,
+        keeps: bool,
+        to: &mut Builder,
+    ) {
+        for one in own {
+            for input in &one.step.inputs {
+                let from = &input.from;
+                // What nobody takes is summed nevertheless, if somebody found it.
+                let found = from.by.is_some_and(|by| !own[by].idle);
+                let sums = from.over.is_some() && found;
+                let moved = Moved {
+                    from: &from.layout,
+                    over: from.over,
+                    need: if one.idle { &from.layout } else { &input.need },
+                    elements: if one.idle && !sums { 0 } else { from.elements },
+                };
+                // A sum bears the name of who left it, a move that of who needs it.
+                let whose = [self.by(own, &input.from, one), &one.step.operator.name];
+                self.moved(&moved, whose, phase, to);
+            }
+            self.reach(one, false, phase, to);
+            if keeps {
+                let kept = self.context().keeps(&one.kernels);
+                to.allocate(TensorClass::Activations, kept);
+            }
+            for kernel in &one.kernels.forward {
+                let (task, shapes) = stamp(kernel);
+                let name = name(phase, &one.step.operator.name, kernel.suffix);
+                to.next(name, phase, task, shapes);
+            }
+            self.classes(one, phase, to);
+        }
+        // Layers hand on what is summed.
+        let Some(last) = own.last() else { return };
+        let main = own.iter().rev().find(|one| hands_on(one.step));
+        if let Some(one) = main
+            && let Some(over) = one.step.cutting.over()
+            && !one.idle
+        {
+            let moved = Moved {
+                from: &end.layout,
+                over: Some(over),
+                need: &end.layout,
+                elements: end.elements,
+            };
+            let name: &str = &one.step.operator.name;
+            self.moved(&moved, [name, &last.step.operator.name], phase, to);
+        }
+    }
+
+    /// The operator that `held` is from, or `one` if another layer handed it on.
+    fn by<'o>(&self, own: &'o [Own<'_>], held: &Held, one: &'o Own<'_>) -> &'o str {
+        let from = held.by.and_then(|by| own.get(by)).unwrap_or(one);
+        &from.step.operator.name
+    }
+
+    /// Sums over classes that a loss needs where members have some of them each: the maximum, the sum of
+    /// exponentials, and the right class's logit, one number of 4 bytes per row.
+    fn classes(&mut self, one: &Own<'_>, phase: Phase, to: &mut Builder) {
+        let (Work::Loss { rows, .. }, cutting) = (&one.step.operator.work, &one.step.cutting)
+        else {
+            return;
+        };
+        let silent = self.context().without.has(Effect::TensorCommunication);
+        if cutting.outputs.parts == 1 || one.idle || silent {
+            return;
+        }
+        let family = self.lowering.sums(cutting.outputs);
+        let share = u64::from(cutting.samples.parts) * u64::from(cutting.rows.parts);
+        let bytes = rows.saturating_mul(4 * self.context().sizes.samples) / share;
+        for what in ["maximum", "sum", "logit"] {
+            let suffix = format!(".{what}");
+            let name = name(phase, &one.step.operator.name, &suffix);
+            self.collective(name, CollectiveKind::AllReduce, bytes, family, phase, to);
+        }
+    }
+
+    fn backward(&mut self, own: &[Own<'_>], one: &Own<'_>, to: &mut Builder) {
+        let phase = Phase::Backward;
+        let context = self.context();
+        let operator = &one.step.operator.name;
+        let entry = to.front.clone();
+        if context.recompute == Recompute::Selective && one.kernels.scores > 0 {
+            to.allocate(TensorClass::Activations, one.kernels.scores);
+            for kernel in &one.kernels.forward {
+                let (task, shapes) = stamp(kernel);
+                let name = name(Phase::Recompute, operator, kernel.suffix);
+                to.next(name, Phase::Recompute, task, shapes);
+            }
+        }
+        let weights = one.kernels.weights.as_ref();
+        for kernel in &one.kernels.backward {
+            if weights.is_some() && !one.wanted {
+                continue;
+            }
+            let (task, shapes) = stamp(kernel);
+            let item = to.next(name(phase, operator, kernel.suffix), phase, task, shapes);
+            if weights.is_none() && one.parameters > 0 {
+                to.gradient(item);
+            }
+        }
+        // The gradient of weights is found beside what is summed and moved, or before.
+        let found = |to: &mut Builder, after: Vec<After>, beside: bool| {
+            let Some(kernel) = weights else { return };
+            let (task, shapes) = stamp(kernel);
+            let name = name(phase, operator, kernel.suffix);
+            let item = to.beside(name, phase, task, after, shapes);
+            if !beside {
+                to.front = vec![After::Item(item)];
+            }
+            to.gradient(item);
+        };
+        let before = to.front.clone();
+        if !context.overlap {
+            found(to, before.clone(), false);
+        }
+        self.reach(one, true, phase, to);
+        for input in one.step.inputs.iter().filter(|_| !one.idle) {
+            let product = matches!(
+                one.step.operator.work,
+                Work::Linear { .. } | Work::Convolution { .. }
+            );
+            let outputs = one.step.cutting.outputs;
+            let moved = Moved {
+                from: &input.need,
+                over: (product && outputs.parts > 1).then_some(outputs),
+                need: &input.from.layout,
+                elements: input.from.elements,
+            };
+            let whose = [operator, self.by(own, &input.from, one)];
+            self.moved(&moved, whose, phase, to);
+        }
+        if context.overlap {
+            let beside = to.front != before;
+            let after = if beside { entry } else { before };
+            found(to, after, beside);
+        }
+        let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
+        to.free(TensorClass::Activations, kept);
+        to.found(one.found);
+    }
+}
+
+/// Whether the layer hands on what it gives, if it is the last that does.
+fn hands_on(step: &Step<'_>) -> bool {
+    !step.operator.around && !matches!(step.operator.work, Work::EmbeddingBag { .. })
+}

@@ -1,0 +1,107 @@
+//! What was found of moves and groups before: all members and most layers ask for the same.
+
+use super::Lowering;
+use crate::generate::plan::Family;
+use crate::generate::sharding::{Digit, Layout, Move, Partition, moves, scatters};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A move, with who takes part.
+pub(super) enum Carried {
+    Nothing,
+    /// All-gather: a member has 1/of of the whole for it.
+    Gather {
+        family: Family,
+        of: u64,
+    },
+    /// All-to-all: a member brings 1/share of the whole.
+    Exchange {
+        family: Family,
+        share: u64,
+    },
+    /// Messages by member, in pieces of which the whole has so many.
+    Messages {
+        hops: Vec<Vec<Hop>>,
+        of: u64,
+    },
+}
+
+/// One end of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hop {
+    pub receive: bool,
+    pub peer: u32,
+    pub pieces: u64,
+}
+
+/// Moves, sums that share their result out, and sums.
+#[derive(Default)]
+pub(super) struct Known {
+    moves: BTreeMap<(Layout, Layout), Rc<Carried>>,
+    scatters: BTreeMap<(Layout, Digit, Layout), Option<Family>>,
+    sums: BTreeMap<Digit, Family>,
+}
+
+impl Lowering {
+    /// Those who sum over `digit`.
+    pub(super) fn sums(&mut self, digit: Digit) -> Family {
+        if let Some(family) = self.known.sums.get(&digit) {
+            return *family;
+        }
+        let family = self.family(&Partition::over(&[digit], self.members()));
+        self.known.sums.insert(digit, family);
+        family
+    }
+
+    /// Those who sum over `over` and keep of the result what they need each, if that is a reduce-scatter.
+    pub(super) fn scatters(&mut self, from: &Layout, over: Digit, need: &Layout) -> Option<Family> {
+        let key = (*from, over, *need);
+        if let Some(family) = self.known.scatters.get(&key) {
+            return *family;
+        }
+        let among = scatters(from, &[over], need, self.members());
+        let family = among.map(|among| self.family(&among));
+        self.known.scatters.insert(key, family);
+        family
+    }
+
+    /// What moves `from` one layout to what is needed.
+    pub(super) fn moves(&mut self, from: &Layout, need: &Layout) -> Rc<Carried> {
+        let key = (*from, *need);
+        if let Some(carried) = self.known.moves.get(&key) {
+            return Rc::clone(carried);
+        }
+        let members = self.members();
+        let carried = match moves(from, need, members) {
+            Move::Nothing => Carried::Nothing,
+            Move::Gather { among, share } => Carried::Gather {
+                family: self.family(&among),
+                of: share.saturating_mul(among.size().into()),
+            },
+            Move::Exchange { among, share } => Carried::Exchange {
+                family: self.family(&among),
+                share,
+            },
+            Move::Messages { messages, of } => {
+                let mut hops = vec![Vec::new(); members as usize];
+                for message in messages {
+                    for (member, receive, peer) in [
+                        (message.from, false, message.to),
+                        (message.to, true, message.from),
+                    ] {
+                        let pieces = message.pieces;
+                        hops[member as usize].push(Hop {
+                            receive,
+                            peer,
+                            pieces,
+                        });
+                    }
+                }
+                Carried::Messages { hops, of }
+            }
+        };
+        let carried = Rc::new(carried);
+        self.known.moves.insert(key, Rc::clone(&carried));
+        carried
+    }
+}

@@ -1,0 +1,186 @@
+//! What members of a tensor group sum, move and send one another.
+
+use super::super::layer::name;
+use super::super::program::{After, Builder, Task};
+use super::known::{Carried, Hop};
+use super::{Own, Writer};
+use crate::generate::plan::{Effect, Family};
+use crate::generate::sharding::{Digit, Layout};
+use crate::model::Work;
+use crate::trace::{CollectiveKind, Phase};
+use std::ops::Range;
+
+/// A result that is moved.
+pub(super) struct Moved<'m> {
+    pub from: &'m Layout,
+    pub over: Option<Digit>,
+    pub need: &'m Layout,
+    pub elements: u64,
+}
+
+impl Writer<'_> {
+    pub(super) fn collective(
+        &mut self,
+        name: String,
+        kind: CollectiveKind,
+        bytes: u64,
+        family: Family,
+        phase: Phase,
+        to: &mut Builder,
+    ) {
+        let task = Task::Collective {
+            kind,
+            bytes,
+            family,
+        };
+        to.next(name, phase, task, ["", ""]);
+    }
+
+    /// Sums `what` and moves it to where it is needed.
+    pub(super) fn moved(
+        &mut self,
+        what: &Moved<'_>,
+        whose: [&str; 2],
+        phase: Phase,
+        to: &mut Builder,
+    ) {
+        let context = self.context();
+        if context.without.has(Effect::TensorCommunication) || what.elements == 0 {
+            return;
+        }
+        let bytes = context.sizes.samples.saturating_mul(context.sizes.number);
+        let total = what.elements.saturating_mul(bytes);
+        let own = total / what.from.parts();
+        if let Some(over) = what.over {
+            if let Some(family) = self.lowering.scatters(what.from, over, what.need) {
+                let name = name(phase, whose[0], ".reduce-scatter");
+                let kind = CollectiveKind::ReduceScatter;
+                return self.collective(name, kind, own, family, phase, to);
+            }
+            let family = self.lowering.sums(over);
+            let name = name(phase, whose[0], ".all-reduce");
+            self.collective(name, CollectiveKind::AllReduce, own, family, phase, to);
+        }
+        match &*self.lowering.moves(what.from, what.need) {
+            Carried::Nothing => {}
+            Carried::Gather { family, of } => {
+                let bytes = total.div_ceil(*of);
+                let name = name(phase, whose[1], ".all-gather");
+                self.collective(name, CollectiveKind::AllGather, bytes, *family, phase, to);
+            }
+            Carried::Exchange { family, share } => {
+                let name = name(phase, whose[1], ".all-to-all");
+                let bytes = total / share;
+                self.collective(name, CollectiveKind::AllToAll, bytes, *family, phase, to);
+            }
+            Carried::Messages { hops, of } => {
+                let bytes = |pieces: u64| {
+                    let bytes = u128::from(total) * u128::from(pieces) / u128::from(*of);
+                    u64::try_from(bytes).unwrap_or(u64::MAX)
+                };
+                let own = self.member as usize;
+                self.messages(&hops[own], bytes, whose[1], phase, to);
+            }
+        }
+    }
+
+    /// Sends and receives what concerns this member. Nobody waits for what is sent.
+    fn messages(
+        &mut self,
+        all: &[Hop],
+        bytes: impl Fn(u64) -> u64,
+        whose: &str,
+        phase: Phase,
+        to: &mut Builder,
+    ) {
+        let slot = self.slot;
+        self.slot += 1;
+        let after = to.front.clone();
+        let mut received = Vec::new();
+        for &Hop {
+            receive,
+            peer,
+            pieces,
+        } in all
+        {
+            let task = Task::Message {
+                receive,
+                peer,
+                bytes: bytes(pieces),
+                slot,
+            };
+            let what = if receive { "receive" } else { "send" };
+            let name = name(phase, whose, &format!(".{what}{peer}"));
+            let item = to.beside(name, phase, task, after.clone(), ["", ""]);
+            if receive {
+                received.push(After::Item(item));
+            }
+        }
+        if !received.is_empty() {
+            to.front = received;
+        }
+    }
+
+    /// Fetches the rows of neighbours that windows reach, or sends the gradients of these `back`.
+    pub(super) fn reach(&mut self, one: &Own<'_>, back: bool, phase: Phase, to: &mut Builder) {
+        let Some(windows) = &one.step.windows else {
+            return;
+        };
+        if self.context().without.has(Effect::TensorCommunication) || back && !one.wanted {
+            return;
+        }
+        let (cutting, work) = (&one.step.cutting, &one.step.operator.work);
+        let (channels, width, parts) = match *work {
+            Work::Convolution { inputs, size, .. } => (inputs, size[1], cutting.inputs.parts),
+            Work::Pool { channels, size, .. } => (channels, size[1], cutting.outputs.parts),
+            _ => return,
+        };
+        let digit = cutting.rows;
+        let rows: Vec<_> = (0..digit.parts)
+            .filter_map(|part| windows.rows_of(part))
+            .collect();
+        let over = |[has, needed]: &[Range<u64>; 2]| {
+            !needed.is_empty() && (needed.start < has.start || needed.end > has.end)
+        };
+        if !rows.iter().any(over) {
+            return;
+        }
+        // Only members that differ from this one in the part of the rows alone.
+        let part = digit.part(self.member);
+        let base = self.member - part * digit.stride;
+        let common = |needed: &Range<u64>, has: &Range<u64>| {
+            let end = needed.end.min(has.end);
+            end.saturating_sub(needed.start.max(has.start))
+        };
+        let [own_rows, own_needed] = &rows[part as usize];
+        let mut all = Vec::new();
+        for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
+            let peer = base + other * digit.stride;
+            // What this member needs of the other, and what it has for it; back, gradients of the same rows.
+            for (receive, pieces) in [
+                (!back, common(own_needed, has)),
+                (back, common(needed, own_rows)),
+            ] {
+                let hop = Hop {
+                    receive,
+                    peer,
+                    pieces,
+                };
+                all.extend((pieces > 0).then_some(hop));
+            }
+        }
+        // In the order of senders and receivers.
+        let ends = |hop: &Hop| match hop.receive {
+            true => (hop.peer, self.member),
+            false => (self.member, hop.peer),
+        };
+        all.sort_unstable_by_key(ends);
+        let context = self.context();
+        let samples = context.sizes.samples / u64::from(cutting.samples.parts);
+        let each = channels / u64::from(parts);
+        let row = [each, width, samples, context.sizes.number];
+        let row = row.into_iter().fold(1, u64::saturating_mul);
+        let bytes = |rows: u64| rows.saturating_mul(row);
+        self.messages(&all, bytes, &one.step.operator.name, phase, to);
+    }
+}

@@ -1,0 +1,290 @@
+//! Operators with degrees of their own: what is summed, moved and sent, in numbers.
+
+use crate::generate::plan::{OperatorDegrees, Optimizer, Plan, Recompute};
+use crate::generate::sharding::Degrees;
+use crate::generate::testing::{Seen, every_rank, why_not};
+use crate::generate::{Pattern, Training};
+use crate::model::{Definition, Model};
+use crate::trace::Dtype;
+
+mod ways;
+
+fn pattern(model: &Model, plan: &Plan) -> Pattern {
+    Pattern::Training(Box::new(Training {
+        model: model.clone(),
+        plan: plan.clone(),
+    }))
+}
+
+fn chain(text: &str) -> Model {
+    let text = format!("name = \"chain\"\nsource = \"none\"\nkind = \"layers\"\n{text}");
+    Definition::parse(&text, "chain.toml", None).unwrap().model
+}
+
+fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
+    OperatorDegrees {
+        name: name.to_owned(),
+        degrees: Degrees { b, m, n, k },
+    }
+}
+
+/// One step of `samples` on a tensor group of `members`, in numbers of 2 bytes, without an optimizer.
+fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Plan {
+    let mut plan = Plan::new();
+    plan.tensor = members;
+    plan.batch = samples;
+    plan.micro_batch = samples;
+    plan.optimizer = Optimizer::None;
+    plan.dtype = Dtype::Bf16;
+    plan.operators = operators;
+    plan
+}
+
+/// Collectives and messages of a rank: names and what is done, without what all have.
+fn moved(nodes: &[Seen]) -> Vec<String> {
+    let bytes = |op: &str, key: &str| {
+        let at = op.find(key).unwrap() + key.len();
+        let digits = op[at..].split(|c: char| !c.is_ascii_digit()).next();
+        digits.unwrap().to_owned()
+    };
+    let line = |node: &Seen| {
+        let name = node.name.strip_prefix("mb0/").unwrap_or(&node.name);
+        match &node.op {
+            op if op.starts_with("Collective") => {
+                let group = match op.contains("World") {
+                    true => "all".to_owned(),
+                    false => bytes(op, "Number("),
+                };
+                Some(format!("{name} {} B in {group}", bytes(op, "bytes: ")))
+            }
+            op if op.starts_with("Message") => Some(format!("{name} {} B", bytes(op, "bytes: "))),
+            _ => None,
+        }
+    };
+    nodes.iter().filter_map(line).collect()
+}
+
+#[test]
+fn megatrons_degrees_spelled_out_are_megatrons() {
+    let model = Model::named("gpt2-small").unwrap();
+    let mut spelled = plan(
+        4,
+        2,
+        vec![
+            degrees("attention.qkv", [1, 1, 4, 1]),
+            degrees("attention.core", [1, 1, 4, 1]),
+            degrees("attention.out", [1, 1, 1, 4]),
+            degrees("mlp.up", [1, 1, 4, 1]),
+            degrees("mlp.activation", [1, 1, 4, 1]),
+            degrees("mlp.down", [1, 1, 1, 4]),
+        ],
+    );
+    for recompute in [Recompute::None, Recompute::Full] {
+        for overlap in [true, false] {
+            for pipeline in [1, 2] {
+                spelled.recompute = recompute;
+                spelled.tensor_overlap = overlap;
+                spelled.pipeline = pipeline;
+                let mut megatrons = spelled.clone();
+                megatrons.operators.clear();
+                let ours = every_rank(pattern(&model, &spelled));
+                let theirs = every_rank(pattern(&model, &megatrons));
+                for (ours, theirs) in ours.iter().zip(&theirs) {
+                    // Layer by layer in the same order; the embedding sums words once positions are there.
+                    let blocks = |nodes: &[Seen]| -> Vec<(String, String, Option<i64>)> {
+                        let of = nodes
+                            .iter()
+                            .filter(|node| !node.name.contains("embedding/"));
+                        of.map(|node| (node.name.clone(), node.op.clone(), node.lane))
+                            .collect()
+                    };
+                    assert_eq!(blocks(ours), blocks(theirs));
+                    let sorted = |nodes: &[Seen]| {
+                        let mut all: Vec<_> = nodes
+                            .iter()
+                            .map(|node| (node.name.clone(), node.op.clone()))
+                            .collect();
+                        all.sort();
+                        all
+                    };
+                    assert_eq!(sorted(ours), sorted(theirs));
+                    if pipeline == 1 {
+                        let data = |nodes: &[Seen]| -> Vec<Vec<u64>> {
+                            let skip = nodes.iter().position(|node| node.name.contains("layer1/"));
+                            let nodes = nodes.iter().skip(skip.unwrap());
+                            let blocks = nodes.filter(|node| node.name.contains("/layer"));
+                            blocks.map(|node| node.data.clone()).collect()
+                        };
+                        assert_eq!(data(ours), data(theirs));
+                    }
+                }
+            }
+        }
+    }
+}
+
+const IMAGES: &str = r#"
+input = { channels = 4, height = 8, width = 8 }
+[[layer]]
+name = "a"
+role = "input"
+operators = [
+  { op = "convolution", name = "first", outputs = 8, kernel = 3, padding = 1, bias = false },
+  { op = "norm" },
+  { op = "activation", function = "relu" },
+  { op = "convolution", name = "second", outputs = 16, kernel = 3, padding = 1, bias = false },
+]
+[[layer]]
+name = "b"
+role = "output"
+operators = [
+  { op = "pool", kernel = 2 },
+  { op = "linear", outputs = 10 },
+  { op = "loss" },
+]
+"#;
+
+#[test]
+fn rows_of_images_come_from_neighbours() {
+    // Two samples in numbers of 2 bytes; both convolutions cut into two halves of 4 rows. The windows of `second`
+    // reach one row over the cut: 8 pixels of 8 channels of 2 samples, 256 B, there and, of their gradients, back.
+    // `first` fetches rows of the samples as they are (8 x 4 x 2 x 2 = 128 B), and nobody asks for gradients.
+    // Windows of the pool do not reach over. Its output, 16 channels of 4 x 4, 1,024 B, is gathered for the product, half
+    // of it by each; its gradient is there in whole. Weights' gradients are found for half of the rows each: `first`
+    // 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
+    let model = chain(IMAGES);
+    let plan = plan(
+        2,
+        2,
+        vec![
+            degrees("first", [1, 2, 1, 1]),
+            degrees("second", [1, 2, 1, 1]),
+        ],
+    );
+    let ranks = every_rank(pattern(&model, &plan));
+    let expected = |other: u32| {
+        let mut expected = vec![
+            format!("a/fwd/first.send{other} 128 B"),
+            format!("a/fwd/first.receive{other} 128 B"),
+            format!("a/fwd/second.send{other} 256 B"),
+            format!("a/fwd/second.receive{other} 256 B"),
+            "b/fwd/linear.all-gather 512 B in all".to_owned(),
+            format!("a/bwd/second.send{other} 256 B"),
+            format!("a/bwd/second.receive{other} 256 B"),
+            format!("operators/all-reduce {} B in all", 2 * (288 + 16 + 1152)),
+        ];
+        if other == 0 {
+            // Messages are in the order of senders.
+            for at in [0, 2, 5] {
+                expected.swap(at, at + 1);
+            }
+        }
+        expected
+    };
+    assert_eq!(moved(&ranks[0]), expected(1));
+    assert_eq!(moved(&ranks[1]), expected(0));
+}
+
+#[test]
+fn channels_are_summed_over_those_that_share_them() {
+    // Four members; `first` by output channels into 4, `second` by 2 input channels and 2 output channels, numbered
+    // (b, c, i, k): input channels have stride 2. Two samples of 2 bytes.
+    // `second` needs half of the 8 channels where a quarter is: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024
+    // B, 512 B from each. Its output, 16 channels, has terms over 0 and 2, and 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B.
+    // Backwards the gradient of its input, half of the channels, has terms over {0, 1} and {2, 3}, of which each needs a
+    // quarter of all: a reduce-scatter of 1024 B. Pool and loss have all: its gradient is cut without a message.
+    let model = chain(IMAGES);
+    let operators = vec![
+        degrees("first", [1, 1, 4, 1]),
+        degrees("second", [1, 1, 2, 2]),
+    ];
+    let plan = plan(4, 2, operators);
+    let ranks = every_rank(pattern(&model, &plan));
+    // Groups by number: partitions come in the order in which they are met.
+    let pair = |rank: usize| ["1", "1", "2", "2"][rank];
+    let apart = |rank: usize| ["3", "4", "3", "4"][rank];
+    for (rank, nodes) in ranks.iter().enumerate() {
+        let expected = [
+            format!("a/fwd/second.all-gather 512 B in {}", pair(rank)),
+            format!("a/fwd/second.all-reduce 2048 B in {}", apart(rank)),
+            // The pool keeps its half of the channels, 8 x 16 x 2 x 2 = 512 B, which pairs {0, 1} and {2, 3} gather.
+            format!("b/fwd/linear.all-gather 512 B in {}", pair(rank)),
+            format!("a/bwd/second.reduce-scatter 1024 B in {}", pair(rank)),
+        ];
+        assert_eq!(moved(nodes), expected, "rank {rank}");
+    }
+}
+
+#[test]
+fn tables_are_exchanged_for_samples() {
+    // DLRM on four members with 8 samples: perceptrons by samples, tables by columns. What 26 tables gave for all
+    // samples, 64 columns of each, is 26 x 64 x 8 x 2 B = 26,624 B, of which a member has a quarter, and exchanges it
+    // for a quarter of the samples: one all-to-all of 6,656 B there, one back.
+    let model = Model::named("dlrm").unwrap();
+    let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
+    let plan = plan(4, 8, operators);
+    let ranks = every_rank(pattern(&model, &plan));
+    for nodes in &ranks {
+        let all = moved(nodes);
+        // Gradients of the perceptrons' weights, 2 B each: 13-512-256-64 and 415-512-512-256-1, with biases.
+        let bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 64 + 64;
+        let wide = 27 * 26 / 2 + 64;
+        let top = wide * 512 + 512 + 512 * 512 + 512 + 512 * 256 + 256 + 256 + 1;
+        let expected = [
+            "features/fwd/interaction.all-to-all 6656 B in all".to_owned(),
+            "features/bwd/table0.all-to-all 6656 B in all".to_owned(),
+            format!("operators/all-reduce {} B in all", 2 * (bottom + top)),
+        ];
+        assert_eq!(all, expected);
+    }
+    // Each has a quarter of every table.
+    let summary = Training {
+        model: model.clone(),
+        plan,
+    }
+    .summary()
+    .unwrap();
+    let tables: u64 = model.table_weights();
+    let others = model.parameters() - tables;
+    assert_eq!(summary.stages[0].parameters, tables / 4 + others);
+    assert_eq!(summary.flops, summary.model_flops - 2 * 8 * 13 * 512);
+}
+
+#[test]
+fn refusals_name_the_operator() {
+    let model = chain(IMAGES);
+    let why = |members, operators| why_not(pattern(&model, &plan(members, 2, operators)));
+    for (members, name, four, expected) in [
+        (
+            2,
+            "thrid",
+            [1, 2, 1, 1],
+            "`operator` is \"thrid\"; expected an operator of chain, such as first",
+        ),
+        (
+            2,
+            "first",
+            [1, 1, 1, 1],
+            "`operator` is 1; expected 2, the plan's tensor degree",
+        ),
+        (
+            3,
+            "first",
+            [1, 1, 3, 1],
+            "`n` is 3; expected a divisor of the 8 output channels, for parts are equal, such as 2 or 4 (operator first \
+             of a)",
+        ),
+        (
+            32,
+            "linear",
+            [1, 1, 1, 32],
+            "`k` is 32; expected a divisor of the 16 channels before operator linear of b",
+        ),
+    ] {
+        let found = why(members, vec![degrees(name, four)]);
+        assert!(found.contains(expected), "{found}\n{expected}");
+    }
+    let mut scattered = plan(2, 2, vec![degrees("first", [1, 2, 1, 1])]);
+    scattered.scatter_gather = true;
+    assert!(why_not(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+}

@@ -1,0 +1,122 @@
+//! What goes around, what is left out, and weights that two operators have.
+
+use super::{chain, degrees, moved, pattern, plan};
+use crate::generate::plan::Effect;
+use crate::generate::schedule::Schedule;
+use crate::generate::testing::{every_rank, why_not};
+use crate::model::Model;
+
+const BEHIND: &str = r#"
+input = { columns = 8 }
+[[layer]]
+name = "a"
+role = "input"
+operators = [{ op = "linear", outputs = 8, bias = false }]
+[[layer]]
+name = "b"
+role = "output"
+operators = [
+  { op = "linear", name = "up", outputs = 8, bias = false },
+  { op = "residual", name = "sum1" },
+  { op = "norm", name = "norm1" },
+  { op = "linear", name = "down", outputs = 8, bias = false },
+  { op = "residual", name = "sum2" },
+]
+"#;
+
+#[test]
+fn norms_behind_a_sum_are_what_goes_around() {
+    // The norm is cut by samples, and so is what stands behind it. Its result goes around `down`, so `sum2` finds both
+    // as it needs them; back, one gradient is gathered, that of `sum1`: 4 samples x 8 x 2 B, half of it by each. Weights
+    // of the norm, 16, and of `down`, 64, have their gradients summed.
+    let model = chain(BEHIND);
+    let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
+    for nodes in every_rank(pattern(&model, &plan)) {
+        let expected = [
+            "b/bwd/sum1.all-gather 32 B in all".to_owned(),
+            format!("operators/all-reduce {} B in all", 2 * (16 + 64)),
+        ];
+        assert_eq!(moved(&nodes), expected);
+    }
+}
+
+#[test]
+fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
+    let model = Model::named("gpt2-small").unwrap();
+    let mut plan = plan(4, 1, vec![degrees("mlp.down", [1, 1, 1, 4])]);
+    let told = |plan: &_| {
+        let nodes = every_rank(pattern(&model, plan)).swap_remove(0);
+        let mut all = moved(&nodes);
+        all.sort();
+        all
+    };
+    let whole = told(&plan);
+    assert!(
+        whole
+            .iter()
+            .any(|line| line.contains("fwd/mlp.down.all-reduce"))
+    );
+    plan.without.add(Effect::MemoryBound);
+    assert_eq!(told(&plan), whole);
+    plan.without.add(Effect::TensorCommunication);
+    assert_eq!(told(&plan), Vec::<String>::new());
+}
+
+#[test]
+fn logits_are_summed_though_no_loss_takes_them() {
+    // 1024 tokens of 2 samples, 50,257 words, 2 B each.
+    let model = Model::named("gpt2-small").unwrap();
+    let operators = vec![
+        degrees("tokens", [1, 1, 4, 1]),
+        degrees("logits", [1, 1, 1, 4]),
+    ];
+    let mut plan = plan(4, 2, operators);
+    plan.schedule = Schedule::Inference;
+    let sum = format!(
+        "head/fwd/logits.all-reduce {} B in all",
+        2 * 1024 * 50257 * 2_u64
+    );
+    let nodes = every_rank(pattern(&model, &plan));
+    assert!(nodes.iter().all(|rank| moved(rank).last() == Some(&sum)));
+}
+
+#[test]
+fn weights_of_two_operators_are_cut_alike() {
+    let model = Model::named("gpt2-small").unwrap();
+    let found = why_not(pattern(
+        &model,
+        &plan(2, 2, vec![degrees("logits", [2, 1, 1, 1])]),
+    ));
+    let expected = "`operator` is n = 1, k = 1; expected members to have the weights of head/logits that they have of \
+                    embedding/tokens, which it is tied to: n of one is k of the other, here n = 1 and k = 2";
+    assert!(found.starts_with(expected), "{found}");
+    // One gradient on one stage is summed once; on two, each has its own.
+    let operators = vec![
+        degrees("tokens", [2, 1, 1, 1]),
+        degrees("logits", [2, 1, 1, 1]),
+        degrees("loss", [2, 1, 1, 1]),
+    ];
+    let mut plan = plan(2, 2, operators);
+    let summed = |plan: &_, rank: usize| {
+        let nodes = every_rank(pattern(&model, plan)).swap_remove(rank);
+        let mut lines = moved(&nodes).into_iter();
+        let line = lines.find(|line| line.starts_with("operators/"))?;
+        let bytes = line.split(' ').nth(1)?;
+        bytes.parse::<u64>().ok()
+    };
+    let table = 2 * 50257 * 768;
+    // Beside the table, positions and norms are cut by samples, as what stands before them is.
+    let whole = summed(&plan, 0).unwrap();
+    assert!((table..2 * table).contains(&whole), "{whole}");
+    plan.pipeline = 2;
+    assert!(summed(&plan, 0).unwrap() >= table);
+    assert!(summed(&plan, 2).unwrap() >= table);
+}
+
+#[test]
+fn absurd_groups_are_refused_at_once() {
+    let mut plan = plan(1 << 20, 1 << 20, vec![degrees("*", [1 << 20, 1, 1, 1])]);
+    plan.micro_batch = plan.batch;
+    let found = why_not(pattern(&chain(BEHIND), &plan));
+    assert!(found.contains("members of a tensor group"), "{found}");
+}

@@ -1,0 +1,42 @@
+//! Weights of an embedding that a product takes as well.
+
+use super::flow::Step;
+use super::piece::Cutting;
+use crate::generate::{GenerateError, refused};
+use crate::model::Work;
+
+/// The table whose weights others take: the first one of an embedding.
+#[derive(Debug, Default)]
+pub(super) struct Tied {
+    table: Option<(String, Cutting)>,
+}
+
+impl Tied {
+    /// Remembers the table, and refuses a product of which members would have other weights than they have of the
+    /// table. Rows of the table, cut by k, are outputs of the product, cut by n, and columns, cut by n, are its
+    /// inputs, cut by k.
+    pub fn meets(&mut self, layer: &str, step: &Step<'_>) -> Result<(), GenerateError> {
+        let (name, cutting) = (&step.operator.name, step.cutting);
+        match (&step.operator.work, &self.table) {
+            (Work::Embedding { .. }, None) => {
+                self.table = Some((format!("{layer}/{name}"), cutting));
+                Ok(())
+            }
+            (Work::Linear { tied: true, .. }, Some((table, of)))
+                if (of.inputs, of.outputs) != (cutting.outputs, cutting.inputs) =>
+            {
+                let found = format!(
+                    "n = {}, k = {}",
+                    cutting.outputs.parts, cutting.inputs.parts
+                );
+                let expected = format!(
+                    "members to have the weights of {layer}/{name} that they have of {table}, which it is tied to: n \
+                     of one is k of the other, here n = {} and k = {} of {table}, and no more than one of both is cut",
+                    of.outputs.parts, of.inputs.parts
+                );
+                Err(refused("operator", found, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+}
