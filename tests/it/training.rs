@@ -14,6 +14,7 @@ use chakram::trace::{Op, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
 mod captured;
+mod cuts;
 mod extremes;
 mod grid;
 mod memory;

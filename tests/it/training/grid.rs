@@ -1,15 +1,17 @@
 //! What is conserved, whatever the model, the parallelism, the schedule, and what is shared or recomputed.
 
-use super::{Sums, bert, gpt, job, llama, replay};
-use chakram::generate::Plan;
+use super::{GPT, Sums, bert, gpt, job, llama, replay};
 use chakram::generate::plan::{Attention, Buckets, Recompute, Zero};
 use chakram::generate::schedule::Schedule;
+use chakram::generate::{Job, Plan};
 use chakram::graph::Dependencies;
 use chakram::machine::Machine;
-use chakram::model::{Cut, Model, Role, Work};
+use chakram::model::{Cut, Model, Operator, Role, Work};
 use chakram::trace::write::TraceWriter;
 use chakram::validate::{Options, Report, Source, Trace};
 use std::collections::BTreeMap;
+
+mod degrees;
 
 const SCHEDULES: [Schedule; 5] = [
     Schedule::GPipe,
@@ -19,40 +21,45 @@ const SCHEDULES: [Schedule; 5] = [
     Schedule::Inference,
 ];
 
-/// FLOPs of all ranks, from the model's multiplications alone.
-fn flops(model: &Model, plan: &Plan) -> u128 {
+/// FLOPs of an operator under `plan`, each part of it on one member of a tensor group, from the model's multiplications
+/// alone.
+fn flops_once(plan: &Plan, role: Role, operator: &Operator, first: bool) -> u128 {
     let trains = plan.schedule != Schedule::Inference;
     let fused = plan.attention == Attention::Flash;
+    let attention = matches!(operator.work, Work::Attention { .. });
+    let mut once = u128::from(operator.work.multiplications());
+    if fused {
+        once -= u128::from(operator.work.skippable_multiplications());
+    }
+    let product = matches!(
+        operator.work,
+        Work::Linear { .. } | Work::Convolution { .. }
+    );
+    // In halves of the forward pass: forward; both gradients, or scores again and four products of two, or the
+    // weights' gradient alone; and once more.
+    let backward = match (first && product, attention && fused) {
+        (true, _) => 2,
+        (false, true) => 5,
+        (false, false) => 4,
+    };
+    let again = match plan.recompute {
+        Recompute::Full => role == Role::Block,
+        Recompute::Selective => attention,
+        _ => false,
+    };
+    let halves = match trains {
+        true => 2 + backward + if again { 2 } else { 0 },
+        false => 2,
+    };
+    once * halves * u128::from(plan.batch)
+}
+
+/// FLOPs of all ranks.
+fn flops(model: &Model, plan: &Plan) -> u128 {
     let mut sum = 0;
     for (i, layer) in model.layers.iter().enumerate() {
         for (k, operator) in layer.operators.iter().enumerate() {
-            let attention = matches!(operator.work, Work::Attention { .. });
-            let mut once = u128::from(operator.work.multiplications());
-            if fused {
-                once -= u128::from(operator.work.skippable_multiplications());
-            }
-            let first = i == 0
-                && k == 0
-                && matches!(
-                    operator.work,
-                    Work::Linear { .. } | Work::Convolution { .. }
-                );
-            // In halves of the forward pass: forward; both gradients, or scores again and four products of two, or
-            // the weights' gradient alone; and once more.
-            let backward = match (first, attention && fused) {
-                (true, _) => 2,
-                (false, true) => 5,
-                (false, false) => 4,
-            };
-            let again = match plan.recompute {
-                Recompute::Full => layer.role == Role::Block,
-                Recompute::Selective => attention,
-                _ => false,
-            };
-            let halves = match trains {
-                true => 2 + backward + if again { 2 } else { 0 },
-                false => 2,
-            };
+            let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
             // What is not cut, all members do, or each for its tokens.
             let rows = match operator.work {
                 Work::Linear { rows, .. } => rows,
@@ -63,39 +70,52 @@ fn flops(model: &Model, plan: &Plan) -> u128 {
                 (Cut::Whole, false) => u128::from(plan.tensor),
                 _ => 1,
             };
-            sum += once * halves * times;
+            sum += once * times;
         }
     }
-    sum * u128::from(plan.batch)
+    sum
 }
 
 /// Checks one plan; why it is refused, if it is.
 fn check(model: &Model, plan: &Plan, machine: &Machine) -> Result<(), String> {
     let job = job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
-    let mut all = Sums::default();
-    let mut traces = Vec::new();
-    let mut nodes = 0;
-    for rank in 0..job.ranks() {
-        let sums = Sums::of(&job, rank);
-        all.flops += sums.flops;
-        for (key, ends) in sums.messages {
-            let both = all.messages.entry(key).or_default();
+    let ranks: Vec<Sums> = (0..job.ranks()).map(|rank| Sums::of(&job, rank)).collect();
+    let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
+    assert_eq!(all, flops(model, plan), "{about}");
+    is_even(&ranks, &about);
+    is_sound(&job, machine, &about);
+    Ok(())
+}
+
+/// What is sent is received, once, and what is allocated is freed.
+fn is_even(ranks: &[Sums], about: &str) {
+    let mut messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]> = BTreeMap::new();
+    for sums in ranks {
+        for (key, ends) in &sums.messages {
+            let both = messages.entry(*key).or_default();
             for (to, from) in both.iter_mut().zip(ends) {
                 to.extend(from);
             }
         }
         // Activations and what is temporary is freed; weights stay.
-        assert_eq!(sums.used[3..], [0, 0], "{about}, rank {rank}");
+        assert_eq!(sums.used[3..], [0, 0], "{about}, rank {}", sums.rank);
+    }
+    for (key, [sent, received]) in &messages {
+        assert_eq!((sent.len(), sent), (1, received), "{about}: {key:?}");
+    }
+}
+
+/// What is written is sound, and a replay ends.
+fn is_sound(job: &Job, machine: &Machine, about: &str) {
+    let mut traces = Vec::new();
+    let mut nodes = 0;
+    for rank in 0..job.ranks() {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
         job.nodes(rank, &mut writer).unwrap();
         let trace = Trace::check(&writer.into_inner(), Dependencies::Both, 3);
         nodes += job.node_count(rank);
         traces.push((rank, trace));
-    }
-    assert_eq!(all.flops, flops(model, plan), "{about}");
-    for (key, [sent, received]) in &all.messages {
-        assert_eq!((sent.len(), sent), (1, received), "{about}: {key:?}");
     }
     let sources = traces.iter().map(|(rank, trace)| Source {
         rank: *rank,
@@ -110,8 +130,7 @@ fn check(model: &Model, plan: &Plan, machine: &Machine) -> Result<(), String> {
     };
     let report = Report::new(sources.collect(), &options, true);
     assert!(report.is_sound(), "{about}: {:?}", report.findings);
-    assert_eq!(replay(&job, machine).nodes, nodes, "{about}");
-    Ok(())
+    assert_eq!(replay(job, machine).nodes, nodes, "{about}");
 }
 
 fn plans() -> Vec<Plan> {

@@ -1,0 +1,171 @@
+//! Bytes that operators with degrees sum and move, against elements counted one by one.
+//!
+//! An elementwise operator, the one that is looked at, and another elementwise one, each cut in every way there is.
+//! Members get what they need and do not have, once; what is summed is as Table III of PALM has it.
+
+mod elements;
+
+use super::job;
+use chakram::generate::plan::{OperatorDegrees, Optimizer};
+use chakram::generate::sharding::Degrees;
+use chakram::generate::{Job, Plan};
+use chakram::model::{Cut, Function, Layer, Model, Operator, Role, Work};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{CollectiveKind, GroupName, Op, TraceError};
+use elements::{Expected, Kind, expected};
+use std::collections::BTreeMap;
+
+/// What a member is told to communicate.
+#[derive(Default)]
+struct Seen {
+    rank: u32,
+    groups: BTreeMap<String, Vec<u32>>,
+    members: u32,
+    /// Bytes received in numbers of 2 bytes, by direction and operator whose name they bear.
+    moved: BTreeMap<String, u64>,
+    /// Sums by name: bytes and who.
+    sums: Vec<(String, u64, Vec<u32>)>,
+}
+
+impl Sink for Seen {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        let name = node.name.strip_prefix("mb0/chain/").unwrap_or(node.name);
+        let whose = name.rsplit_once('.').map_or(name, |(whose, _)| whose);
+        match node.op {
+            Op::Collective {
+                kind, bytes, group, ..
+            } => {
+                let who: Vec<u32> = match group {
+                    GroupName::World => (0..self.members).collect(),
+                    GroupName::Number(number) => self.groups[&number.to_string()].clone(),
+                    GroupName::Text(_) => unreachable!(),
+                };
+                assert!(who.contains(&self.rank));
+                let others = who.len() as u64 - 1;
+                let got = match kind {
+                    CollectiveKind::AllGather => bytes * others,
+                    CollectiveKind::AllToAll => {
+                        assert_eq!(bytes % who.len() as u64, 0);
+                        bytes / who.len() as u64 * others
+                    }
+                    _ => {
+                        self.sums.push((name.to_owned(), bytes, who));
+                        return Ok(());
+                    }
+                };
+                *self.moved.entry(whose.to_owned()).or_default() += got;
+            }
+            Op::Message {
+                receive: true,
+                bytes,
+                ..
+            } => *self.moved.entry(whose.to_owned()).or_default() += bytes,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn look(job: &Job, members: u32) -> Vec<Seen> {
+    let each = (0..members).map(|rank| {
+        let mut seen = Seen {
+            rank,
+            members,
+            groups: job.groups(),
+            ..Seen::default()
+        };
+        job.nodes(rank, &mut seen).unwrap();
+        seen
+    });
+    each.collect()
+}
+
+/// All degrees whose product is `members`.
+fn all(members: u32, with_k: bool) -> Vec<[u32; 4]> {
+    let divides = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
+    let mut all = Vec::new();
+    for b in divides(members) {
+        for m in divides(members / b) {
+            for n in divides(members / b / m) {
+                let k = members / b / m / n;
+                if with_k || k == 1 {
+                    all.push([b, m, n, k]);
+                }
+            }
+        }
+    }
+    all
+}
+
+fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
+    let size = u64::from(members);
+    let plain = |name: &str, rows: u64| {
+        let work = Work::Activation {
+            function: Function::Relu,
+            rows,
+            width: size,
+            gated: false,
+        };
+        Operator::new(name, work, Cut::Whole)
+    };
+    let [before, behind] = kind.rows(size);
+    let mut operators = vec![
+        plain("first", before),
+        Operator::new("looked", kind.work(size), Cut::Whole),
+        plain("last", behind),
+    ];
+    if kind == Kind::Table {
+        operators.remove(0);
+    }
+    let model = Model {
+        name: "chain".to_owned(),
+        source: String::new(),
+        sequence: 1,
+        layers: vec![Layer::new("chain", Role::Input, operators)],
+    };
+    let mut plan = Plan::new();
+    plan.tensor = members;
+    (plan.batch, plan.micro_batch) = (size, size);
+    plan.optimizer = Optimizer::None;
+    for (name, [b, m, n, k]) in ["first", "looked", "last"].into_iter().zip(cuts) {
+        if name == "first" && kind == Kind::Table {
+            continue;
+        }
+        plan.operators.push(OperatorDegrees {
+            name: name.to_owned(),
+            degrees: Degrees { b, m, n, k },
+        });
+    }
+    let about = format!("{kind:?} among {members}, {cuts:?}");
+    let job = job(&model, &plan).unwrap_or_else(|why| panic!("{about}: {why}"));
+    let all = expected(kind, members, cuts);
+    for (member, (seen, expected)) in look(&job, members).into_iter().zip(all).enumerate() {
+        let Expected { moved, sums } = expected;
+        let found: BTreeMap<String, u64> = seen
+            .moved
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        assert_eq!(found, moved, "{about}, member {member}");
+        assert_eq!(seen.sums, sums, "{about}, member {member}");
+    }
+}
+
+#[test]
+fn every_element_is_moved_once_and_summed_where_it_has_to_be() {
+    for kind in Kind::ALL {
+        for members in [4, 6] {
+            for first in all(members, false) {
+                if kind == Kind::Table && first[0] != 1 {
+                    continue;
+                }
+                for looked in all(members, kind.products()) {
+                    for last in all(members, false) {
+                        check(kind, members, [first, looked, last]);
+                    }
+                }
+            }
+        }
+    }
+}

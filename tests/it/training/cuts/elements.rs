@@ -1,0 +1,350 @@
+//! What members need and have, element by element.
+
+use chakram::model::Work;
+use std::collections::BTreeMap;
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Product,
+    /// Windows of 3 rows on the row that they give.
+    Windows,
+    /// Windows of 3 rows, every second one.
+    Strided,
+    /// The largest of two rows.
+    Pool,
+    Table,
+}
+
+/// Pixels of a row of an image.
+const WIDTH: u64 = 2;
+
+impl Kind {
+    pub const ALL: [Self; 5] = [
+        Self::Product,
+        Self::Windows,
+        Self::Strided,
+        Self::Pool,
+        Self::Table,
+    ];
+
+    pub fn products(self) -> bool {
+        self != Self::Pool
+    }
+
+    fn image(self) -> bool {
+        !matches!(self, Self::Product | Self::Table)
+    }
+
+    /// Rows of what comes in and of what goes out, rows of an image being rows of pixels.
+    fn lines(self, size: u64) -> [u64; 2] {
+        match self {
+            Self::Strided | Self::Pool => [2 * size, size],
+            _ => [size, size],
+        }
+    }
+
+    /// Rows as an elementwise operator counts them.
+    pub fn rows(self, size: u64) -> [u64; 2] {
+        let [before, behind] = self.lines(size);
+        match self {
+            Self::Strided | Self::Pool => [before * WIDTH, behind * WIDTH / 2],
+            Self::Windows => [before * WIDTH, behind * WIDTH],
+            _ => [before, behind],
+        }
+    }
+
+    pub fn work(self, size: u64) -> Work {
+        let [lines, _] = self.lines(size);
+        match self {
+            Self::Product => Work::Linear {
+                rows: size,
+                inputs: size,
+                outputs: size,
+                bias: true,
+                tied: false,
+            },
+            Self::Windows | Self::Strided => Work::Convolution {
+                inputs: size,
+                outputs: size,
+                size: [lines, WIDTH],
+                kernel: [3, 3],
+                stride: if self == Self::Strided { 2 } else { 1 },
+                padding: 1,
+                groups: 1,
+                bias: false,
+            },
+            Self::Pool => Work::Pool {
+                channels: size,
+                size: [lines, WIDTH],
+                kernel: [2, 2],
+                stride: 2,
+                padding: 0,
+            },
+            Self::Table => Work::Embedding {
+                vocabulary: size,
+                width: size,
+                tokens: size,
+            },
+        }
+    }
+
+    /// Weights and biases of one member.
+    fn weights(self, size: u64, [_, _, n, k]: [u32; 4]) -> u64 {
+        let each = |parts: u32| size / u64::from(parts);
+        match self {
+            Self::Product => each(n) * each(k) + each(n),
+            Self::Windows | Self::Strided => each(n) * each(k) * 9,
+            Self::Pool => 0,
+            Self::Table => each(n) * each(k),
+        }
+    }
+}
+
+/// Which part a member has along b, m, n and k: members are counted up with the axes in an order, the last one fastest.
+fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
+    let mut rest = member;
+    let mut parts = [0; 4];
+    for &axis in order.iter().rev() {
+        parts[axis] = rest % cuts[axis];
+        rest /= cuts[axis];
+    }
+    parts
+}
+
+/// A set of elements, each counted by sample, row and column.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Elements([u64; 8]);
+
+/// Most rows and columns of a sample: those of 6 members.
+const ROWS: u64 = 12;
+const COLUMNS: u64 = 6;
+
+impl Elements {
+    fn add(&mut self, [sample, row, column]: [u64; 3]) {
+        let at = (sample * ROWS + row) * COLUMNS + column;
+        self.0[at as usize / 64] |= 1 << (at % 64);
+    }
+
+    fn with(&self, other: &Self, bits: impl Fn(u64, u64) -> u64) -> Self {
+        Self(std::array::from_fn(|i| bits(self.0[i], other.0[i])))
+    }
+
+    fn without(&self, other: &Self) -> Self {
+        self.with(other, |one, other| one & !other)
+    }
+
+    fn and(&self, other: &Self) -> Self {
+        self.with(other, |one, other| one & other)
+    }
+
+    fn or(&self, other: &Self) -> Self {
+        self.with(other, |one, other| one | other)
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().map(|bits| u64::from(bits.count_ones())).sum()
+    }
+}
+
+/// The elements of a part along each axis: of how many, into how many parts, which one.
+fn has(axes: [(u64, u32, u32); 3]) -> Elements {
+    let [samples, rows, columns] = axes.map(|(size, cuts, part)| {
+        let each = size / u64::from(cuts);
+        u64::from(part) * each..u64::from(part + 1) * each
+    });
+    let mut elements = Elements::default();
+    for sample in samples {
+        for row in rows.clone() {
+            for column in columns.clone() {
+                elements.add([sample, row, column]);
+            }
+        }
+    }
+    elements
+}
+
+/// What one member is expected to get and to sum.
+pub struct Expected {
+    pub moved: BTreeMap<String, u64>,
+    pub sums: Vec<(String, u64, Vec<u32>)>,
+}
+
+/// All there is to know of one member.
+struct Member {
+    /// What the first operator leaves.
+    first: Elements,
+    /// What the one that is looked at needs of rows that are its own, and of those that its windows reach.
+    own: Elements,
+    reached: Elements,
+    /// What it gives.
+    gives: Elements,
+    /// What the last one needs.
+    last: Elements,
+    parts: [u32; 4],
+}
+
+fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number: u32) -> Member {
+    let size = u64::from(members);
+    let [before, behind] = kind.lines(size);
+    let plain = [0, 1, 2, 3];
+    let order: &[usize] = match kind {
+        Kind::Product | Kind::Table => &plain,
+        Kind::Windows | Kind::Strided => &[0, 3, 1, 2],
+        Kind::Pool => &[0, 2, 1],
+    };
+    let of = |lines: u64, cuts: [u32; 4], order: &[usize], columns: usize| {
+        let parts = parts(number, cuts, order);
+        let axis = |size, axis: usize| (size, cuts[axis], parts[axis]);
+        has([axis(size, 0), axis(lines, 1), axis(size, columns)])
+    };
+    let columns = if kind == Kind::Pool { 2 } else { 3 };
+    let own = of(before, looked, order, columns);
+    let gives = of(behind, looked, order, 2);
+    let mut reached = own;
+    if kind.image() {
+        let cut = |axis: usize| (size, looked[axis], parts(number, looked, order)[axis]);
+        let each = behind / u64::from(looked[1]);
+        let first = u64::from(parts(number, looked, order)[1]) * each;
+        for row in first..first + each {
+            // Windows of the rows that it gives; with padding, row 0 lies in front.
+            let lines = match kind {
+                Kind::Windows => row..row + 3,
+                Kind::Strided => 2 * row..2 * row + 3,
+                _ => 2 * row + 1..2 * row + 3,
+            };
+            for line in lines.filter(|line| (1..=before).contains(line)) {
+                let line = (before, before as u32, line as u32 - 1);
+                reached = reached.or(&has([cut(0), line, cut(columns)]));
+            }
+        }
+    }
+    Member {
+        first: match kind {
+            Kind::Table => Elements::default(),
+            _ => of(before, first, &plain, 2),
+        },
+        own,
+        reached,
+        gives,
+        last: of(behind, last, &plain, 2),
+        parts: parts(number, looked, order),
+    }
+}
+
+/// Members that differ in the parts along `axes` only.
+fn alike(all: &[Member], of: &Member, axes: &[usize]) -> Vec<u32> {
+    let same =
+        |one: &Member| (0..4).all(|axis| axes.contains(&axis) || one.parts[axis] == of.parts[axis]);
+    let numbered = (0..).zip(all);
+    numbered
+        .filter(|(_, one)| same(one))
+        .map(|(number, _)| number)
+        .collect()
+}
+
+/// Whether `needs` of `group` are equal shares of `whole`, none of it twice.
+fn shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> bool {
+    let all: Vec<Elements> = group.iter().map(|&one| needs(one)).collect();
+    let together = all.iter().fold(Elements::default(), |sum, one| sum.or(one));
+    let count: u64 = all.iter().map(Elements::count).sum();
+    let equal = all.iter().all(|one| one.count() == all[0].count());
+    equal && count == whole.count() && together == *whole
+}
+
+/// What each of `members` is expected to get and to sum.
+pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> {
+    let number = |one| member(kind, members, cuts, one);
+    let all: Vec<Member> = (0..members).map(number).collect();
+    let scatters = |axis: usize, of: fn(&Member) -> [Elements; 2]| {
+        all.iter().all(|one| {
+            let group = alike(&all, one, &[axis]);
+            shares(&group, &of(one)[0], |other| of(&all[other as usize])[1])
+        })
+    };
+    let scatters = [
+        scatters(3, |one| [one.gives, one.last]),
+        scatters(2, |one| [one.own, one.first]),
+    ];
+    let each = (0..members).map(|number| of_member(kind, cuts, &all, number, scatters));
+    each.collect()
+}
+
+/// What one of them is; whether outputs and gradients of inputs are shared out where they are summed.
+fn of_member(
+    kind: Kind,
+    cuts: [[u32; 4]; 3],
+    all: &[Member],
+    number: u32,
+    scatters: [bool; 2],
+) -> Expected {
+    let me = &all[number as usize];
+    let [_, looked, _] = cuts;
+    let [before, behind] = match kind {
+        Kind::Windows => [2 * WIDTH, 2 * WIDTH],
+        // Of two pixels, one is left.
+        Kind::Strided | Kind::Pool => [2 * WIDTH, WIDTH],
+        _ => [2, 2],
+    };
+    let mut moved: BTreeMap<String, u64> = BTreeMap::new();
+    let mut sums = Vec::new();
+    let mut add = |name: &str, elements: u64, bytes: u64| {
+        if elements > 0 {
+            *moved.entry(name.to_owned()).or_default() += elements * bytes;
+        }
+    };
+    let missing = |need: &Elements, has: &Elements| need.without(has).count();
+    if kind != Kind::Table {
+        add("fwd/looked", missing(&me.own, &me.first), before);
+        add("fwd/looked", missing(&me.reached, &me.own), before);
+    }
+    // Terms of the output, over k.
+    let terms = alike(all, me, &[3]);
+    let mut shared_out = false;
+    if terms.len() > 1 {
+        shared_out = scatters[0];
+        let what = if shared_out {
+            "reduce-scatter"
+        } else {
+            "all-reduce"
+        };
+        let bytes = me.gives.count() * behind;
+        sums.push((format!("fwd/looked.{what}"), bytes, terms));
+    }
+    if !shared_out {
+        add("fwd/last", missing(&me.last, &me.gives), behind);
+    }
+    // The gradient of the output comes back to where its terms were.
+    add("bwd/looked", missing(&me.gives, &me.last), behind);
+    if kind != Kind::Table {
+        // Rows that others' windows reached here.
+        let of = alike(all, me, &[1])
+            .into_iter()
+            .filter(|&other| other != number);
+        for other in of {
+            let theirs = &all[other as usize].reached;
+            add("bwd/looked", theirs.and(&me.own).count(), before);
+        }
+        let terms = alike(all, me, &[2]);
+        let mut shared_out = false;
+        if terms.len() > 1 && kind.products() {
+            shared_out = scatters[1];
+            let what = if shared_out {
+                "reduce-scatter"
+            } else {
+                "all-reduce"
+            };
+            let bytes = me.own.count() * before;
+            sums.push((format!("bwd/looked.{what}"), bytes, terms));
+        }
+        if !shared_out {
+            add("bwd/first", missing(&me.first, &me.own), before);
+        }
+    }
+    let weights = kind.weights(all.len() as u64, looked);
+    let apart = alike(all, me, &[0, 1]);
+    if weights > 0 && apart.len() > 1 {
+        sums.push(("operators/all-reduce".to_owned(), 2 * weights, apart));
+    }
+    Expected { moved, sums }
+}

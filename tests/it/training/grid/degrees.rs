@@ -1,0 +1,329 @@
+//! Operators with degrees of their own: what is conserved, whatever each of them is cut by.
+
+use super::super::Sums;
+use super::{GPT, flops_once, is_even, is_sound, job, list};
+use chakram::generate::plan::{Attention, OperatorDegrees, Recompute, Zero};
+use chakram::generate::schedule::Schedule;
+use chakram::generate::sharding::Degrees;
+use chakram::generate::{Job, Plan};
+use chakram::machine::Machine;
+use chakram::model::{Block, Cut, Function, Head, Model, Operator, Positions, Transformer, Work};
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::Sink;
+use chakram::trace::{Op, TraceError};
+use std::collections::{BTreeMap, BTreeSet};
+use told::{OTHERS, TRANSFORMERS};
+
+mod told;
+
+/// Two blocks whose sizes 2, 4, 6 and 8 divide.
+fn transformer(name: &str, block: Block, head: Head, segments: u64) -> Model {
+    let transformer = Transformer {
+        layers: 2,
+        block,
+        vocabulary: 48,
+        positions: match block.norm_bias {
+            true => Positions::Learned(24),
+            false => Positions::Rotary,
+        },
+        segments,
+        embedding_norm: block.norm_after,
+        final_norm: !block.norm_after,
+        head,
+    };
+    Model {
+        name: name.to_owned(),
+        source: String::new(),
+        sequence: block.tokens,
+        layers: transformer.layers(),
+    }
+}
+
+fn models() -> Vec<Model> {
+    let gpt = Block {
+        tokens: 24,
+        hidden: 48,
+        heads: 24,
+        kv_heads: 24,
+        head_width: 2,
+        ffn: 96,
+        ..GPT
+    };
+    let llama = Block {
+        heads: 48,
+        head_width: 1,
+        function: Function::Silu,
+        gated: true,
+        norm_bias: false,
+        biases: false,
+        dropout: false,
+        ..gpt
+    };
+    let bert = Block {
+        norm_after: true,
+        causal: false,
+        ..gpt
+    };
+    let mut models = vec![
+        transformer("gpt", gpt, Head::Logits { tied: true }, 0),
+        transformer("llama", llama, Head::Logits { tied: false }, 0),
+        transformer("bert", bert, Head::Masked, 2),
+    ];
+    for name in ["vgg-11", "resnet-18", "vit-b-16", "dlrm"] {
+        models.push(Model::named(name).unwrap());
+    }
+    models
+}
+
+/// Which operators get degrees: each name once, or tables together.
+fn names(model: &Model) -> Vec<String> {
+    let operators = model.layers.iter().flat_map(|layer| &layer.operators);
+    let mut names = BTreeSet::new();
+    for operator in operators {
+        let name = match operator.work {
+            Work::EmbeddingBag { .. } => "table*",
+            _ => &operator.name,
+        };
+        names.insert(name.to_owned());
+    }
+    names.into_iter().collect()
+}
+
+/// All degrees whose product is `members`.
+fn all_degrees(members: u32) -> Vec<Degrees> {
+    let divisors = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
+    let mut all = Vec::new();
+    for b in divisors(members) {
+        for m in divisors(members / b) {
+            for n in divisors(members / b / m) {
+                let k = members / b / m / n;
+                all.push(Degrees { b, m, n, k });
+            }
+        }
+    }
+    all
+}
+
+fn plan(members: u32, operators: Vec<OperatorDegrees>) -> Plan {
+    let mut plan = Plan::new();
+    plan.tensor = members;
+    (plan.batch, plan.micro_batch) = (24, 24);
+    plan.operators = operators;
+    plan
+}
+
+/// Adds up FLOPs by layer and operator, beside the rest.
+struct ByOperator<'m> {
+    model: &'m Model,
+    sums: Sums,
+    flops: BTreeMap<(u32, String), u128>,
+}
+
+impl Sink for ByOperator<'_> {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        if let (Op::Compute { flops, .. }, Some(layer)) = (node.op, node.labels.layer) {
+            let rest = node.name.rsplit_once('/').unwrap().1;
+            let operators = &self.model.layers[layer as usize].operators;
+            let whose = |name: &str| {
+                let behind = rest.strip_prefix(name);
+                behind.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            let of = operators.iter().map(|operator| &operator.name);
+            let name = of.filter(|name| whose(name)).max_by_key(|name| name.len());
+            let key = (layer, name.unwrap().clone());
+            *self.flops.entry(key).or_default() += u128::from(flops);
+        }
+        self.sums.node(node, data)
+    }
+}
+
+/// Whether the plan or the model says how `operator` is cut, rather than what stands before it.
+fn is_chosen(plan: &Plan, operator: &Operator) -> bool {
+    let names = |one: &OperatorDegrees| {
+        one.name == operator.name
+            || one.name == "table*" && matches!(operator.work, Work::EmbeddingBag { .. })
+    };
+    plan.operators.iter().any(names) || matches!(operator.cut, Cut::Outputs | Cut::Inputs)
+}
+
+/// Holds sums against the model's; what members do twice is a divisor of the members.
+fn is_conserved(model: &Model, plan: &Plan, job: &Job) {
+    let about = format!("{}: {plan:?}", model.name);
+    let mut ranks = Vec::new();
+    let mut flops: BTreeMap<(u32, String), u128> = BTreeMap::new();
+    for rank in 0..job.ranks() {
+        let sums = Sums {
+            rank,
+            ..Sums::default()
+        };
+        let mut by = ByOperator {
+            model,
+            sums,
+            flops: BTreeMap::new(),
+        };
+        job.nodes(rank, &mut by).unwrap();
+        for (key, more) in by.flops {
+            *flops.entry(key).or_default() += more;
+        }
+        ranks.push(by.sums);
+    }
+    for (i, layer) in model.layers.iter().enumerate() {
+        for (k, operator) in layer.operators.iter().enumerate() {
+            let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
+            let key = (i as u32, operator.name.clone());
+            let found = flops.get(&key).copied().unwrap_or(0);
+            let about = format!("{}/{} of {about}", layer.name, operator.name);
+            if once == 0 || is_chosen(plan, operator) {
+                assert_eq!(found, once, "{about}");
+            } else {
+                let times = found / once;
+                assert_eq!(found, once * times, "{about}");
+                let members = u128::from(plan.tensor);
+                assert!(times > 0 && members.is_multiple_of(times), "{about}");
+            }
+        }
+    }
+    is_even(&ranks, &about);
+}
+
+/// The reason without numbers and names, of which there are many.
+fn kind(why: &str) -> String {
+    let why = why.split(", such as").next().unwrap();
+    let why = why.split(" (operator").next().unwrap();
+    let mut plain = String::new();
+    for c in why.chars().filter(|c| *c != '.') {
+        match c {
+            '0'..='9' if plain.ends_with('#') => {}
+            '0'..='9' => plain.push('#'),
+            _ => plain.push(c),
+        }
+    }
+    plain
+}
+
+/// Numbers that look like chance and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
+/// Throws everything else that a plan has.
+fn throw(dice: &mut Dice, plan: &mut Plan, deep: bool) {
+    let room = 16 / plan.tensor;
+    let shapes: &[(u32, u32)] = match (room, deep) {
+        (4.., true) => &[(1, 1), (2, 1), (1, 2), (2, 2)],
+        (4.., false) => &[(1, 1), (2, 1)],
+        (2.., true) => &[(1, 1), (2, 1), (1, 2)],
+        (2.., false) => &[(1, 1), (2, 1)],
+        _ => &[(1, 1)],
+    };
+    (plan.data, plan.pipeline) = dice.one(shapes);
+    plan.schedule = match plan.pipeline {
+        1 => dice.one(&[
+            Schedule::OneForwardOneBackward,
+            Schedule::LayerWise { layers: 1 },
+            Schedule::Inference,
+        ]),
+        _ => dice.one(&[
+            Schedule::GPipe,
+            Schedule::OneForwardOneBackward,
+            Schedule::Inference,
+        ]),
+    };
+    if plan.schedule != Schedule::Inference {
+        plan.recompute = dice.one(&[Recompute::None, Recompute::Full, Recompute::Selective]);
+    }
+    if plan.recompute == Recompute::Selective {
+        plan.attention = Attention::Unfused;
+    }
+    if plan.data > 1 {
+        plan.zero = dice.one(&[Zero::None, Zero::Parameters]);
+    }
+    plan.tensor_overlap = dice.one(&[true, false]);
+    plan.sequence_parallel = dice.one(&[true, false]);
+    plan.bucket = 3000;
+    plan.batch = 24 * u64::from(plan.data) * dice.one(&[1, 2]);
+}
+
+/// One operator at a time, each way to cut it, the rest as the model or what stands before says; then all of them at
+/// once, each in a way that it can be cut.
+fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
+    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let mut told = String::new();
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let deep = model.name != "dlrm";
+    let (mut refused, mut together) = (BTreeMap::new(), BTreeMap::new());
+    let (mut done, mut thrown) = (0, 0);
+    for &members in degrees {
+        let mut ways: Vec<(String, Vec<Degrees>)> = Vec::new();
+        for name in names(model) {
+            let mut legal = Vec::new();
+            for degrees in all_degrees(members) {
+                let name = name.clone();
+                let plan = plan(members, vec![OperatorDegrees { name, degrees }]);
+                match job(model, &plan) {
+                    Ok(job) => {
+                        // Few members and many are looked at together, and some of them here.
+                        if matches!(members, 4 | 6) || done % 3 == 0 {
+                            is_conserved(model, &plan, &job);
+                        }
+                        legal.push(degrees);
+                        done += 1;
+                    }
+                    Err(why) => *refused.entry(kind(&why)).or_default() += 1,
+                }
+            }
+            ways.push((name, legal));
+        }
+        for _ in 0..throws {
+            let all = ways.iter().filter(|(_, legal)| !legal.is_empty());
+            let operators = all.map(|(name, legal)| OperatorDegrees {
+                name: name.clone(),
+                degrees: dice.one(legal),
+            });
+            let mut plan = plan(members, operators.collect());
+            throw(&mut dice, &mut plan, deep);
+            match job(model, &plan) {
+                Ok(job) => {
+                    is_conserved(model, &plan, &job);
+                    is_sound(&job, &machine, &format!("{}: {plan:?}", model.name));
+                    thrown += 1;
+                }
+                Err(why) => *together.entry(kind(&why)).or_default() += 1,
+            }
+        }
+    }
+    told += &format!("{}: {done} one by one\n{}", model.name, list(&refused));
+    told += &format!("{thrown} together\n{}", list(&together));
+    told
+}
+
+#[test]
+fn transformers_are_conserved_however_operators_are_cut() {
+    let models = models();
+    let told: String = models[..3]
+        .iter()
+        .map(|model| go_over(model, &[2, 4, 6, 8], 20))
+        .collect();
+    assert_eq!(told.trim(), TRANSFORMERS.trim());
+}
+
+#[test]
+fn other_models_are_conserved_however_operators_are_cut() {
+    let models = models();
+    let told: String = models[3..]
+        .iter()
+        .map(|model| go_over(model, &[4, 6], 10))
+        .collect();
+    assert_eq!(told.trim(), OTHERS.trim());
+}
