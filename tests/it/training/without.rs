@@ -22,6 +22,8 @@ struct Node {
     bytes: u64,
     /// Members of a collective.
     members: Vec<u32>,
+    /// What it waits for.
+    data: Vec<u64>,
 }
 
 struct Nodes<'g> {
@@ -30,7 +32,7 @@ struct Nodes<'g> {
 }
 
 impl Sink for Nodes<'_> {
-    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let (mut flops, mut bytes, mut members, mut message) = (None, 0, Vec::new(), false);
         match node.op {
             Op::Compute {
@@ -57,6 +59,7 @@ impl Sink for Nodes<'_> {
             flops,
             bytes,
             members,
+            data: data.to_vec(),
         });
         Ok(())
     }
@@ -219,11 +222,33 @@ fn kernels_that_only_move_bytes_go() {
     }
 }
 
-/// Stages take what they have: no gather of what is received, which nothing waits for.
+/// Nothing goes, and nothing waits for what comes; its parts are gathered behind what a stage did before.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
-    let both = check(Effect::Bubble, |_, node| node.name.ends_with("/gather"));
-    assert_eq!(both, [(2, 0, 0, 2 * 128); 2]);
+    let both = check(Effect::Bubble, |_, _| false);
+    assert_eq!(both, [(0, 0, 0, 0); 2]);
+    let mut less = plan();
+    less.without.add(Effect::Bubble);
+    let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
+    for rank in 0..8 {
+        let waited = |job: &Job| {
+            let all = nodes(job, rank);
+            let of = |id: &u64| all[*id as usize - 1].name.ends_with("/receive");
+            let waits = all.iter().filter(|node| node.data.iter().any(of));
+            waits.map(|node| node.name.clone()).collect::<Vec<_>>()
+        };
+        // One for each of two micro-batches, and it is the gather that waits.
+        let gathers = waited(&whole);
+        assert!(gathers.iter().all(|name| name.ends_with("/gather")));
+        assert_eq!((gathers.len(), waited(&less).len()), (2, 0), "rank {rank}");
+        // The chain goes on behind the gather.
+        let all = nodes(&less, rank);
+        let of = |id: &u64| all[*id as usize - 1].name.ends_with("/gather");
+        assert_eq!(
+            all.iter().filter(|node| node.data.iter().any(of)).count(),
+            2
+        );
+    }
 }
 
 /// Messages stay, and so does what follows from them, but there is nothing in them.

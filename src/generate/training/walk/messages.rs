@@ -53,13 +53,16 @@ impl Walk<'_, '_> {
             layer: None,
             memory: MemoryChanges::default(),
         })?;
-        if plan.plan.without.has(Effect::Bubble) {
-            return Ok(());
-        }
+        // Without the bubble nobody waits for what comes, but the parts are gathered all the same.
+        let waits = !plan.plan.without.has(Effect::Bubble);
         let silent = plan.plan.without.has(Effect::TensorCommunication);
-        if plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent {
+        let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
+        if gathers {
             self.data.clear();
-            self.data.push(id);
+            match waits {
+                true => self.data.push(id),
+                false => self.data.extend_from_slice(&self.front),
+            }
             let shard = plan.boundary(below);
             id = self.node(Node {
                 name: format_args!("mb{mb}/chunk{}/{}/gather", pass.chunk, way(pass)),
@@ -71,7 +74,9 @@ impl Walk<'_, '_> {
                 memory: MemoryChanges::default(),
             })?;
         }
-        self.front.push(id);
+        if waits || gathers {
+            self.front.push(id);
+        }
         Ok(())
     }
 
