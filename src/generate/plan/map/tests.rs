@@ -1,3 +1,5 @@
+//! Ranks and members along dimensions, worked out by hand, and what is refused.
+
 use super::*;
 use crate::generate::plan::{Family, Placement};
 
