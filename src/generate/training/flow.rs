@@ -22,7 +22,8 @@
 //! as BatchNorm does where replicas do not share statistics.
 
 use super::layer::Context;
-use super::piece::{Cutting, columns, rows};
+use super::piece::{Cutting, columns};
+use super::shard::rows;
 use crate::generate::plan::{OperatorDegrees, Plan};
 use crate::generate::sharding::{Axis, Degrees, Digit, Layout, Sharding, scatters};
 use crate::generate::{GenerateError, refused};
@@ -233,7 +234,7 @@ impl<'p> Follow<'p> {
             }
             Cut::Whole | Cut::Between => {}
         }
-        let rows = rows(work);
+        let rows = rows(&mut work.clone()).copied();
         let divides = |rows: u64, digit: Digit| rows.is_multiple_of(digit.parts.into());
         if operator.cut == Cut::Whole
             && self.sequence

@@ -145,19 +145,6 @@ impl Cutting {
     }
 }
 
-/// Rows that an operator goes over, one after the other.
-pub(super) fn rows(work: &Work) -> Option<u64> {
-    match *work {
-        Work::Linear { rows, .. }
-        | Work::Norm { rows, .. }
-        | Work::Activation { rows, .. }
-        | Work::Residual { rows, .. }
-        | Work::Loss { rows, .. } => Some(rows),
-        Work::Embedding { tokens, .. } => Some(tokens),
-        _ => None,
-    }
-}
-
 /// Columns of the output.
 pub(super) fn columns(work: &Work) -> u64 {
     match *work {

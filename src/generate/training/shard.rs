@@ -49,7 +49,7 @@ pub(super) fn shard(operator: &Operator, members: u64, sequence: bool) -> Work {
 }
 
 /// The tokens that an operator goes over, if it goes over tokens.
-fn rows(work: &mut Work) -> Option<&mut u64> {
+pub(super) fn rows(work: &mut Work) -> Option<&mut u64> {
     match work {
         Work::Linear { rows, .. }
         | Work::Norm { rows, .. }
