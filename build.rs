@@ -1,10 +1,15 @@
-//! Compiles the trace schema with a pure-Rust protobuf compiler, so that a Rust toolchain is enough.
+//! Generates the message types from the compiled schema, so that a Rust toolchain is enough.
+//!
+//! `proto/et_def.bin` is `proto/et_def.proto` as a `FileDescriptorSet`. The test `schema` compiles it anew and
+//! compares; `BLESS=1` writes it.
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo:rerun-if-changed=proto/et_def.proto");
-    let schema = protox::compile(["proto/et_def.proto"], ["proto"])?;
+    println!("cargo:rerun-if-changed=proto/et_def.bin");
+    let schema = FileDescriptorSet::decode(std::fs::read("proto/et_def.bin")?.as_slice())?;
     prost_build::Config::new()
-        .disable_comments(["."])
         .bytes(["."])
         .compile_fds(schema)?;
     Ok(())

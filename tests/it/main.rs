@@ -21,6 +21,7 @@
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `rooms`: who may import whom, and which package has which door
+//! - `schema`: the compiled schema of traces, against its source
 //! - `timeline`: the picture of a replay, parsed back
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
@@ -46,6 +47,7 @@ mod paper;
 mod physics;
 mod readers;
 mod rooms;
+mod schema;
 mod timeline;
 mod training;
 mod training_times;
