@@ -2,9 +2,10 @@
 //! `astra-sim/cases.tar.zst` and `captures/gpu/chakra_json/chakra.0.et.zst`.
 
 mod cases;
+mod skipped;
 
 use crate::harness::replay::Count;
-pub use cases::{Case, cases, corpus, machine, rank_of, sizes};
+pub use cases::{Case, cases, machine, rank_of, sizes};
 use chakram::compute::ComputeModel;
 use chakram::engine::{Options, Outcome, Prepared};
 use chakram::graph::{Dependencies, Graph};
@@ -15,6 +16,7 @@ use chakram::trace::groups;
 use chakram::trace::rewrite::{Mode, rewrite};
 use chakram::units::Time;
 use chakram::workload::{Absent, Workload, WorkloadBuilder};
+pub use skipped::corpus;
 use std::collections::BTreeMap;
 
 /// Cases that are not replayed to the end, with a part of the reason.

@@ -1,5 +1,6 @@
 //! The cases of the corpus, and machines that suit them.
 
+use super::corpus;
 use chakram::collective::{Algorithm, Choice};
 use chakram::compute::Peaks;
 use chakram::machine::{Machine, NpuClass};
@@ -8,19 +9,9 @@ use chakram::topology::{Dimension, Shape, Topology};
 use chakram::units::{Bandwidth, Bytes, Span};
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::PathBuf;
 
 /// The files of a case: path to contents.
 pub type Case = BTreeMap<String, Vec<u8>>;
-
-/// A file of the corpus, where there is one.
-pub fn corpus(file: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("CHAKRAM_CORPUS");
-    if folder.is_none() {
-        println!("skipped: CHAKRAM_CORPUS names no folder");
-    }
-    folder.map(|folder| PathBuf::from(folder).join(file))
-}
 
 /// Every case by its name, unpacked in memory.
 pub fn cases() -> Option<BTreeMap<String, Case>> {

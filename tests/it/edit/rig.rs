@@ -1,6 +1,7 @@
 //! Traces by the generated types, and the program on them.
 
 use crate::commands::chakram;
+use crate::corpus::corpus;
 use chakram::trace::file::{Contents, discover};
 use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
 use prost::Message;
@@ -95,11 +96,9 @@ pub fn case(name: &str) -> PathBuf {
 
 /// The captures of the corpus, if there is one, each with its name.
 pub fn captures() -> Vec<(String, PathBuf)> {
-    let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") else {
-        println!("skipped: CHAKRAM_CORPUS names no folder");
+    let Some(folder) = corpus("captures/pytorch") else {
         return Vec::new();
     };
-    let folder = Path::new(&folder).join("captures/pytorch");
     let mut found: Vec<_> = std::fs::read_dir(folder)
         .expect("the corpus has captures")
         .map(|entry| entry.unwrap())

@@ -1,6 +1,7 @@
 //! Slices by step, against conversions of that step alone.
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
+use crate::corpus::corpus;
 use chakram::trace::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -128,8 +129,7 @@ fn steps_are_those_that_are_converted_alone() {
             steps += compare(&name, &path);
         }
     }
-    let corpus = std::env::var_os("CHAKRAM_CORPUS").is_some();
-    assert_eq!(steps >= 8, corpus, "{steps} steps");
+    assert_eq!(steps >= 8, corpus("").is_some(), "{steps} steps");
 }
 
 #[test]

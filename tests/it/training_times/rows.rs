@@ -1,5 +1,6 @@
 //! Measured rows, and the plans that they were measured with.
 
+use crate::corpus::corpus;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -19,13 +20,7 @@ type Cells = BTreeMap<String, String>;
 
 /// Where measurements are, if anywhere.
 pub fn folder() -> Option<PathBuf> {
-    let folder =
-        std::env::var_os("CHAKRAM_CORPUS").map(|folder| Path::new(&folder).join("validation"));
-    if folder.as_ref().is_none_or(|folder| !folder.is_dir()) {
-        println!("skipped: CHAKRAM_CORPUS names no folder with `validation`");
-        return None;
-    }
-    folder
+    corpus("validation")
 }
 
 /// The rows of a file of CSV without quotes.
