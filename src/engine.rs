@@ -138,12 +138,12 @@ struct Pair {
 }
 
 /// A prepared replay.
-pub struct Engine<'a, O, N, M: Manner> {
+pub struct Engine<'a, N, M: Manner> {
     workload: &'a Workload,
     plan: &'a Plan,
     stepwise: bool,
     comm: Comm,
-    observer: O,
+    observer: &'a mut dyn Observer,
     agenda: Agenda,
     network: N,
     manner: &'a mut M,
@@ -219,8 +219,13 @@ impl Schedule for Agenda {
     }
 }
 
-impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
-    fn new(prepared: &'a Prepared<'a>, observer: O, mut network: N, manner: &'a mut M) -> Self {
+impl<'a, N: Network, M: Manner> Engine<'a, N, M> {
+    fn new(
+        prepared: &'a Prepared<'a>,
+        observer: &'a mut dyn Observer,
+        mut network: N,
+        manner: &'a mut M,
+    ) -> Self {
         let (workload, plan) = (prepared.workload, &prepared.plan);
         let mut waiting = large::list(workload.nodes() as usize);
         let mut instances = Vec::with_capacity(plan.instances.len());
@@ -313,7 +318,7 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
     }
 
     /// The loop.
-    fn run(mut self) -> Result<(Outcome, O), ReplayError> {
+    fn run(mut self) -> Result<Outcome, ReplayError> {
         for (i, instance) in self.workload.instances().iter().enumerate() {
             let event = Event::new(Class::Release, i as u32, 0);
             self.agenda.push(instance.release, event);
@@ -358,7 +363,7 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
         }
         self.outcome.nodes = self.completed;
         self.outcome.messages = self.ops.inserted();
-        Ok((self.outcome, self.observer))
+        Ok(self.outcome)
     }
 
     /// Takes the events that are due next, `now`, and handles them.

@@ -84,7 +84,7 @@ impl Observer for () {
 }
 
 /// One that its owner keeps, whatever becomes of the replay.
-impl<O: Observer> Observer for &mut O {
+impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
         (**self).issued(now, instance, node, kind);

@@ -8,7 +8,7 @@ use super::{Comm, Engine, Refusal};
 use crate::collective::{Manner, Quiet, Request};
 use crate::ids::NodeIndex;
 use crate::network::Network;
-use crate::report::{CollectiveRecord, Observer};
+use crate::report::CollectiveRecord;
 use crate::units::{Span, Time};
 
 /// What is kept of collectives in flight, of each chunk at each member for each stage and once more, is at
@@ -33,7 +33,7 @@ fn too_large(run: &Run, members: usize) -> Option<Refusal> {
     })
 }
 
-impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<N: Network, M: Manner> Engine<'_, N, M> {
     /// The group slot behind a collective node, and its sequence in the group.
     #[inline]
     pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (Slot, u32) {

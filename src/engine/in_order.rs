@@ -7,7 +7,6 @@ use crate::collective::Manner;
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::Network;
-use crate::report::Observer;
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
 
@@ -22,7 +21,7 @@ pub(super) struct Disagreement {
     pub other: (Rank, NodeIndex),
 }
 
-impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<N: Network, M: Manner> Engine<'_, N, M> {
     /// Where everything happens in order: one event and what follows from it.
     #[inline]
     pub(super) fn happen(&mut self, now: Time, event: Event) {

@@ -154,7 +154,13 @@ impl<'a> Prepared<'a> {
     }
 
     /// Runs to the end, watched by `observer`.
-    pub fn run<O: Observer>(&self, observer: O) -> Result<(Outcome, O), ReplayError> {
+    pub fn run<O: Observer>(&self, mut observer: O) -> Result<(Outcome, O), ReplayError> {
+        let outcome = self.run_watched(&mut observer)?;
+        Ok((outcome, observer))
+    }
+
+    /// The loop is compiled once for each network, not for each observer as well: a virtual call a node.
+    fn run_watched(&self, observer: &mut dyn Observer) -> Result<Outcome, ReplayError> {
         let topology = self.machine.topology();
         let manner = &mut native(self.machine, &self.custom);
         match self.network {
@@ -165,12 +171,12 @@ impl<'a> Prepared<'a> {
     }
 
     /// Runs to the end over `network`, with collectives in the manner that this was prepared for.
-    pub fn run_in<O: Observer, N: Network, M: Manner>(
+    pub fn run_in<N: Network, M: Manner>(
         &self,
-        observer: O,
+        observer: &mut dyn Observer,
         network: N,
         manner: &mut M,
-    ) -> Result<(Outcome, O), ReplayError> {
+    ) -> Result<Outcome, ReplayError> {
         assert_eq!(
             self.in_order,
             M::IN_ORDER,

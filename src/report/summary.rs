@@ -120,8 +120,8 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
     network: N,
     manner: &mut M,
 ) -> Result<(Report, O), ReplayError> {
-    let observers = observers(prepared, extra);
-    let (outcome, observers) = prepared.run_in(observers, network, manner)?;
+    let mut observers = observers(prepared, extra);
+    let outcome = prepared.run_in(&mut observers, network, manner)?;
     Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
 }
 

@@ -137,7 +137,7 @@ fn replay_over<N: Network, O: Observer>(
     prepared: &Prepared<'_>,
     collectives: &mut Collectives,
     full: bool,
-    observer: O,
+    mut observer: O,
 ) -> Replayed<O> {
     match full {
         true => {
@@ -145,8 +145,8 @@ fn replay_over<N: Network, O: Observer>(
             replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer))
         }
         false => {
-            let run = prepared.run_in(observer, network, collectives);
-            run.map(|(outcome, observer)| (outcome, None, observer))
+            let outcome = prepared.run_in(&mut observer, network, collectives)?;
+            Ok((outcome, None, observer))
         }
     }
 }

@@ -8,9 +8,8 @@ use crate::engine::{Engine, Refusal, matching};
 use crate::graph::Graph;
 use crate::ids::NodeIndex;
 use crate::network::Network;
-use crate::report::Observer;
 
-impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<N: Network, M: Manner> Engine<'_, N, M> {
     /// A message that waits for its other half.
     pub(super) fn wait_in_channel(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
         let graph = self.instances[instance as usize].graph;
