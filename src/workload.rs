@@ -255,7 +255,7 @@ impl WorkloadBuilder {
         said.dedup();
         said.into_iter().for_each(|more| groups.roles.extend(more));
         if let Some(zero) = self.declared.get("0")
-            && groups.intern("0", zero)? != Groups::WORLD
+            && !groups.is_world(zero)
         {
             return Err(WorkloadError::Zero(shortened(zero.iter().copied())));
         }
@@ -310,12 +310,13 @@ impl WorkloadBuilder {
     }
 }
 
-/// The groups met so far. Groups of one name with other members, as when every trace declares its
-/// own, are different groups.
+/// The groups met so far. A name is a communicator of its own: two of the same members are two, and that of
+/// all ranks which nodes mean by naming none is one more. Groups of one name with other members, as when every
+/// trace declares its own, are different groups.
 struct Groups {
     list: Vec<Group>,
     roles: Roles,
-    by_name: BTreeMap<(String, Vec<u32>), GroupId>,
+    by_name: BTreeMap<String, Vec<GroupId>>,
 }
 
 impl Groups {
@@ -334,15 +335,23 @@ impl Groups {
         }
     }
 
+    /// Whether a declaration of `members` says all ranks.
+    fn is_world(&self, members: &[u32]) -> bool {
+        members.is_empty() || self.has(Self::WORLD, members)
+    }
+
+    fn has(&self, group: GroupId, members: &[u32]) -> bool {
+        let known = &self.list[group.index()].members;
+        known.len() == members.len() && known.iter().zip(members).all(|(m, o)| m.0 == *o)
+    }
+
     fn intern(&mut self, name: &str, members: &[u32]) -> Result<GroupId, WorkloadError> {
-        let world = &self.list[0].members;
-        let is_world = members.is_empty()
-            || members.len() == world.len() && members.iter().zip(world).all(|(m, w)| *m == w.0);
-        if is_world {
-            return Ok(Self::WORLD);
-        }
-        let key = (name.to_owned(), members.to_vec());
-        if let Some(&found) = self.by_name.get(&key) {
+        let whole = members.is_empty();
+        let mut alike = self.by_name.get(name).into_iter().flatten();
+        if let Some(&found) = alike.find(|&&id| match whole {
+            true => self.list[id.index()].members == self.list[Self::WORLD.index()].members,
+            false => self.has(id, members),
+        }) {
             return Ok(found);
         }
         let mut seen = BTreeSet::new();
@@ -356,9 +365,12 @@ impl Groups {
         self.list.push(Group {
             name: Some(name.to_owned()),
             role: self.roles.of(name).map(str::to_owned),
-            members: members.iter().copied().map(Rank).collect(),
+            members: match whole {
+                true => self.list[Self::WORLD.index()].members.clone(),
+                false => members.iter().copied().map(Rank).collect(),
+            },
         });
-        self.by_name.insert(key, id);
+        self.by_name.entry(name.to_owned()).or_default().push(id);
         Ok(id)
     }
 }
@@ -379,7 +391,7 @@ impl Workload {
         &self.instances
     }
 
-    /// The groups; the first is all ranks.
+    /// The groups; the first is that of all ranks which nodes mean by naming none.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }

@@ -4,7 +4,7 @@
 //! before the run, and the run never searches.
 
 use super::error::Refusal;
-use super::plan::{CallPlan, GroupPlan, NONE, Plan, members_text};
+use super::plan::{CallPlan, GroupPlan, NONE, Plan, group_text};
 use crate::graph::{Call, Graph};
 use crate::ids::{NodeIndex, Rank};
 use crate::trace::shown;
@@ -173,10 +173,10 @@ fn check_root(
     if call.kind.has_root() && root_member(call, group).is_none() {
         return Err(Refusal::new(
             format!(
-                "{}: its root is rank {}, which is not in its group of ranks {}",
+                "{}: its root is rank {}, which is not in its {}",
                 describe(instance.rank, graph, call.node),
                 call.root,
-                members_text(group)
+                group_text(group)
             ),
             "`comm_root` is a rank of the job, not a place in the group",
         ));
@@ -223,9 +223,8 @@ fn compare(
         if !same {
             return Err(Refusal::new(
                 format!(
-                    "the ranks disagree on collective {sequence} (counted from 0) of the group of \
-                     ranks {}: {}, but {}",
-                    members_text(group),
+                    "the ranks disagree on collective {sequence} (counted from 0) of the {}: {}, but {}",
+                    group_text(group),
                     say(first, a),
                     say(own, b)
                 ),

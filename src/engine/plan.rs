@@ -9,7 +9,7 @@ use crate::group::{Extent, Paths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::{Machine, NpuClass};
 use crate::network::Model;
-use crate::trace::CollectiveKind;
+use crate::trace::{CollectiveKind, shown};
 use crate::units::{Bytes, Span};
 use crate::workload::{Absent, Instance, Workload, shortened};
 use std::collections::BTreeMap;
@@ -119,6 +119,8 @@ pub(super) struct CallPlan {
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub id: GroupId,
+    /// What traces call it; `None` where they name none.
+    pub name: Option<String>,
     /// The dimensions that take part, if not all.
     pub dimensions: Option<u32>,
     pub members: Vec<Rank>,
@@ -290,7 +292,8 @@ impl Plan {
                 };
                 let own = place(npu);
                 let group = *known.entry((id, own.clone())).or_insert_with(|| {
-                    let all = &workload.groups()[id.index()].members;
+                    let group = &workload.groups()[id.index()];
+                    let all = &group.members;
                     let parts = parted.entry((id, out.clone())).or_insert_with(|| {
                         let mut parts: BTreeMap<Coordinates, Vec<Rank>> = BTreeMap::new();
                         for rank in all {
@@ -306,8 +309,8 @@ impl Plan {
                         return whole[&id];
                     }
                     let dimensions = slot.dimensions.filter(|_| !everyone);
-                    let named = instance.group_names[slot_index].is_some();
-                    let plan = self.group(id, dimensions, members, machine, (manner, named));
+                    let name = group.name.clone();
+                    let plan = self.group((id, name), dimensions, members, machine, manner);
                     self.groups.push(plan);
                     new
                 });
@@ -329,19 +332,21 @@ impl Plan {
 
     fn group<M: Manner>(
         &self,
-        id: GroupId,
+        (id, name): (GroupId, Option<String>),
         dimensions: Option<u32>,
         members: Vec<Rank>,
         machine: &Machine,
-        (manner, named): (&M, bool),
+        manner: &M,
     ) -> GroupPlan {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
+        let named = name.is_some();
         let party = Party { npus: &npus, named };
         let extent = manner.extent(party, machine.topology());
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| manner.paths(&extent, phase, machine.topology()));
         GroupPlan {
             id,
+            name,
             dimensions,
             present: members
                 .iter()
@@ -554,7 +559,11 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     mixed
 }
 
-/// The members of a group, shortened for messages.
-pub(super) fn members_text(group: &GroupPlan) -> String {
-    shortened(group.members.iter().map(|m| m.0))
+/// A group for messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
+pub(super) fn group_text(group: &GroupPlan) -> String {
+    let members = shortened(group.members.iter().map(|m| m.0));
+    match &group.name {
+        None => format!("group of ranks {members}"),
+        Some(name) => format!("group `{}` of ranks {members}", shown(name)),
+    }
 }

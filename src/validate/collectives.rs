@@ -4,7 +4,6 @@ use super::facts::{Call, Facts, NONE};
 use super::findings::{Defect, Findings, Site};
 use super::groups::Party;
 use super::kind::Kind;
-use super::ranks;
 use super::trace::Trace;
 use crate::trace::CollectiveKind;
 use std::borrow::Cow;
@@ -143,9 +142,9 @@ fn each(sequence: &Sequence<'_>, party: &Party, findings: &mut Findings) {
             |kind, found: String| Defect::new(kind, sequence.site(k), found).of(sequence.rank);
         if call.kind.has_root() && call.root != NONE && !party.has(call.root) {
             let found = format!(
-                "its root is rank {}, which is not in its group of ranks {}",
+                "its root is rank {}, which is not in its {}",
                 call.root,
-                ranks::text(&party.members)
+                party.text()
             );
             findings.push(wrong(Kind::Root, found));
         }
@@ -198,8 +197,8 @@ fn compare(party: &Party, sequences: &[Sequence<'_>], findings: &mut Findings) -
         }),
     };
     let found = format!(
-        "collective {k} (counted from 0) of the group of ranks {}{dimensions}: {}{}, but {}{}{more}; next: {}; {}",
-        ranks::text(&party.members),
+        "collective {k} (counted from 0) of the {}{dimensions}: {}{}, but {}{}{more}; next: {}; {}",
+        party.text(),
         there.said(k),
         as_on(right),
         here.said(k),

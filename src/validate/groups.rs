@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 /// Ranks that carry out collectives together.
 #[derive(Debug)]
 pub(super) struct Party {
+    /// What traces call the group; `None` where they name none, which is all ranks.
+    pub name: Option<String>,
     /// The ranks, in the order of the group.
     pub members: Vec<u32>,
     /// The dimensions that take part, if who that is depends on a machine that is not known.
@@ -22,6 +24,15 @@ pub(super) struct Party {
 }
 
 impl Party {
+    /// `group of ranks 0-7`, ``group `tp` of ranks 0, 1``.
+    pub fn text(&self) -> String {
+        let members = ranks::text(&self.members);
+        match &self.name {
+            None => format!("group of ranks {members}"),
+            Some(name) => format!("group `{}` of ranks {members}", shown(name)),
+        }
+    }
+
     /// Whether `rank` is a member.
     pub fn has(&self, rank: u32) -> bool {
         match self.sorted {
@@ -34,22 +45,35 @@ impl Party {
 /// The number of the group of all ranks.
 const WORLD: usize = 0;
 
-/// The groups met so far. As in a replay, groups of one name with other members are different groups.
+/// The groups met so far. As in a replay, names tell groups apart, and groups of one name with other members are
+/// different groups.
 struct Groups<'a> {
+    names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
-    by_name: BTreeMap<(&'a str, &'a [u32]), usize>,
+    by_name: BTreeMap<&'a str, Vec<usize>>,
 }
 
 impl<'a> Groups<'a> {
-    fn is_world(&self, members: &[u32]) -> bool {
-        members.is_empty() || *members == self.members[WORLD]
+    fn new(ranks: u32) -> Self {
+        Self {
+            names: vec![None],
+            members: vec![(0..ranks).collect()],
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    /// The ranks that a declaration says: none are all.
+    fn resolved<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
+        match members.is_empty() {
+            true => &self.members[WORLD],
+            false => members,
+        }
     }
 
     fn intern(&mut self, name: &'a str, members: &'a [u32], findings: &mut Findings) -> usize {
-        if self.is_world(members) {
-            return WORLD;
-        }
-        if let Some(&known) = self.by_name.get(&(name, members)) {
+        let members = self.resolved(members);
+        let mut alike = self.by_name.get(name).into_iter().flatten();
+        if let Some(&known) = alike.find(|&&known| self.members[known] == members) {
             return known;
         }
         let mut sorted = members.to_vec();
@@ -63,9 +87,12 @@ impl<'a> Groups<'a> {
             );
             findings.push(Defect::new(Kind::MemberTwice, Site::default(), found));
         }
-        self.members.push(members.to_vec());
-        self.by_name.insert((name, members), self.members.len() - 1);
-        self.members.len() - 1
+        let members = members.to_vec();
+        let new = self.members.len();
+        self.members.push(members);
+        self.names.push(Some(name));
+        self.by_name.entry(name).or_default().push(new);
+        new
     }
 }
 
@@ -84,11 +111,9 @@ pub(super) fn bind(
     findings: &mut Findings,
 ) -> Vec<Party> {
     redeclared(members, options, findings);
-    let mut groups = Groups {
-        members: vec![(0..ranks).collect()],
-        by_name: BTreeMap::new(),
-    };
-    if let Some(zero) = options.declared.get("0").filter(|m| !groups.is_world(m)) {
+    let mut groups = Groups::new(ranks);
+    let zero = options.declared.get("0");
+    if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
         let found = format!("group `0` is declared as ranks {}", ranks::text(zero));
         findings.push(Defect::new(Kind::GroupZero, Site::default(), found));
     }
@@ -112,7 +137,7 @@ pub(super) fn bind(
                         );
                         continue;
                     };
-                    if !groups.is_world(declared) && !declared.contains(&rank) {
+                    if !declared.is_empty() && !declared.contains(&rank) {
                         let found = format!(
                             "it is no member of its group `{}`, which has ranks {}",
                             shown(name),
@@ -129,13 +154,8 @@ pub(super) fn bind(
             }
             if facts.whole {
                 let place = (index, rank, slot);
-                parties.add(
-                    place,
-                    group,
-                    named.dimensions,
-                    &groups.members[group],
-                    options,
-                );
+                let of = (group, groups.names[group], &groups.members[group][..]);
+                parties.add(place, of, named.dimensions, options);
             }
         }
     }
@@ -149,13 +169,13 @@ struct Parties {
 }
 
 impl Parties {
-    /// Adds a slot of a rank, given the rank's place among the traces, the rank and the slot.
+    /// Adds a slot of a rank, given the rank's place among the traces, the rank and the slot; and the number, the
+    /// name and the members of its group.
     fn add(
         &mut self,
         (index, rank, slot): (usize, u32, u32),
-        group: usize,
+        (group, name, all): (usize, Option<&str>, &[u32]),
         mask: Option<u32>,
-        all: &[u32],
         options: &Options,
     ) {
         let (coordinates, partial) = match (mask, &options.dimensions) {
@@ -166,6 +186,7 @@ impl Parties {
         let list = &mut self.list;
         let mut party = |members: Vec<u32>| {
             list.push(Party {
+                name: name.map(str::to_owned),
                 sorted: members.is_sorted(),
                 members,
                 partial,

@@ -15,6 +15,7 @@ mod as_recorded;
 mod auto;
 mod bytes;
 mod closed_forms;
+mod communicators;
 mod custom;
 mod data_flow;
 mod delays;

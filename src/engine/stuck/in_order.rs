@@ -3,7 +3,7 @@
 use super::Vertex;
 use crate::collective::Manner;
 use crate::engine::collective_run::{OUTSIDE, Progress};
-use crate::engine::plan::{NONE, members_text};
+use crate::engine::plan::{NONE, group_text};
 use crate::engine::{Engine, Refusal, matching};
 use crate::graph::Graph;
 use crate::ids::NodeIndex;
@@ -128,11 +128,11 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
                 graph.bytes(node)
             )
         };
-        let members = members_text(&self.plan.groups[group as usize]);
+        let group = group_text(&self.plan.groups[group as usize]);
         Some(Refusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \
-                 group of ranks {members}: {}, but {}",
+                 {group}: {}, but {}",
                 say(rank, their_graph, other),
                 say(own.rank, graph, node)
             ),

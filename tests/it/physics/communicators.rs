@@ -1,0 +1,239 @@
+//! Groups with the same members are different groups: names tell them apart, in replays and in `validate`.
+
+use super::lines::{Line, call, kernel};
+use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
+use chakram::collective::Algorithm::{self, Direct, Ring};
+use chakram::engine::{Options, Prepared, ReplayError};
+use chakram::graph::Dependencies;
+use chakram::network::Model;
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use chakram::trace::groups::Declared;
+use chakram::validate::{Findings, Kind, Trace};
+use proptest::prelude::*;
+
+const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
+
+/// What `validate` says of the same traces.
+fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Findings {
+    let traces = ranks
+        .iter()
+        .map(|lines| Trace::check(&contents(lines), Dependencies::Both, 9));
+    let traces: Vec<Trace> = traces.collect();
+    let members: Vec<_> = (0..).zip(&traces).collect();
+    let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
+    let options = chakram::validate::Options {
+        ranks: Some(ranks.len() as u32),
+        declared: declared.collect::<Declared>(),
+        show: 9,
+        ..chakram::validate::Options::default()
+    };
+    chakram::validate::job(&members, &options)
+}
+
+/// Every network, by closed form and in messages.
+fn ways() -> Vec<Options> {
+    let networks = [Model::ContentionFree, Model::Ports, Model::Links];
+    let mut ways = networks.map(over).to_vec();
+    ways.extend([Options::default(), stepwise()]);
+    ways
+}
+
+/// Two on a fabric, 475,000 B at 20 ps/B and one link of 500 ns: a broadcast takes 9.5 + 0.5 = 10 us. Rank 1 comes
+/// after 80 us to the broadcast of the first group, of which it is the root; rank 0 is there at once. That of the
+/// second group, from rank 0, needs neither: it is over at 10 us, and the 100 us of compute behind it at 110. That of
+/// the first is over at 90. If both groups were one, the second would be the second of that group, and rank 1 would
+/// take it, though its bytes are there, behind the first: 80 + 100 = 180 us.
+#[test]
+fn one_group_does_not_wait_for_another_of_the_same_ranks() {
+    let broadcast = |group: Option<&'static str>, root| {
+        let line = call(K::Broadcast, 475_000).root(root);
+        group.map_or(line.clone(), |name| line.group(name))
+    };
+    let ranks = |first: Option<&'static str>, second| {
+        vec![
+            vec![broadcast(first, 1), broadcast(second, 0)],
+            vec![
+                kernel(80_000).on(1),
+                broadcast(first, 1).after(&[1]),
+                broadcast(second, 0),
+                kernel(100_000).on(2).after(&[3]),
+            ],
+        ]
+    };
+    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
+    // Two names; a name and none, which is all ranks; the same the other way round.
+    for (first, second) in [(Some("1"), Some("2")), (None, Some("2")), (Some("1"), None)] {
+        let ranks = ranks(first, second);
+        for options in ways() {
+            let replay = replay_with(&job(&ranks, &PAIR), &machine, &options);
+            assert_eq!(replay.ps(), 110_000_000, "{first:?} {second:?} {options:?}");
+            assert_eq!(replay.end(0, 1), 90_000_000);
+        }
+        assert_eq!(validated(&ranks, &PAIR).tally().errors, 0);
+    }
+    // One name twice is one group on one lane: 90 + 10 + 100 us.
+    let one = replay(&job(&ranks(Some("1"), Some("1")), &PAIR), &machine);
+    assert_eq!(one.ps(), 200_000_000);
+}
+
+/// Two groups of the same ranks, a collective of each: rank 0 first of the one, rank 1 first of the other.
+fn crossed(dependent: bool) -> Vec<Vec<Line>> {
+    let after: &[u64] = if dependent { &[1] } else { &[] };
+    let (one, two) = (
+        || call(K::AllReduce, 1000).group("1"),
+        || call(K::AllGather, 64).group("2"),
+    );
+    vec![
+        vec![one(), two().after(after)],
+        vec![two(), one().after(after)],
+    ]
+}
+
+#[test]
+fn their_orders_may_differ_from_rank_to_rank() {
+    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
+    let independent = crossed(false);
+    for options in ways() {
+        replay_with(&job(&independent, &PAIR), &machine, &options);
+    }
+    assert_eq!(validated(&independent, &PAIR).tally().errors, 0);
+    // On one stream too: the members of such groups start together.
+    let mut streamed = independent;
+    for line in streamed.iter_mut().flatten() {
+        line.lane = Some(7);
+    }
+    for options in ways() {
+        replay_with(&job(&streamed, &PAIR), &machine, &options);
+    }
+    // If each waits for the one before it, that is a circle, and found as one.
+    let dependent = crossed(true);
+    let workload = job(&dependent, &PAIR);
+    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let stuck = prepared.run(()).unwrap_err();
+    assert!(matches!(stuck, ReplayError::Stuck(_)), "{stuck}");
+    let findings = validated(&dependent, &PAIR);
+    assert_eq!(
+        (findings.tally().errors, findings.count(Kind::Circle)),
+        (1, 1)
+    );
+}
+
+/// Who disagrees is told of the group by its name, since its members do not tell it from others.
+#[test]
+fn disagreements_name_the_group() {
+    let mut ranks = crossed(false);
+    ranks[1][0] = call(K::AllGather, 65).group("2");
+    let workload = job(&ranks, &PAIR);
+    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
+    let refusal = Prepared::new(&workload, &machine, &Options::default()).unwrap_err();
+    let said = "of the group `2` of ranks 0, 1: ";
+    assert!(refusal.to_string().contains(said), "{refusal}");
+    let findings = validated(&ranks, &PAIR);
+    let found = &findings.of_kind(Kind::Collectives)[0].found;
+    assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
+}
+
+/// What a rank does: calls of three groups, each behind a kernel of its own, on streams or on none. The calls of a
+/// group have the same kinds on all ranks, and ranks have orders of their own among groups.
+#[derive(Clone, Debug)]
+struct Plan {
+    ranks: u32,
+    /// Of each group, the kinds of its collectives.
+    calls: [Vec<K>; 3],
+    /// For each rank: delays of its calls, and numbers that shuffle them.
+    late: Vec<Vec<(u64, usize)>>,
+    streams: bool,
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn any_plan() -> impl Strategy<Value = Plan> {
+    let kinds = || {
+        prop::collection::vec(
+            prop::sample::select(vec![
+                K::AllReduce,
+                K::AllGather,
+                K::Broadcast,
+                K::AllToAll,
+                K::Reduce,
+            ]),
+            1..4,
+        )
+    };
+    let times = prop_oneof![Just(0_u64), Just(500), 0_u64..9000];
+    let late = prop::collection::vec(prop::collection::vec((times, any::<usize>()), 9), 5);
+    (2_u32..=5, [kinds(), kinds(), kinds()], late, any::<bool>()).prop_map(
+        |(ranks, calls, late, streams)| Plan {
+            ranks,
+            calls,
+            late,
+            streams,
+        },
+    )
+}
+
+impl Plan {
+    /// The makespan with these members of groups `a` and `b`, among `all` ranks of the job. Group `c` has all
+    /// ranks but the last, or the first alone.
+    fn time(&self, [a, b]: [&[u32]; 2], all: u32, algorithm: Algorithm, options: &Options) -> u64 {
+        let some: Vec<u32> = (0..(self.ranks - 1).max(1)).collect();
+        let groups = [("a", a), ("b", b), ("c", &some[..])];
+        let lines = |rank: u32| -> Vec<Line> {
+            if rank >= self.ranks {
+                return vec![kernel(1)];
+            }
+            let mut left: Vec<(usize, usize)> = (0..3)
+                .filter(|&group| groups[group].1.contains(&rank))
+                .map(|group| (group, 0))
+                .collect();
+            let mut lines = Vec::new();
+            for &(ns, pick) in &self.late[rank as usize] {
+                left.retain(|&(group, next)| next < self.calls[group].len());
+                if left.is_empty() {
+                    break;
+                }
+                let at = pick % left.len();
+                let (group, next) = left[at];
+                left[at].1 += 1;
+                let id = lines.len() as u64 + 1;
+                lines.push(kernel(ns).on(100 + id as i64));
+                let line = call(self.calls[group][next], 6000)
+                    .group(NAMES[group])
+                    .after(&[id]);
+                lines.push(if self.streams {
+                    line.on(group as i64 / 2)
+                } else {
+                    line
+                });
+            }
+            lines
+        };
+        let ranks: Vec<_> = (0..all).map(lines).collect();
+        let machine = machine(&[dim(Shape::Switch, 6, algorithm)]);
+        replay_with(&job(&ranks, &groups), &machine, options).ps()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    /// The law: in what order members of one of two equal groups are declared, and whether idle ranks make both of
+    /// them less than all, changes nothing.
+    #[test]
+    fn equal_groups_are_as_any_two_groups(
+        plan in any_plan(),
+        algorithm in prop::sample::select(vec![Ring, Direct]),
+        model in prop::sample::select(vec![Model::ContentionFree, Model::Ports, Model::Links]),
+    ) {
+        let ascending: Vec<u32> = (0..plan.ranks).collect();
+        let mut turned = ascending.clone();
+        turned.rotate_left(1);
+        let options = Options { network: Some(model), ..Options::default() };
+        let time = |members, all| plan.time(members, all, algorithm, &options);
+        let equal = time([&ascending, &ascending], plan.ranks);
+        prop_assert_eq!(time([&ascending, &turned], plan.ranks), equal);
+        prop_assert_eq!(time([&turned, &ascending], plan.ranks), equal);
+        prop_assert_eq!(time([&ascending, &ascending], plan.ranks + 1), equal);
+    }
+}
