@@ -6,8 +6,10 @@
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
+mod estimate;
 mod parse;
 
+pub use estimate::Estimate;
 pub use parse::QuantityError;
 
 /// Picoseconds in a microsecond.

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::group::{Extent, Phase};
 use crate::topology::{Path, Topology};
+use crate::units::Amount;
 use std::fmt;
 
 /// How the members of one dimension carry out their part.
@@ -114,6 +115,23 @@ impl Algorithm {
             Self::DoubleBinaryTree => double_binary_tree::receives(stage, seat),
             Self::Tree => tree::receives(stage, seat),
             Self::Pairwise => pairwise::receives(stage, seat),
+        }
+    }
+
+    /// About what a stage among `n` members comes to where no closed form says it: messages of one size that
+    /// follow one another, of which there is one at least, and how many. Trees and doubling send the whole buffer
+    /// from level to level, `direct` sends it to one member after another; all else sends shares.
+    pub(super) fn in_turn(self, stage: &Stage, n: u32) -> (Amount, u32) {
+        use Primitive as P;
+        let levels = n.next_power_of_two().ilog2();
+        let trees = matches!(self, Self::Tree | Self::DoubleBinaryTree);
+        let doubling = matches!(self, Self::HalvingDoubling | Self::RecursiveDoubling);
+        match stage.primitive {
+            P::AllReduce if trees => (stage.buffer, 2 * levels),
+            P::AllReduce => (stage.buffer, levels),
+            P::Broadcast | P::Reduce if trees || doubling => (stage.buffer, levels),
+            P::Broadcast | P::Reduce if self == Self::Direct => (stage.buffer, n - 1),
+            _ => (stage.buffer.part(n), n - 1),
         }
     }
 

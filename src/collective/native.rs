@@ -313,14 +313,14 @@ impl Native<'_> {
     }
 
     /// What a stage takes alone, if need be by an estimate, on which no answer but only the order of chunks
-    /// depends: all but one n-th of the buffer through a port, and the latency to each other member.
+    /// depends: the messages that follow one another through a port or up a tree, of the size that the algorithm
+    /// sends, each with the latency of a link. So it is whole picoseconds where messages are, and scales with them.
     fn alone(&self, carried: &Carried, extent: &Extent, paths: &[Paths]) -> Span {
         carried.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[carried.stage.phase];
             let dimension = &self.topology.dimensions()[phase.dimension];
-            let part = carried.stage.buffer.part(phase.size);
-            let others = u64::from(phase.size - 1);
-            (dimension.bandwidth.serialization(part) + dimension.latency).times(others)
+            let (message, count) = carried.algorithm.in_turn(&carried.stage, phase.size);
+            (dimension.bandwidth.serialization(message) + dimension.latency).times(count.into())
         })
     }
 }

@@ -43,6 +43,7 @@ mod ports;
 mod programs;
 mod refused;
 mod rig;
+mod scale;
 mod skewed;
 mod stuck;
 mod table_v;

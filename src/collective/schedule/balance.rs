@@ -5,7 +5,8 @@
 //! chunks before it have put on them, the least loaded first, where it is largest; then its own load is
 //! added. A chunk that is s bytes large when it comes to dimension d with n members and bandwidth B loads it
 //! with s (n−1)/n / B seconds and is s/n large afterwards. If the difference in load is less than what a
-//! sixteenth of a chunk would put on the least loaded dimension, the chunk goes in ascending order.
+//! sixteenth of a chunk would put on the least loaded dimension, the chunk goes in ascending order. Loads that differ
+//! by less than [`Estimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the paper's chunks are equal): the same, but a chunk that
 //! goes by load is as large as it takes for the least loaded dimension, which it visits first, to come to the
@@ -33,6 +34,7 @@
 use super::EQUAL;
 use crate::group::Extent;
 use crate::topology::Topology;
+use crate::units::Estimate;
 
 /// Of a chunk, what the difference in load must at least be worth.
 const LEAST_GAP: f64 = 1.0 / 16.0;
@@ -88,10 +90,14 @@ impl<'a> Balance<'a> {
         let loads = &self.loads;
         // A stable sort: equally loaded dimensions stay ascending.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
+        // So do those that are equal but for how sums of them are rounded.
+        for alike in order.chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + Estimate::MARGIN)) {
+            alike.sort_unstable();
+        }
         let mut grains = EQUAL;
         if let (Some(&least), Some(&most)) = (order.first(), order.last()) {
             let gap = loads[most] - loads[least];
-            if gap < self.load(least, LEAST_GAP) {
+            if gap < self.load(least, LEAST_GAP) * (1.0 - Estimate::MARGIN) {
                 order.sort_unstable();
             } else if self.flexible {
                 let equal = f64::from(EQUAL);

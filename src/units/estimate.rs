@@ -1,0 +1,107 @@
+//! Durations that are compared and never happen.
+
+use super::{Amount, Bandwidth, PS_PER_S, Slowness, Span};
+use std::ops::Add;
+
+/// How long something would take, not rounded: picoseconds in `f64`.
+///
+/// Every operation is homogeneous, so latencies twice as long and rates half as high make each estimate exactly
+/// twice as large, and a choice among estimates does not depend on the scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate(f64);
+
+impl Estimate {
+    /// Nothing.
+    pub const ZERO: Self = Self(0.0);
+
+    /// Estimates closer to each other than this part of them are equal. Sums of as many terms as a machine has
+    /// NPUs differ by less when they are equal but for how `f64` rounds.
+    pub const MARGIN: f64 = 1.0 / (1 << 30) as f64;
+
+    /// Whether this is less than `other` by more than the margin.
+    pub fn is_less(self, other: Self) -> bool {
+        self.0 < other.0 * (1.0 - Self::MARGIN)
+    }
+
+    /// The longer of two.
+    pub fn max(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
+    }
+
+    /// This `count` times over.
+    pub fn times(self, count: u64) -> Self {
+        Self(self.0 * count as f64)
+    }
+
+    /// Picoseconds.
+    pub fn picoseconds(self) -> f64 {
+        self.0
+    }
+
+    /// The first of `all` that no other is less than.
+    pub fn first_of_least<T>(all: impl Iterator<Item = (T, Self)> + Clone) -> Option<(T, Self)> {
+        let least = all.clone().map(|(_, estimate)| estimate.0);
+        let least = Self(least.min_by(f64::total_cmp)?);
+        let mut all = all;
+        all.find(|(_, estimate)| !least.is_less(*estimate))
+    }
+}
+
+impl From<Span> for Estimate {
+    fn from(span: Span) -> Self {
+        Self(span.0 as f64)
+    }
+}
+
+impl Add for Estimate {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl Bandwidth {
+    /// [`Self::serialization`], not rounded.
+    pub fn estimate(self, amount: Amount) -> Estimate {
+        Estimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
+    }
+}
+
+impl Slowness {
+    /// [`Self::serialization`], not rounded.
+    pub fn estimate(self, amount: Amount) -> Estimate {
+        Estimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_estimates_are_equal_however_they_are_summed() {
+        // A third of a byte at 1 TB/s is 1/3 ps, which f64 does not hold; three of them are 1 ps.
+        let rate = Bandwidth::new(1e12).unwrap();
+        let third = rate.estimate(Amount::whole(1).part(3));
+        let one = Estimate::from(Span(1));
+        assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
+        // A picosecond in a millisecond is a part in 10^9, and counts; in a second it does not.
+        let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| Estimate::from(Span(ps)));
+        assert!(less.is_less(more) && !more.is_less(less));
+        let [less, more] =
+            [1_000_000_000_000, 1_000_000_000_001].map(|ps| Estimate::from(Span(ps)));
+        assert!(!less.is_less(more));
+    }
+
+    #[test]
+    fn the_first_of_those_that_are_least_is_taken() {
+        let of = |list: &[u64]| {
+            let all = list.iter().map(|&ps| Estimate::from(Span(ps)));
+            Estimate::first_of_least(all.enumerate()).map(|(i, _)| i)
+        };
+        assert_eq!(of(&[3, 2, 5, 2]), Some(1));
+        assert_eq!(of(&[0, 0]), Some(0));
+        assert_eq!(of(&[1_000_000_000_001, 1_000_000_000_000]), Some(0));
+        assert_eq!(of(&[]), None);
+    }
+}

@@ -1,0 +1,217 @@
+//! The law of scale: latencies twice as long, bandwidths half as wide and kernels twice as long make everything
+//! take exactly twice as long, where prices are whole picoseconds; and whatever is rounded, choices stay.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Dim, dim, job, machine_of};
+use chakram::collective::{Algorithm, Choice, Inter, Intra, Pipeline};
+use chakram::engine::{Options, Prepared};
+use chakram::machine::Machine;
+use chakram::network::Model;
+use chakram::topology::{Shape, Switching};
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Bytes;
+use std::num::NonZeroU32;
+
+/// Numbers from a seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.roll(of.len() as u64) as usize]
+    }
+}
+
+/// A machine and a job on all of it, in numbers that can be multiplied.
+struct Case {
+    dims: Vec<Dim>,
+    choices: Vec<Choice>,
+    switching: Switching,
+    pipeline: Pipeline,
+    model: Model,
+    stepwise: bool,
+    ranks: Vec<Vec<Line>>,
+    groups: Vec<(&'static str, Vec<u32>)>,
+}
+
+/// All bytes are multiples of this: of up to 8 members, in one dimension or in two, of 4 chunks, and of the 256
+/// grains of chunks that are unequal. So every message takes whole picoseconds, whatever carries it.
+const UNIT: u64 = 840 * 4 * 256;
+
+impl Case {
+    fn any(dice: &mut Dice, unit: u64) -> Self {
+        let sizes = dice.pick(&[&[2_u32][..], &[3], &[4], &[6], &[2, 2], &[3, 2], &[2, 4]]);
+        let shapes = Shape::ALL.map(|(shape, _)| shape);
+        let dims = sizes.iter().map(|&size| Dim {
+            ps_per_byte: dice.pick(&[1, 2, 3, 5, 20]),
+            link_ns: dice.pick(&[0, 0, 1, 7, 500]),
+            ..dim(dice.pick(&shapes), size, Algorithm::Ring)
+        });
+        let dims: Vec<Dim> = dims.collect();
+        let choices = dims.iter().map(|_| match dice.roll(3) {
+            0 => Choice::Named(dice.pick(&Algorithm::ALL.map(|(algorithm, _)| algorithm))),
+            _ => Choice::Auto,
+        });
+        let count = |dice: &mut Dice, of: &[u32]| NonZeroU32::new(dice.pick(of)).expect("no zero");
+        let mut this = Self {
+            choices: choices.collect(),
+            dims,
+            switching: dice.pick(&[
+                Switching::IDEAL,
+                Switching::IDEAL,
+                Switching::StoreAndForward,
+            ]),
+            pipeline: Pipeline {
+                chunks: count(dice, &[1, 1, 2, 4]),
+                active: count(dice, &[1, 2]),
+                inter: dice.pick(&Inter::ALL.map(|(inter, _)| inter)),
+                intra: dice.pick(&Intra::ALL.map(|(intra, _)| intra)),
+            },
+            model: dice.pick(&[Model::ContentionFree, Model::Ports, Model::Links]),
+            stepwise: dice.roll(4) == 0,
+            ranks: Vec::new(),
+            groups: Vec::new(),
+        };
+        let npus: u32 = sizes.iter().product();
+        this.ranks = vec![Vec::new(); npus as usize];
+        let subset = (0..npus).filter(|_| dice.roll(3) > 0).collect::<Vec<_>>();
+        this.groups = vec![("all", (0..npus).collect()), ("some", subset)];
+        this.groups.retain(|(_, members)| !members.is_empty());
+        for _ in 0..2 + dice.roll(5) {
+            this.happen(dice, unit);
+        }
+        this
+    }
+
+    /// Something happens, on ranks in the order of the program: so nothing gets stuck.
+    fn happen(&mut self, dice: &mut Dice, unit: u64) {
+        let ranks = self.ranks.len() as u64;
+        let bytes = unit * dice.pick(&[1, 1, 2, 3, 7]);
+        match dice.roll(4) {
+            0 => {
+                let ns = dice.pick(&[0, 1, 590, 1180, 7000]);
+                let line = kernel(ns).on(dice.pick(&[0, 1]));
+                let rank = dice_rank(ranks, dice);
+                self.add(dice, rank, line);
+            }
+            1 => {
+                let (from, to) = (dice_rank(ranks, dice), dice_rank(ranks, dice));
+                if from != to {
+                    self.add(dice, from, send(to as u32, bytes));
+                    self.add(dice, to, receive(from as u32, bytes));
+                }
+            }
+            _ => {
+                let kind = dice.pick(&K::ALL.map(|(kind, ..)| kind));
+                let (members, name) = match dice.roll(3) {
+                    0 => (self.groups[0].1.clone(), None),
+                    _ => {
+                        let (name, members) =
+                            self.groups[dice.roll(self.groups.len() as u64) as usize].clone();
+                        (members, Some(name))
+                    }
+                };
+                let mut line = call(kind, if kind == K::Barrier { 0 } else { bytes });
+                if kind.has_root() {
+                    line = line.root(dice.pick(&members));
+                }
+                if let Some(name) = name {
+                    line = line.group(name);
+                }
+                for rank in members {
+                    self.add(dice, rank as usize, line.clone());
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, dice: &mut Dice, rank: usize, line: Line) {
+        let before = self.ranks[rank].len() as u64;
+        let after = match before {
+            0 => Vec::new(),
+            _ if dice.roll(3) == 0 => vec![1 + dice.roll(before)],
+            _ => vec![before],
+        };
+        self.ranks[rank].push(line.after(&after));
+    }
+
+    fn machine(&self, factor: u64) -> Machine {
+        let dims = self.dims.iter().map(|dim| Dim {
+            ps_per_byte: dim.ps_per_byte * factor,
+            link_ns: dim.link_ns * factor,
+            ..*dim
+        });
+        let dims: Vec<Dim> = dims.collect();
+        machine_of(&dims, self.choices.clone(), self.switching).with_pipeline(self.pipeline)
+    }
+
+    /// The makespan with all times so many times as long, and by which algorithms its groups would carry out
+    /// collectives of 1,001 bytes.
+    fn times(&self, factor: u64) -> (u64, Vec<String>) {
+        let longer = |line: &Line| Line {
+            ns: line.ns * factor,
+            ..line.clone()
+        };
+        let ranks: Vec<Vec<Line>> = self
+            .ranks
+            .iter()
+            .map(|r| r.iter().map(longer).collect())
+            .collect();
+        let groups: Vec<_> = self
+            .groups
+            .iter()
+            .map(|(name, members)| (*name, &members[..]))
+            .collect();
+        let workload = job(&ranks, &groups);
+        let machine = self.machine(factor);
+        let options = Options {
+            network: Some(self.model),
+            stepwise: self.stepwise,
+            ..Options::default()
+        };
+        let prepared = Prepared::new(&workload, &machine, &options).expect("it is sound");
+        let sizes = [1001];
+        let said = prepared.groups().flat_map(|group| {
+            let kinds = K::ALL
+                .map(|(kind, ..)| sizes.map(|bytes| prepared.algorithms(kind, &group, bytes)));
+            kinds.into_iter().flatten().collect::<Vec<_>>()
+        });
+        let said = said.collect();
+        let (outcome, ()) = prepared.run(()).expect("it is sound");
+        (outcome.makespan.0, said)
+    }
+}
+
+fn dice_rank(ranks: u64, dice: &mut Dice) -> usize {
+    dice.roll(ranks) as usize
+}
+
+#[test]
+fn times_twice_as_long_take_twice_as_long() {
+    for seed in 0..10_000 {
+        let case = Case::any(&mut Dice(seed << 20), UNIT);
+        let (once, said) = case.times(1);
+        let (twice, said_twice) = case.times(2);
+        let of = |why: &str| format!("seed {seed}, {why}: {:?} {:?}", case.dims, case.pipeline);
+        assert_eq!(twice, 2 * once, "{}", of("makespans"));
+        assert_eq!(said_twice, said, "{}", of("algorithms"));
+    }
+}
+
+/// What waits a segment at each device does so for whole picoseconds, too.
+#[test]
+fn segments_scale() {
+    for seed in 0..300 {
+        let mut case = Case::any(&mut Dice(seed << 21 | 1), UNIT);
+        case.switching = Switching::CutThrough { segment: Bytes(64) };
+        let (once, said) = case.times(1);
+        assert_eq!(case.times(2), (2 * once, said), "seed {seed}");
+    }
+}
