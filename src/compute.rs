@@ -19,6 +19,12 @@ impl Peaks {
         self.rates[dtype as usize] = Some(rate);
     }
 
+    /// The formats that the class computes in, with their peaks.
+    pub fn formats(&self) -> impl Iterator<Item = (Dtype, FlopRate)> {
+        let all = Dtype::ALL.into_iter();
+        all.filter_map(|(dtype, _)| Some((dtype, self.get(dtype)?)))
+    }
+
     /// The peak for `dtype`, if the class computes in it.
     pub fn get(&self, dtype: Dtype) -> Option<FlopRate> {
         self.rates[dtype as usize]
@@ -81,6 +87,9 @@ pub enum Price {
     FellBack(Span),
     /// Nothing is known of this kernel, so it takes no time.
     Unknown,
+    /// It has FLOPs and no recorded duration, and the class has no peak for its format; none at all where the
+    /// trace does not say the format. It takes time, and nobody knows how much.
+    NoPeak(Option<Dtype>),
 }
 
 impl Price {
@@ -88,7 +97,7 @@ impl Price {
     pub fn span(self) -> Span {
         match self {
             Self::Asked(span) | Self::FellBack(span) => span,
-            Self::Unknown => Span::ZERO,
+            Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
     }
 }
@@ -108,6 +117,7 @@ impl ComputeModel {
         };
         match asked {
             None if kernel.recorded > Span::ZERO => Price::FellBack(kernel.recorded),
+            None if kernel.flops > 0 => Price::NoPeak(kernel.dtype),
             Some(_) if !self.computes() && kernel.recorded == Span::ZERO => Price::Unknown,
             None => Price::Unknown,
             Some(span) => Price::Asked(span),
@@ -211,6 +221,26 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(price(fp8), Price::FellBack(Span(5_000_000)));
+        // Without a duration to fall back to it has no price; without FLOPs its bytes are enough: 1e6 / 2e12 s.
+        let generated = Kernel {
+            recorded: Span::ZERO,
+            ..fp8
+        };
+        assert_eq!(price(generated), Price::NoPeak(Some(Dtype::Fp8)));
+        let moved = Kernel {
+            flops: 0,
+            ..generated
+        };
+        assert_eq!(price(moved), Price::Asked(Span(500_000)));
+        let none = PEAK.price(
+            &Kernel {
+                dtype: None,
+                ..generated
+            },
+            &Peaks::default(),
+            memory,
+        );
+        assert_eq!(none, Price::NoPeak(None));
         let nothing = Kernel {
             recorded: Span::ZERO,
             ..bare

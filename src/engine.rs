@@ -62,6 +62,7 @@ mod remote;
 mod rendezvous;
 mod scripts;
 mod stuck;
+mod unpriced;
 
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
 pub use plan::{Basis, Comm, Options, place};

@@ -1,6 +1,7 @@
 //! What can be settled before the run: places, prices, lanes, groups and matches.
 
 use super::error::Refusal;
+use super::unpriced::Unpriced;
 use super::{in_switch, matching, remote};
 use crate::collective::{Custom, Manner, Party};
 use crate::compute::{ComputeModel, Kernel, Price};
@@ -171,6 +172,8 @@ pub(super) struct Shared {
     pub mixed: Vec<bool>,
     /// What the prices rest on.
     pub basis: Basis,
+    /// Kernels that have no price.
+    unpriced: Unpriced,
 }
 
 /// Where an NPU sits in some dimensions.
@@ -206,6 +209,7 @@ impl Plan {
         let mut basis = Basis::default();
         let mut shared = Vec::new();
         let mut known: BTreeMap<(u32, usize), u32> = BTreeMap::new();
+        let mut unpriced = Unpriced::default();
         let mut instances = Vec::with_capacity(workload.instances().len());
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
@@ -222,6 +226,7 @@ impl Plan {
                 }
             };
             basis.add(shared[index as usize].basis);
+            unpriced.add(&shared[index as usize].unpriced, instance.rank, class);
             instances.push(InstancePlan {
                 npu,
                 shared: index,
@@ -230,6 +235,7 @@ impl Plan {
                 pairs: Vec::new(),
             });
         }
+        unpriced.refuse(workload, machine)?;
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(Refusal::new(
                 format!(
@@ -435,6 +441,7 @@ fn share(
         Ok(bytes.0)
     };
     let mut basis = Basis::default();
+    let mut unpriced = Unpriced::default();
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
@@ -452,6 +459,7 @@ fn share(
                     Price::Asked(_) => basis.priced += 1,
                     Price::FellBack(_) => basis.fell_back += 1,
                     Price::Unknown => basis.unknown += 1,
+                    Price::NoPeak(dtype) => unpriced.kernel(dtype, node),
                 }
                 price.span()
             }
@@ -520,6 +528,7 @@ fn share(
         mixed: mixed_slots(graph, &lanes),
         lanes,
         basis,
+        unpriced,
     })
 }
 

@@ -17,6 +17,7 @@
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
+//! - `peaks`: number formats that a machine lacks
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `readers`: the two readers of traces against each other, and files of every kind
@@ -44,6 +45,7 @@ mod inspect;
 mod memory;
 mod networks;
 mod paper;
+mod peaks;
 mod physics;
 mod readers;
 mod rooms;

@@ -1,0 +1,98 @@
+//! Kernels that the compute model cannot price: arithmetic in a format for which an NPU class has no peak.
+//!
+//! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and one that
+//! was recorded keeps its duration. What is left would take no time though it computes, so it is refused.
+
+use super::error::Refusal;
+use super::matching;
+use crate::ids::{NodeIndex, Rank};
+use crate::machine::Machine;
+use crate::trace::Dtype;
+use crate::workload::Workload;
+use std::collections::BTreeMap;
+
+/// Such kernels by their format and the class that they run on.
+#[derive(Debug, Default)]
+pub(super) struct Unpriced(BTreeMap<(usize, Option<Dtype>), Kernels>);
+
+/// Kernels of one format.
+#[derive(Clone, Copy, Debug)]
+struct Kernels {
+    count: u64,
+    /// The first of the lowest rank.
+    rank: Rank,
+    node: NodeIndex,
+}
+
+impl Unpriced {
+    /// One more kernel of a graph, for whatever rank and class.
+    pub fn kernel(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
+        let first = Kernels {
+            count: 0,
+            rank: Rank(0),
+            node,
+        };
+        self.0.entry((0, dtype)).or_insert(first).count += 1;
+    }
+
+    /// The kernels of `graph` once more, on `rank`, which comes after those before it, and a class.
+    pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
+        for (&(_, dtype), kernels) in &graph.0 {
+            let first = Kernels {
+                count: 0,
+                rank,
+                ..*kernels
+            };
+            self.0.entry((class, dtype)).or_insert(first).count += kernels.count;
+        }
+    }
+
+    /// Refuses them, if there are any.
+    pub fn refuse(&self, workload: &Workload, machine: &Machine) -> Result<(), Refusal> {
+        let lowest = self
+            .0
+            .iter()
+            .min_by_key(|(_, kernels)| (kernels.rank, kernels.node));
+        let Some((&(class, dtype), kernels)) = lowest else {
+            return Ok(());
+        };
+        let class = &machine.classes()[class];
+        let instances = workload.instances().iter();
+        let mut instances = instances.filter(|instance| instance.rank == kernels.rank);
+        let first = instances.next().map_or_else(String::new, |instance| {
+            let graph = workload.graph(instance);
+            matching::describe(instance.rank, graph, kernels.node)
+        });
+        let has: Vec<_> = class.peaks.formats().map(|(d, _)| d.to_string()).collect();
+        let has = match has.is_empty() {
+            true => "has no peaks".to_owned(),
+            false => format!("computes in {}", has.join(", ")),
+        };
+        let of =
+            |dtype: Option<Dtype>| dtype.map_or("no stated format".to_owned(), |d| d.to_string());
+        let counts = self.0.iter().map(|(&(class, dtype), kernels)| {
+            let on = match machine.classes().len() {
+                1 => String::new(),
+                _ => format!(" on `{}`", machine.classes()[class].name),
+            };
+            format!("{} in {}{on}", kernels.count, of(dtype))
+        });
+        let counts: Vec<_> = counts.collect();
+        let (format, key) = (of(dtype), dtype.unwrap_or(Dtype::Bf16));
+        Err(Refusal::new(
+            format!(
+                "{first}: it computes in {format}, and class `{}` of machine `{}` {has}; kernels of the job \
+                 without a price: {}",
+                class.name,
+                machine.name(),
+                counts.join(", "),
+            ),
+            format!(
+                "a machine with a peak for {key}; a job in a format that this one has; or, where {key} is to run \
+                 at another format's rate, a machine file that says so: {key} = \"… TFLOP/s\" in \
+                 [npu.{}.peak]",
+                class.name
+            ),
+        ))
+    }
+}

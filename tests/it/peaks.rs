@@ -1,0 +1,184 @@
+//! Arithmetic in a number format for which a machine has no peak: refused by name where nothing else says how long
+//! it takes.
+
+use crate::commands::{chakram, code};
+use chakram::compute::{ComputeModel, Efficiency};
+use chakram::engine::{Options, Prepared};
+use chakram::generate::{Job, Pattern, Plan, Training};
+use chakram::graph::{Dependencies, Graph, Kind};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::trace::scan::NodeView;
+use chakram::trace::write::{Sink, TraceWriter};
+use chakram::trace::{Dtype, Op};
+use chakram::units::{Span, Time};
+use chakram::workload::{Absent, Workload, WorkloadBuilder};
+
+/// A kernel: recorded ns, FLOPs, bytes, format.
+type Work = (u64, u64, u64, Option<Dtype>);
+
+/// Ranks that do these kernels one after another.
+fn job(ranks: &[&[Work]]) -> Workload {
+    let mut builder = WorkloadBuilder::default();
+    for (rank, kernels) in (0..).zip(ranks) {
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
+        for (id, &(ns, flops, bytes, dtype)) in (1..).zip(*kernels) {
+            let name = format!("k{id}");
+            let op = Op::Compute {
+                flops,
+                bytes,
+                dtype,
+            };
+            let node = NodeView {
+                recorded: Span::from_ns(ns),
+                ..NodeView::new(id, &name, op)
+            };
+            let after: Vec<u64> = (1..id).rev().take(1).collect();
+            writer.node(&node, &after).unwrap();
+        }
+        let (graph, binding) = Graph::read(&writer.into_inner(), rank, Dependencies::Both).unwrap();
+        let graph = builder.graph(graph);
+        builder
+            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .unwrap();
+    }
+    builder.finish(None, Absent::Refuse).unwrap()
+}
+
+fn roofline() -> Options {
+    Options {
+        compute: ComputeModel::Roofline(Efficiency::default()),
+        ..Options::default()
+    }
+}
+
+/// The makespan in picoseconds on a DGX A100, or why there is none.
+fn replay(workload: &Workload) -> Result<u64, String> {
+    let machine = Machine::preset("dgx-a100").unwrap();
+    let prepared = Prepared::new(workload, &machine, &roofline()).map_err(|e| e.to_string())?;
+    Ok(prepared.run(()).unwrap().0.makespan.0)
+}
+
+const FP8: Option<Dtype> = Some(Dtype::Fp8);
+const FP4: Option<Dtype> = Some(Dtype::Fp4);
+
+#[test]
+fn arithmetic_in_a_format_without_a_peak_is_refused() {
+    let ranks: [&[Work]; 3] = [
+        &[(0, 312, 0, Some(Dtype::Bf16)), (0, 0, 2039, FP8)],
+        &[(0, 0, 2039, FP8), (0, 7, 2039, FP8), (0, 7, 0, FP8)],
+        &[(0, 7, 0, FP4), (0, 7, 0, FP8)],
+    ];
+    // The second kernel of rank 1 is the first that has FLOPs; with its third and the last of rank 2 there are three.
+    let why = replay(&job(&ranks)).unwrap_err();
+    let expected = "rank 1 node 2 `k2`: it computes in fp8, and class `a100` of machine `dgx-a100` computes in fp64, \
+                    fp32, tf32, fp16, bf16, int8; kernels of the job without a price: 3 in fp8, 1 in fp4\n  try: ";
+    assert!(why.starts_with(expected), "{why}");
+    assert!(
+        why.contains("fp8 = \"… TFLOP/s\" in [npu.a100.peak]"),
+        "{why}"
+    );
+}
+
+/// 312e12 FLOP/s of bf16 and 2039e9 B/s. Bytes of any format are priced: 2,039 kB in 1 us. What was recorded and
+/// cannot be priced keeps its 5 us, and what has neither takes no time; the report counts both.
+#[test]
+fn what_has_bytes_or_a_duration_is_not_refused() {
+    let bytes = [(0, 0, 2_039_000, FP8), (0, 0, 2_039_000, None)];
+    assert_eq!(replay(&job(&[&bytes])), Ok(2_000_000));
+    let recorded = [(5000, 7, 0, FP8), (0, 0, 0, FP8), (0, 312_000_000, 0, None)];
+    let workload = job(&[&recorded]);
+    assert_eq!(replay(&workload), Ok(6_000_000));
+    let machine = Machine::preset("dgx-a100").unwrap();
+    let basis = Prepared::new(&workload, &machine, &roofline())
+        .unwrap()
+        .basis();
+    assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
+    // As recorded, a format does not matter.
+    let workload = job(&[&[(0, 7, 0, FP8)]]);
+    assert!(Prepared::new(&workload, &machine, &Options::default()).is_ok());
+}
+
+/// A generated job in fp8: as many kernels are named as there are, counted in its graphs.
+#[test]
+fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
+    let mut plan = Plan::new();
+    (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
+    let model = chakram::model::Model::named("gpt2-small").unwrap();
+    let pattern = Pattern::Training(Box::new(Training { model, plan }));
+    let workload = Job::new(pattern).unwrap().workload().unwrap();
+    let mut count = 0;
+    for instance in workload.instances() {
+        let graph = workload.graph(instance);
+        let lacks = |&node: &_| {
+            let arithmetic = graph.kind(node) == Kind::Compute && graph.flops(node) > 0;
+            arithmetic && graph.dtype(node) == FP8 && graph.recorded(node) == Span::ZERO
+        };
+        count += graph.nodes().filter(lacks).count();
+    }
+    assert!(count > 100, "{count}");
+    let why = replay(&workload).unwrap_err();
+    assert!(
+        why.contains(&format!("without a price: {count} in fp8\n")),
+        "{why}"
+    );
+}
+
+const FP8_JOB: [&str; 6] = ["generate", "gpt2-small", "--tensor", "2", "--dtype", "fp8"];
+
+#[test]
+fn the_program_refuses_it_and_a_machine_file_may_answer() {
+    let on = |machine: &str| -> Vec<String> {
+        let args = FP8_JOB
+            .iter()
+            .chain(&["--machine"])
+            .map(|s| (*s).to_owned());
+        args.chain([machine.to_owned()]).collect()
+    };
+    let run = |machine: &str| {
+        let args = on(machine);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = chakram(&args);
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (status, error) = run("dgx-a100");
+    assert_eq!(status, Some(2), "{error}");
+    assert!(
+        error.contains("computes in fp8, and class `a100` of machine `dgx-a100`"),
+        "{error}"
+    );
+    assert_eq!(run("dgx-h100").0, Some(0));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a100.toml");
+    let text = String::from_utf8(chakram(&["machine", "show", "dgx-a100"]).stdout).unwrap();
+    let text = text.replace("\nint8 =", "\nfp8 = \"312 TFLOP/s\"\nint8 =");
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(run(file.to_str().unwrap()), (Some(0), String::new()));
+}
+
+#[test]
+fn of_several_machines_the_one_that_lacks_it_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("job");
+    let prefix = prefix.to_str().unwrap();
+    assert_eq!(code(&[&FP8_JOB[..], &["-o", prefix]].concat()), 0);
+    let path = folder.path().to_str().unwrap();
+    let args = [
+        "replay",
+        path,
+        "-m",
+        "dgx-h100",
+        "-m",
+        "dgx-a100",
+        "--compute",
+        "roofline",
+    ];
+    let output = chakram(&args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("on dgx-a100: rank 0 node "), "{error}");
+    assert!(!error.contains("on dgx-h100"), "{error}");
+}
