@@ -15,6 +15,7 @@ const MOST_MEMBERS: u64 = 1 << 12;
 /// The micro-batches of a step, if `model` can be dealt out as `plan` says.
 pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
     degrees(plan)?;
+    all_layers(model, plan)?;
     let micro_batches = batch(plan)?;
     plan.schedule.check(plan.pipeline, micro_batches)?;
     options(plan)?;
@@ -240,8 +241,9 @@ fn layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
             _ => format!("a number that times {chunks} chunks is "),
         };
         let expected = format!(
-            "{times}a divisor of the {blocks} blocks of {}; or stages that say which layers each has",
-            model.name
+            "{times}a divisor of the {blocks} blocks of {}; or stages that say which layers each has, which are {}",
+            model.name,
+            census(model)
         );
         return Err(refused("pipeline", plan.pipeline, expected));
     }
@@ -249,6 +251,51 @@ fn layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     Ok(())
 }
 
+/// How layers are counted: `128, of which 0 is in front of the 126 blocks and 127 behind them`.
+fn census(model: &Model) -> String {
+    let count = model.layers.len();
+    let is_block = |layer: &crate::model::Layer| layer.role == Role::Block;
+    let first = model.layers.iter().position(is_block);
+    let last = model.layers.iter().rposition(is_block);
+    let (Some(first), Some(last)) = (first, last) else {
+        return format!("{count} and no blocks");
+    };
+    let range = |first: usize, last: usize| match first == last {
+        true => format!("{first} is"),
+        false => format!("{first}-{last} are"),
+    };
+    let blocks = model.layers.iter().filter(|layer| is_block(layer)).count();
+    let mut around = Vec::new();
+    if first > 0 {
+        around.push(format!("{} in front of", range(0, first - 1)));
+    }
+    if last + 1 < count {
+        around.push(format!("{} behind", range(last + 1, count - 1)));
+    }
+    match around.is_empty() {
+        true => format!("{count}, all of them blocks"),
+        false => format!(
+            "{count}, of which {} the {blocks} blocks",
+            around.join(" and ")
+        ),
+    }
+}
+
+/// Refuses stages that have another number of layers together than the model, such as those that were written for
+/// its blocks alone. Before anything else that depends on the model.
+fn all_layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+    let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
+        said + (u64::from(*last) + 1).saturating_sub((*first).into())
+    });
+    if plan.stages.is_empty() || said == model.layers.len() as u64 {
+        return Ok(());
+    }
+    let expected = format!("all layers of {}, {}", model.name, census(model));
+    Err(refused("stages", format!("{said} layers"), expected))
+}
+
+/// Refuses stages that are not ranges of layers which follow one another, or too few or too many. They are all
+/// layers together ([`all_layers`]), so ranges that follow one another end with the last.
 fn stages(plan: &Plan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
@@ -265,13 +312,7 @@ fn stages(plan: &Plan, count: usize, parts: u64) -> Result<(), GenerateError> {
         }
         next = last + 1;
     }
-    match next as usize == count {
-        true => Ok(()),
-        false => {
-            let expected = format!("all {count} layers");
-            Err(refused("stages", format!("{next} layers"), expected))
-        }
-    }
+    Ok(())
 }
 
 fn tensor(model: &Model, plan: &Plan) -> Result<(), GenerateError> {

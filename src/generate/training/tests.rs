@@ -137,7 +137,8 @@ fn what_does_not_divide_is_refused() {
         ),
         (
             |p| p.pipeline = 5,
-            "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small",
+            "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small; or stages that say which layers \
+             each has, which are 14, of which 0 is in front of and 13 is behind the 12 blocks",
         ),
         (
             |p| p.data = 2,
@@ -175,7 +176,27 @@ fn what_does_not_divide_is_refused() {
         ),
         (
             |p| p.stages = vec![[0, 12]],
-            "`stages` is 13 layers; expected all 14 layers",
+            "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is in front of and 13 is \
+             behind the 12 blocks",
+        ),
+        // For the blocks alone, and whatever else is wrong.
+        (
+            |p| {
+                p.stages = vec![[0, 11]];
+                p.bucket = 0;
+            },
+            "`stages` is 12 layers; expected all layers of gpt2-small, 14, of which 0",
+        ),
+        (
+            |p| p.stages = vec![[0, 3], [5, 14]],
+            "`stages` is 2; expected 1",
+        ),
+        (
+            |p| {
+                p.pipeline = 2;
+                p.stages = vec![[0, 3], [5, 14]];
+            },
+            "`stages` is 5-14; expected at 1 a range that begins with layer 4 and ends before layer 14",
         ),
         (
             |p| {
