@@ -1,6 +1,7 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
+//! - `bounds`: inputs and options that ask for far more than they are
 //! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
 //! - `diff`: what a comparison of two traces, or of two reports, says
@@ -28,6 +29,7 @@
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 
 mod astra_sim;
+mod bounds;
 mod captures;
 mod cases;
 mod commands;
