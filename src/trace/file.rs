@@ -9,10 +9,12 @@ use std::rc::Rc;
 use unpack::{Metered, Packing, Size};
 
 mod discover;
+mod named;
 mod pack;
 mod unpack;
 
-pub use discover::{RankFile, discover, named, rank_of};
+pub use discover::{RankFile, discover, rank_of};
+pub use named::Named;
 pub use pack::{Compressor, Packer};
 pub(super) use unpack::append_all;
 pub use unpack::{decompressed, decompressed_partly, read_all, read_text};
