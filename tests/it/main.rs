@@ -16,6 +16,7 @@
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
+//! - `operators`: operators over micro-batches, against the list of all
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
@@ -45,6 +46,7 @@ mod harness;
 mod inspect;
 mod memory;
 mod networks;
+mod operators;
 mod paper;
 mod physics;
 mod readers;
