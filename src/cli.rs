@@ -3,9 +3,11 @@
 //! Exit codes: 0 done, 1 stuck or failed, 2 bad input or usage, 3 a threshold exceeded or a leak found. 0
 //! means that every node of every rank completed.
 
+use crate::bounds;
 use crate::trace::TraceError;
 use crate::trace::error::Fault;
-use clap::{CommandFactory, Parser, Subcommand};
+use crate::units::Bytes;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::env;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -57,6 +59,21 @@ Examples:
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    bounds: BoundArgs,
+}
+
+/// How much inputs may take, whatever the command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bounds")]
+struct BoundArgs {
+    /// Stop with exit code 2 before more memory than this is taken; three quarters of what the machine, or the
+    /// container, has by default
+    #[arg(long, global = true, value_name = "SIZE")]
+    max_memory: Option<Bytes>,
+    /// Refuse compressed inputs that unpack to more than this many times their size; every one may unpack to 16 MiB
+    #[arg(long, global = true, value_name = "N", default_value_t = bounds::RATIO)]
+    max_ratio: u64,
 }
 
 #[derive(Debug, Subcommand)]
@@ -91,6 +108,7 @@ pub fn main() -> ExitCode {
     if let Command::AstraSim(args) = &mut cli.command {
         args.ignored = ignored;
     }
+    bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
     let mut out = io::BufWriter::new(io::stdout());
     let result = match &cli.command {
         Command::Convert(args) => convert::run(args, &mut out),

@@ -4,8 +4,9 @@
 //! it streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from
 //! the options, so the same options give the same bytes.
 
+use crate::bounds::{self, TooMuch};
 use crate::graph::{Binding, Dependencies, Graph, GraphBuilder};
-use crate::ids::{GraphId, Rank};
+use crate::ids::{GraphId, MAX_NPUS, Rank};
 use crate::trace::groups::Declared;
 use crate::trace::roles::Roles;
 use crate::trace::scan::NodeView;
@@ -13,8 +14,8 @@ use crate::trace::write::Sink;
 use crate::trace::{Labels, MemoryChanges, Op, TraceError};
 use crate::units::{Span, Time};
 use crate::workload::{Absent, Workload, WorkloadBuilder};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
 
 pub mod capture;
@@ -133,6 +134,30 @@ impl Job {
         self.0.shape_of(rank)
     }
 
+    /// Whether memory may hold the [`workload`](Self::workload), going by the least that nodes take.
+    ///
+    /// # Errors
+    ///
+    /// When it may not.
+    pub fn check_memory(&self) -> Result<(), TooMuch> {
+        let all = |ranks: &mut dyn Iterator<Item = u32>| {
+            let nodes = ranks.map(|rank| self.node_count(rank));
+            nodes.fold(0, u64::saturating_add)
+        };
+        let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
+        let graphs = all(&mut shapes.into_iter());
+        let states = all(&mut (0..self.ranks()));
+        let bytes = graphs.saturating_mul(NODE_BYTES);
+        let bytes = bytes.saturating_add(states.saturating_mul(STATE_BYTES));
+        let what = format!("a replay of {states} nodes in graphs of {graphs}");
+        bounds::check(
+            what,
+            bytes,
+            1,
+            "a smaller job, or files with -o and no --machine",
+        )
+    }
+
     /// All ranks as a workload, without a file in between. Ranks of one shape share one graph.
     pub fn workload(&self) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
@@ -225,10 +250,13 @@ fn refused(
     }
 }
 
-/// Files carry counts and ranks as signed numbers, graphs index nodes with 32 bits.
-const MOST_RANKS: u32 = i32::MAX as u32;
+/// Files carry counts as signed numbers, graphs index nodes with 32 bits.
 const MOST_NODES: u64 = u32::MAX as u64;
 const MOST_WORK: u64 = i64::MAX as u64;
+
+/// The least that a node of a graph takes, with its price on one machine (`graph.rs`), and its state in a run.
+const NODE_BYTES: u64 = 61;
+const STATE_BYTES: u64 = 4;
 
 fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), GenerateError> {
     if value < least {
@@ -239,7 +267,11 @@ fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), Ge
 
 fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
     check_at_least("ranks", ranks, least)?;
-    check_limit("ranks", ranks.into(), MOST_RANKS.into(), "fewer ranks").map(drop)
+    if ranks > MAX_NPUS {
+        let expected = format!("{MAX_NPUS} or fewer, as machines have NPUs");
+        return Err(refused("ranks", ranks, expected));
+    }
+    Ok(())
 }
 
 /// `found`, if it is within `limit`.

@@ -4,6 +4,7 @@
 //! machine; out comes when everything happened, and why. In reading order:
 //!
 //! - [`units`], [`ids`]: quantities, and names for things;
+//! - [`bounds`]: how much memory the process may take;
 //! - [`config`]: files that people write for this program;
 //! - [`trace`]: execution traces as files say them;
 //! - [`graph`]: the compact form of one rank's trace;
@@ -25,6 +26,7 @@
 //! The library is silent: it returns data, and only `cli` and the binary print.
 
 pub mod astra_sim;
+pub mod bounds;
 pub mod cli;
 pub mod collective;
 pub mod compute;

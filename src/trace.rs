@@ -34,7 +34,7 @@ pub mod wire;
 pub mod write;
 
 pub use error::{Place, TraceError};
-pub use family::family;
+pub use family::{family, of_any_micro_batch};
 pub use labels::{Labels, Phase};
 pub use older::Generation;
 pub use op::{GroupName, MemoryPlace, Op};

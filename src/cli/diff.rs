@@ -3,18 +3,23 @@
 use super::compare::on_threads;
 use super::output::{Destination, Format};
 use crate::diff::render::{self, Limits, Titles, Verdict};
-use crate::diff::tally::{Keep, Tally, Tolerance};
+use crate::diff::tally::{FaultRow, Keep, Tally, Tolerance};
 use crate::diff::{Aspect, differences, reports};
-use crate::trace::file::{Contents, RankFile, discover};
+use crate::graph::Outline;
+use crate::trace::file::{Contents, RankFile, discover, read_text};
 use crate::trace::{TraceError, form};
 use crate::units::Span;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+mod sides;
+
+use sides::{Side, Unreadable};
 
 /// Say what differs between two jobs, or between two reports
 #[derive(Debug, Args)]
@@ -24,6 +29,7 @@ Examples:
   chakram diff job.0.et job.1.et                      two traces, whatever their ranks
   chakram diff old/job new/job --fail-on structure    exit code 3 if anything but times and sizes differs
   chakram diff old/job new/job --tolerance 2% --threshold 1% --show 20
+  chakram diff old/job cut/job --salvage              what is sound of traces that break off
   chakram replay job -m dgx-h100 --format json > a.json
   chakram diff a.json b.json                          two reports: the makespan, and by what it moved
   chakram replay job -m mi300x --format json | chakram diff a.json - --threshold 1%
@@ -31,7 +37,7 @@ Examples:
 Traces: nodes, dependencies and what nodes say; then times and bytes, by type, operator and group, and
 the largest changes of single nodes. Of nodes that nothing tells apart, one is named for another.
 
-Exit codes: 0 compared, whatever differs; 2 bad input; 3 what --threshold or --fail-on forbids")]
+Exit codes: 0 compared, whatever differs; 2 bad input, such as traces that break off; 3 what --threshold or --fail-on forbids")]
 pub struct DiffArgs {
     /// A folder of traces, the prefix of files named PREFIX.RANK.et, or a file; or a report, - from
     /// standard input
@@ -53,6 +59,9 @@ pub struct DiffArgs {
     /// Lines of each list, or `all`; 10 in text, and all in other formats, by default
     #[arg(long, value_name = "N", value_parser = show)]
     show: Option<Show>,
+    /// Compare what is sound of damaged traces, and say what is lost
+    #[arg(long)]
+    salvage: bool,
     /// How many ranks are compared at once; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -120,6 +129,13 @@ impl DiffArgs {
         }
     }
 
+    fn keep(&self) -> Keep {
+        Keep {
+            singles: self.shown(),
+            tolerance: self.tolerance,
+        }
+    }
+
     fn limits(&self) -> Limits {
         let all = [Aspect::Structure, Aspect::Time, Aspect::Bytes];
         let of = [FailOn::Structure, FailOn::Time, FailOn::Bytes];
@@ -178,8 +194,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
 /// The text of a report, if `path` is one: a file that begins as JSON does and is not called a trace.
 fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
+        let text = read_text(std::io::stdin().lock(), 0);
+        let text = text.map_err(|source| TraceError::io("standard input", "read", source))?;
         return Ok(Some(text));
     }
     let name = path
@@ -221,6 +237,9 @@ fn of_reports(
     if args.threads.is_some() {
         return Err("--threads is for the ranks of traces, and these are reports".into());
     }
+    if args.salvage {
+        return Err("--salvage is for traces, and these are reports".into());
+    }
     let read = |which: usize| -> Result<_, String> {
         reports::read(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
     };
@@ -235,22 +254,28 @@ fn of_reports(
 }
 
 fn of_traces(args: &DiffArgs, titles: &Titles<'_>) -> Result<(String, Verdict), Box<dyn Error>> {
-    let keep = Keep {
-        singles: args.shown(),
-        tolerance: args.tolerance,
-    };
     let ranks = ranks([&args.before, &args.after])?;
     let ranks: Vec<_> = ranks.iter().collect();
     let tallies = on_threads(ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
         match files {
-            [Some(a), Some(b)] => of_rank(rank, [a, b], keep),
+            [Some(a), Some(b)] => of_rank(rank, [a, b], args),
             [_, b] => Ok(Tally::of_only(rank, b.is_some())),
         }
     });
     let mut all = Tally::default();
+    let tallies = Unreadable::gather(tallies).map_err(|error| match args.salvage {
+        true => error,
+        false => error.hinting(),
+    })?;
     for tally in tallies {
-        all.add(tally?, keep);
+        all.add(tally, args.keep());
+    }
+    if args.format == Format::Csv {
+        // A table has no place for it.
+        for FaultRow { rank, text, .. } in &all.faults {
+            writeln!(anstream::stderr(), "warning: rank {rank}: {text}")?;
+        }
     }
     let verdict = args.limits().hold(&all);
     let text = match args.format {
@@ -280,24 +305,40 @@ fn ranks(paths: [&Path; 2]) -> Result<BTreeMap<u32, [Option<PathBuf>; 2]>, Trace
 }
 
 /// Compares the two files of a rank.
-fn of_rank(rank: u32, paths: [&PathBuf; 2], keep: Keep) -> Result<Tally, TraceError> {
-    let [a, b] = [Contents::open(paths[0])?, Contents::open(paths[1])?];
-    let contents = [a.as_slice(), b.as_slice()];
-    if contents[0] == contents[1] {
-        return Ok(Tally::of_identical(rank));
+fn of_rank(rank: u32, paths: [&PathBuf; 2], args: &DiffArgs) -> Result<Tally, Unreadable> {
+    let sides = Unreadable::gather(paths.map(|path| Side::open(path, args.salvage)))?;
+    let contents = [sides[0].as_slice(), sides[1].as_slice()];
+    let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
+    let same = contents[0] == contents[1];
+    let mut traces = match same {
+        // Nothing differs, but neither may be damaged.
+        true => [Outline::read(contents[0]), Outline::read(b"")],
+        false => differences::outlines(contents),
+    };
+    if same {
+        let once = sides[0].check(&mut traces[0]);
+        if once.is_err() {
+            traces = differences::outlines(contents);
+            let checks = (0..2).map(|i| sides[i].check(&mut traces[i]));
+            Unreadable::gather(checks)?;
+        }
+        let mut tally = Tally::of_identical(rank);
+        tally.faults.extend(lost.into_iter().flatten());
+        return Ok(tally);
     }
-    let mut traces = differences::outlines(contents);
-    traces[0].blame(|error| a.blame(error));
-    traces[1].blame(|error| b.blame(error));
-    for (trace, path) in traces.iter().zip(paths) {
+    Unreadable::gather((0..2).map(|i| sides[i].check(&mut traces[i])))?;
+    for ((trace, side), path) in traces.iter_mut().zip(&sides).zip(paths) {
+        trace.blame(|error| side.blame(error));
         if trace.nodes.len() > differences::MOST {
             let found = format!(
                 "more than {} nodes, which no comparison can hold",
                 differences::MOST
             );
-            return Err(TraceError::malformed(0, found).in_file(path));
+            return Err(TraceError::malformed(0, found).in_file(path).into());
         }
     }
     let found = differences::traces(&traces[0], &traces[1]);
-    Ok(Tally::new(rank, [&traces[0], &traces[1]], &found, keep))
+    let mut tally = Tally::new(rank, [&traces[0], &traces[1]], &found, args.keep());
+    tally.faults.extend(lost.into_iter().flatten());
+    Ok(tally)
 }

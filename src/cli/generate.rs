@@ -116,6 +116,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     if let Some((machine, inputs)) = machine {
         let mut inputs: Vec<_> = inputs.into_iter().collect();
+        job.check_memory()?;
         let workload = job.workload()?;
         let options = run.options(Absent::Refuse, &workload, &mut inputs)?;
         let mut to = Destination::Stdout(out);

@@ -1,9 +1,10 @@
 //! Loading what a command names: traces, groups, a machine, placements.
 
+use crate::bounds::{self, TooMuch};
 use crate::graph::{Binding, Dependencies, Graph};
-use crate::ids::{GraphId, Npu, Rank};
+use crate::ids::{GraphId, MAX_NPUS, Npu, Rank};
 use crate::report::json::Input;
-use crate::trace::file::{Contents, RankFile, discover};
+use crate::trace::file::{self, Contents, RankFile, discover};
 use crate::trace::{TraceError, groups};
 use crate::units::{Span, Time};
 use crate::workload::{Absent, Workload, WorkloadBuilder};
@@ -26,7 +27,7 @@ pub struct JobArgs {
     #[arg(long, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
     pub absent: AbsentArg,
     /// Ranks of the job, if more than the traces show; with --absent mirror all NPUs by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     pub ranks: Option<u32>,
     /// Start a rank later: RANK=TIME, for example 3=10ms; may be given more than once
     #[arg(long, value_name = "RANK=TIME", value_parser = parse_delay)]
@@ -184,10 +185,24 @@ pub fn job(
         (None, AbsentArg::Mirror) => Some(builder.ranks_seen().max(npus)),
         (ranks, _) => ranks,
     };
-    Ok(Job {
-        workload: builder.finish(ranks, args.absent.policy())?,
-        inputs,
-    })
+    let workload = builder.finish(ranks, args.absent.policy())?;
+    check_memory(&workload)?;
+    Ok(Job { workload, inputs })
+}
+
+/// Whether the state of a run fits, of which each node has 4 bytes on each rank; ranks can share a file and still
+/// be many.
+fn check_memory(workload: &Workload) -> Result<(), TooMuch> {
+    let graphs = workload.graphs();
+    let nodes = workload.instances().iter();
+    let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);
+    let nodes = nodes.fold(0, u64::saturating_add);
+    bounds::check(
+        format!("a replay of {nodes} nodes"),
+        nodes,
+        4,
+        "fewer ranks",
+    )
 }
 
 /// Reads `files` into `builder`, one file at a time, with `read`; a file under several names is read once,
@@ -266,7 +281,11 @@ pub fn input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {
 
 /// Reads a text file.
 pub fn read_text(path: &Path) -> Result<String, TraceError> {
-    std::fs::read_to_string(path).map_err(|source| TraceError::io(path.to_owned(), "read", source))
+    let read = || {
+        let file = std::fs::File::open(path)?;
+        file::read_text(&file, file.metadata()?.len())
+    };
+    read().map_err(|source| TraceError::io(path.to_owned(), "read", source))
 }
 
 /// A counter of files on a terminal, for jobs that take a while.

@@ -58,6 +58,10 @@ pub struct RunArgs {
     /// Which table --format csv prints
     #[arg(long, value_enum, value_name = "TABLE")]
     pub table: Option<TableArg>,
+    /// List each micro-batch's operators by themselves, in JSON and the table of operators; a row otherwise stands for
+    /// all micro-batches, mb*/…
+    #[arg(long)]
+    pub all_operators: bool,
 }
 
 /// A parsed `--map`, one value to the parser of arguments.
@@ -99,6 +103,12 @@ impl RunArgs {
         if self.table.is_some() && self.format != Format::Csv {
             return Err("--table needs --format csv".to_owned());
         }
+        let lists = self.format == Format::Json || self.table == Some(TableArg::Operators);
+        if self.all_operators && !lists {
+            return Err(
+                "--all-operators needs --format json, or --format csv --table operators".to_owned(),
+            );
+        }
         if self.network.is_some() && self.comm != CommArg::Model {
             return Err(format!(
                 "--network says what carries communication, and with --comm {} it lasts as {0}\n  \
@@ -135,6 +145,7 @@ impl RunArgs {
             (self.timeline.is_some(), "--timeline"),
             (self.format != Format::Text, "--format"),
             (self.table.is_some(), "--table"),
+            (self.all_operators, "--all-operators"),
             (self.fit != Fit::Report, "--fit"),
         ];
         let other = || {
@@ -160,7 +171,8 @@ impl RunArgs {
         let timeline = Drawing::start(self.timeline.as_deref(), &prepared)?;
         let (report, timeline) = report::replay(&prepared, timeline)?;
         Drawing::finish(timeline, self.timeline.as_deref())?;
-        to.write(&self.render(&report, name, options.absent, inputs, to.style()))?;
+        let style = to.style();
+        to.fill(|out| self.render(&report, name, options.absent, inputs, style, out))?;
         self.exit_code([&report])
     }
 

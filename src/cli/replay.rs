@@ -110,11 +110,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 &options,
                 args.threads,
             );
-            let text = args
-                .run
-                .render_comparison(&comparison, absent, &inputs, to.style());
             if comparison.reference().is_some() {
-                to.write(&text)?;
+                let (run, style) = (&args.run, to.style());
+                to.fill(|out| run.render_comparison(&comparison, absent, &inputs, style, out))?;
             }
             let code = args
                 .run

@@ -1,5 +1,7 @@
 //! Lists of many megabytes, on large pages.
 
+use crate::bounds;
+
 /// Lists below this many bytes are left as they are.
 #[cfg(target_os = "linux")]
 const LARGE: usize = 16 << 20;
@@ -9,7 +11,8 @@ const LARGE: usize = 16 << 20;
 /// nothing is lost.
 pub fn list<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
-    if list.try_reserve_exact(count).is_ok() {
+    let fits = bounds::check("a list", count as u64, size_of::<T>() as u64, "").is_ok();
+    if fits && list.try_reserve_exact(count).is_ok() {
         advise(&mut list);
     }
     list

@@ -112,6 +112,18 @@ pub struct Outline<'a, K: Keep<'a> = Views> {
 /// Bytes of a record that few files' records are below, on average.
 const USUAL_RECORD: usize = 64;
 
+/// Zeros where a node is expected, as a file system leaves behind a program that died. One record of no bytes is
+/// a node of defaults; several in a row are no nodes, and there can be as many as the file has bytes.
+#[cold]
+fn zeros(record: Record<'_>) -> Fault {
+    let found = "zeros, where a node is expected: a second record of no bytes in a row";
+    let error = TraceError::malformed(record.offset, found);
+    Fault {
+        node: None,
+        error: error.in_record(record.number, record.offset),
+    }
+}
+
 /// Collects a record's dependencies.
 struct Collect<'d>(&'d mut Vec<Dependency>);
 
@@ -163,6 +175,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
             unsorted: false,
         };
         let mut frames = Frames::new(contents);
+        let mut after_empty = false;
         loop {
             let record = match frames.next_record() {
                 Ok(Some(record)) => record,
@@ -177,9 +190,13 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
                     Ok(metadata) => outline.metadata = metadata,
                     Err(error) => outline.faults.push(Fault { node: None, error }),
                 }
+            } else if after_empty && record.bytes.is_empty() {
+                outline.faults.push(zeros(record));
+                break;
             } else if !outline.take(record) {
                 break;
             }
+            after_empty = record.number > 0 && record.bytes.is_empty();
         }
         if contents.is_empty() {
             let error = TraceError::malformed(0, "the file is empty");
@@ -355,6 +372,21 @@ mod tests {
         );
         assert_eq!(outline.find(9), Some(2));
         assert_eq!(outline.find(4), None);
+    }
+
+    #[test]
+    fn zeros_end_a_trace() {
+        // A node of defaults is a record of no bytes; behind a second one nothing is read.
+        let mut contents = file(&[node(1, &[], &[]), Node::default()]);
+        assert_eq!(Outline::read(&contents).nodes.len(), 2);
+        contents.extend([0; 1000]);
+        let outline = Outline::read(&contents);
+        assert_eq!((outline.nodes.len(), outline.faults.len()), (2, 1));
+        let told = outline.faults[0].error.to_string();
+        assert!(
+            told.contains("record 3") && told.contains("zeros"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod text;
 mod words;
 
 pub use csv::render as csv;
-pub use json::render as json;
+pub use json::document as json;
 pub use text::render as text;
 
 /// A machine, and what the replay on it found.

@@ -1,5 +1,6 @@
 //! The report's tables as comma-separated values, one table at a time, with a header line.
 
+use super::operators::Rows;
 use super::summary::{Report, kind_label};
 use std::fmt::Write as _;
 
@@ -11,16 +12,17 @@ pub enum Table {
     Npus,
     /// Collectives by group and kind.
     Collectives,
-    /// Operators by name.
+    /// Operators by name, over all micro-batches or of each.
     Operators,
     /// The memory of NPUs: the peak, by class, when and at which node, and what was freed without being there.
     Memory,
 }
 
-/// Renders one table of `report`; times are in whole picoseconds.
-pub fn render(report: &Report, table: Table) -> String {
+/// Renders one table of `report`, that of operators with these rows; times are in whole picoseconds.
+pub fn render(report: &Report, table: Table, operators: Rows) -> String {
     let mut out = String::new();
-    write(&mut out, [(None, report)].into_iter(), table).expect("a string grows as needed");
+    write(&mut out, [(None, report)].into_iter(), table, operators)
+        .expect("a string grows as needed");
     out
 }
 
@@ -30,19 +32,23 @@ pub(super) fn write<'a>(
     out: &mut String,
     reports: impl Iterator<Item = (Option<&'a str>, &'a Report)>,
     table: Table,
+    operators: Rows,
 ) -> std::fmt::Result {
-    let (header, rows): (_, fn(&mut String, &str, &Report) -> std::fmt::Result) = match table {
-        Table::Npus => (NPUS, npus),
-        Table::Collectives => (COLLECTIVES, collectives),
-        Table::Operators => (OPERATORS, operators),
-        Table::Memory => (MEMORY, memory),
+    type Write = fn(&mut String, &str, &Report, Rows) -> std::fmt::Result;
+    let (header, write): (_, Write) = match table {
+        Table::Npus => (NPUS, |out, front, report, _| npus(out, front, report)),
+        Table::Collectives => (COLLECTIVES, |out, front, report, _| {
+            collectives(out, front, report)
+        }),
+        Table::Operators => (OPERATORS, self::operators),
+        Table::Memory => (MEMORY, |out, front, report, _| memory(out, front, report)),
     };
     let mut reports = reports.peekable();
     let named = reports.peek().is_some_and(|(name, _)| name.is_some());
     writeln!(out, "{}{header}", if named { "machine," } else { "" })?;
     for (name, report) in reports {
         let front = name.map_or_else(String::new, |name| format!("{},", quoted(name)));
-        rows(out, &front, report)?;
+        write(out, &front, report, operators)?;
     }
     Ok(())
 }
@@ -100,8 +106,8 @@ fn collectives(out: &mut String, front: &str, report: &Report) -> std::fmt::Resu
     Ok(())
 }
 
-fn operators(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
-    for operator in &report.operators {
+fn operators(out: &mut String, front: &str, report: &Report, rows: Rows) -> std::fmt::Result {
+    for operator in &*rows.of(&report.operators) {
         writeln!(
             out,
             "{front}{},{},{},{}",

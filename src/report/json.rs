@@ -1,12 +1,18 @@
 //! The report for programs: one JSON document, times in whole picoseconds.
 //!
-//! `schema` is `chakram.report.1`; a field may be added under the same number, never changed.
+//! `schema` is `chakram.report.1`; a field may be added under the same number, never changed. `operators` has one row
+//! for all micro-batches, `mb*/…`, unless all rows are asked for.
 
 use super::breakdown::Part;
 use super::memory::{ByClass, MemoryRow};
+use super::operators::{Operator, Rows};
 use super::summary::{NpuRow, Report, kind_label};
 use crate::trace::TensorClass;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::io::{self, Write};
 
 /// The version of what a report says.
 pub(super) const SCHEMA: &str = "chakram.report.1";
@@ -22,15 +28,83 @@ pub struct Input {
     pub blake3: String,
 }
 
-/// Renders `report` with the options and inputs that led to it.
-pub fn render(report: &Report, options: Map<String, Value>, inputs: &[Input]) -> Value {
-    let mut document = Map::new();
-    document.insert("schema".to_owned(), SCHEMA.into());
-    document.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
-    document.insert("options".to_owned(), options.into());
-    document.insert("inputs".to_owned(), self::inputs(inputs));
-    document.extend(body(report));
-    document.into()
+/// `report` with the options and inputs that led to it, and these rows of operators.
+pub fn document<'r>(
+    report: &'r Report,
+    options: Map<String, Value>,
+    inputs: &[Input],
+    rows: Rows,
+) -> Document<'r> {
+    let mut fields = Map::new();
+    fields.insert("schema".to_owned(), SCHEMA.into());
+    fields.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    fields.insert("options".to_owned(), options.into());
+    fields.insert("inputs".to_owned(), self::inputs(inputs));
+    Document::new(fields, report, rows)
+}
+
+/// A report on its way out. Operators can be millions, so they are written one by one and never held as values.
+#[derive(Debug)]
+pub struct Document<'r> {
+    fields: Map<String, Value>,
+    operators: Cow<'r, [Operator]>,
+}
+
+/// The field of operators, which stands empty among the others.
+const OPERATORS: &str = "operators";
+
+impl<'r> Document<'r> {
+    /// `fields`, and behind them what `report` says.
+    pub(super) fn new(mut fields: Map<String, Value>, report: &'r Report, rows: Rows) -> Self {
+        fields.extend(body(report));
+        Self {
+            fields,
+            operators: rows.of(&report.operators),
+        }
+    }
+}
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.fields.len()))?;
+        for (key, value) in &self.fields {
+            match &**key {
+                OPERATORS => map.serialize_entry(key, &OperatorRows(&self.operators))?,
+                _ => map.serialize_entry(key, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+struct OperatorRows<'r>(&'r [Operator]);
+
+impl Serialize for OperatorRows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Row<'r> {
+            name: &'r str,
+            kind: &'static str,
+            calls: u64,
+            total_ps: u64,
+        }
+        serializer.collect_seq(self.0.iter().map(|operator| Row {
+            name: &operator.name,
+            kind: kind_label(operator.kind),
+            calls: operator.calls,
+            total_ps: operator.total.0,
+        }))
+    }
+}
+
+/// Writes a document as people indent it, with a line's end behind.
+///
+/// # Errors
+///
+/// When `out` takes no more.
+pub fn write(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, document)?;
+    out.write_all(b"\n")
 }
 
 /// Inputs as documents name them.
@@ -41,8 +115,8 @@ pub(super) fn inputs(inputs: &[Input]) -> Value {
     inputs.collect()
 }
 
-/// What a report says of the replay itself.
-pub(super) fn body(report: &Report) -> Map<String, Value> {
+/// What a report says of the replay itself, but for operators.
+fn body(report: &Report) -> Map<String, Value> {
     let outcome = &report.outcome;
     let body = json!({
         "machine": {"name": report.machine, "npus": report.npus},
@@ -74,12 +148,7 @@ pub(super) fn body(report: &Report) -> Map<String, Value> {
             "what": row.what,
             "sum_over_npus_ps": row.exposed.0,
         }), row.role.as_deref())).collect::<Vec<_>>(),
-        "operators": report.operators.iter().map(|operator| json!({
-            "name": operator.name,
-            "kind": kind_label(operator.kind),
-            "calls": operator.calls,
-            "total_ps": operator.total.0,
-        })).collect::<Vec<_>>(),
+        OPERATORS: null,
         "warnings": report.warnings(),
     });
     match body {

@@ -5,7 +5,9 @@ use super::{CollectiveRecord, Observer};
 use crate::engine::Prepared;
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
+use crate::trace::of_any_micro_batch;
 use crate::units::{Span, Time};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -20,6 +22,53 @@ pub struct Operator {
     pub calls: u64,
     /// Their time together; nodes that overlap count each in full.
     pub total: Span,
+}
+
+/// Which rows tables of operators have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// One for each name, micro-batches left out of it.
+    #[default]
+    Summed,
+    /// One for each name.
+    All,
+}
+
+impl Rows {
+    /// These rows of `operators`.
+    pub(super) fn of(self, operators: &[Operator]) -> Cow<'_, [Operator]> {
+        match self {
+            Self::Summed => Cow::Owned(over_micro_batches(operators)),
+            Self::All => Cow::Borrowed(operators),
+        }
+    }
+}
+
+/// Operators summed over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Longest first, those of
+/// equal time by name and kind.
+fn over_micro_batches(operators: &[Operator]) -> Vec<Operator> {
+    let mut by_name: BTreeMap<(Cow<'_, str>, u8), Sum> = BTreeMap::new();
+    for operator in operators {
+        let key = (of_any_micro_batch(&operator.name), operator.kind as u8);
+        let sum = by_name.entry(key).or_insert(Sum::empty(operator.kind));
+        sum.calls += operator.calls;
+        sum.total += operator.total;
+    }
+    sorted(by_name)
+}
+
+/// Longest first; of equal time by name and kind.
+fn sorted<N: Into<String>>(by_name: BTreeMap<(N, u8), Sum>) -> Vec<Operator> {
+    let rows = by_name.into_iter().map(|((name, _), sum)| Operator {
+        name: name.into(),
+        kind: sum.kind,
+        calls: sum.calls,
+        total: sum.total,
+    });
+    let mut rows: Vec<_> = rows.collect();
+    // Stable, so equal times stay in order of names.
+    rows.sort_by_key(|row| Reverse(row.total));
+    rows
 }
 
 /// Sums the time of nodes by name and kind.
@@ -87,18 +136,7 @@ impl<'a> Operators<'a> {
             all.calls += sum.calls;
             all.total += sum.total;
         }
-        let mut operators: Vec<_> = by_name
-            .into_iter()
-            .map(|((name, _), sum)| Operator {
-                name: name.to_owned(),
-                kind: sum.kind,
-                calls: sum.calls,
-                total: sum.total,
-            })
-            .collect();
-        // Stable, so equal times stay in order of names.
-        operators.sort_by_key(|operator| Reverse(operator.total));
-        operators
+        sorted(by_name)
     }
 }
 
@@ -127,4 +165,38 @@ impl Observer for Operators<'_> {
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, kind: Kind, calls: u64, total: u64) -> Operator {
+        Operator {
+            name: name.to_owned(),
+            kind,
+            calls,
+            total: Span(total),
+        }
+    }
+
+    #[test]
+    fn micro_batches_are_summed_and_nothing_else() {
+        let all = [
+            row("mb1/a", Kind::Compute, 1, 50),
+            row("a", Kind::Compute, 1, 30),
+            row("mb10/a", Kind::Compute, 2, 9),
+            row("mb1/a", Kind::Host, 1, 8),
+            row("mb1/b", Kind::Compute, 1, 7),
+        ];
+        // 1 + 2 calls and 50 + 9 ps; another kind and another name stay by themselves.
+        let summed = [
+            row("mb*/a", Kind::Compute, 3, 59),
+            row("a", Kind::Compute, 1, 30),
+            row("mb*/a", Kind::Host, 1, 8),
+            row("mb*/b", Kind::Compute, 1, 7),
+        ];
+        assert_eq!(&*Rows::Summed.of(&all), summed);
+        assert_eq!(&*Rows::All.of(&all), all);
+    }
 }

@@ -1,5 +1,7 @@
 //! Operators that differ only in where they stand.
 
+use std::borrow::Cow;
+
 /// Appends `name` to `family` with `*` for the number in each part, before a `/` or `.`, that is a word and
 /// a number: `step*/layer*/norm`.
 pub fn family(name: &str, family: &mut String) {
@@ -22,6 +24,20 @@ pub fn family(name: &str, family: &mut String) {
     family.push_str(&name[from..]);
 }
 
+/// The name of an operator whatever the micro-batch it is for: `mb*/layer2/norm` of `mb17/layer2/norm`.
+pub fn of_any_micro_batch(name: &str) -> Cow<'_, str> {
+    let rest = name.strip_prefix("mb").map(|rest| {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        rest.split_at(digits)
+    });
+    match rest {
+        Some((digits, rest)) if !digits.is_empty() && rest.starts_with('/') => {
+            Cow::Owned(format!("mb*{rest}"))
+        }
+        _ => Cow::Borrowed(name),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -39,5 +55,21 @@ mod tests {
             "cudnn_scudnn_128x64_relu"
         );
         assert_eq!(family("aten::mm"), "aten::mm");
+    }
+
+    #[test]
+    fn micro_batches_are_numbered_in_front() {
+        let any = super::of_any_micro_batch;
+        assert_eq!(any("mb12/layer3/qkv"), "mb*/layer3/qkv");
+        for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
+            assert_eq!(any(other), other);
+        }
+        // A family has the same name either way.
+        let family = |name: &str| {
+            let mut family = String::new();
+            super::family(name, &mut family);
+            family
+        };
+        assert_eq!(family("mb12/layer3/qkv"), family(&any("mb12/layer3/qkv")));
     }
 }

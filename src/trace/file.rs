@@ -1,23 +1,26 @@
 //! Trace files: finding them, and their contents after decompression.
 
 use super::{Origins, TraceError, form, older, text};
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use unpack::{Metered, Packing, Size};
 
 mod discover;
+mod named;
 mod pack;
+mod unpack;
 
-pub use discover::{RankFile, discover, named, rank_of};
+pub use discover::{RankFile, discover, rank_of};
+pub use named::Named;
 pub use pack::{Compressor, Packer};
+pub(super) use unpack::append_all;
+pub use unpack::{decompressed, decompressed_partly, read_all, read_text};
 
 /// Files at least this large are mapped, smaller ones are read.
 const MAP_FROM: u64 = 1 << 20;
-/// The most that a compressed file may grow to.
-const MAX_CONTENTS: u64 = 64 << 30;
-
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// The contents of a file, decompressed if its first bytes say gzip or zstd.
 #[derive(Debug)]
@@ -71,16 +74,14 @@ impl Contents {
     /// Opens `path` without decompressing it.
     pub fn packed(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
-        let mut file = File::open(path).map_err(io("open"))?;
+        let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("ask for the size"))?.len();
         let held = if size >= MAP_FROM {
             // SAFETY: the map is read-only and private. Should another process truncate the file
             // meanwhile, the read faults, as it would fail with an error on a read file.
             Held::Mapped(unsafe { memmap2::Mmap::map(&file) }.map_err(io("map"))?)
         } else {
-            let mut bytes = Vec::with_capacity(size as usize);
-            file.read_to_end(&mut bytes).map_err(io("read"))?;
-            Held::Read(bytes)
+            Held::Read(read_all(&file, size).map_err(io("read"))?)
         };
         Ok(Self {
             held,
@@ -101,11 +102,10 @@ impl Contents {
     }
 
     /// The trace that comes through a pipe, to its end, as [`Self::open`] has it.
-    pub fn from_pipe(mut pipe: impl Read) -> Result<Self, TraceError> {
+    pub fn from_pipe(pipe: impl Read) -> Result<Self, TraceError> {
         let path = Path::new("standard input");
         let io = |source| TraceError::io(path, "read", source);
-        let mut bytes = Vec::new();
-        pipe.read_to_end(&mut bytes).map_err(io)?;
+        let mut bytes = read_all(pipe, 0).map_err(io)?;
         if let Some(result) = decompressed(&bytes) {
             bytes = result.map_err(|source| TraceError::io(path, "decompress", source))?;
         }
@@ -136,34 +136,35 @@ impl Stream<'static> {
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
-        let size = file.metadata().map_err(io("ask for the size"))?.len();
-        Self::new(file, size).map_err(io("read"))
+        let metadata = file.metadata().map_err(io("ask for the size"))?;
+        // A pipe has a name too, and no size.
+        match metadata.is_file() {
+            true => Self::new(file, Size::Known(metadata.len())),
+            false => Self::from_reader(file),
+        }
+        .map_err(io("read"))
     }
 }
 
 impl<'s> Stream<'s> {
     /// The same over bytes.
     pub fn of(bytes: &'s [u8]) -> std::io::Result<Self> {
-        Self::new(bytes, bytes.len() as u64)
+        Self::new(bytes, Size::Known(bytes.len() as u64))
     }
 
     /// The same over a source of unknown length.
     pub fn from_reader(source: impl Read + 's) -> std::io::Result<Self> {
-        Self::new(source, u64::MAX)
+        let read = Rc::new(Cell::new(0));
+        let source = Metered(source, Rc::clone(&read));
+        Self::new(source, Size::SoFar(read))
     }
 
-    fn new(source: impl Read + 's, size: u64) -> std::io::Result<Self> {
+    fn new(source: impl Read + 's, packed: Size) -> std::io::Result<Self> {
         let mut source = std::io::BufReader::with_capacity(1 << 17, source);
         let first = std::io::BufRead::fill_buf(&mut source)?;
-        let limit = MAX_CONTENTS.min(size.saturating_mul(1 << 16));
-        Ok(Self(if first.starts_with(&ZSTD_MAGIC) {
-            let decoder = zstd::stream::read::Decoder::with_buffer(source)?;
-            Box::new(Bounded(decoder, limit))
-        } else if first.starts_with(&GZIP_MAGIC) {
-            let decoder = flate2::bufread::MultiGzDecoder::new(source);
-            Box::new(Bounded(decoder, limit))
-        } else {
-            Box::new(source)
+        Ok(Self(match Packing::of(first) {
+            Some(packing) => packing.unpack(source, packed)?,
+            None => Box::new(source),
         }))
     }
 }
@@ -171,81 +172,5 @@ impl<'s> Stream<'s> {
 impl Read for Stream<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.0.read(into)
-    }
-}
-
-/// A reader that fails when it gives more than so many bytes.
-struct Bounded<R>(R, u64);
-
-impl<R: Read> Read for Bounded<R> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.0.read(into)?;
-        self.1 = self.1.checked_sub(read as u64).ok_or_else(|| {
-            std::io::Error::other("it decompresses to far more than a trace can be")
-        })?;
-        Ok(read)
-    }
-}
-
-/// The decompressed bytes, `None` when they are not compressed.
-pub fn decompressed(bytes: &[u8]) -> Option<std::io::Result<Vec<u8>>> {
-    // Corrupt data can ask for any amount of memory, so growth is bounded by the input's size too.
-    let limit = MAX_CONTENTS.min((bytes.len() as u64).saturating_mul(1 << 16));
-    if bytes.starts_with(&ZSTD_MAGIC) {
-        Some(zstd::stream::read::Decoder::new(bytes).and_then(|d| bounded(d, limit)))
-    } else if bytes.starts_with(&GZIP_MAGIC) {
-        Some(bounded(flate2::bufread::MultiGzDecoder::new(bytes), limit))
-    } else {
-        None
-    }
-}
-
-/// As [`decompressed`], but of what is cut short or damaged as much as can be had, with what is wrong.
-pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<std::io::Error>)> {
-    let limit = MAX_CONTENTS.min((bytes.len() as u64).saturating_mul(1 << 16));
-    let mut out = Vec::new();
-    let mut read = |reader: &mut dyn Read| reader.take(limit).read_to_end(&mut out).err();
-    let wrong = if bytes.starts_with(&ZSTD_MAGIC) {
-        match zstd::stream::read::Decoder::new(bytes) {
-            Ok(mut decoder) => read(&mut decoder),
-            Err(wrong) => Some(wrong),
-        }
-    } else if bytes.starts_with(&GZIP_MAGIC) {
-        read(&mut flate2::bufread::MultiGzDecoder::new(bytes))
-    } else {
-        return None;
-    };
-    Some((out, wrong))
-}
-
-fn bounded(reader: impl Read, limit: u64) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    reader.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        return Err(std::io::Error::other(format!(
-            "it decompresses to more than {limit} bytes"
-        )));
-    }
-    Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    #[test]
-    fn compression_is_known_by_its_first_bytes() {
-        let plain = b"hello".repeat(100);
-        assert!(decompressed(&plain).is_none());
-        let zstd = zstd::encode_all(&plain[..], 3).unwrap();
-        assert_eq!(decompressed(&zstd).unwrap().unwrap(), plain);
-        assert!(decompressed(&zstd[..zstd.len() - 3]).unwrap().is_err());
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        gzip.write_all(&plain).unwrap();
-        assert_eq!(
-            decompressed(&gzip.finish().unwrap()).unwrap().unwrap(),
-            plain
-        );
     }
 }

@@ -3,10 +3,11 @@
 //! Files of the current schema and JSON Lines take no more memory than their longest record. Other forms
 //! are read whole: nobody knows what they are before their end.
 
+use super::file::{self, Stream};
 use super::form::{Form, text_form};
 use super::text::{LineReader, TextForm};
 use super::wire::{Frames, MAX_RECORD};
-use super::{Generation, Origins, TraceError, file::Stream, older, text};
+use super::{Generation, Origins, TraceError, older, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 
 /// How much is looked at to tell the form.
@@ -47,7 +48,7 @@ impl<'s> Source<'s> {
         let current =
             matches!(&first, Ok(Some(first)) if older::is_current(first.bytes) == Some(true));
         let current = current && generation.is_none_or(|g| g == Generation::V004);
-        let mut rest = BufReader::with_capacity(1 << 17, Cursor::new(head).chain(stream));
+        let rest = BufReader::with_capacity(1 << 17, Cursor::new(head).chain(stream));
         let (form, kind) = if lines {
             (
                 Form::Text(TextForm::JsonLines),
@@ -59,8 +60,7 @@ impl<'s> Source<'s> {
                 Kind::Frames(FrameReader::new(rest)),
             )
         } else {
-            let mut contents = Vec::new();
-            rest.read_to_end(&mut contents).map_err(reading)?;
+            let contents = file::read_all(rest, 0).map_err(reading)?;
             whole(contents, generation)?
         };
         Ok(Self {
@@ -185,7 +185,9 @@ impl<R: BufRead> FrameReader<R> {
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
-        let read = { source }.read_to_end(record).map_err(reading)?;
+        // What is announced need not be there, so room is made as it comes.
+        file::append_all(source, 0, record).map_err(reading)?;
+        let read = record.len();
         if (read as u64) < announced {
             let found = format!("{announced} bytes are announced, {read} are left");
             return Err(wrong(TraceError::malformed(offset, found)));

@@ -3,6 +3,7 @@
 
 mod changes;
 mod commands;
+mod damaged;
 mod reports;
 mod same;
 mod traces;

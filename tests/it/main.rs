@@ -1,6 +1,7 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
+//! - `bounds`: inputs and options that ask for far more than they are
 //! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
 //! - `diff`: what a comparison of two traces, or of two reports, says
@@ -15,6 +16,7 @@
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
+//! - `operators`: operators over micro-batches, against the list of all
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
 //! - `peaks`: number formats that a machine lacks
@@ -29,6 +31,7 @@
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 
 mod astra_sim;
+mod bounds;
 mod captures;
 mod cases;
 mod commands;
@@ -44,6 +47,7 @@ mod harness;
 mod inspect;
 mod memory;
 mod networks;
+mod operators;
 mod paper;
 mod peaks;
 mod physics;

@@ -11,15 +11,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What everybody may import.
-const COMMON: [&str; 2] = ["units", "ids"];
+const COMMON: [&str; 3] = ["units", "ids", "bounds"];
 
 /// Each room with the rooms that it may import, besides itself and [`COMMON`].
 const ROOMS: &[(&str, &[&str])] = &[
-    ("main", &["cli"]),
+    ("main", &["cli", "bounds"]),
     ("lib", &[]),
     ("cli", EVERYTHING),
     ("units", &[]),
     ("ids", &[]),
+    ("bounds", &["units"]),
     ("config", &[]),
     ("trace", &[]),
     ("graph", &["trace"]),

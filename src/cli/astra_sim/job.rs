@@ -7,7 +7,7 @@ use crate::cli::output::Format;
 use crate::collective::Scripts;
 use crate::report::json::Input;
 use crate::trace::TraceError;
-use crate::trace::file::{Contents, RankFile, named};
+use crate::trace::file::{Contents, Named, RankFile, read_text};
 use crate::units::Time;
 use crate::workload::{Absent, Workload, WorkloadBuilder};
 use std::error::Error;
@@ -40,7 +40,8 @@ impl Job {
         let hash = args.format == Format::Json;
         let mut files = Vec::new();
         let inputs = Inputs::read(&args.flags(quirks), &mut |role, path| {
-            let text = std::fs::read_to_string(path)?;
+            let file = std::fs::File::open(path)?;
+            let text = read_text(&file, file.metadata()?.len())?;
             if hash {
                 files.push(load::input(role, path, text.as_bytes()));
             }
@@ -113,9 +114,10 @@ fn tensors(
 
 /// The file of each rank; a compressed one, or one of another form, may stand for it.
 fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
+    let named = Named::new(prefix);
     let file = |rank| RankFile {
         rank,
-        path: named(prefix, rank),
+        path: named.path(rank),
     };
     (0..npus).map(file).collect()
 }
@@ -123,10 +125,9 @@ fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
 /// The custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
 /// the number of NPUs.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<Scripts, TraceError> {
-    let files = rank_files(prefix, npus).into_iter();
-    let mut files: Vec<_> = files.map(|file| file.path).collect();
-    let missing = files.iter().skip(1).position(|path| !path.exists());
-    files.truncate(missing.map_or(files.len(), |missing| missing + 1));
+    let named = Named::new(prefix);
+    let more = (1..npus).take_while(|&rank| named.has(rank));
+    let files: Vec<_> = (0..1).chain(more).map(|rank| named.path(rank)).collect();
     let contents = files.iter().map(|path| Contents::open(path));
     let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
     let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();

@@ -2,6 +2,7 @@
 
 use crate::astra_sim::{Inputs, Note, Work};
 use crate::report::json::Input;
+use crate::report::operators::Rows;
 use crate::report::{self, BusyTime, Report};
 use crate::units::Span;
 use serde_json::{Map, Value, json};
@@ -150,7 +151,8 @@ pub fn json(
 ) -> Value {
     let understood = inputs.summary().into_iter();
     let understood = understood.map(|(section, line)| (section.to_owned(), line.into()));
-    let mut document = report::json::render(report, options, files);
+    let document = report::json::document(report, options, files, Rows::Summed);
+    let mut document = serde_json::to_value(document).expect("keys are text");
     document["astra_sim"] = json!({
         "network_model": inputs.model.to_string(),
         "understood": Value::Object(understood.collect()),

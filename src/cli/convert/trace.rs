@@ -1,7 +1,9 @@
 //! `chakram convert trace`: traces of any form in, `.et` or JSON Lines out.
 
 use super::FormatArg;
-use crate::trace::file::{Contents, Packer, Stream, decompressed_partly, discover, rank_of};
+use crate::trace::file::{
+    Contents, Packer, Stream, decompressed_partly, discover, rank_of, read_all,
+};
 use crate::trace::form::Form;
 use crate::trace::salvage::{self, Options, Report};
 use crate::trace::source::Source;
@@ -11,7 +13,7 @@ use crate::trace::write::{FrameWriter, NewFile};
 use crate::trace::{Generation, TraceError};
 use clap::{Args, ValueEnum};
 use std::error::Error;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -177,15 +179,15 @@ fn salvaged(
     args: &TraceArgs,
 ) -> Result<(Form, Option<String>, Vec<u8>, Report), TraceError> {
     let held;
-    let mut read = Vec::new();
+    let read;
     let packed = match &job.input {
         Some(path) => {
             held = Contents::packed(path)?;
             held.as_slice()
         }
         None => {
-            let all = io::stdin().lock().read_to_end(&mut read);
-            all.map_err(|source| TraceError::io("", "read", source))?;
+            let all = read_all(io::stdin().lock(), 0);
+            read = all.map_err(|source| TraceError::io("", "read", source))?;
             &read
         }
     };

@@ -3,7 +3,7 @@
 use crate::report::text::Style;
 use crate::trace::write::NewFile;
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::Path;
 
 /// Where a report goes.
@@ -25,14 +25,23 @@ impl Destination<'_> {
 
     /// Writes all of a report.
     pub fn write(&mut self, text: &str) -> Result<(), Box<dyn Error>> {
+        self.fill(|out| out.write_all(text.as_bytes()))
+    }
+
+    /// Writes what `write` writes.
+    pub fn fill(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Box<dyn Error>> {
         match self {
             Self::Stdout(out) => {
-                out.write_all(text.as_bytes())?;
+                write(&mut **out)?;
                 out.flush()?;
             }
             Self::File(path) => {
-                let mut file = NewFile::create(path)?;
-                file.write_all(text.as_bytes())?;
+                let mut file = BufWriter::new(NewFile::create(path)?);
+                write(&mut file)?;
+                let file = file.into_inner().map_err(IntoInnerError::into_error)?;
                 file.commit()?;
             }
         }

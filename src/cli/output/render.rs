@@ -4,9 +4,11 @@ use super::words::{CommArg, Fit, Format, TableArg};
 use super::{CustomArg, RunArgs};
 use crate::report::csv::Table;
 use crate::report::json::Input;
+use crate::report::operators::Rows;
 use crate::report::{self, Comparison, Report, text::Style};
 use crate::workload::Absent;
 use serde_json::{Map, Value};
+use std::io::{self, Write};
 
 impl RunArgs {
     /// What durations rest on, for people.
@@ -21,6 +23,11 @@ impl RunArgs {
         }
     }
 
+    /// Writes the report as it is asked for.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is one thing that a report says"
+    )]
     pub(super) fn render(
         &self,
         report: &Report,
@@ -28,8 +35,9 @@ impl RunArgs {
         absent: Absent,
         inputs: &[Input],
         style: Style,
-    ) -> String {
-        match self.format {
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let text = match self.format {
             Format::Text => {
                 let mut basis = self.basis_text();
                 if let Some(model) = report.shared_network() {
@@ -38,22 +46,36 @@ impl RunArgs {
                 report::text::render(report, name, &basis, style)
             }
             Format::Json => {
-                let value = report::json::render(report, self.options_json(absent), inputs);
-                format!("{value:#}\n")
+                let options = self.options_json(absent);
+                let document = report::json::document(report, options, inputs, self.operators());
+                return report::json::write(out, &document);
             }
-            Format::Csv => report::csv::render(report, self.table().unwrap_or_default()),
+            Format::Csv => {
+                let table = self.table().unwrap_or_default();
+                report::csv::render(report, table, self.operators())
+            }
+        };
+        out.write_all(text.as_bytes())
+    }
+
+    /// Which rows tables of operators have.
+    fn operators(&self) -> Rows {
+        match self.all_operators {
+            true => Rows::All,
+            false => Rows::Summed,
         }
     }
 
-    /// Renders what several machines made of one job.
+    /// Writes what several machines made of one job.
     pub fn render_comparison(
         &self,
         comparison: &Comparison<'_>,
         absent: Absent,
         inputs: &[Input],
         style: Style,
-    ) -> String {
-        match self.format {
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let text = match self.format {
             Format::Text => {
                 let basis = match self.comm {
                     CommArg::Model => {
@@ -65,11 +87,13 @@ impl RunArgs {
             }
             Format::Json => {
                 let options = self.options_json(absent);
-                let value = report::compare::json(comparison, options, inputs);
-                format!("{value:#}\n")
+                let operators = self.operators();
+                let document = report::compare::json(comparison, options, inputs, operators);
+                return report::json::write(out, &document);
             }
-            Format::Csv => report::compare::csv(comparison, self.table()),
-        }
+            Format::Csv => report::compare::csv(comparison, self.table(), self.operators()),
+        };
+        out.write_all(text.as_bytes())
     }
 
     /// What is the same on all machines because it was asked for so.
@@ -107,6 +131,9 @@ impl RunArgs {
         options.insert("stepwise".to_owned(), self.stepwise.into());
         if self.fit == Fit::Require {
             options.insert("fit".to_owned(), "require".into());
+        }
+        if self.all_operators {
+            options.insert("all_operators".to_owned(), true.into());
         }
         if !self.custom.is_empty() {
             let custom = self.custom.iter().map(CustomArg::json);

@@ -1,7 +1,9 @@
 //! Reading reports that `chakram replay --format json` wrote.
 
+use crate::trace::of_any_micro_batch;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// A document that cannot be compared.
 #[derive(Debug, thiserror::Error)]
@@ -202,7 +204,7 @@ pub fn read(text: &str) -> Result<Document, ReportError> {
     })
 }
 
-fn completed(report: Report) -> Result<Machine, ReportError> {
+fn completed(mut report: Report) -> Result<Machine, ReportError> {
     for npu in &report.npus {
         let sum: u128 = (0..PARTS.len())
             .map(|part| u128::from(npu.time_ps.of(part)))
@@ -215,8 +217,28 @@ fn completed(report: Report) -> Result<Machine, ReportError> {
             });
         }
     }
+    report.operators = over_micro_batches(report.operators);
     Ok(Machine {
         name: report.machine.name.clone(),
         report: Some(report),
     })
+}
+
+/// One of two reports may have a row for each micro-batch, and the other one for all.
+fn over_micro_batches(operators: Vec<Operator>) -> Vec<Operator> {
+    let mut sums: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
+    for operator in operators {
+        let name = of_any_micro_batch(&operator.name).into_owned();
+        let (calls, total_ps) = sums.entry((name, operator.kind)).or_default();
+        *calls = calls.saturating_add(operator.calls);
+        *total_ps = total_ps.saturating_add(operator.total_ps);
+    }
+    let rows = sums.into_iter();
+    let rows = rows.map(|((name, kind), (calls, total_ps))| Operator {
+        name,
+        kind,
+        calls,
+        total_ps,
+    });
+    rows.collect()
 }

@@ -5,16 +5,17 @@ use crate::engine::ReplayError;
 use crate::report::breakdown::Part;
 use crate::report::csv::{self, Table, quoted};
 use crate::report::memory::fullest;
+use crate::report::operators::Rows;
 use std::fmt::Write as _;
 
 /// Renders the comparison, or a table of all reports with the machine in front.
-pub fn render(comparison: &Comparison<'_>, table: Option<Table>) -> String {
+pub fn render(comparison: &Comparison<'_>, table: Option<Table>, operators: Rows) -> String {
     let mut out = String::new();
     let reports = comparison.reports();
     let reports = reports.map(|(column, report)| (Some(&*column.name), report));
     let written = match table {
         None => compare(&mut out, comparison),
-        Some(table) => csv::write(&mut out, reports, table),
+        Some(table) => csv::write(&mut out, reports, table, operators),
     };
     written.expect("a string grows as needed");
     out

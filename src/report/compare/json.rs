@@ -8,14 +8,21 @@ use super::csv::status;
 use super::words::explain;
 use super::{Change, Column, Comparison, Moved, Side, Why};
 use crate::report::breakdown::Part;
-use crate::report::json::{Input, PART_KEYS, SCHEMA, body, inputs};
+use crate::report::json::{self, Input, PART_KEYS, SCHEMA, inputs};
+use crate::report::operators::Rows;
 use crate::report::summary::Report;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// Renders `comparison` with the options and inputs that led to it.
-pub fn render(comparison: &Comparison<'_>, options: Map<String, Value>, from: &[Input]) -> Value {
-    let machines = comparison.columns.iter().map(machine);
-    let rows: Vec<_> = match comparison.reference() {
+/// `comparison` with the options and inputs that led to it, and these rows of operators.
+pub fn document<'c>(
+    comparison: &'c Comparison<'_>,
+    options: Map<String, Value>,
+    from: &[Input],
+    rows: Rows,
+) -> Document<'c> {
+    let machines = comparison.columns.iter();
+    let against = match comparison.reference() {
         None => Vec::new(),
         Some((column, first)) => {
             let reports = comparison.reports();
@@ -24,29 +31,46 @@ pub fn render(comparison: &Comparison<'_>, options: Map<String, Value>, from: &[
                 .collect()
         }
     };
-    json!({
-        "schema": "chakram.comparison.1",
-        "tool_version": env!("CARGO_PKG_VERSION"),
-        "options": options,
-        "inputs": inputs(from),
-        "machines": machines.collect::<Vec<_>>(),
-        "comparison": rows,
-    })
+    Document {
+        schema: "chakram.comparison.1",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        options,
+        inputs: inputs(from),
+        machines: machines.map(|column| machine(column, rows)).collect(),
+        comparison: against,
+    }
 }
 
-fn machine(column: &Column<'_>) -> Value {
+/// A comparison on its way out.
+#[derive(Debug, Serialize)]
+pub struct Document<'c> {
+    schema: &'static str,
+    tool_version: &'static str,
+    options: Map<String, Value>,
+    inputs: Value,
+    machines: Vec<Machine<'c>>,
+    comparison: Vec<Value>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Machine<'c> {
+    Completed(json::Document<'c>),
+    Failed(Value),
+}
+
+fn machine<'c>(column: &'c Column<'_>, rows: Rows) -> Machine<'c> {
     match &column.result {
         Ok(report) => {
             let mut fields = Map::new();
             fields.insert("schema".to_owned(), SCHEMA.into());
-            fields.extend(body(report));
-            Value::Object(fields)
+            Machine::Completed(json::Document::new(fields, report, rows))
         }
-        Err(error) => json!({
+        Err(error) => Machine::Failed(json!({
             "schema": SCHEMA,
             "machine": {"name": column.machine.name(), "npus": column.machine.topology().npus()},
             "failed": {"how": status(column), "message": error.to_string()},
-        }),
+        })),
     }
 }
 

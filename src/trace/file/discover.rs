@@ -18,10 +18,10 @@ pub struct RankFile {
 /// The endings that a trace file may have after `{prefix}.{rank}`, best first. Of a job that is there
 /// with several of them, the files with the first are the traces. With the last a file may hold anything, so
 /// it counts only if its first bytes are those of a trace.
-const ENDINGS: [&str; 4] = [".et", ".eg", ".jsonl", ".json"];
+pub(super) const ENDINGS: [&str; 4] = [".et", ".eg", ".jsonl", ".json"];
 const ANYTHING: &str = ".json";
 /// What may follow.
-const PACKED: [&str; 3] = ["", ".gz", ".zst"];
+pub(super) const PACKED: [&str; 3] = ["", ".gz", ".zst"];
 
 /// How much of a file is looked at to see whether it is a trace.
 const SNIFFED: u64 = 1 << 16;
@@ -43,19 +43,6 @@ fn split_name(name: &str) -> Option<(&str, u32, usize)> {
 /// The rank in a file's name `{prefix}.{rank}.et`, whatever its form.
 pub fn rank_of(name: &str) -> Option<u32> {
     split_name(name).map(|(_, rank, _)| rank)
-}
-
-/// The file of `rank` that the `prefix` of a job means: that with the best of the endings that are
-/// there, `{prefix}.{rank}.et` if none is.
-pub fn named(prefix: &Path, rank: u32) -> PathBuf {
-    let named = |ending: &str, packed: &str| {
-        PathBuf::from(format!("{}.{rank}{ending}{packed}", prefix.display()))
-    };
-    let all = ENDINGS
-        .iter()
-        .flat_map(|ending| PACKED.map(|packed| named(ending, packed)));
-    let mut there = all.filter(|path| path.exists());
-    there.next().unwrap_or_else(|| named(ENDINGS[0], PACKED[0]))
 }
 
 /// Whether `path` begins as a trace in text does.
@@ -103,8 +90,10 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
             continue;
         };
         let path = entry.path();
-        // A pipe of that name would never end.
-        if wanted.as_deref().is_none_or(|w| w == prefix) && path.is_file() {
+        // A pipe of that name would never end. What the listing says need not be asked for again.
+        let kind = entry.file_type();
+        let plain = kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
+        if wanted.as_deref().is_none_or(|w| w == prefix) && plain {
             all[ending].push((prefix.to_owned(), RankFile { rank, path }));
         }
     }

@@ -1,0 +1,135 @@
+//! An allocator that counts what is held and ends the process before it holds more than it may.
+//!
+//! Rust answers an allocation that fails with SIGABRT, and an allocator must not unwind, so the only other end is an
+//! exit: with a message and code 2, as for any input that cannot be dealt with. The same is said where the system
+//! itself has no more.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+/// The system's allocator, counted.
+#[derive(Debug)]
+pub struct Counting;
+
+/// Bytes that all threads hold, but for what each has not handed in yet.
+static HELD: AtomicI64 = AtomicI64::new(0);
+static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// A thread hands in what it took and gave when that is this much, so that threads do not wait for one another at
+/// each small allocation.
+const PIECE: i64 = 1 << 16;
+
+thread_local! {
+    static OWN: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Ends the process before more than `bytes` are held, if [`Counting`] is its allocator.
+pub(super) fn bound(bytes: u64) {
+    BOUND.store(bytes, Ordering::Relaxed);
+}
+
+/// Bytes that are held; none if [`Counting`] is not the allocator.
+pub fn held() -> u64 {
+    HELD.load(Ordering::Relaxed).max(0) as u64
+}
+
+/// Counts `bytes`, which are negative if they were given back.
+#[inline]
+fn count(bytes: i64) {
+    // A thread that is ending has lost its own count.
+    let own = OWN.try_with(|own| {
+        let sum = own.get() + bytes;
+        let hand_in = sum.abs() >= PIECE;
+        own.set(if hand_in { 0 } else { sum });
+        if hand_in { sum } else { 0 }
+    });
+    let sum = own.unwrap_or(bytes);
+    if sum == 0 {
+        return;
+    }
+    let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
+    if sum > 0 && held > 0 && held as u64 > BOUND.load(Ordering::Relaxed) {
+        end(bytes as u64, held as u64, "more than --max-memory allows");
+    }
+}
+
+/// Says why and ends the process, without asking for memory.
+#[cold]
+fn end(asked: u64, held: u64, why: &str) {
+    // The way out takes memory too.
+    if ENDING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let mut text = [0; 400];
+    let mut rest = &mut text[..];
+    let mega = |bytes: u64| bytes as f64 / 1e6;
+    let _ = write!(
+        rest,
+        "error: out of memory: {:.1} MB more would make {:.1} MB, {why} ({:.1} MB)\n  try: a smaller job, or \
+         --max-memory SIZE where the machine has more\n",
+        mega(asked),
+        mega(held),
+        mega(BOUND.load(Ordering::Relaxed))
+    );
+    let left = rest.len();
+    let length = text.len() - left;
+    say(&text[..length]);
+    std::process::exit(2);
+}
+
+/// Writes to standard error past the locks that the thread may hold.
+#[cfg(unix)]
+fn say(text: &[u8]) {
+    use std::os::fd::FromRawFd;
+    // SAFETY: standard error stays open; the file that stands for it is never dropped.
+    let file = unsafe { std::fs::File::from_raw_fd(2) };
+    let _ = std::mem::ManuallyDrop::new(file).write_all(text);
+}
+
+#[cfg(not(unix))]
+fn say(text: &[u8]) {
+    let _ = std::io::stderr().write_all(text);
+}
+
+/// `memory`, if the system had any.
+#[inline]
+fn had(memory: *mut u8, size: usize) -> *mut u8 {
+    if memory.is_null() {
+        end(
+            size as u64,
+            held() + size as u64,
+            "more than the system has; --max-memory is not the reason",
+        );
+    }
+    memory
+}
+
+// SAFETY: every call is handed to the system's allocator as it came, and its answer is given back.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64);
+        // SAFETY: the caller's promises are the ones that the system's allocator asks for; so below.
+        had(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64);
+        // SAFETY: see above.
+        had(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as i64));
+        // SAFETY: see above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as i64 - layout.size() as i64);
+        // SAFETY: see above.
+        had(unsafe { System.realloc(memory, layout, size) }, size)
+    }
+}

@@ -1,0 +1,62 @@
+//! How much memory the machine has, or the container that the process is in.
+
+/// The bytes, if the system says; the least of what it says.
+pub(super) fn memory() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo").and_then(|text| total(&text));
+    let own = read("/proc/self/cgroup");
+    let groups = own.iter().flat_map(|text| folders(text));
+    let container = groups
+        .filter_map(|folder| read(&folder))
+        .filter_map(|text| text.trim().parse().ok());
+    machine.into_iter().chain(container).min()
+}
+
+/// The line `MemTotal: 16384 kB`.
+fn total(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+/// Where limits of the groups in `/proc/self/cgroup` stand, of both versions. Inside of a container its own group is
+/// the root.
+fn folders(text: &str) -> Vec<String> {
+    const ROOT: &str = "/sys/fs/cgroup";
+    let mut found = vec![
+        format!("{ROOT}/memory.max"),
+        format!("{ROOT}/memory/memory.limit_in_bytes"),
+    ];
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        match (parts.next(), parts.next()) {
+            (Some(""), Some(group)) => found.push(format!("{ROOT}{group}/memory.max")),
+            (Some(kinds), Some(group)) if kinds.split(',').any(|kind| kind == "memory") => {
+                found.push(format!("{ROOT}/memory{group}/memory.limit_in_bytes"));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_says_it_in_kilobytes_and_groups_in_files_of_their_own() {
+        // 16,384 × 1,024.
+        assert_eq!(
+            total("MemFree: 1 kB\nMemTotal:   16384 kB\n"),
+            Some(16_777_216)
+        );
+        assert_eq!(total("MemTotal: many"), None);
+        let of = |text| folders(text).split_off(2);
+        assert_eq!(of("0::/a/b\n"), ["/sys/fs/cgroup/a/b/memory.max"]);
+        let first = of("4:cpu,memory:/a\n3:pids:/b");
+        assert_eq!(first, ["/sys/fs/cgroup/memory/a/memory.limit_in_bytes"]);
+    }
+}

@@ -1,0 +1,105 @@
+//! The files of ranks that a prefix names, whether they are there or not.
+
+use super::discover::{ENDINGS, PACKED};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf, is_separator};
+
+/// The files that are named after one prefix. The folder is listed once, however many ranks are asked for.
+#[derive(Debug)]
+pub struct Named {
+    prefix: String,
+    /// The best ending that each rank has, as its place among all of them.
+    best: BTreeMap<u32, usize>,
+}
+
+impl Named {
+    /// Looks for files `{prefix}.{rank}.et`, or with another ending of traces. Of a folder that cannot be listed none
+    /// is there.
+    pub fn new(prefix: &Path) -> Self {
+        let prefix = prefix.display().to_string();
+        let (folder, name) = match prefix.rfind(is_separator) {
+            Some(at) => prefix.split_at(at + 1),
+            None => ("", &prefix[..]),
+        };
+        let folder = if folder.is_empty() { "." } else { folder };
+        let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut best = BTreeMap::new();
+        for entry in listing {
+            let file = entry.file_name();
+            let ranked = file.to_str().and_then(|file| place(file, name));
+            // A link may lead to nothing.
+            let there = |entry: &std::fs::DirEntry| {
+                let linked = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+                !linked || entry.path().exists()
+            };
+            if let Some((rank, place)) = ranked.filter(|_| there(&entry)) {
+                let known = best.entry(rank).or_insert(place);
+                *known = place.min(*known);
+            }
+        }
+        Self { prefix, best }
+    }
+
+    /// Whether `rank` has a file.
+    pub fn has(&self, rank: u32) -> bool {
+        self.best.contains_key(&rank)
+    }
+
+    /// The file of `rank`: that with the best of the endings that are there, `{prefix}.{rank}.et` if none is.
+    pub fn path(&self, rank: u32) -> PathBuf {
+        let place = self.best.get(&rank).copied().unwrap_or(0);
+        let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);
+        PathBuf::from(format!("{}.{rank}{ending}{packed}", self.prefix))
+    }
+}
+
+/// The rank of a file that is named after the prefix `name`, and the place of its ending among all. Ranks are
+/// written without zeros in front.
+fn place(file: &str, name: &str) -> Option<(u32, usize)> {
+    let rest = file.strip_prefix(name)?.strip_prefix('.')?;
+    let (digits, ending) = rest.split_at(rest.find('.')?);
+    let rank: u32 = digits.parse().ok()?;
+    let all = ENDINGS
+        .iter()
+        .flat_map(|ending| PACKED.map(|packed| (*ending, packed)));
+    let place = all.enumerate().find_map(|(place, (end, packed))| {
+        (ending.strip_suffix(packed) == Some(end)).then_some(place)
+    });
+    (rank.to_string() == digits).then_some((rank, place?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_ending_that_is_there_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in [
+            "a.0.et.zst",
+            "a.0.jsonl",
+            "a.1.json",
+            "a.1.et",
+            "a.02.et",
+            "b.3.et",
+            "a.4.txt",
+        ] {
+            std::fs::write(folder.path().join(file), "").unwrap();
+        }
+        let named = Named::new(&folder.path().join("a"));
+        let file = |rank| {
+            let path = named.path(rank);
+            (
+                named.has(rank),
+                path.file_name().unwrap().to_str().unwrap().to_owned(),
+            )
+        };
+        assert_eq!(file(0), (true, "a.0.et.zst".to_owned()));
+        assert_eq!(file(1), (true, "a.1.et".to_owned()));
+        for missing in [2, 3, 4] {
+            assert_eq!(file(missing), (false, format!("a.{missing}.et")));
+        }
+        // A folder that is not there has no files.
+        assert!(!Named::new(&folder.path().join("no/a")).has(0));
+    }
+}

@@ -1,0 +1,202 @@
+//! Decompression, and reading to the end, within the bounds of the process: checked as the bytes come, and before there
+//! is room for them.
+
+use crate::bounds;
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::rc::Rc;
+
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Bytes that are asked for at once, at first.
+const FIRST: u64 = 1 << 16;
+
+/// Reads `source` to its end, with room for `expected` bytes at first.
+///
+/// # Errors
+///
+/// When reading fails, or memory may not hold what comes.
+pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    append_all(source, expected, &mut bytes).map(|()| bytes)
+}
+
+/// As [`read_all`], of a text.
+pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
+    let bytes = read_all(source, expected)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let found = format!("byte {at} is not UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, found)
+    })
+}
+
+/// Appends what `source` has to `bytes`, where that stays if reading fails.
+pub(in crate::trace) fn append_all(
+    mut source: impl Read,
+    expected: u64,
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
+    // One more than expected, so that the end is seen without growing.
+    let mut room = expected.saturating_add(1).max(FIRST);
+    loop {
+        bounds::check("what is read", room, 1, "smaller inputs").map_err(io::Error::other)?;
+        let room_now = usize::try_from(room).map_err(io::Error::other)?;
+        bytes.try_reserve_exact(room_now)?;
+        let read = (&mut source).take(room).read_to_end(bytes)?;
+        if (read as u64) < room {
+            return Ok(());
+        }
+        // Twice as much, or as much as there may be.
+        room = (bytes.len() as u64).min(bounds::left()).max(FIRST);
+    }
+}
+
+/// How a source is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packing {
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    /// That of what begins like this; `None` if it is not compressed.
+    pub fn of(first: &[u8]) -> Option<Self> {
+        match first {
+            _ if first.starts_with(&ZSTD_MAGIC) => Some(Self::Zstd),
+            _ if first.starts_with(&GZIP_MAGIC) => Some(Self::Gzip),
+            _ => None,
+        }
+    }
+
+    /// Unpacks `source`, of which `packed` says how many bytes it has, or has had.
+    pub fn unpack<'s>(
+        self,
+        source: impl io::BufRead + 's,
+        packed: Size,
+    ) -> io::Result<Box<dyn Read + 's>> {
+        Ok(match self {
+            Self::Zstd => Box::new(Bounded {
+                inner: zstd::stream::read::Decoder::with_buffer(source)?,
+                packed,
+                given: 0,
+            }),
+            Self::Gzip => Box::new(Bounded {
+                inner: flate2::bufread::MultiGzDecoder::new(source),
+                packed,
+                given: 0,
+            }),
+        })
+    }
+}
+
+/// The size of a compressed source.
+#[derive(Clone, Debug)]
+pub(super) enum Size {
+    /// It is known.
+    Known(u64),
+    /// Of a pipe: what has come so far.
+    SoFar(Rc<Cell<u64>>),
+}
+
+impl Size {
+    fn get(&self) -> u64 {
+        match self {
+            Self::Known(bytes) => *bytes,
+            Self::SoFar(bytes) => bytes.get(),
+        }
+    }
+}
+
+/// A reader that counts what it gives.
+pub(super) struct Metered<R>(pub R, pub Rc<Cell<u64>>);
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(into)?;
+        self.1.set(self.1.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// A decoder that fails when it gives more than its source may unpack to.
+struct Bounded<R> {
+    inner: R,
+    packed: Size,
+    given: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(into)?;
+        self.given += read as u64;
+        bounds::check_unpacked(self.packed.get(), self.given).map_err(io::Error::other)?;
+        Ok(read)
+    }
+}
+
+/// The decompressed bytes, `None` when they are not compressed.
+pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
+    let (bytes, wrong) = decompressed_partly(bytes)?;
+    Some(wrong.map_or(Ok(bytes), Err))
+}
+
+/// As [`decompressed`], but of what is cut short or damaged as much as can be had, with what is wrong.
+pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
+    let size = bytes.len() as u64;
+    let reader = Packing::of(bytes)?.unpack(bytes, Size::Known(size));
+    let mut out = Vec::new();
+    let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
+    Some((out, wrong.err()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn compression_is_known_by_its_first_bytes() {
+        let plain = b"hello".repeat(100);
+        assert!(decompressed(&plain).is_none());
+        let zstd = zstd::encode_all(&plain[..], 3).unwrap();
+        assert_eq!(decompressed(&zstd).unwrap().unwrap(), plain);
+        assert!(decompressed(&zstd[..zstd.len() - 3]).unwrap().is_err());
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&plain).unwrap();
+        assert_eq!(
+            decompressed(&gzip.finish().unwrap()).unwrap().unwrap(),
+            plain
+        );
+    }
+
+    #[test]
+    fn zeros_are_unpacked_no_further_than_their_ratio_allows() {
+        let zeros = vec![0; 64 << 20];
+        let packed = zstd::encode_all(&zeros[..], 3).unwrap();
+        assert!(packed.len() < 16 << 10);
+        // Small as it is, it may unpack to 16 MiB.
+        let (bytes, wrong) = decompressed_partly(&packed).unwrap();
+        assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
+        let wrong = wrong.expect("it is refused").to_string();
+        assert!(
+            wrong.contains("16.8 MB") && wrong.contains("--max-ratio"),
+            "{wrong}"
+        );
+        // The same of a pipe, whose size is what has come.
+        let stream = super::super::Stream::from_reader(&packed[..]).unwrap();
+        assert!(read_all(stream, 0).is_err());
+    }
+
+    #[test]
+    fn everything_is_read_whatever_was_expected() {
+        for length in [0, 1, 65_535, 65_536, 65_537, 300_000] {
+            let bytes: Vec<u8> = (0..length).map(|i: u32| i as u8).collect();
+            for expected in [0, u64::from(length), 70_000] {
+                assert_eq!(read_all(&bytes[..], expected).unwrap(), bytes);
+            }
+        }
+        assert!(read_text(&b"a\xff"[..], 0).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! Inputs and options that ask for far more than they are: the program under limits of memory and time, as an attacker
+//! or a slip of the hand finds it.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+mod inputs;
+mod options;
+
+/// What a run came to.
+#[derive(Debug)]
+struct Ran {
+    code: i32,
+    out: String,
+    error: String,
+}
+
+/// How long a run may take; a release build takes a tenth of it, and machines are busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs the program with this many MB of address space beside its own code, which the system holds. What was resident
+/// at most would not do: the system counts what this process had when it forked.
+fn within(room: u64, args: &[&str]) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let [out, error] = ["out", "error"].map(|name| folder.path().join(name));
+    let file = |path: &Path| std::fs::File::create(path).unwrap();
+    let program = env!("CARGO_BIN_EXE_chakram");
+    let own = std::fs::metadata(program).unwrap().len();
+    let mut command = Command::new(program);
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(args)
+        // Else the C library sets aside 64 MB of addresses for each thread.
+        .env("MALLOC_ARENA_MAX", "1")
+        .stdin(Stdio::null())
+        .stdout(file(&out))
+        .stderr(file(&error));
+    let limit = libc::rlimit {
+        rlim_cur: own + room * 1_000_000,
+        rlim_max: own + room * 1_000_000,
+    };
+    // SAFETY: `setrlimit` may be called between fork and exec.
+    unsafe {
+        command.pre_exec(
+            move || match libc::setrlimit(libc::RLIMIT_AS, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            },
+        )
+    };
+    let mut child = command.spawn().unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let read = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+    let (out, error) = (read(&out), read(&error));
+    let code = status.code();
+    Ran {
+        code: code.unwrap_or_else(|| panic!("{args:?}: {status} {error}")),
+        out,
+        error,
+    }
+}
+
+/// Runs the program with this many MB. It must refuse, not because the system does, with an error that says all of
+/// `expected`.
+fn refused(args: &[&str], room: u64, expected: &[&str]) {
+    let ran = within(room, args);
+    assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
+    assert!(!ran.error.contains(SYSTEM), "{args:?}: {}", ran.error);
+    for part in expected {
+        assert!(ran.error.contains(part), "{args:?}: {part}: {}", ran.error);
+    }
+    assert!(ran.error.len() < 2_000, "{args:?}: {}", ran.error);
+}
+
+/// What is said where the system has no more.
+const SYSTEM: &str = "more than the system has";

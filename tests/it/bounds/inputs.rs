@@ -1,0 +1,250 @@
+//! Compressed files that unpack to millions of times their content, and text that nests without end.
+
+use super::{SYSTEM, refused, within};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Memory that all of these get by with, in MB.
+const ROOM: u64 = 400;
+
+fn zstd(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
+    let mut out =
+        zstd::stream::write::Encoder::new(std::fs::File::create(path).unwrap(), 3).unwrap();
+    out.write_all(head).unwrap();
+    for _ in 0..times {
+        out.write_all(piece).unwrap();
+    }
+    out.write_all(tail).unwrap();
+    out.finish().unwrap();
+}
+
+fn gzip(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut out = flate2::write::GzEncoder::new(file, flate2::Compression::best());
+    out.write_all(head).unwrap();
+    for _ in 0..times {
+        out.write_all(piece).unwrap();
+    }
+    out.write_all(tail).unwrap();
+    out.finish().unwrap();
+}
+
+/// The record in front of all nodes.
+const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
+
+/// A name of a file, and the beginning, what repeats and the end of what it unpacks to: 64 MiB of valid contents.
+fn bombs() -> Vec<(&'static str, Vec<u8>, Vec<u8>, Vec<u8>)> {
+    let mib = |piece: &[u8]| piece.repeat((1 << 20) / piece.len());
+    let lines = b"{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_vec();
+    vec![
+        // Nodes of defaults, a byte each.
+        ("empty.0.et.zst", HEAD.to_vec(), mib(b"\0"), Vec::new()),
+        // Nodes with the id 1 and nothing else.
+        (
+            "ids.0.et.zst",
+            HEAD.to_vec(),
+            mib(b"\x02\x08\x01"),
+            Vec::new(),
+        ),
+        // One node with a name of 64 MiB: field 2, as long as what follows.
+        (
+            "name.0.et.zst",
+            [HEAD, b"\x85\x80\x80\x20\x12\x80\x80\x80\x20"].concat(),
+            mib(b"a"),
+            Vec::new(),
+        ),
+        // One node with 67 million dependencies: field 5, packed.
+        (
+            "packed.0.et.zst",
+            [HEAD, b"\x85\x80\x80\x20\x2a\x80\x80\x80\x20"].concat(),
+            mib(b"\x01"),
+            Vec::new(),
+        ),
+        (
+            "lines.0.jsonl.zst",
+            lines.clone(),
+            mib(b"{\"id\":1}\n"),
+            Vec::new(),
+        ),
+        ("line.0.jsonl.zst", lines, mib(b" "), Vec::new()),
+        (
+            "list.0.json.zst",
+            b"{\"nodes\":[{\"id\":1,\"data_deps\":[0".to_vec(),
+            mib(b",0"),
+            b"]}]}".to_vec(),
+        ),
+        (
+            "open.0.json.zst",
+            b"{\"nodes\":[".to_vec(),
+            mib(b"{\"id\":1},"),
+            b"{\"id\":2}]}".to_vec(),
+        ),
+        (
+            "spaces.0.json.zst",
+            b"{\"nodes\"".to_vec(),
+            mib(b" "),
+            b":[]}".to_vec(),
+        ),
+    ]
+}
+
+/// Every command that reads traces, with `file` for one.
+fn commands<'c>(file: &'c str, out: &'c str) -> Vec<Vec<&'c str>> {
+    vec![
+        vec!["validate", file],
+        vec!["inspect", file],
+        vec!["replay", file, "--machine", "dgx-h100"],
+        vec!["diff", file, file],
+        vec!["slice", file, "--from", "1", "-o", out],
+        vec!["anonymise", file, "--random-key", "-o", out],
+        vec!["audit", "--leaks", file],
+        vec!["convert", "trace", file, "-o", out, "--to", "et"],
+    ]
+}
+
+#[test]
+fn compressed_bombs_are_refused_as_they_unpack() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { folder.path().join(name) };
+    let out = path("out.et");
+    for (name, head, piece, tail) in bombs() {
+        zstd(&path(name), &piece, 64, &head, &tail);
+        let size = std::fs::metadata(path(name)).unwrap().len();
+        assert!(size < 50_000, "{name}: {size}");
+        let file = path(name);
+        let all = commands(file.to_str().unwrap(), out.to_str().unwrap());
+        // All commands read alike, so that one of the files goes to each of them.
+        let some = if name.starts_with("ids") { 0 } else { 7 };
+        for command in all.into_iter().skip(some) {
+            let ran = within(ROOM, &command);
+            assert_eq!(ran.code, 2, "{command:?}: {ran:?}");
+            let told = format!("{}{}", ran.error, ran.out);
+            // Unpacked as a stream, what it holds can be wrong before it is too much.
+            assert!(
+                told.contains("--max-ratio") || command[0] == "convert",
+                "{command:?}: {told}"
+            );
+            assert!(!ran.error.contains(SYSTEM), "{command:?}: {told}");
+        }
+    }
+    // gzip goes no further than 1032 times.
+    let (_, head, piece, tail) = bombs().swap_remove(1);
+    let file = path("ids.1.et.gz");
+    gzip(&file, &piece, 64, &head, &tail);
+    refused(&["validate", file.to_str().unwrap()], 500, &[]);
+}
+
+#[test]
+fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, head, piece, tail) = bombs().swap_remove(1);
+    let file = folder.path().join(name);
+    zstd(&file, &piece, 64, &head, &tail);
+    let file = file.to_str().unwrap();
+    let bounds = ["--max-ratio", "1000000", "--max-memory", "300MB"];
+    for command in [
+        &["validate", file][..],
+        &["inspect", file],
+        &["diff", file, "traces/data-parallel-8/job.0.et"],
+    ] {
+        let ran = within(ROOM, &[command, &bounds].concat());
+        assert_eq!(ran.code, 2, "{command:?}: {ran:?}");
+        let told = format!("{}{}", ran.error, ran.out);
+        assert!(
+            told.contains("--max-memory") && !told.contains(SYSTEM),
+            "{command:?}: {told}"
+        );
+    }
+}
+
+#[test]
+fn a_real_ratio_is_no_bomb() {
+    // A chain of 250,000 kernels has 20 MB, more than every input may unpack to, and is packed to a seventeenth.
+    let folder = tempfile::tempdir().unwrap();
+    let job = folder.path().join("job");
+    let (job, packed) = (job.to_str().unwrap(), folder.path().join("packed.0.et.zst"));
+    let size = ["--ranks", "1", "--nodes", "250000", "-o", job];
+    let ran = within(ROOM, &[&["generate", "chain"], &size[..]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let plain = std::fs::read(format!("{job}.0.et")).unwrap();
+    assert!(plain.len() > 16 << 20);
+    std::fs::write(&packed, zstd::encode_all(&plain[..], 3).unwrap()).unwrap();
+    let ran = within(ROOM, &["validate", packed.to_str().unwrap()]);
+    assert_eq!((ran.code, &*ran.error), (0, ""));
+}
+
+#[test]
+fn brackets_nest_as_deep_as_they_like() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let objects = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+    for (i, inner) in [deep, objects].into_iter().enumerate() {
+        for (name, text) in [
+            (format!("x{i}.0.json"), format!("{{\"nodes\":{inner}}}")),
+            (
+                format!("y{i}.0.json"),
+                format!("{{\"nodes\":[{{\"id\":1,\"x\":{inner}}}]}}"),
+            ),
+            (
+                format!("z{i}.0.jsonl"),
+                format!("{{\"schema\":\"chakram.trace.1\"}}\n{{\"id\":1,\"inputs\":{inner}}}"),
+            ),
+            (
+                format!("w{i}.0.json"),
+                format!("{{\"x\":{inner}, \"nodes\":[]}}"),
+            ),
+        ] {
+            std::fs::write(path(&name), text).unwrap();
+            let file = path(&name);
+            let file = file.to_str().unwrap();
+            refused(&["validate", file], 100, &[]);
+            refused(&["diff", file, file], 100, &[]);
+            refused(
+                &["convert", "trace", file, "-o", "-", "--to", "et"],
+                100,
+                &[],
+            );
+            refused(
+                &[
+                    "convert",
+                    "pytorch",
+                    file,
+                    "-o",
+                    folder.path().join("o").to_str().unwrap(),
+                ],
+                100,
+                &[],
+            );
+        }
+        for (name, text) in [
+            ("groups.json", inner.clone()),
+            (
+                "report.json",
+                format!("{{\"schema\":\"chakram.report.1\",\"x\":{inner}}}"),
+            ),
+            ("machine.toml", format!("x = {}", inner.replace(':', "="))),
+        ] {
+            std::fs::write(path(name), text).unwrap();
+        }
+        let [groups, report, machine] = ["groups.json", "report.json", "machine.toml"].map(path);
+        let [groups, report, machine] =
+            [&groups, &report, &machine].map(|path| path.to_str().unwrap());
+        let job = "traces/data-parallel-8";
+        refused(&["validate", job, "--groups", groups], 100, &[]);
+        refused(&["replay", job, "--machine", machine], 100, &[]);
+        refused(&["model", "show", machine], 100, &[]);
+        refused(&["diff", report, report], 100, &[]);
+    }
+}
+
+#[test]
+fn a_million_files_that_are_not_there_are_not_asked_for_one_by_one() {
+    // The first of them is named, and no time goes into the others.
+    let folder = tempfile::tempdir().unwrap();
+    let named = chakram::trace::file::Named::new(&folder.path().join("job"));
+    let begun = std::time::Instant::now();
+    let there = (0..1_000_000).filter(|&rank| named.has(rank)).count();
+    assert_eq!(there, 0);
+    assert!(begun.elapsed().as_secs() < 5);
+}

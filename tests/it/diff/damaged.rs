@@ -1,0 +1,137 @@
+//! Comparisons of traces that are damaged: refused, or with `--salvage` of what is sound.
+
+use crate::commands::chakram;
+use proptest::prelude::*;
+use std::io::Write;
+use std::path::Path;
+
+const CASE: &str = "traces/data-parallel-8/job.0.et";
+
+fn case() -> Vec<u8> {
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE)).unwrap()
+}
+
+/// Runs `chakram diff` of two files that hold these bytes: the exit code, what it prints, and its errors.
+fn diff(sides: [&[u8]; 2], more: &[&str]) -> (i32, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = [("a.0.et", sides[0]), ("b.0.et", sides[1])].map(|(name, bytes)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    let output = chakram(&[&["diff", &*paths[0], &*paths[1]], more].concat());
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().expect("it ends by itself");
+    (code, text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn damage_is_an_error_of_each_side_that_has_it() {
+    let whole = case();
+    let cut = &whole[..whole.len() - 3];
+    let mut bent = whole.clone();
+    // In the middle of the file, numbers of ten bytes and more.
+    let middle = whole.len() / 2;
+    bent[middle..middle + 12].fill(0xff);
+    // A record that announces 80 bytes, of which there are 3.
+    let noise = [80, 1, 2, 3];
+    for damaged in [cut, &bent, &noise, &[]] {
+        for (sides, names) in [
+            ([damaged, &whole], &["a.0.et"][..]),
+            ([&whole, damaged], &["b.0.et"]),
+            // The same bytes are not the same trace, for they are none.
+            ([damaged, damaged], &["a.0.et", "b.0.et"]),
+        ] {
+            for format in ["text", "json", "csv"] {
+                let (code, text, error) = diff(sides, &["--format", format]);
+                assert_eq!((code, &*text), (2, ""), "{error}");
+                for name in ["a.0.et", "b.0.et"] {
+                    assert_eq!(error.contains(name), names.contains(&name), "{error}");
+                }
+                assert!(
+                    error.contains("byte ") && error.contains("--salvage"),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_sound_is_compared_and_what_is_lost_is_said() {
+    let whole = case();
+    let cut = &whole[..whole.len() - 3];
+    // The last node is gone.
+    let (code, text, error) = diff([&whole, cut], &["--salvage"]);
+    assert_eq!((code, &*error), (0, ""));
+    assert!(text.contains("b.0.et") && text.contains("lost: "), "{text}");
+    assert!(text.contains("removed"), "{text}");
+    let (code, table, error) = diff([&whole, cut], &["--salvage", "--format", "csv"]);
+    assert_eq!(code, 0);
+    assert!(
+        table.lines().count() > 1 && error.contains("bytes are lost"),
+        "{table}{error}"
+    );
+    // The same is lost of both, so nothing differs but something is said.
+    let (code, text, _) = diff([cut, cut], &["--salvage"]);
+    assert_eq!(code, 0);
+    assert!(
+        text.contains("lost: ") && text.contains("no differences"),
+        "{text}"
+    );
+    // Of files without damage nothing is said.
+    assert_eq!(
+        diff([&whole, &whole], &["--salvage"]),
+        diff([&whole, &whole], &[])
+    );
+    // Where nothing is sound there is nothing to compare.
+    let (code, _, error) = diff([&[80, 1, 2, 3], &whole], &["--salvage"]);
+    assert_eq!(code, 2);
+    assert!(
+        error.contains("a.0.et") && !error.contains("--salvage"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_packed_file_that_breaks_off_is_salvaged_too() {
+    let whole = case();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&whole).unwrap();
+    let packed = packed.finish().unwrap();
+    let cut = &packed[..packed.len() / 2];
+    let (code, _, error) = diff([cut, &whole], &[]);
+    assert_eq!(code, 2);
+    assert!(error.contains("a.0.et: cannot decompress: "), "{error}");
+    let (code, text, error) = diff([&packed, cut], &["--salvage"]);
+    assert_eq!(code, 0, "{error}");
+    assert!(
+        text.contains("b.0.et") && text.contains("removed"),
+        "{text}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever is cut off: an error, unless the cut is between two records.
+    #[test]
+    fn cuts_are_never_passed_over(at in 0.0..1.0_f64) {
+        let whole = case();
+        let cut = &whole[..(whole.len() as f64 * at) as usize];
+        let mut frames = chakram::trace::wire::Frames::new(cut);
+        let mut whole_records = !cut.is_empty();
+        loop {
+            match frames.next_record() {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    whole_records = false;
+                    break;
+                }
+            }
+        }
+        let (code, _, error) = diff([&whole, cut], &[]);
+        prop_assert_eq!(code, if whole_records { 0 } else { 2 }, "{}", error);
+    }
+}

@@ -1,0 +1,220 @@
+//! Operators over micro-batches: the rows that reports have by default against the list of all, in every form.
+
+use crate::commands::{answer, chakram};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A step of 8 micro-batches over 2 stages of 2 members.
+const JOB: [&str; 11] = [
+    "generate",
+    "gpt2-small",
+    "--tensor",
+    "2",
+    "--pipeline",
+    "2",
+    "--batch",
+    "8",
+    "--machine",
+    "dgx-h100",
+    "--format",
+];
+
+fn run(more: &[&str]) -> String {
+    answer(&[&JOB[..], more].concat())
+}
+
+/// Calls and picoseconds by name and kind.
+type Sums = BTreeMap<(String, String), (u64, u64)>;
+
+fn add(sums: &mut Sums, name: &str, kind: &str, calls: u64, ps: u64) {
+    let sum = sums.entry((name.to_owned(), kind.to_owned())).or_default();
+    sum.0 += calls;
+    sum.1 += ps;
+}
+
+/// The sums of rows as they are, and of how many rows.
+fn of_json(report: &Value) -> (Sums, usize) {
+    let rows = report["operators"].as_array().unwrap();
+    let mut sums = Sums::new();
+    for row in rows {
+        let text = |key: &str| row[key].as_str().unwrap();
+        let number = |key: &str| row[key].as_u64().unwrap();
+        add(
+            &mut sums,
+            text("name"),
+            text("kind"),
+            number("calls"),
+            number("total_ps"),
+        );
+    }
+    (sums, rows.len())
+}
+
+fn of_csv(table: &str) -> Sums {
+    let mut sums = Sums::new();
+    for line in table.lines().skip(1) {
+        // No name of a model has a comma.
+        let fields: Vec<&str> = line.split(',').collect();
+        let [name, kind, calls, ps] = fields[..] else {
+            panic!("{line}");
+        };
+        add(
+            &mut sums,
+            name,
+            kind,
+            calls.parse().unwrap(),
+            ps.parse().unwrap(),
+        );
+    }
+    sums
+}
+
+/// The rows of all micro-batches, added up here: whatever stands before the first `/` and is `mb` and a number.
+fn summed(all: &Sums) -> Sums {
+    let mut sums = Sums::new();
+    for ((name, kind), (calls, ps)) in all {
+        let name = match name.split_once('/') {
+            Some((first, rest)) if first.starts_with("mb") => format!("mb*/{rest}"),
+            _ => name.clone(),
+        };
+        add(&mut sums, &name, kind, *calls, *ps);
+    }
+    sums
+}
+
+#[test]
+fn rows_are_the_sums_of_the_list_of_all() {
+    let text = run(&["json", "--all-operators"]);
+    let all: Value = serde_json::from_str(&text).unwrap();
+    // What is written row by row is what is written at once.
+    assert_eq!(text, format!("{all:#}\n"));
+    let few: Value = serde_json::from_str(&run(&["json"])).unwrap();
+    let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));
+    assert_eq!(
+        (every.len(), rows.len()),
+        (count, row_count),
+        "one row each"
+    );
+    assert_eq!(summed(&every), rows);
+    // 8 micro-batches, and next to nothing that is of none.
+    assert!(
+        7 * row_count < count && count <= 8 * row_count,
+        "{row_count} of {count}"
+    );
+    // Longest first, and all else is the same.
+    let times = few["operators"].as_array().unwrap().iter();
+    assert!(
+        times
+            .map(|row| row["total_ps"].as_u64())
+            .is_sorted_by(|a, b| a >= b)
+    );
+    assert_eq!(all["options"]["all_operators"], true);
+    let rest = |report: &Value| {
+        let mut rest = report.as_object().unwrap().clone();
+        rest.remove("operators");
+        rest["options"]
+            .as_object_mut()
+            .unwrap()
+            .remove("all_operators");
+        rest
+    };
+    assert_eq!(rest(&all), rest(&few));
+    // The table says the same.
+    let table = ["csv", "--table", "operators"];
+    assert_eq!(of_csv(&run(&table)), rows);
+    assert_eq!(
+        of_csv(&run(&[&table[..], &["--all-operators"]].concat())),
+        every
+    );
+}
+
+#[test]
+fn reports_of_both_kinds_do_not_differ() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = [
+        ("a.json", &["json"][..]),
+        ("b.json", &["json", "--all-operators"]),
+    ];
+    let paths = paths.map(|(name, more)| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, run(more)).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    answer(&[
+        "diff",
+        &*paths[0],
+        &*paths[1],
+        "--fail-on",
+        "any",
+        "--threshold",
+        "0%",
+    ]);
+}
+
+#[test]
+fn comparisons_have_the_same_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = folder.path().join("job");
+    let job = job.to_str().unwrap();
+    answer(&[
+        "generate",
+        "gpt2-small",
+        "--pipeline",
+        "2",
+        "--batch",
+        "4",
+        "-o",
+        job,
+    ]);
+    let machines = [
+        "-m",
+        "dgx-h100",
+        "-m",
+        "mi300x",
+        "--compute",
+        "roofline",
+        "--format",
+    ];
+    let several = |more: &[&str]| answer(&[&["replay", job], &machines[..], more].concat());
+    for more in [&["json"][..], &["json", "--all-operators"]] {
+        let text = several(more);
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(text, format!("{report:#}\n"));
+        let one = answer(
+            &[
+                &[
+                    "replay",
+                    job,
+                    "-m",
+                    "mi300x",
+                    "--compute",
+                    "roofline",
+                    "--format",
+                ],
+                more,
+            ]
+            .concat(),
+        );
+        let one: Value = serde_json::from_str(&one).unwrap();
+        assert_eq!(of_json(&report["machines"][1]), of_json(&one));
+    }
+    let table = several(&["csv", "--table", "operators"]);
+    assert!(
+        table.contains("MI300X") || table.contains("mi300x"),
+        "{table}"
+    );
+    assert!(
+        table.contains(",mb*/") && !table.contains(",mb0/"),
+        "{table}"
+    );
+}
+
+#[test]
+fn the_option_needs_a_list() {
+    for more in [&["text"][..], &["csv"], &["csv", "--table", "npus"]] {
+        let output = chakram(&[&JOB[..], more, &["--all-operators"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("--all-operators needs"), "{error}");
+    }
+}
