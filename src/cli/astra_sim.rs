@@ -1,7 +1,7 @@
 //! `chakram astra-sim`: the files and flags of ASTRA-sim in, its answer out.
 
 use super::output::{Destination, Format};
-use crate::astra_sim::{Flags, NetworkModel, Quirk, Quirks};
+use crate::astra_sim::{Flags, NetworkModel, Note, Quirk, Quirks};
 use clap::{ArgAction, Args, ValueEnum};
 use job::Job;
 use serde_json::{Map, Value, json};
@@ -24,7 +24,7 @@ Examples:
   chakram astra-sim --workload-configuration=wl/all_reduce --system-configuration=system.json \\
       --remote-memory-configuration=no_memory_expansion.json --network-configuration=network.yml
   chakram astra-sim … --network-model aware      the congestion-aware network
-  chakram astra-sim … --lenient                  unknown flags and keys are ignored, and said
+  chakram astra-sim … --lenient                  unknown keys are ignored, and said
   chakram astra-sim … --format json -o out.json  everything that was found, for programs
   chakram astra-sim … --timeline out.json.gz     every node as a picture
   chakram astra-sim … --quirks none              a sound model in place of ASTRA-sim's
@@ -107,7 +107,7 @@ pub struct AstraSimArgs {
     /// much that moves the answer
     #[arg(long, conflicts_with_all = ["quirks", "timeline"])]
     explain_quirks: bool,
-    /// Ignore unknown flags and unknown keys of files, and say so
+    /// Ignore unknown keys of files and what is broken in traces, and say so
     #[arg(long)]
     lenient: bool,
     /// Carry out every collective message by message, even where its time is known in closed form
@@ -122,9 +122,12 @@ pub struct AstraSimArgs {
     /// Write the report to a file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that were left out because they are unknown.
+    /// What was left out of the command line.
     #[arg(skip)]
-    pub ignored: Vec<String>,
+    pub ignored: Vec<Note>,
+    /// Whether the program was called by a name of the original's, and so prints what that prints.
+    #[arg(skip)]
+    pub original: bool,
 }
 
 /// The network models.

@@ -46,9 +46,7 @@ impl Job {
             }
             Ok(text)
         })?;
-        let ignored = args.ignored.iter();
-        let unknown = |argument: &String| Note::flag(argument, "ignored, because it is unknown");
-        let mut notes: Vec<Note> = ignored.map(unknown).collect();
+        let mut notes = args.ignored.clone();
         notes.extend_from_slice(&inputs.notes);
         let mut collectives = Collectives::new(&inputs);
         for prefix in inputs.custom_prefixes() {
