@@ -274,6 +274,17 @@ impl Inputs {
             );
             return refuse(Path::new(Note::COMMAND_LINE), "--injection-scale", why);
         }
+        let said = self.system.endpoint_delay.filter(|&delay| delay > 0);
+        if let (Some(delay), 0) = (said, self.endpoint_delay) {
+            let why = format!(
+                "found {}, which makes of an endpoint delay of {delay} ns none, expected at least 1 ns: the \
+                 original aborts without one\n  try: a scale of at least {}, or \"endpoint-delay\": 0 in the \
+                 system file, which is none here",
+                flags.injection_scale,
+                1.0 / delay as f64
+            );
+            return refuse(Path::new(Note::COMMAND_LINE), "--injection-scale", why);
+        }
         let blind = self.system.peak == 0.0 || self.system.local_memory_bandwidth.is_none();
         if self.system.roofline && blind {
             self.notes.push(Note {
