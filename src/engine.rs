@@ -62,6 +62,7 @@ mod remote;
 mod rendezvous;
 mod scripts;
 mod stuck;
+mod ways;
 
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
 pub use plan::{Basis, Comm, Options, place};
@@ -149,6 +150,8 @@ pub struct Engine<'a, O, N, M: Manner> {
     manner: &'a mut M,
     /// The size of a message that asks for another one, where messages must be asked for.
     asking: Option<u64>,
+    /// Whether members may come to one stage different ways.
+    varies: bool,
     remote: Option<RemoteAccess>,
     /// The dimension of the network whose ports loads and stores share with messages, if they do.
     through: Option<usize>,
@@ -260,6 +263,7 @@ impl<'a, O: Observer, N: Network, M: Manner> Engine<'a, O, N, M> {
             agenda: Agenda::default(),
             network,
             asking: manner.asking(),
+            varies: M::IN_ORDER && manner.varies(),
             manner,
             remote: remote.map(|memory| RemoteAccess::new(memory, npus, met)),
             through,

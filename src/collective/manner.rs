@@ -262,6 +262,44 @@ pub trait Manner {
     /// stage when the collective is issued, and handed back with every question.
     fn turn(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
+    /// Whether members may come to one stage by turns that do not go together, so that messages are matched by
+    /// their senders.
+    fn varies(&self) -> bool {
+        false
+    }
+
+    /// The part of a turn in which those that go together are equal.
+    fn way(&self, _turn: u16) -> u16 {
+        0
+    }
+
+    /// Steps that the member in `seat` has taken when it listens to the message from index `from` that the
+    /// sender, whose turn goes another way, takes for the one listened to after `heard` steps. `None` where it
+    /// listens to no such message.
+    fn hears(
+        &self,
+        _stage: &Self::Stage,
+        _turn: u16,
+        _seat: Seat,
+        _from: u32,
+        heard: u32,
+    ) -> Option<u32> {
+        Some(heard)
+    }
+
+    /// The step of the member in `seat` for which index `to`, whose turn goes another way, asks as the
+    /// sender's step `step`. `None` where there is no such step.
+    fn answers(
+        &self,
+        _stage: &Self::Stage,
+        _turn: u16,
+        _seat: Seat,
+        _to: u32,
+        step: u32,
+    ) -> Option<u32> {
+        Some(step)
+    }
+
     /// The queue in which a chunk waits before `stage`, `None` where none waits.
     fn queue(&self, stage: &Self::Stage, turn: u16) -> Option<Queue>;
 

@@ -52,6 +52,9 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.turns[cell as usize * stages + stage] = turn;
             }
+            if self.varies {
+                self.sort_early(id, cell);
+            }
             let queue = self.put(npu, id, cell, 0);
             self.let_in(now, npu, (id, cell), queue);
         }
@@ -377,9 +380,12 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
         if progress.ended == group.extent.size() {
-            let ports = progress.ports;
-            run.progress = None;
-            self.network.close(ports);
+            // What reaches nobody may still be under way.
+            if !progress.mixed {
+                let ports = progress.ports;
+                run.progress = None;
+                self.network.close(ports);
+            }
             self.record(now, id, true);
         }
         let instance = self.plan.instance_of[rank.index()];

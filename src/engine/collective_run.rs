@@ -2,6 +2,7 @@
 
 use super::as_recorded::Waiting;
 use super::plan::{GroupPlan, NONE};
+use super::ways::Unsorted;
 use crate::collective::{Course, Manner, Request, Seat};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::Ports;
@@ -100,6 +101,15 @@ pub(super) struct Progress {
     pub done: Vec<u32>,
     /// Positions of which all chunks are done.
     pub ended: u32,
+    /// Messages and askings that came before their receiver was enrolled, by cell, where members may come to
+    /// one stage different ways.
+    pub unsorted: BTreeMap<u32, Vec<Unsorted>>,
+    /// Likewise, the position that was enrolled first.
+    pub first: Option<u32>,
+    /// Likewise, whether members do come different ways: what one sends may then reach nobody.
+    pub mixed: bool,
+    /// Positions of a sender and a receiver that does not listen to it, the first of them.
+    pub crossing: Option<(u32, u32)>,
 }
 
 /// What the op of a message in flight needs to know.
@@ -308,6 +318,10 @@ impl Run {
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
+            unsorted: BTreeMap::new(),
+            first: None,
+            mixed: false,
+            crossing: None,
         });
     }
 

@@ -345,6 +345,8 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             stepwise,
         });
         self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;
-        self.free_runs.push(id);
+        if self.runs[id as usize].progress.is_none() {
+            self.free_runs.push(id);
+        }
     }
 }

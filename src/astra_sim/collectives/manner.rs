@@ -188,6 +188,23 @@ impl Manner for Collectives {
         turn.packed()
     }
 
+    fn varies(&self) -> bool {
+        self.counts
+    }
+
+    #[inline]
+    fn way(&self, turn: u16) -> u16 {
+        Turn::way(turn)
+    }
+
+    fn hears(&self, stage: &Phase, turn: u16, seat: Seat, from: u32, heard: u32) -> Option<u32> {
+        stage.hears(Turn::unpacked(turn), seat, from, heard)
+    }
+
+    fn answers(&self, stage: &Phase, turn: u16, seat: Seat, to: u32, step: u32) -> Option<u32> {
+        stage.answers(Turn::unpacked(turn), seat, to, step)
+    }
+
     #[inline]
     fn queue(&self, stage: &Phase, turn: u16) -> Option<Queue> {
         let number = self.line_up(stage) * self.queues + u32::from(Turn::unpacked(turn).queue);

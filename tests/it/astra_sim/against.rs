@@ -1,7 +1,7 @@
 //! The program, with closed forms and without, against the plain simulator, on random configurations.
 
 use super::chance::does_nothing;
-use super::oracle::{self, random};
+use super::oracle::{self, overlapping, random};
 use super::product;
 use crate::commands::chakram;
 use serde_json::Value;
@@ -46,6 +46,56 @@ fn compare(seeds: impl Iterator<Item = u64> + Send) {
 #[test]
 fn random_configurations_answer_alike() {
     compare(0..60);
+}
+
+/// Holds the program against the simulator where NPUs have issued different numbers of collectives. What the
+/// original does not finish because of that alone is answered; where rings go opposite ways, or NPUs take
+/// chunks in different orders, nobody can finish, and the program says who is stuck.
+fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) {
+    let [finished, answered, stuck] = [const { AtomicU64::new(0) }; 3];
+    let faults = Mutex::new(Vec::new());
+    product::each(seeds, |seed| {
+        let config = overlapping(seed);
+        let original = oracle::run(&config);
+        let apart = oracle::run_numbered_apart(&config);
+        let done = |answer: &oracle::Answer| answer.finish.iter().all(Option::is_some);
+        let [closed, stepwise] = product::run_both(&config);
+        let mut why = match closed == stepwise {
+            true => product::difference(&closed, &apart),
+            false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
+        };
+        if done(&original) && original != apart {
+            why = why.or(Some("the two numberings differ".to_owned()));
+        }
+        match (done(&original), done(&apart)) {
+            (true, _) => finished.fetch_add(1, Relaxed),
+            (false, true) => answered.fetch_add(1, Relaxed),
+            (false, false) => stuck.fetch_add(1, Relaxed),
+        };
+        if let Some(why) = why {
+            println!("seed {seed}: {why}");
+            faults.lock().expect("nobody panics").push(seed);
+        }
+    });
+    let mut faults = faults.into_inner().expect("nobody panics");
+    faults.sort_unstable();
+    let counts = [finished, answered, stuck].map(AtomicU64::into_inner);
+    println!("finished, answered beyond the original, stuck: {counts:?}");
+    assert!(faults.is_empty(), "{} differ: {faults:?}", faults.len());
+    assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
+}
+
+#[test]
+fn overlapping_groups_answer_alike() {
+    compare_overlapping(0..150);
+}
+
+/// `CHAKRAM_SEEDS` configurations, from the one numbered `CHAKRAM_FIRST_SEED` on.
+#[test]
+#[ignore = "takes minutes"]
+fn many_overlapping_groups_answer_alike() {
+    let first = number("CHAKRAM_FIRST_SEED", 0);
+    compare_overlapping(first..first + number("CHAKRAM_SEEDS", 3000));
 }
 
 /// Closed forms are taken where they can be, and not where messages are asked for; both say the same.

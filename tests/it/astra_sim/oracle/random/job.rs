@@ -5,11 +5,31 @@ use super::super::config::{Attachment, Config, Kind, Node, Work};
 use super::Dice;
 
 /// The traces so far.
-struct Job<'c> {
-    config: &'c mut Config,
+pub(super) struct Job<'c> {
+    pub(super) config: &'c mut Config,
     /// By NPU: the last node that communicates, and one that the next waits for as well.
-    last: Vec<Vec<u64>>,
+    pub(super) last: Vec<Vec<u64>>,
     tag: u64,
+}
+
+/// Gives the configuration a job of collectives that some NPUs take part in and others do not.
+pub fn overlaps(config: &mut Config, dice: &mut Dice) {
+    let npus = config.npus();
+    config.ranks = vec![Vec::new(); npus];
+    let mut job = Job {
+        config,
+        last: vec![Vec::new(); npus],
+        tag: 0,
+    };
+    for _ in 0..dice.between(1, 4) {
+        job.compute(dice);
+        match dice.between(0, 9) {
+            0..=5 => job.some(dice),
+            6 | 7 => job.part(dice),
+            8 => job.exchange(dice),
+            _ => job.everywhere(dice),
+        }
+    }
 }
 
 /// Gives the configuration a job, and the groups that it needs.
@@ -82,13 +102,13 @@ impl Job<'_> {
     }
 
     /// Adds a node that the next communication waits for.
-    fn next(&mut self, npu: usize, work: Work, dice: &mut Dice) {
+    pub(super) fn next(&mut self, npu: usize, work: Work, dice: &mut Dice) {
         let deps = self.last[npu].clone();
         let id = self.add(npu, deps, work, dice);
         self.last[npu] = vec![id];
     }
 
-    fn kind(dice: &mut Dice) -> Kind {
+    pub(super) fn kind(dice: &mut Dice) -> Kind {
         dice.pick(&[
             Kind::AllReduce,
             Kind::AllReduce,
@@ -99,7 +119,7 @@ impl Job<'_> {
     }
 
     /// All-gathers of less than a byte per chunk never end.
-    fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
+    pub(super) fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
         match kind {
             Kind::AllGather => dice.size(self.config.system.splits, 1 << 20),
             _ => dice.size(1, 8 << 20),
@@ -179,7 +199,7 @@ impl Job<'_> {
     }
 
     /// The number of a group with these members: of one that is there, perhaps, or a new one.
-    fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
+    pub(super) fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
         let known = self.config.groups.iter().find(|(_, m)| **m == members);
         match known {
             Some((&group, _)) if !dice.one_in(3) => group,
