@@ -16,6 +16,7 @@
 
 mod algorithm;
 mod aware;
+mod beyond;
 mod check;
 mod collectives;
 pub mod custom;
@@ -48,6 +49,7 @@ mod yaml;
 
 pub use algorithm::{Algorithm, Implementation};
 pub use aware::Aware;
+pub use beyond::Beyond;
 pub use collectives::Collectives;
 pub use error::{InputError, Note};
 pub use groups_file::Groups;

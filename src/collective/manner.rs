@@ -262,6 +262,14 @@ pub trait Manner {
     /// stage when the collective is issued, and handed back with every question.
     fn turn(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
+    /// A member of a collective comes to it; `named` says that its trace names the group. Told where everything
+    /// happens in order.
+    fn joins(&mut self, _npu: Npu, _named: bool, _request: &Request, _extent: &Extent) {}
+
+    /// A ready node of `npu` would not be looked at before another ends, and none is under way. Told where
+    /// everything happens in order.
+    fn sleeps(&mut self, _npu: Npu) {}
+
     /// Whether members may come to one stage by turns that do not go together, so that messages are matched by
     /// their senders.
     fn varies(&self) -> bool {

@@ -85,6 +85,9 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             run
         };
         self.runs[run as usize].arrive(now, slot.member, node);
+        if M::IN_ORDER {
+            self.tell_joined(instance, node, slot, run);
+        }
         if M::IN_ORDER && !self.may_be_closed(run) {
             self.enroll(now, run, slot.member);
             return;
@@ -96,6 +99,18 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             (false, _) => {}
         }
         state.fresh.push(slot.member);
+    }
+
+    /// Tells the manner that a member has come to its collective.
+    fn tell_joined(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
+        let of = &self.workload.instances()[instance as usize];
+        let call = self.instances[instance as usize].graph.call(node);
+        let named = of.group_names[call.group as usize].is_some();
+        let extent = &self.plan.groups[slot.group as usize].extent;
+        let npu = self.plan.npu_of[of.rank.index()];
+        if let Some(request) = &self.runs[run as usize].request {
+            self.manner.joins(npu, named, request, extent);
+        }
     }
 
     /// What a collective node asks for, and its root's position.

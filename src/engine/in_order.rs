@@ -142,6 +142,8 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         sleeping.dedup();
         for instance in sleeping {
             if !self.is_under_way(instance) {
+                let rank = self.workload.instances()[instance as usize].rank;
+                self.manner.sleeps(self.plan.npu_of[rank.index()]);
                 wake(&mut self.dormant, instance, &mut self.ready);
             }
         }

@@ -1,6 +1,6 @@
 //! What is printed: the original's lines, a table, or the report for programs.
 
-use crate::astra_sim::{Inputs, Note, Work};
+use crate::astra_sim::{Inputs, Work};
 use crate::report::json::Input;
 use crate::report::{self, BusyTime, Report};
 use crate::units::Span;
@@ -145,7 +145,7 @@ pub fn json(
     rows: &[Row],
     inputs: &Inputs,
     options: Map<String, Value>,
-    notes: &[Note],
+    notes: &[String],
     files: &[Input],
 ) -> Value {
     let understood = inputs.summary().into_iter();
@@ -154,7 +154,7 @@ pub fn json(
     document["astra_sim"] = json!({
         "network_model": inputs.model.to_string(),
         "understood": Value::Object(understood.collect()),
-        "notes": notes.iter().map(Note::to_string).collect::<Vec<_>>(),
+        "notes": notes,
         "ranks": rows.iter().map(rank).collect::<Vec<_>>(),
     });
     document

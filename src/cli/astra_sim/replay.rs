@@ -43,6 +43,10 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     let watched = (&mut busy, (spans.as_mut(), timeline));
     let full = args.format == Format::Json;
     let result = replay(&prepared, inputs, &mut collectives, full, watched);
+    let beyond = collectives.beyond().map(|beyond| beyond.to_string());
+    if let Some(beyond) = &beyond {
+        writeln!(anstream::stderr(), "note: {beyond}")?;
+    }
     let result = result.map(|(_, report, (_, (_, timeline)))| (report, timeline));
     let mut rows = Vec::new();
     for (instance, time) in busy.times().enumerate() {
@@ -67,14 +71,9 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     let (report, timeline) = result?;
     Drawing::finish(timeline, path)?;
     if let Some(report) = report {
-        let document = render::json(
-            &report,
-            &rows,
-            inputs,
-            args.options(),
-            &job.notes,
-            &job.files,
-        );
+        let notes = job.notes.iter().map(ToString::to_string);
+        let notes: Vec<String> = notes.chain(beyond).collect();
+        let document = render::json(&report, &rows, inputs, args.options(), &notes, &job.files);
         to.write(&format!("{document:#}\n"))?;
     }
     Ok(())
