@@ -290,6 +290,35 @@ impl Phase {
         Some(Source { from, step })
     }
 
+    /// Whether members of `other`, along the same lines, send and listen to the same messages: as many to the same
+    /// partners, of the same sizes.
+    pub(super) fn exchanges_as(&self, other: &Self) -> bool {
+        let seat = Seat {
+            size: self.size,
+            index: 0,
+            root: 0,
+        };
+        let turn = Turn::default();
+        let backward = |of: &Self| of.rotation == Rotation::Second;
+        let count = self.receives(turn, seat);
+        if self.script.is_some()
+            || other.script.is_some()
+            || (self.size, backward(self)) != (other.size, backward(other))
+            || count != other.receives(turn, seat)
+        {
+            return false;
+        }
+        // The messages of a ring are alike; all others have at most two for each member.
+        if (self.algorithm, other.algorithm) == (Algorithm::Ring, Algorithm::Ring) {
+            return ring::amount(self) == ring::amount(other);
+        }
+        let message = |of: &Self, i| {
+            let step = of.step(turn, seat, i);
+            step.map(|step| (step.to, step.amount, step.heard))
+        };
+        (0..count).all(|i| message(self, i) == message(other, i))
+    }
+
     /// As [`Manner::hears`](crate::collective::Manner::hears). Members that go opposite ways round a ring of
     /// three or more never listen to each other. All members of `direct` hear of each other in every round,
     /// each at a distance of its own way. Whoever sits in another tree hears its own relatives.

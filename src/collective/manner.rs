@@ -234,6 +234,17 @@ pub trait Manner {
         true
     }
 
+    /// Whether members on two courses send one another the same messages all the way. Asked where collectives are
+    /// matched as members issue them, which may be different ones.
+    fn exchange_alike(
+        &self,
+        _extent: &Extent,
+        _a: &Course<Self::Stage>,
+        _b: &Course<Self::Stage>,
+    ) -> bool {
+        false
+    }
+
     /// What a chunk does along one phase.
     type Stage: Copy + fmt::Debug;
 

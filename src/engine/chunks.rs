@@ -47,7 +47,8 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             let cell = chunk * size + position;
             for stage in 0..stages {
                 let run = &mut self.runs[id as usize];
-                let of = self.courses.get(run.course).stage(chunk, stage as u16);
+                let course = self.courses.get(run.course_at(position));
+                let of = course.stage(chunk, stage as u16);
                 let turn = self.manner.turn(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.turns[cell as usize * stages + stage] = turn;
@@ -64,13 +65,13 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     #[inline]
     fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> Wait {
         let run = &mut self.runs[id as usize];
-        let chunk = run.chunk(cell);
+        let (chunk, position) = (run.chunk(cell), run.position(cell));
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
         let turn = progress.turns[cell as usize * run.length + stage as usize];
-        let wait = self.wait(id, chunk, stage, turn);
+        let wait = self.wait(id, (chunk, position), stage, turn);
         if let Wait::Queue(queue) = wait {
             self.queues.put(npu, queue.number, (id, cell));
         }
@@ -79,8 +80,9 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// What a chunk has to pass before a stage, and gives back after it.
     #[inline]
-    fn wait(&self, id: u32, chunk: u32, stage: u16, turn: u16) -> Wait {
-        let course = self.courses.get(self.runs[id as usize].course);
+    fn wait(&self, id: u32, (chunk, position): (u32, u32), stage: u16, turn: u16) -> Wait {
+        let run = &self.runs[id as usize];
+        let course = self.courses.get(run.course_at(position));
         let of = course.stage(chunk, stage).expect("it is one of them");
         match (course.gates(), self.manner.queue(of, turn)) {
             (Some(_), _) => Wait::Gate(self.manner.phase(of)),
@@ -140,7 +142,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     fn open(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(run.course_at(run.position(cell)));
         let place = run.place(cell, course, group, &*self.manner);
         let (stage, turn, seat) = place.expect("it is in a stage");
         let progress = run.progress.as_mut().expect("it has begun");
@@ -214,7 +216,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(run.course_at(run.position(cell)));
         let Some((stage, turn, seat)) = run.place(cell, course, group, &*self.manner) else {
             return;
         };
@@ -253,14 +255,14 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let (position, size) = (run.position(cell), group.extent.size());
-        let chunk = run.chunk(cell);
+        let (chunk, course) = (run.chunk(cell), run.course_at(position));
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         let number = state.stage;
         let taken = state.taken;
         state.taken += 1;
         state.leaving = !M::IN_ORDER && matters;
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(course);
         let carried = course.stage(chunk, number).expect("it is in one");
         let index = self.manner.phase(carried);
         let phase = &group.extent.phases[index];
@@ -327,7 +329,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
         let number = progress.cells[cell as usize].stage;
         let turn = progress.turns[cell as usize * run.length + number as usize];
         let length = run.length;
-        let passed = self.wait(id, chunk, number, turn);
+        let passed = self.wait(id, (chunk, position), number, turn);
         if number as usize + 1 < length {
             let next = self.put(npu, id, cell, number + 1);
             self.give_back(now, npu, (id, cell), passed);

@@ -37,6 +37,9 @@ pub(super) struct Run {
     pub fresh: Vec<u32>,
     /// The number of its course.
     pub course: u32,
+    /// The number of each position's course, where members carry out different collectives whose messages are
+    /// the same; empty where they do not.
+    pub own: Vec<u32>,
     /// As its course says.
     pub chunks: u32,
     /// How many stages each chunk passes.
@@ -232,6 +235,7 @@ impl Default for Run {
             last: Time::ZERO,
             fresh: Vec::new(),
             course: 0,
+            own: Vec::new(),
             chunks: 0,
             length: 0,
             begins: Vec::new(),
@@ -261,6 +265,7 @@ impl Run {
         self.starts.resize(members, Time::ZERO);
         self.arrived = 0;
         self.fresh.clear();
+        self.own.clear();
         self.progress = None;
         self.folding = 0;
         self.begins.clear();
@@ -323,6 +328,15 @@ impl Run {
             mixed: false,
             crossing: None,
         });
+    }
+
+    /// The number of the course of the member at a position.
+    #[inline]
+    pub fn course_at(&self, position: u32) -> u32 {
+        match self.own.is_empty() {
+            true => self.course,
+            false => self.own[position as usize],
+        }
     }
 
     /// The chunk of a cell.

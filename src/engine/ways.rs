@@ -66,7 +66,7 @@ impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
             return Some(number);
         }
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(run.course_at(run.position(to)));
         let of = *course.stage(run.chunk_in(course, to), stage)?;
         let ends = (run.position(from), run.position(to));
         let seat = manner.seat(&group.extent, &of, ends.1, run.root)?;

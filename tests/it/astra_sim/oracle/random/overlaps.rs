@@ -86,6 +86,49 @@ impl Job<'_> {
         }
     }
 
+    /// Two collectives of all NPUs that do not wait for one another but for kernels of their own, so that NPUs
+    /// may issue them in different orders. Their messages are alike on a ring, for example.
+    pub fn unordered(&mut self, dice: &mut Dice) {
+        let npus = self.last.len();
+        let whole = self.config.system.splits * npus as u64 * dice.size(1, 1 << 12);
+        let pairs = [
+            (Kind::AllGather, Kind::ReduceScatter),
+            (Kind::ReduceScatter, Kind::AllToAll),
+            (Kind::AllGather, Kind::AllToAll),
+            (Kind::AllReduce, Kind::AllToAll),
+        ];
+        let (first, second) = dice.pick(&pairs);
+        // Most often carried out in the same way.
+        if !dice.one_in(4) {
+            let list = self.config.system.algorithms[&Kind::AllToAll].clone();
+            self.config.system.algorithms.insert(first, list.clone());
+            self.config.system.algorithms.insert(second, list);
+        }
+        for npu in 0..npus {
+            let before = self.last[npu].clone();
+            let mut ends = Vec::new();
+            for kind in [first, second] {
+                let mut deps = before.clone();
+                if dice.one_in(2) {
+                    deps.push(self.kernel(npu, dice));
+                }
+                let bytes = match kind {
+                    Kind::AllGather => whole / npus as u64,
+                    _ => whole,
+                };
+                let work = Work::Collective {
+                    kind,
+                    bytes,
+                    group: 0,
+                    dims: None,
+                    priority: 0,
+                };
+                ends.push(self.add(npu, deps, work, dice));
+            }
+            self.last[npu] = ends;
+        }
+    }
+
     /// A collective of all NPUs. Where it goes round all of them as one line, dimensions but the first may be
     /// left out without effect.
     pub fn everywhere(&mut self, dice: &mut Dice) {
