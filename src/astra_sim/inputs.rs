@@ -61,6 +61,8 @@ pub struct Flags {
     pub rendezvous: bool,
     /// Unknown keys are notes.
     pub lenient: bool,
+    /// A log is written, as by the original.
+    pub logs: bool,
     /// What is done as ASTRA-sim does.
     pub quirks: Quirks,
 }
@@ -153,6 +155,9 @@ impl Inputs {
         if flags.logging != Path::new("empty") {
             let (text, file) = text("logging", &flags.logging)?;
             notes.push(logging::check(&text, &file)?);
+        }
+        if flags.logs {
+            notes.retain(|note| !["trace-enabled", "--logging-folder"].contains(&&note.key[..]));
         }
         let inputs = Self {
             model: flags.model,

@@ -16,6 +16,7 @@ mod explain;
 mod job;
 mod render;
 mod replay;
+mod transcript;
 
 pub use arguments::arguments;
 
@@ -33,6 +34,7 @@ Examples:
 Called through a link named AstraSim_Analytical_Congestion_Unaware or
 AstraSim_Analytical_Congestion_Aware, the program is this command with that network model:
   ln -s $(command -v chakram) AstraSim_Analytical_Congestion_Aware
+It then prints ASTRA-sim's own lines, and writes log/log.log, with every node where trace-enabled is 1.
 
 Exit codes: 0 done, 1 the replay is stuck, 2 bad input";
 
@@ -71,10 +73,10 @@ pub struct AstraSimArgs {
     /// The network, YAML
     #[arg(long, value_name = "FILE")]
     network_configuration: PathBuf,
-    /// Logging, TOML; checked and ignored, because no log is written
+    /// Logging, TOML; checked and ignored
     #[arg(long, value_name = "FILE", default_value = "empty")]
     logging_configuration: PathBuf,
-    /// Ignored, because no log is written
+    /// Folder of the log, which is written under a name of the original's alone; `log` if absent
     #[arg(long, value_name = "FOLDER")]
     logging_folder: Option<PathBuf>,
     /// Queues of a dimension, among which its active chunks are divided
@@ -173,6 +175,12 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 impl AstraSimArgs {
+    /// Whether the original's own lines are printed and logged: under one of its names, unless another format
+    /// is asked for.
+    fn transcribes(&self) -> bool {
+        self.original && self.format == Format::Text && !self.explain_quirks
+    }
+
     /// What of them a report repeats.
     fn options(&self) -> Map<String, Value> {
         let options = json!({
@@ -213,6 +221,7 @@ impl AstraSimArgs {
             injection_scale: self.injection_scale,
             rendezvous: self.rendezvous_protocol,
             lenient: self.lenient,
+            logs: self.transcribes(),
             quirks,
         }
     }

@@ -342,6 +342,7 @@ fn cases_of_the_corpus_are_read() {
             },
             rendezvous: line.contains("rendezvous-protocol=true"),
             lenient: false,
+            logs: false,
             quirks: Quirks::ALL,
         };
         let read = &mut |_: &'static str, path: &Path| {

@@ -48,6 +48,45 @@ fn rings_of_two_directions_are_stuck() {
     }
 }
 
+/// The original's regression test: its script takes the first three fields in brackets, and the blank behind
+/// each, off every line, and compares the rest line by line.
+#[cfg(unix)]
+#[test]
+fn the_regression_test_of_the_original_passes() {
+    let Some(folder) = folder("regression") else {
+        return;
+    };
+    let work = tempfile::tempdir().expect("there is room");
+    let link = work.path().join("AstraSim_Analytical_Congestion_Aware");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_chakram"), &link).expect("there is room");
+    let at = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
+    let output = std::process::Command::new(&link)
+        .current_dir(work.path())
+        .args([
+            at("workload-configuration", "chakra_trace"),
+            at("system-configuration", "system_cfg.json"),
+            at("network-configuration", "network_cfg.yml"),
+            at("remote-memory-configuration", "remote_memory_cfg.json"),
+        ])
+        .output()
+        .expect("the link leads to the program");
+    assert_eq!(output.status.code(), Some(0));
+    let stripped = |line: &str| {
+        let mut rest = line;
+        for _ in 0..3 {
+            let inside = rest.strip_prefix('[').expect("a field in brackets");
+            let (_, behind) = inside.split_once("] ").expect("and a blank behind it");
+            rest = behind;
+        }
+        rest.to_owned()
+    };
+    let said = String::from_utf8(output.stdout).expect("it is text");
+    let said: Vec<String> = said.lines().map(stripped).collect();
+    let expected = std::fs::read_to_string(folder.join("reference-stdout.txt"));
+    let expected = expected.expect("it is there");
+    assert_eq!(said, expected.lines().collect::<Vec<_>>());
+}
+
 fn stage(name: &str, folder: &Path) -> Ran {
     let work = tempfile::tempdir().expect("there is room");
     let put = |name: &str, text: &str| {
