@@ -16,6 +16,7 @@
 
 mod algorithm;
 mod aware;
+mod beyond;
 mod check;
 mod collectives;
 pub mod custom;
@@ -31,6 +32,7 @@ mod machine;
 mod memory;
 mod memory_file;
 mod network_file;
+mod node_types;
 mod per_node;
 mod ports;
 mod program;
@@ -48,6 +50,7 @@ mod yaml;
 
 pub use algorithm::{Algorithm, Implementation};
 pub use aware::Aware;
+pub use beyond::Beyond;
 pub use collectives::Collectives;
 pub use error::{InputError, Note};
 pub use groups_file::Groups;
@@ -57,6 +60,7 @@ pub use machine::machine;
 pub use memory::{Memory, Ran};
 pub use memory_file::{Remote, Sharing};
 pub use network_file::{Dimension, Network};
+pub use node_types::NodeTypes;
 pub use per_node::PerNode;
 pub use ports::Ported;
 pub use program::Phase;

@@ -103,10 +103,10 @@ enum Command {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    let (arguments, ignored) = astra_sim::arguments(env::args_os());
-    let mut cli = Cli::parse_from(arguments);
+    let arguments = astra_sim::arguments(env::args_os());
+    let mut cli = Cli::parse_from(arguments.kept);
     if let Command::AstraSim(args) = &mut cli.command {
-        args.ignored = ignored;
+        (args.ignored, args.original) = (arguments.ignored, arguments.original);
     }
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
     let mut out = io::BufWriter::new(io::stdout());

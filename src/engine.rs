@@ -63,6 +63,7 @@ mod rendezvous;
 mod scripts;
 mod stuck;
 mod unpriced;
+mod ways;
 
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
 pub use plan::{Basis, Comm, Options, place};
@@ -150,6 +151,8 @@ pub struct Engine<'a, N, M: Manner> {
     manner: &'a mut M,
     /// The size of a message that asks for another one, where messages must be asked for.
     asking: Option<u64>,
+    /// Whether members may come to one stage different ways.
+    varies: bool,
     remote: Option<RemoteAccess>,
     /// The dimension of the network whose ports loads and stores share with messages, if they do.
     through: Option<usize>,
@@ -266,6 +269,7 @@ impl<'a, N: Network, M: Manner> Engine<'a, N, M> {
             agenda: Agenda::default(),
             network,
             asking: manner.asking(),
+            varies: M::IN_ORDER && manner.varies(),
             manner,
             remote: remote.map(|memory| RemoteAccess::new(memory, npus, met)),
             through,

@@ -1,6 +1,7 @@
 //! Collectives that the original cannot carry out: refused before anything runs, with the reason.
 
 use super::collectives::Collectives;
+use super::program::halving_doubling;
 use super::{Algorithm, Optimization};
 use crate::trace::CollectiveKind;
 
@@ -25,7 +26,7 @@ impl Collectives {
         node: u64,
     ) -> Result<(), Refusal> {
         if let Some(number) = self.script(kind, node) {
-            return self.check_custom(number, members.unwrap_or(self.npus()), dimensions);
+            return self.check_custom(number, members.unwrap_or(self.npus()));
         }
         let key = match kind {
             CollectiveKind::AllReduce => "all-reduce-implementation",
@@ -104,20 +105,8 @@ impl Collectives {
         Ok(())
     }
 
-    fn check_custom(
-        &self,
-        number: u16,
-        members: u32,
-        dimensions: Option<u32>,
-    ) -> Result<(), Refusal> {
+    fn check_custom(&self, number: u16, members: u32) -> Result<(), Refusal> {
         let algorithm = self.custom(number);
-        if dimensions.is_some() {
-            return Err((
-                "`involved_dim` parts the NPUs, and a custom algorithm is for all of them"
-                    .to_owned(),
-                "leave `involved_dim` out, or name a built-in implementation",
-            ));
-        }
         if algorithm.positions() < members {
             return Err((
                 format!(
@@ -147,6 +136,28 @@ impl Collectives {
         }
     }
 
+    /// The dimensions of a mask by which a collective of all NPUs parts them; none where it goes for nothing:
+    /// a custom algorithm has no dimensions, and an `one…` takes all NPUs if the mask has its place in the
+    /// list. Whether the original carries it out at all, which it does not if the mask has no place of the
+    /// list.
+    pub(super) fn parting(
+        &self,
+        kind: CollectiveKind,
+        mask: u32,
+        node: u64,
+    ) -> (Option<u32>, bool) {
+        if self.script(kind, node).is_some() {
+            return (None, true);
+        }
+        let one = self.list(kind).iter().position(|entry| entry.one);
+        match one {
+            Some(0) => (None, mask & 1 == 1),
+            // All before it, and so all NPUs.
+            Some(place) if place < 31 && mask.trailing_ones() as usize > place => (None, true),
+            _ => (Some(mask), true),
+        }
+    }
+
     fn check_one(
         &self,
         algorithm: Algorithm,
@@ -171,10 +182,12 @@ impl Collectives {
             return Ok(());
         }
         if !members.is_power_of_two() {
+            let what = match kind {
+                CollectiveKind::AllGather => "which do not pair off at every distance",
+                _ => "which is no power of two",
+            };
             return Err((
-                format!(
-                    "{name} among {members} members, which is no power of two: the original stops"
-                ),
+                format!("{name} among {members} members, {what}: the original stops"),
                 "ring or direct, which take any number of members",
             ));
         }
@@ -208,9 +221,11 @@ impl Collectives {
         let scatters = several && self.optimization() == Optimization::LocalBwAware;
         match algorithm {
             Algorithm::Ring | Algorithm::Direct { .. } => true,
-            Algorithm::HalvingDoubling => {
-                members.is_power_of_two() && kind != CollectiveKind::AllToAll
-            }
+            Algorithm::HalvingDoubling => match kind {
+                CollectiveKind::AllToAll => false,
+                CollectiveKind::AllGather => halving_doubling::pairs(members),
+                _ => members.is_power_of_two(),
+            },
             Algorithm::DoubleBinaryTree => {
                 members.is_power_of_two() && kind == CollectiveKind::AllReduce && !scatters
             }

@@ -33,6 +33,7 @@
 //! first, so that NPUs which come to them in different orders do not wait for each other, and they are
 //! matched in program order.
 
+use super::beyond::{Beyond, Counts};
 use super::program::Turn;
 use super::quirks::{self, Quirk, Quirks};
 use super::shared_bus::SharedBus;
@@ -84,6 +85,8 @@ pub struct Collectives {
     script_of: PerKind<Option<u16>>,
     script_of_node: BTreeMap<u64, u16>,
     players: Players,
+    /// What NPUs have issued, where all is done as in the original.
+    issued: Option<Counts>,
 }
 
 impl Collectives {
@@ -131,11 +134,17 @@ impl Collectives {
             script_of: PerKind::default(),
             script_of_node: BTreeMap::new(),
             players: Players::default(),
+            issued: (inputs.quirks == Quirks::ALL).then(|| Counts::new(npus)),
         };
         if !own.quirks.has(Quirk::ShortList) {
             own.lengthen();
         }
         own
+    }
+
+    /// The first place where the original would have waited for ever in the replay that was carried out.
+    pub fn beyond(&self) -> Option<Beyond> {
+        self.issued.as_ref().and_then(|issued| issued.first)
     }
 
     /// Has the last name of each list stand for the dimensions that it does not reach, or a ring where it

@@ -61,6 +61,8 @@ pub struct Flags {
     pub rendezvous: bool,
     /// Unknown keys are notes.
     pub lenient: bool,
+    /// A log is written, as by the original.
+    pub logs: bool,
     /// What is done as ASTRA-sim does.
     pub quirks: Quirks,
 }
@@ -153,6 +155,9 @@ impl Inputs {
         if flags.logging != Path::new("empty") {
             let (text, file) = text("logging", &flags.logging)?;
             notes.push(logging::check(&text, &file)?);
+        }
+        if flags.logs {
+            notes.retain(|note| !["trace-enabled", "--logging-folder"].contains(&&note.key[..]));
         }
         let inputs = Self {
             model: flags.model,
@@ -271,6 +276,17 @@ impl Inputs {
                 "found {}, which makes the endpoint delay longer than {} ns",
                 flags.injection_scale,
                 i32::MAX
+            );
+            return refuse(Path::new(Note::COMMAND_LINE), "--injection-scale", why);
+        }
+        let said = self.system.endpoint_delay.filter(|&delay| delay > 0);
+        if let (Some(delay), 0) = (said, self.endpoint_delay) {
+            let why = format!(
+                "found {}, which makes of an endpoint delay of {delay} ns none, expected at least 1 ns: the \
+                 original aborts without one\n  try: a scale of at least {}, or \"endpoint-delay\": 0 in the \
+                 system file, which is none here",
+                flags.injection_scale,
+                1.0 / delay as f64
             );
             return refuse(Path::new(Note::COMMAND_LINE), "--injection-scale", why);
         }

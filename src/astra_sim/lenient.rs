@@ -7,9 +7,9 @@ use crate::trace::scan::{self, Dependencies};
 use crate::trace::wire::Frames;
 use std::collections::BTreeMap;
 
-/// The dependencies of one record.
+/// The dependencies of one record: those on data, and those of control.
 #[derive(Debug, Default)]
-struct Ids(Vec<u64>);
+struct Ids(Vec<u64>, Vec<u64>);
 
 impl Dependencies for Ids {
     fn data(&mut self, id: u64) -> Result<(), TraceError> {
@@ -18,7 +18,7 @@ impl Dependencies for Ids {
     }
 
     fn control(&mut self, id: u64) -> Result<(), TraceError> {
-        self.0.push(id);
+        self.1.push(id);
         Ok(())
     }
 }
@@ -44,7 +44,7 @@ pub(super) fn runnable(
     let mut frames = Frames::new(contents);
     let mut first = &contents[..0];
     // By id: the frame, and what the node waits for.
-    let mut nodes: BTreeMap<u64, (&[u8], Vec<u64>)> = BTreeMap::new();
+    let mut nodes: BTreeMap<u64, (&[u8], Ids)> = BTreeMap::new();
     let mut start = 0;
     loop {
         let record = match frames.next_record() {
@@ -68,7 +68,7 @@ pub(super) fn runnable(
         }
         let mut ids = Ids::default();
         let id = scan::node(record, &mut ids)?.id;
-        if nodes.insert(id, (frame, ids.0)).is_some() {
+        if nodes.insert(id, (frame, ids)).is_some() {
             let why = "an earlier record with this id is left out".to_owned();
             note(format!("node {id}"), why);
         }
@@ -77,12 +77,16 @@ pub(super) fn runnable(
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();
-    for (&id, (_, deps)) in &nodes {
-        waiting.insert(id, deps.len());
-        for &dep in deps {
+    for (&id, (_, Ids(data, control))) in &nodes {
+        // Whoever reads the nodes leaves out control dependencies on what does not exist, and says so.
+        let control = control.iter().filter(|dep| nodes.contains_key(dep));
+        let mut left = 0;
+        for &dep in data.iter().chain(control) {
             followers.entry(dep).or_default().push(id);
+            left += 1;
         }
-        if deps.is_empty() {
+        waiting.insert(id, left);
+        if left == 0 {
             ready.push(id);
         }
     }
@@ -96,12 +100,12 @@ pub(super) fn runnable(
         }
     }
     let mut kept = first.to_vec();
-    for (id, (frame, deps)) in &nodes {
+    for (id, (frame, Ids(data, _))) in &nodes {
         if waiting[id] == 0 {
             kept.extend_from_slice(frame);
             continue;
         }
-        if let Some(gone) = deps.iter().find(|dep| !nodes.contains_key(dep)) {
+        if let Some(gone) = data.iter().find(|dep| !nodes.contains_key(dep)) {
             return Err(TraceError::refused(
                 *id,
                 format!("it waits for node {gone}, which does not exist"),

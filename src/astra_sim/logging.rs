@@ -1,9 +1,10 @@
 //! The file that configures logging: it must be what it should be, and has no effect.
+//!
+//! Where a log is written, it is the one that the original writes without such a file.
 
 use super::error::{InputError, Note, one_line};
 
-/// Reads a logging file, which is TOML; `file` is what errors call it. No log is written, so all that
-/// comes of it is a note.
+/// Reads a logging file, which is TOML; `file` is what errors call it. All that comes of it is a note.
 ///
 /// # Errors
 ///
@@ -12,7 +13,7 @@ pub fn check(text: &str, file: &str) -> Result<Note, InputError> {
     match toml::de::DeTable::parse(text) {
         Ok(_) => Ok(Note::flag(
             "--logging-configuration",
-            "has no effect: no log is written",
+            "has no effect: there is no log, or the one that there is without it",
         )),
         Err(error) => {
             let at = error.span().map_or(0, |span| span.start);
@@ -37,7 +38,8 @@ mod tests {
         let note = check(text, "l").unwrap().to_string();
         assert_eq!(
             note,
-            "command line: `--logging-configuration`: has no effect: no log is written"
+            "command line: `--logging-configuration`: has no effect: there is no log, or the one that \
+             there is without it"
         );
         let error = check("a = 1\n{", "l").unwrap_err().to_string();
         assert!(error.starts_with("l:2: not TOML: "), "{error}");

@@ -20,7 +20,7 @@ use crate::collective::{Load, Passing, Seat, Source, Step, Ticket};
 use crate::units::Amount;
 
 mod direct;
-mod halving_doubling;
+pub(super) mod halving_doubling;
 mod ring;
 mod tree;
 
@@ -97,6 +97,12 @@ impl Turn {
             | if self.mirrored { Self::MIRRORED } else { 0 }
     }
 
+    /// The part of a turn in which members that exchange messages in step are equal.
+    #[inline]
+    pub fn way(word: u16) -> u16 {
+        word & (Self::BACKWARD | Self::MIRRORED)
+    }
+
     #[inline]
     pub fn unpacked(word: u16) -> Self {
         Self {
@@ -141,6 +147,19 @@ fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     let by = if backward { size - by } else { by };
     let to = index + by;
     if to >= size { to - size } else { to }
+}
+
+/// How far it is from `other` to the member in `seat`, or back from there.
+fn apart(other: u32, seat: Seat, backward: bool) -> u32 {
+    let (from, to) = match backward {
+        false => (other, seat.index),
+        true => (seat.index, other),
+    };
+    if to >= from {
+        to - from
+    } else {
+        seat.size - (from - to)
+    }
 }
 
 impl Phase {
@@ -269,6 +288,79 @@ impl Phase {
             _ => along(seat.index, seat.size, 1, !turn.backward),
         };
         Some(Source { from, step })
+    }
+
+    /// Whether members of `other`, along the same lines, send and listen to the same messages: as many to the same
+    /// partners, of the same sizes.
+    pub(super) fn exchanges_as(&self, other: &Self) -> bool {
+        let seat = Seat {
+            size: self.size,
+            index: 0,
+            root: 0,
+        };
+        let turn = Turn::default();
+        let backward = |of: &Self| of.rotation == Rotation::Second;
+        let count = self.receives(turn, seat);
+        if self.script.is_some()
+            || other.script.is_some()
+            || (self.size, backward(self)) != (other.size, backward(other))
+            || count != other.receives(turn, seat)
+        {
+            return false;
+        }
+        // The messages of a ring are alike; all others have at most two for each member.
+        if (self.algorithm, other.algorithm) == (Algorithm::Ring, Algorithm::Ring) {
+            return ring::amount(self) == ring::amount(other);
+        }
+        let message = |of: &Self, i| {
+            let step = of.step(turn, seat, i);
+            step.map(|step| (step.to, step.amount, step.heard))
+        };
+        (0..count).all(|i| message(self, i) == message(other, i))
+    }
+
+    /// As [`Manner::hears`](crate::collective::Manner::hears). Members that go opposite ways round a ring of
+    /// three or more never listen to each other. All members of `direct` hear of each other in every round,
+    /// each at a distance of its own way. Whoever sits in another tree hears its own relatives.
+    pub(super) fn hears(&self, turn: Turn, seat: Seat, from: u32, heard: u32) -> Option<u32> {
+        match self.algorithm {
+            Algorithm::Ring => {
+                (along(seat.index, seat.size, 1, !turn.backward) == from).then_some(heard)
+            }
+            Algorithm::Direct { .. } => {
+                let others = seat.size - 1;
+                let round = heard.checked_sub(1)? / others;
+                Some(round * others + apart(from, seat, turn.backward))
+            }
+            Algorithm::HalvingDoubling => Some(heard),
+            Algorithm::DoubleBinaryTree => {
+                let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
+                let mut sources = sources.filter_map(|(taken, k)| {
+                    let source = self.source(turn, seat, taken, k)?;
+                    (source.from == from).then_some(taken)
+                });
+                sources.next()
+            }
+        }
+    }
+
+    /// As [`Manner::answers`](crate::collective::Manner::answers).
+    pub(super) fn answers(&self, turn: Turn, seat: Seat, to: u32, step: u32) -> Option<u32> {
+        match self.algorithm {
+            Algorithm::Ring => {
+                (along(seat.index, seat.size, 1, turn.backward) == to).then_some(step)
+            }
+            Algorithm::Direct { .. } => {
+                let others = seat.size - 1;
+                let distance = apart(to, seat, !turn.backward);
+                Some(step / others * others + distance - 1)
+            }
+            Algorithm::HalvingDoubling => Some(step),
+            Algorithm::DoubleBinaryTree => {
+                let role = tree::Role::of(turn, seat);
+                (0..3).find(|&i| role.step(i).is_some_and(|message| message.to == to))
+            }
+        }
     }
 
     /// The rounds of its packets.

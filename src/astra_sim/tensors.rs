@@ -1,5 +1,10 @@
 //! Which tensors the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists
 //! of texts in pairs, a tensor's name and its size in bytes.
+//!
+//! A size is the whole number at the beginning of its text, as `std::stoul` reads it: white space, a sign, and
+//! decimal digits, of which there is at least one and which 64 bits hold. What follows the digits does not
+//! count, so `1048576.0`, as STAGE writes it, is 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the
+//! original takes modulo 2^64, are refused.
 
 use super::{Note, lenient};
 use crate::trace::TraceError;
@@ -145,11 +150,12 @@ impl Reading {
             return Err(TraceError::refused(id, why, HINT));
         }
         for [name, size] in pairs {
-            let Ok(bytes) = size.parse::<u64>() else {
+            let Some(bytes) = leading_number(size) else {
                 let why = format!(
-                    "its `{list}` has the size `{}` of `{}`, expected bytes",
+                    "its `{list}` has the size `{}` of `{}`, expected bytes: a whole number from 0 to {}",
                     crate::trace::shown(size),
-                    crate::trace::shown(name)
+                    crate::trace::shown(name),
+                    u64::MAX
                 );
                 return Err(TraceError::refused(id, why, HINT));
             };
@@ -183,6 +189,20 @@ impl Reading {
         }
         Ok(())
     }
+}
+
+/// The whole number at the beginning of `text`, see the module.
+fn leading_number(text: &str) -> Option<u64> {
+    const BLANKS: [char; 6] = [' ', '\t', '\n', '\x0b', '\x0c', '\r'];
+    let text = text.trim_start_matches(BLANKS);
+    let (digits, negative) = match text.as_bytes().first()? {
+        b'-' => (&text[1..], true),
+        b'+' => (&text[1..], false),
+        _ => (text, false),
+    };
+    let end = digits.bytes().position(|byte| !byte.is_ascii_digit());
+    let number = digits[..end.unwrap_or(digits.len())].parse().ok();
+    number.filter(|&number: &u64| number == 0 || !negative)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub fn flags() -> Flags {
         injection_scale: 1.0,
         rendezvous: false,
         lenient: false,
+        logs: false,
         quirks: Quirks::ALL,
     }
 }

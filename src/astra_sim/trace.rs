@@ -101,9 +101,45 @@ impl<'a> Reader<'a> {
             reader: self,
             own: 0,
             last: None,
+            nowhere: None,
         };
         let policy = Dependencies::Both;
         let (graph, binding) = Graph::read_edited(contents, rank, policy, |n| state.edit(n))?;
+        let mut note = |key: String, why: String| {
+            notes.push(Note {
+                file: file.to_owned(),
+                line: None,
+                key,
+                why,
+            });
+        };
+        let repairs = graph.repairs();
+        for (count, of, original) in [
+            (
+                repairs.dangling_control,
+                "on nodes that do not exist",
+                "stops on them",
+            ),
+            (
+                repairs.self_control,
+                "of nodes on themselves",
+                "never runs such nodes",
+            ),
+        ] {
+            if count > 0 {
+                let why = format!(
+                    "{count} dependencies {of} are left out, where the original {original}"
+                );
+                note("ctrl_deps".to_owned(), why);
+            }
+        }
+        if let Some((node, count)) = state.nowhere {
+            let why = format!(
+                "`involved_dim` leaves out the first dimension, like {count} nodes in all: they go round all \
+                 NPUs as their implementation says, where the original never finishes"
+            );
+            note(format!("node {node}"), why);
+        }
         Ok(Read {
             graph,
             binding,
@@ -120,6 +156,8 @@ struct State<'a> {
     own: u32,
     /// The collective that was checked last.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
+    /// The first collective that goes nowhere in the original, and how many there are.
+    nowhere: Option<(u64, u64)>,
 }
 
 impl State<'_> {
@@ -193,8 +231,12 @@ impl State<'_> {
                     GroupName::Text(name) => return Err(not_a_number(node.id, name)),
                 };
                 // A group that is named takes all dimensions.
-                if id != 0 {
-                    *dimensions = None;
+                if let Some(mask) = dimensions.take().filter(|_| id == 0) {
+                    let (parts, goes) = self.reader.collectives.parting(*kind, mask, node.id);
+                    *dimensions = parts;
+                    if !goes {
+                        self.nowhere.get_or_insert((node.id, 0)).1 += 1;
+                    }
                 }
                 let seen = (*kind, *bytes, id, *dimensions);
                 if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {

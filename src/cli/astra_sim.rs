@@ -1,7 +1,7 @@
 //! `chakram astra-sim`: the files and flags of ASTRA-sim in, its answer out.
 
 use super::output::{Destination, Format};
-use crate::astra_sim::{Flags, NetworkModel, Quirk, Quirks};
+use crate::astra_sim::{Flags, NetworkModel, Note, Quirk, Quirks};
 use clap::{ArgAction, Args, ValueEnum};
 use job::Job;
 use serde_json::{Map, Value, json};
@@ -16,6 +16,7 @@ mod explain;
 mod job;
 mod render;
 mod replay;
+mod transcript;
 
 pub use arguments::arguments;
 
@@ -24,7 +25,7 @@ Examples:
   chakram astra-sim --workload-configuration=wl/all_reduce --system-configuration=system.json \\
       --remote-memory-configuration=no_memory_expansion.json --network-configuration=network.yml
   chakram astra-sim … --network-model aware      the congestion-aware network
-  chakram astra-sim … --lenient                  unknown flags and keys are ignored, and said
+  chakram astra-sim … --lenient                  unknown keys are ignored, and said
   chakram astra-sim … --format json -o out.json  everything that was found, for programs
   chakram astra-sim … --timeline out.json.gz     every node as a picture
   chakram astra-sim … --quirks none              a sound model in place of ASTRA-sim's
@@ -33,6 +34,7 @@ Examples:
 Called through a link named AstraSim_Analytical_Congestion_Unaware or
 AstraSim_Analytical_Congestion_Aware, the program is this command with that network model:
   ln -s $(command -v chakram) AstraSim_Analytical_Congestion_Aware
+It then prints ASTRA-sim's own lines, and writes log/log.log, with every node where trace-enabled is 1.
 
 Exit codes: 0 done, 1 the replay is stuck, 2 bad input";
 
@@ -71,10 +73,10 @@ pub struct AstraSimArgs {
     /// The network, YAML
     #[arg(long, value_name = "FILE")]
     network_configuration: PathBuf,
-    /// Logging, TOML; checked and ignored, because no log is written
+    /// Logging, TOML; checked and ignored
     #[arg(long, value_name = "FILE", default_value = "empty")]
     logging_configuration: PathBuf,
-    /// Ignored, because no log is written
+    /// Folder of the log, which is written under a name of the original's alone; `log` if absent
     #[arg(long, value_name = "FOLDER")]
     logging_folder: Option<PathBuf>,
     /// Queues of a dimension, among which its active chunks are divided
@@ -107,7 +109,7 @@ pub struct AstraSimArgs {
     /// much that moves the answer
     #[arg(long, conflicts_with_all = ["quirks", "timeline"])]
     explain_quirks: bool,
-    /// Ignore unknown flags and unknown keys of files, and say so
+    /// Ignore unknown keys of files and what is broken in traces, and say so
     #[arg(long)]
     lenient: bool,
     /// Carry out every collective message by message, even where its time is known in closed form
@@ -122,9 +124,12 @@ pub struct AstraSimArgs {
     /// Write the report to a file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that were left out because they are unknown.
+    /// What was left out of the command line.
     #[arg(skip)]
-    pub ignored: Vec<String>,
+    pub ignored: Vec<Note>,
+    /// Whether the program was called by a name of the original's, and so prints what that prints.
+    #[arg(skip)]
+    pub original: bool,
 }
 
 /// The network models.
@@ -170,6 +175,12 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 impl AstraSimArgs {
+    /// Whether the original's own lines are printed and logged: under one of its names, unless another format
+    /// is asked for.
+    fn transcribes(&self) -> bool {
+        self.original && self.format == Format::Text && !self.explain_quirks
+    }
+
     /// What of them a report repeats.
     fn options(&self) -> Map<String, Value> {
         let options = json!({
@@ -210,6 +221,7 @@ impl AstraSimArgs {
             injection_scale: self.injection_scale,
             rendezvous: self.rendezvous_protocol,
             lenient: self.lenient,
+            logs: self.transcribes(),
             quirks,
         }
     }

@@ -234,6 +234,17 @@ pub trait Manner {
         true
     }
 
+    /// Whether members on two courses send one another the same messages all the way. Asked where collectives are
+    /// matched as members issue them, which may be different ones.
+    fn exchange_alike(
+        &self,
+        _extent: &Extent,
+        _a: &Course<Self::Stage>,
+        _b: &Course<Self::Stage>,
+    ) -> bool {
+        false
+    }
+
     /// What a chunk does along one phase.
     type Stage: Copy + fmt::Debug;
 
@@ -261,6 +272,52 @@ pub trait Manner {
     /// What tells this passage of `npu` through `stage` from others: asked once for each chunk and
     /// stage when the collective is issued, and handed back with every question.
     fn turn(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
+
+    /// A member of a collective comes to it; `named` says that its trace names the group. Told where everything
+    /// happens in order.
+    fn joins(&mut self, _npu: Npu, _named: bool, _request: &Request, _extent: &Extent) {}
+
+    /// A ready node of `npu` would not be looked at before another ends, and none is under way. Told where
+    /// everything happens in order.
+    fn sleeps(&mut self, _npu: Npu) {}
+
+    /// Whether members may come to one stage by turns that do not go together, so that messages are matched by
+    /// their senders.
+    fn varies(&self) -> bool {
+        false
+    }
+
+    /// The part of a turn in which those that go together are equal.
+    fn way(&self, _turn: u16) -> u16 {
+        0
+    }
+
+    /// Steps that the member in `seat` has taken when it listens to the message from index `from` that the
+    /// sender, whose turn goes another way, takes for the one listened to after `heard` steps. `None` where it
+    /// listens to no such message.
+    fn hears(
+        &self,
+        _stage: &Self::Stage,
+        _turn: u16,
+        _seat: Seat,
+        _from: u32,
+        heard: u32,
+    ) -> Option<u32> {
+        Some(heard)
+    }
+
+    /// The step of the member in `seat` for which index `to`, whose turn goes another way, asks as the
+    /// sender's step `step`. `None` where there is no such step.
+    fn answers(
+        &self,
+        _stage: &Self::Stage,
+        _turn: u16,
+        _seat: Seat,
+        _to: u32,
+        step: u32,
+    ) -> Option<u32> {
+        Some(step)
+    }
 
     /// The queue in which a chunk waits before `stage`, `None` where none waits.
     fn queue(&self, stage: &Self::Stage, turn: u16) -> Option<Queue>;

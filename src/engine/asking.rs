@@ -19,7 +19,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         for k in 0.. {
             let run = &self.runs[id as usize];
             let group = &self.plan.groups[run.group as usize];
-            let course = self.courses.get(run.course);
+            let course = self.courses.get(run.course_at(run.position(cell)));
             let place = run.place(cell, course, group, &*self.manner);
             let Some((stage, turn, Some(seat))) = place else {
                 return;

@@ -46,10 +46,14 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             let cell = chunk * size + position;
             for stage in 0..stages {
                 let run = &mut self.runs[id as usize];
-                let of = self.courses.get(run.course).stage(chunk, stage as u16);
+                let course = self.courses.get(run.course_at(position));
+                let of = course.stage(chunk, stage as u16);
                 let turn = self.manner.turn(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.turns[cell as usize * stages + stage] = turn;
+            }
+            if self.varies {
+                self.sort_early(id, cell);
             }
             let queue = self.put(npu, id, cell, 0);
             self.let_in(now, npu, (id, cell), queue);
@@ -60,13 +64,13 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
     #[inline]
     fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> Wait {
         let run = &mut self.runs[id as usize];
-        let chunk = run.chunk(cell);
+        let (chunk, position) = (run.chunk(cell), run.position(cell));
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
         let turn = progress.turns[cell as usize * run.length + stage as usize];
-        let wait = self.wait(id, chunk, stage, turn);
+        let wait = self.wait(id, (chunk, position), stage, turn);
         if let Wait::Queue(queue) = wait {
             self.queues.put(npu, queue.number, (id, cell));
         }
@@ -75,8 +79,9 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
 
     /// What a chunk has to pass before a stage, and gives back after it.
     #[inline]
-    fn wait(&self, id: u32, chunk: u32, stage: u16, turn: u16) -> Wait {
-        let course = self.courses.get(self.runs[id as usize].course);
+    fn wait(&self, id: u32, (chunk, position): (u32, u32), stage: u16, turn: u16) -> Wait {
+        let run = &self.runs[id as usize];
+        let course = self.courses.get(run.course_at(position));
         let of = course.stage(chunk, stage).expect("it is one of them");
         match (course.gates(), self.manner.queue(of, turn)) {
             (Some(_), _) => Wait::Gate(self.manner.phase(of)),
@@ -136,7 +141,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
     fn open(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(run.course_at(run.position(cell)));
         let place = run.place(cell, course, group, &*self.manner);
         let (stage, turn, seat) = place.expect("it is in a stage");
         let progress = run.progress.as_mut().expect("it has begun");
@@ -210,7 +215,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(run.course_at(run.position(cell)));
         let Some((stage, turn, seat)) = run.place(cell, course, group, &*self.manner) else {
             return;
         };
@@ -249,14 +254,14 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let (position, size) = (run.position(cell), group.extent.size());
-        let chunk = run.chunk(cell);
+        let (chunk, course) = (run.chunk(cell), run.course_at(position));
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         let number = state.stage;
         let taken = state.taken;
         state.taken += 1;
         state.leaving = !M::IN_ORDER && matters;
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(course);
         let carried = course.stage(chunk, number).expect("it is in one");
         let index = self.manner.phase(carried);
         let phase = &group.extent.phases[index];
@@ -323,7 +328,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         let number = progress.cells[cell as usize].stage;
         let turn = progress.turns[cell as usize * run.length + number as usize];
         let length = run.length;
-        let passed = self.wait(id, chunk, number, turn);
+        let passed = self.wait(id, (chunk, position), number, turn);
         if number as usize + 1 < length {
             let next = self.put(npu, id, cell, number + 1);
             self.give_back(now, npu, (id, cell), passed);
@@ -376,9 +381,12 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
         if progress.ended == group.extent.size() {
-            let ports = progress.ports;
-            run.progress = None;
-            self.network.close(ports);
+            // What reaches nobody may still be under way.
+            if !progress.mixed {
+                let ports = progress.ports;
+                run.progress = None;
+                self.network.close(ports);
+            }
             self.record(now, id, true);
         }
         let instance = self.plan.instance_of[rank.index()];

@@ -2,6 +2,7 @@
 
 use super::as_recorded::Waiting;
 use super::plan::{GroupPlan, NONE};
+use super::ways::Unsorted;
 use crate::collective::{Course, Manner, Request, Seat};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::Ports;
@@ -36,6 +37,9 @@ pub(super) struct Run {
     pub fresh: Vec<u32>,
     /// The number of its course.
     pub course: u32,
+    /// The number of each position's course, where members carry out different collectives whose messages are
+    /// the same; empty where they do not.
+    pub own: Vec<u32>,
     /// As its course says.
     pub chunks: u32,
     /// How many stages each chunk passes.
@@ -100,6 +104,15 @@ pub(super) struct Progress {
     pub done: Vec<u32>,
     /// Positions of which all chunks are done.
     pub ended: u32,
+    /// Messages and askings that came before their receiver was enrolled, by cell, where members may come to
+    /// one stage different ways.
+    pub unsorted: BTreeMap<u32, Vec<Unsorted>>,
+    /// Likewise, the position that was enrolled first.
+    pub first: Option<u32>,
+    /// Likewise, whether members do come different ways: what one sends may then reach nobody.
+    pub mixed: bool,
+    /// Positions of a sender and a receiver that does not listen to it, the first of them.
+    pub crossing: Option<(u32, u32)>,
 }
 
 /// What the op of a message in flight needs to know.
@@ -222,6 +235,7 @@ impl Default for Run {
             last: Time::ZERO,
             fresh: Vec::new(),
             course: 0,
+            own: Vec::new(),
             chunks: 0,
             length: 0,
             begins: Vec::new(),
@@ -251,6 +265,7 @@ impl Run {
         self.starts.resize(members, Time::ZERO);
         self.arrived = 0;
         self.fresh.clear();
+        self.own.clear();
         self.progress = None;
         self.folding = 0;
         self.begins.clear();
@@ -308,7 +323,20 @@ impl Run {
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
+            unsorted: BTreeMap::new(),
+            first: None,
+            mixed: false,
+            crossing: None,
         });
+    }
+
+    /// The number of the course of the member at a position.
+    #[inline]
+    pub fn course_at(&self, position: u32) -> u32 {
+        match self.own.is_empty() {
+            true => self.course,
+            false => self.own[position as usize],
+        }
     }
 
     /// The chunk of a cell.

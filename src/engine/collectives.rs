@@ -85,6 +85,9 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             run
         };
         self.runs[run as usize].arrive(now, slot.member, node);
+        if M::IN_ORDER {
+            self.tell_joined(instance, node, slot, run);
+        }
         if M::IN_ORDER && !self.may_be_closed(run) {
             self.enroll(now, run, slot.member);
             return;
@@ -96,6 +99,18 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             (false, _) => {}
         }
         state.fresh.push(slot.member);
+    }
+
+    /// Tells the manner that a member has come to its collective.
+    fn tell_joined(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
+        let of = &self.workload.instances()[instance as usize];
+        let call = self.instances[instance as usize].graph.call(node);
+        let named = of.group_names[call.group as usize].is_some();
+        let extent = &self.plan.groups[slot.group as usize].extent;
+        let npu = self.plan.npu_of[of.rank.index()];
+        if let Some(request) = &self.runs[run as usize].request {
+            self.manner.joins(npu, named, request, extent);
+        }
     }
 
     /// What a collective node asks for, and its root's position.
@@ -128,26 +143,90 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         }
     }
 
-    /// Remembers the first member whose collective is another than that of the member before it.
+    /// The course of a member where not all carry out the same collective, or else a member that disagrees:
+    /// one of a line of this one's whose messages are others.
+    fn own_course(
+        &mut self,
+        instance: u32,
+        node: NodeIndex,
+        slot: Slot,
+        run: u32,
+    ) -> Result<u32, usize> {
+        let graph = self.instances[instance as usize].graph;
+        let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
+        let group = &self.plan.groups[slot.group as usize];
+        let of = &self.runs[run as usize];
+        let come = of.nodes.iter().enumerate();
+        let come = come.filter(|(_, node)| **node != NONE);
+        let mut come = come.map(|(member, _)| member);
+        let first = come.clone().next().unwrap_or(0);
+        let Some(shared) = of.request.filter(|_| self.manner.matches_as_issued()) else {
+            return Err(first);
+        };
+        let buffer = kind.buffer(bytes, group.members.len() as u32);
+        let request = Request {
+            node: graph.id(node),
+            kind,
+            bytes,
+            buffer: buffer.unwrap_or(u64::MAX),
+            number: shared.number,
+        };
+        let manner = &*self.manner;
+        let key = (slot.group, &request, of.root, manner.variant(&request));
+        let work_out = || manner.course(&request, &group.extent, &group.paths);
+        let number = self.courses.find(key, work_out);
+        let own = self.courses.get(number);
+        if (own.chunks(), own.length()) != (of.chunks, of.length) {
+            return Err(first);
+        }
+        let positions = &group.extent.position_of;
+        let position = positions[slot.member as usize];
+        let disagrees = |&member: &usize| {
+            let other = of.course_at(positions[member]);
+            let stages = self.courses.get(other).stages();
+            let mut phases = stages.iter().chain(own.stages());
+            let share_line = phases.any(|stage| {
+                let phase = &group.extent.phases[manner.phase(stage)];
+                phase.position(position, 0) == phase.position(positions[member], 0)
+            });
+            let alike = other == number
+                || manner.exchange_alike(&group.extent, self.courses.get(other), own);
+            share_line && !alike
+        };
+        come.find(disagrees).map_or(Ok(number), Err)
+    }
+
+    /// Has a member whose collective is another than that of the first go its own course, and remembers the
+    /// first one whose messages are others than a partner's.
     fn check_alike(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
         let graph = self.instances[instance as usize].graph;
         let of = &self.runs[run as usize];
         let same = of.request.is_some_and(|request| {
             request.kind == graph.call(node).kind && request.bytes == graph.bytes(node)
         });
-        if same || self.disagreement.is_some() {
+        if same && of.own.is_empty() || self.disagreement.is_some() {
             return;
         }
+        let own = self.own_course(instance, node, slot, run);
+        let of = &mut self.runs[run as usize];
         let group = &self.plan.groups[slot.group as usize];
-        let other = of.nodes.iter().position(|&other| other != NONE);
-        let other = other.expect("a run has a member");
-        let other = (group.members[other], NodeIndex(of.nodes[other]));
-        self.disagreement = Some(Disagreement {
-            group: slot.group,
-            sequence: of.sequence,
-            own: (instance, node),
-            other,
-        });
+        match own {
+            Ok(own) => {
+                if of.own.is_empty() {
+                    of.own = vec![of.course; group.members.len()];
+                }
+                let position = group.extent.position_of[slot.member as usize];
+                of.own[position as usize] = own;
+            }
+            Err(other) => {
+                self.disagreement = Some(Disagreement {
+                    group: slot.group,
+                    sequence: of.sequence,
+                    own: (instance, node),
+                    other: (group.members[other], NodeIndex(of.nodes[other])),
+                });
+            }
+        }
     }
 
     /// Where everything happens in order: whether a run may yet be answered by closed form. One that may not
@@ -193,6 +272,9 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
     /// are alike.
     fn closed_form(&mut self, id: u32) -> Option<Span> {
         let run = &self.runs[id as usize];
+        if !run.own.is_empty() {
+            return None;
+        }
         let filed = self.courses.filed(run.course);
         if let Some(known) = filed.closed {
             return known;
@@ -345,6 +427,8 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             stepwise,
         });
         self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;
-        self.free_runs.push(id);
+        if self.runs[id as usize].progress.is_none() {
+            self.free_runs.push(id);
+        }
     }
 }

@@ -72,7 +72,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         state.arrived += 1;
         let r = state.arrived;
         let number = state.stage;
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(run.course_at(run.position(cell)));
         let stage = course.stage(run.chunk_in(course, cell), number);
         let endpoint = self.manner.endpoint(stage.expect("it listens in a stage"));
         if endpoint == Endpoint::Instant {
@@ -114,7 +114,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
     pub(super) fn attended(&mut self, now: Time, id: u32, cell: u32, r: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course);
+        let course = self.courses.get(run.course_at(run.position(cell)));
         let (stage, turn, seat) = run
             .place(cell, course, group, &*self.manner)
             .expect("its messages are dealt with in their stage");

@@ -141,6 +141,8 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         sleeping.dedup();
         for instance in sleeping {
             if !self.is_under_way(instance) {
+                let rank = self.workload.instances()[instance as usize].rank;
+                self.manner.sleeps(self.plan.npu_of[rank.index()]);
                 wake(&mut self.dormant, instance, &mut self.ready);
             }
         }

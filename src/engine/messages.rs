@@ -236,11 +236,18 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
                     }
                     Op::Step {
                         run,
+                        from,
                         to,
                         stage,
                         heard,
-                        ..
-                    } => self.reach(now, run, to, stage, heard),
+                    } => match self.varies {
+                        false => self.reach(now, run, to, stage, heard),
+                        true => {
+                            if let Some(heard) = self.sort(run, (from, to), stage, heard, false) {
+                                self.reach(now, run, to, stage, heard);
+                            }
+                        }
+                    },
                     Op::Scripted {
                         run,
                         from,
@@ -250,11 +257,18 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
                     } => self.scripted(now, run, (from, to), (part, label)),
                     Op::Asking {
                         run,
+                        from,
                         to,
                         stage,
                         step,
-                        ..
-                    } => self.asked(now, run, to, stage, step),
+                    } => match self.varies {
+                        false => self.asked(now, run, to, stage, step),
+                        true => {
+                            if let Some(step) = self.sort(run, (from, to), stage, step, true) {
+                                self.asked(now, run, to, stage, step);
+                            }
+                        }
+                    },
                     Op::AskingRank {
                         pair,
                         receiver,

@@ -9,4 +9,5 @@ pub mod oracle;
 mod outputs;
 mod product;
 mod quirks;
+mod repro;
 mod rows;

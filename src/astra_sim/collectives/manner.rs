@@ -1,5 +1,6 @@
 //! The answers to what the engine asks.
 
+use crate::astra_sim::beyond::Beyond;
 use crate::astra_sim::program::{Part, Phase, Rotation, Turn};
 use crate::astra_sim::{Algorithm, Implementation, Optimization, Quirk, symmetry};
 use crate::collective::{
@@ -186,6 +187,62 @@ impl Manner for Collectives {
             level.trees += 1;
         }
         turn.packed()
+    }
+
+    fn exchange_alike(&self, extent: &Extent, a: &Course<Phase>, b: &Course<Phase>) -> bool {
+        let line = |stage: &Phase| {
+            let phase = &extent.phases[stage.phase as usize];
+            (phase.size, phase.stride)
+        };
+        let mut stages = a.stages().iter().zip(b.stages());
+        (a.chunks(), a.length()) == (b.chunks(), b.length())
+            && stages.all(|(a, b)| line(a) == line(b) && a.exchanges_as(b))
+    }
+
+    fn joins(&mut self, npu: Npu, named: bool, request: &Request, extent: &Extent) {
+        if self.issued.is_none() {
+            return;
+        }
+        let scripted = self.script(request.kind, request.node).is_some();
+        let chunks = match scripted {
+            true => 1,
+            false => u64::from(self.chunks(request.kind, request.bytes).1),
+        };
+        let alone = !scripted && self.route(request.kind, extent).is_empty();
+        let Some(issued) = &mut self.issued else {
+            return;
+        };
+        let node = request.node;
+        if alone {
+            issued.found(Beyond::Alone { npu, node });
+            return;
+        }
+        // Messages of custom algorithms have numbers of their own.
+        let of_all = (!named && !scripted).then_some(request.number);
+        issued.joins(npu, node, chunks, extent.size(), of_all);
+    }
+
+    fn sleeps(&mut self, npu: Npu) {
+        if let Some(issued) = &mut self.issued {
+            issued.found(Beyond::Asleep { npu });
+        }
+    }
+
+    fn varies(&self) -> bool {
+        self.counts
+    }
+
+    #[inline]
+    fn way(&self, turn: u16) -> u16 {
+        Turn::way(turn)
+    }
+
+    fn hears(&self, stage: &Phase, turn: u16, seat: Seat, from: u32, heard: u32) -> Option<u32> {
+        stage.hears(Turn::unpacked(turn), seat, from, heard)
+    }
+
+    fn answers(&self, stage: &Phase, turn: u16, seat: Seat, to: u32, step: u32) -> Option<u32> {
+        stage.answers(Turn::unpacked(turn), seat, to, step)
     }
 
     #[inline]

@@ -4,6 +4,10 @@
 //! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and message j of
 //! an all-gather 2^j D. An all-reduce turns at 2⌊d/2⌋ where d is the size of its last message out, which
 //! is less if d is odd.
+//!
+//! An all-gather takes other numbers of members too: with L = ⌊log2 n⌋ it goes through the distances ⌊n/2⌋,
+//! ⌊n/4⌋, … in L messages. It comes to an end if members pair off at each of them, 6 at 3 and 1 for example,
+//! though with n = 6 a member has heard of 3 others by then.
 
 use super::{Part, Phase};
 use crate::collective::Seat;
@@ -16,7 +20,14 @@ pub(super) struct Packet {
     pub amount: Amount,
 }
 
-/// L, the logarithm of the number of members.
+/// Whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
+pub(in crate::astra_sim) fn pairs(members: u32) -> bool {
+    let distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2));
+    let mut distances = distances.take_while(|&distance| distance > 0);
+    distances.all(|distance| members.is_multiple_of(2 * distance))
+}
+
+/// L, the logarithm of the number of members, cut off.
 pub(super) fn levels(seat: Seat) -> u32 {
     seat.size.ilog2()
 }
@@ -55,6 +66,47 @@ pub(super) fn packet(phase: &Phase, seat: Seat, p: u32) -> Packet {
 }
 
 /// Who sits `distance` away: forth for even multiples of it, back for odd ones.
+/// All members pair off at it, so nobody is beyond the line.
 pub(super) fn partner(seat: Seat, distance: u32) -> u32 {
-    seat.index ^ distance
+    match (seat.index / distance).is_multiple_of(2) {
+        true => seat.index + distance,
+        false => seat.index - distance,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The partner in a line that goes round, as the original has it.
+    fn round(index: u32, size: u32, distance: u32) -> u32 {
+        match index / distance % 2 {
+            0 => (index + distance) % size,
+            _ => (index + size - distance) % size,
+        }
+    }
+
+    #[test]
+    fn members_pair_off_where_partners_are_mutual() {
+        let mut beyond_powers = Vec::new();
+        for size in 2..=200_u32 {
+            let distances = (1..=size.ilog2()).map(|level| size >> level);
+            let mutual = distances.into_iter().all(|distance| {
+                (0..size).all(|i| round(round(i, size, distance), size, distance) == i)
+            });
+            assert_eq!(pairs(size), mutual, "{size}");
+            if pairs(size) && !size.is_power_of_two() && size < 50 {
+                beyond_powers.push(size);
+            }
+            for index in (0..size).filter(|_| mutual) {
+                let seat = Seat {
+                    size,
+                    index,
+                    root: 0,
+                };
+                assert_eq!(partner(seat, size / 2), round(index, size, size / 2));
+            }
+        }
+        assert_eq!(beyond_powers, [6, 12, 20, 24, 40, 48]);
+    }
 }

@@ -60,6 +60,36 @@ fn tensors_are_read_by_node() {
 }
 
 #[test]
+fn sizes_are_the_numbers_at_the_beginning_of_their_texts() {
+    // `std::stoul`: white space, a sign, digits; what follows them does not count.
+    for (text, bytes) in [
+        ("1048576.0", 1_048_576),
+        ("1e6", 1),
+        (" \t\n+7 bytes", 7),
+        ("007", 7),
+        ("0x10", 0),
+        ("-0", 0),
+        ("18446744073709551615.9", u64::MAX),
+    ] {
+        assert_eq!(leading_number(text), Some(bytes), "{text}");
+    }
+    // No digits, digits behind something else, and numbers beyond 64 bits, on which it throws; and below 0.
+    for text in [
+        "",
+        " ",
+        ".5",
+        "nan",
+        "+ 5",
+        "--5",
+        "\u{a0}5",
+        "18446744073709551616",
+        "-1.0",
+    ] {
+        assert_eq!(leading_number(text), None, "{text}");
+    }
+}
+
+#[test]
 fn what_the_original_throws_on_is_refused() {
     for (lists, part) in [
         ((&["w"][..], &[][..]), "has 1 texts, expected pairs"),

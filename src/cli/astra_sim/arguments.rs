@@ -1,6 +1,8 @@
 //! The arguments as the original takes them, made into ours before they are parsed.
 
 use super::AstraSimArgs;
+use crate::astra_sim::Note;
+use crate::config::nearest;
 use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,60 +16,97 @@ const PROGRAMS: [(&str, &str); 2] = [
     ("AstraSim_Analytical_Congestion_Aware", "aware"),
 ];
 
-/// Rewrites a command line, the program's name first. Under the name of one of the original's
-/// programs it gets the subcommand and the network model. With `--lenient`, what the subcommand does
-/// not know is left out and returned beside the rest.
-pub fn arguments(given: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, Vec<String>) {
+/// A command line as the parser takes it.
+#[derive(Debug, Default)]
+pub struct Arguments {
+    /// What is parsed, the program's name first.
+    pub kept: Vec<OsString>,
+    /// What was left out, and why.
+    pub ignored: Vec<Note>,
+    /// Whether the program was called by the name of one of the original's.
+    pub original: bool,
+}
+
+/// Rewrites a command line, the program's name first. Under the name of one of the original's programs it
+/// gets the subcommand and the network model. What the subcommand does not know is left out, as the original
+/// goes on without it; the word behind a flag that takes its value behind `=` alone is one such.
+pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
     let mut given = given.into_iter();
+    let mut to = Arguments::default();
     let Some(program) = given.next() else {
-        return (Vec::new(), Vec::new());
+        return to;
     };
     let name = Path::new(&program).file_stem();
     let model = PROGRAMS
         .iter()
         .find(|(program, _)| name.is_some_and(|name| name == *program));
-    let mut kept: Vec<OsString> = match model {
-        None => vec![program],
-        Some((_, model)) => ["chakram", NAME, "--network-model", model]
-            .map(OsString::from)
-            .into(),
-    };
-    if model.is_none() {
-        kept.extend(given.by_ref().take(1));
+    match model {
+        None => {
+            to.kept.push(program);
+            to.kept.extend(given.by_ref().take(1));
+        }
+        Some((_, model)) => {
+            let words = ["chakram", NAME, "--network-model", model];
+            to.kept.extend(words.map(OsString::from));
+            to.original = true;
+        }
     }
-    let rest: Vec<OsString> = given.collect();
-    let ours = kept.get(1).is_some_and(|command| command == NAME);
-    if !ours || !rest.iter().any(|argument| argument == "--lenient") {
-        kept.extend(rest);
-        return (kept, Vec::new());
+    if to.kept.get(1).is_none_or(|command| command != NAME) {
+        to.kept.extend(given);
+        return to;
     }
-    let mut ignored = Vec::new();
     let command = AstraSimArgs::augment_args(Command::new(NAME));
-    let mut rest = rest.into_iter();
-    while let Some(argument) = rest.next() {
-        match known(&command, &argument.to_string_lossy()) {
-            None => ignored.push(argument.to_string_lossy().into_owned()),
-            Some(Takes::Nothing) => kept.push(argument),
+    // The flag before, if it can have a value and takes none that stands apart.
+    let mut before = None;
+    while let Some(argument) = given.next() {
+        let text = argument.to_string_lossy();
+        let flag = before.take();
+        match known(&command, &text) {
+            None => to.ignored.push(ignored(&command, &text, flag)),
+            Some(Takes::Nothing) => to.kept.push(argument),
+            Some(Takes::Behind) => {
+                before = Some(text.into_owned());
+                to.kept.push(argument);
+            }
             Some(Takes::Next) => {
-                kept.push(argument);
-                kept.extend(rest.next());
+                to.kept.push(argument);
+                to.kept.extend(given.next());
             }
         }
     }
-    (kept, ignored)
+    to
 }
 
-/// Whether a known argument takes the one after it.
+/// Why `argument` is left out, which stands behind `flag` if that could have a value.
+fn ignored(command: &Command, argument: &str, flag: Option<String>) -> Note {
+    if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
+        let why = format!(
+            "ignored, as in the original: {flag} has its value behind `=`, and is on without one"
+        );
+        return Note::flag(argument, why);
+    }
+    let longs = command.get_arguments().filter_map(Arg::get_long);
+    let meant = argument.strip_prefix("--").and_then(|long| {
+        let name = long.split('=').next().unwrap_or(long);
+        nearest(name, longs)
+    });
+    let meant = meant.map_or_else(String::new, |name| format!("; did you mean `--{name}`?"));
+    Note::flag(argument, format!("ignored, because it is unknown{meant}"))
+}
+
+/// Whether a known argument takes the one after it, or a value behind `=` that is not there.
 enum Takes {
     Nothing,
+    Behind,
     Next,
 }
 
 /// What `argument` takes, if it is one of `command`'s.
 fn known(command: &Command, argument: &str) -> Option<Takes> {
-    let takes = |arg: &Arg| {
-        let takes = arg.get_action().takes_values() && !arg.is_require_equals_set();
-        if takes { Takes::Next } else { Takes::Nothing }
+    let takes = |arg: &Arg| match arg.get_action().takes_values() {
+        false => Takes::Nothing,
+        true if arg.is_require_equals_set() => Takes::Behind,
+        true => Takes::Next,
     };
     let mut args = command.get_arguments();
     if let Some(long) = argument.strip_prefix("--") {
@@ -93,36 +132,49 @@ fn known(command: &Command, argument: &str) -> Option<Takes> {
 mod tests {
     use super::*;
 
-    fn rewritten(line: &str) -> (String, String) {
-        let (kept, ignored) = arguments(line.split_whitespace().map(OsString::from));
-        let kept: Vec<_> = kept.iter().map(|kept| kept.to_string_lossy()).collect();
-        (kept.join(" "), ignored.join(" "))
+    fn rewritten(line: &str) -> (String, Vec<String>) {
+        let to = arguments(line.split_whitespace().map(OsString::from));
+        let kept: Vec<_> = to.kept.iter().map(|kept| kept.to_string_lossy()).collect();
+        let prefix = "command line: ";
+        let notes = to.ignored.iter().map(Note::to_string);
+        let notes = notes.map(|note| note.trim_start_matches(prefix).to_owned());
+        (kept.join(" "), notes.collect())
     }
 
     #[test]
     fn names_of_the_original_are_the_subcommand() {
-        let (kept, _) = rewritten("/bin/AstraSim_Analytical_Congestion_Aware --x=1");
-        assert_eq!(kept, "chakram astra-sim --network-model aware --x=1");
+        let (kept, _) = rewritten("/bin/AstraSim_Analytical_Congestion_Aware --comm-scale=1");
+        assert_eq!(
+            kept,
+            "chakram astra-sim --network-model aware --comm-scale=1"
+        );
         let (kept, _) = rewritten("./AstraSim_Analytical_Congestion_Unaware --lenient --x");
         assert_eq!(kept, "chakram astra-sim --network-model unaware --lenient");
         let other = "chakram replay --lenient --x";
-        assert_eq!(rewritten(other), (other.to_owned(), String::new()));
+        assert_eq!(rewritten(other), (other.to_owned(), Vec::new()));
     }
 
     #[test]
-    fn unknown_arguments_are_left_out_if_that_is_asked_for() {
-        let strict = "chakram astra-sim --network-configuration n --what 5";
-        assert_eq!(rewritten(strict), (strict.to_owned(), String::new()));
+    fn unknown_arguments_are_left_out() {
         let (kept, ignored) = rewritten(
             "chakram astra-sim --what=5 --network-configuration n x --comm-scale=2 --foo bar -o f \
-             -z -of --rendezvous-protocol true -h --help -- - --lenient",
+             -z -of --rendezvous-protocol false -h --help -- - --lenient --netwrok-model=aware",
         );
         assert_eq!(
             kept,
             "chakram astra-sim --network-configuration n --comm-scale=2 -o f -of \
              --rendezvous-protocol -h --help --lenient"
         );
-        assert_eq!(ignored, "--what=5 x --foo bar -z true -- -");
-        assert_eq!(arguments([]), (Vec::new(), Vec::new()));
+        let unknown = |word: &str| format!("`{word}`: ignored, because it is unknown");
+        let mut expected: Vec<String> = ["--what=5", "x", "--foo", "bar", "-z"].map(unknown).into();
+        expected.push(
+            "`false`: ignored, as in the original: --rendezvous-protocol has its value behind `=`, and \
+             is on without one"
+                .to_owned(),
+        );
+        expected.extend(["--", "-"].map(unknown));
+        expected.push(unknown("--netwrok-model=aware") + "; did you mean `--network-model`?");
+        assert_eq!(ignored, expected);
+        assert!(arguments([]).kept.is_empty());
     }
 }

@@ -1,7 +1,9 @@
 //! What a run of ASTRA-sim's inputs needs, read from its files.
 
 use super::AstraSimArgs;
-use crate::astra_sim::{Collectives, Inputs, Note, Quirks, Reader, Tensors, Work, custom};
+use crate::astra_sim::{
+    Collectives, Inputs, NodeTypes, Note, Quirks, Reader, Tensors, Work, custom,
+};
 use crate::cli::load;
 use crate::cli::output::Format;
 use crate::collective::Scripts;
@@ -28,6 +30,8 @@ pub struct Job {
     pub work: Vec<Work>,
     /// The tensors of each instance, if memory is tracked.
     pub tensors: Option<Vec<Tensors>>,
+    /// The types of the nodes of each instance, if each of them is logged.
+    pub types: Option<Vec<NodeTypes>>,
     /// What does not mean what one may think.
     pub notes: Vec<Note>,
     /// The files with their hashes, if those are wanted.
@@ -47,9 +51,7 @@ impl Job {
             }
             Ok(text)
         })?;
-        let ignored = args.ignored.iter();
-        let unknown = |argument: &String| Note::flag(argument, "ignored, because it is unknown");
-        let mut notes: Vec<Note> = ignored.map(unknown).collect();
+        let mut notes = args.ignored.clone();
         notes.extend_from_slice(&inputs.notes);
         let mut collectives = Collectives::new(&inputs);
         for prefix in inputs.custom_prefixes() {
@@ -76,6 +78,10 @@ impl Job {
             true => Some(tensors(&ranks, args.lenient, &mut notes)?),
             false => None,
         };
+        let types = match args.transcribes() && inputs.system.trace {
+            true => Some(types(&ranks)?),
+            false => None,
+        };
         Ok(Self {
             work: work(&workload, &inputs),
             inputs,
@@ -83,6 +89,7 @@ impl Job {
             workload,
             lanes,
             tensors,
+            types,
             notes,
             files,
         })
@@ -95,6 +102,15 @@ fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
     let graphs: Vec<Work> = graphs.map(|graph| Work::of(graph, inputs)).collect();
     let instances = workload.instances().iter();
     instances.map(|i| graphs[i.graph.index()]).collect()
+}
+
+/// The types of the nodes of each rank, in a pass of its own over its file.
+fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
+    let read = |file: &RankFile| {
+        let contents = Contents::open(&file.path)?;
+        NodeTypes::read(contents.as_slice()).map_err(|e| contents.blame(e))
+    };
+    ranks.iter().map(read).collect()
 }
 
 /// The tensors of each rank, in a second pass over its file.

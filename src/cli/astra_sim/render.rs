@@ -1,6 +1,6 @@
 //! What is printed: the original's lines, a table, or the report for programs.
 
-use crate::astra_sim::{Inputs, Note, Work};
+use crate::astra_sim::{Inputs, Work};
 use crate::report::json::Input;
 use crate::report::operators::Rows;
 use crate::report::{self, BusyTime, Report};
@@ -37,6 +37,21 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Whether the original's statistics throw on the rank: on nodes that are neither kernels nor communication.
+    pub fn breaks_off(&self) -> bool {
+        self.work.host || self.work.memory || self.work.nothing
+    }
+
+    /// How much time kernels and communication have beyond all the time there was, as the original has their
+    /// overlap.
+    pub fn with_excess(mut self) -> Self {
+        let both = self.time.kernels.0 / 1000 + self.time.communication.0 / 1000;
+        self.time.overlap = Span::from_ns(both.saturating_sub(self.finish));
+        self
+    }
+}
+
 fn ns(span: Span) -> u64 {
     span.0 / 1000
 }
@@ -45,18 +60,30 @@ fn ns(span: Span) -> u64 {
 pub fn text(rows: &[Row]) -> String {
     let mut out = String::new();
     for row in rows {
-        lines(&mut out, row).expect("a string grows as needed");
+        out += &end(row);
+        out.push('\n');
+        out += &statistics(row, true);
     }
     out
 }
 
-fn lines(out: &mut String, row: &Row) -> std::fmt::Result {
+/// That a rank has finished, in the original's words.
+pub fn end(row: &Row) -> String {
+    format!(
+        "sys[{}] finished, {} cycles, exposed communication {} cycles.",
+        row.rank, row.finish, row.exposed
+    )
+}
+
+/// The lines of a rank's statistics; without `always` that on overlap only where there is some.
+pub fn statistics(row: &Row, always: bool) -> String {
+    let mut out = String::new();
+    lines(&mut out, row, always).expect("a string grows as needed");
+    out
+}
+
+fn lines(out: &mut String, row: &Row, always: bool) -> std::fmt::Result {
     let (rank, time, work) = (row.rank, &row.time, &row.work);
-    writeln!(
-        out,
-        "sys[{rank}] finished, {} cycles, exposed communication {} cycles.",
-        row.finish, row.exposed
-    )?;
     writeln!(out, "sys[{rank}], Wall time: {}", row.finish)?;
     for (any, name, span) in [
         (work.host, "CPU", time.host),
@@ -70,10 +97,12 @@ fn lines(out: &mut String, row: &Row) -> std::fmt::Result {
         }
     }
     let overlap = ns(time.overlap);
-    writeln!(
-        out,
-        "sys[{rank}], Total compute-communication overlap: {overlap}"
-    )?;
+    if always || overlap > 0 {
+        writeln!(
+            out,
+            "sys[{rank}], Total compute-communication overlap: {overlap}"
+        )?;
+    }
     if let Some(roofline) = &work.roofline {
         for (name, share) in [
             ("Compute bound percentage", roofline.compute_bound),
@@ -146,7 +175,7 @@ pub fn json(
     rows: &[Row],
     inputs: &Inputs,
     options: Map<String, Value>,
-    notes: &[Note],
+    notes: &[String],
     files: &[Input],
 ) -> Value {
     let understood = inputs.summary().into_iter();
@@ -156,7 +185,7 @@ pub fn json(
     document["astra_sim"] = json!({
         "network_model": inputs.model.to_string(),
         "understood": Value::Object(understood.collect()),
-        "notes": notes.iter().map(Note::to_string).collect::<Vec<_>>(),
+        "notes": notes,
         "ranks": rows.iter().map(rank).collect::<Vec<_>>(),
     });
     document

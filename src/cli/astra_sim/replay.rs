@@ -3,6 +3,7 @@
 use super::AstraSimArgs;
 use super::job::Job;
 use super::render::{self, Row};
+use super::transcript::{self, Transcript};
 use crate::astra_sim::{
     self, Aware, Collectives, Inputs, Links, Memory, NetworkModel, Ported, Quirk, Ran, Unaware,
 };
@@ -16,7 +17,7 @@ use crate::trace::write::NewFile;
 use crate::workload::Workload;
 use std::error::Error;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Runs `job` and prints what `args` ask for.
 ///
@@ -40,10 +41,18 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     let mut spans = job.tensors.is_some().then(|| Spans::new(&prepared));
     let path = args.timeline.as_deref();
     let timeline = Drawing::start(path, &prepared)?;
-    let watched = (&mut busy, (spans.as_mut(), timeline));
+    let traces = job.types.is_some();
+    let mut transcript = args
+        .transcribes()
+        .then(|| Transcript::new(workload, traces));
+    let watched = (&mut busy, (spans.as_mut(), (transcript.as_mut(), timeline)));
     let full = args.format == Format::Json;
     let result = replay(&prepared, inputs, &mut collectives, full, watched);
-    let result = result.map(|(_, report, (_, (_, timeline)))| (report, timeline));
+    let beyond = collectives.beyond().map(|beyond| beyond.to_string());
+    if let Some(beyond) = &beyond {
+        writeln!(anstream::stderr(), "note: {beyond}")?;
+    }
+    let result = result.map(|(_, report, (_, (_, (_, timeline))))| (report, timeline));
     let mut rows = Vec::new();
     for (instance, time) in busy.times().enumerate() {
         let row = Row::new(instances[instance].rank.0, time, job.work[instance]);
@@ -58,6 +67,17 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
             row.peak_memory = Some(memory.peak());
         }
     }
+    if let Some(transcript) = &transcript {
+        let types = job.types.as_deref().unwrap_or_default();
+        let lines = transcript::lines(transcript, inputs, &rows, types, transcript::clock());
+        to.write(&lines.printed)?;
+        let folder = args.logging_folder.as_deref();
+        let log = folder.unwrap_or(Path::new("log")).join("log.log");
+        Destination::File(&log).write(&lines.logged)?;
+        let (_, timeline) = result?;
+        Drawing::finish(timeline, path)?;
+        return Ok(());
+    }
     let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
         Format::Text => to.write(&render::text(&rows))?,
@@ -67,14 +87,9 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     let (report, timeline) = result?;
     Drawing::finish(timeline, path)?;
     if let Some(report) = report {
-        let document = render::json(
-            &report,
-            &rows,
-            inputs,
-            args.options(),
-            &job.notes,
-            &job.files,
-        );
+        let notes = job.notes.iter().map(ToString::to_string);
+        let notes: Vec<String> = notes.chain(beyond).collect();
+        let document = render::json(&report, &rows, inputs, args.options(), &notes, &job.files);
         to.write(&format!("{document:#}\n"))?;
     }
     Ok(())
@@ -83,7 +98,8 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
 /// How the engine is to run what `args` ask for.
 pub fn options(args: &AstraSimArgs) -> Options {
     Options {
-        stepwise: args.stepwise,
+        // Closed forms say when members end, and not in which order at an instant.
+        stepwise: args.stepwise || args.transcribes(),
         lonely_messages: args.lenient,
         ..Options::default()
     }

@@ -81,6 +81,17 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             return (text, None);
         }
         let position = group.extent.position_of[slot.member as usize];
+        if let Some((from, to)) = run.progress.as_ref().and_then(|p| p.crossing) {
+            let rank = |at: u32| group.members[group.extent.member_at[at as usize] as usize];
+            let text = format!(
+                "messages that go another way: rank {} sends to rank {}, which listens to others. The \
+                 queues and trees of a dimension are taken in turn, the second half of several queues goes \
+                 backward round a ring, and the members have issued different numbers of collectives before",
+                rank(from),
+                rank(to)
+            );
+            return (text, None);
+        }
         let done = run
             .progress
             .as_ref()

@@ -21,7 +21,7 @@ pub mod write;
 
 pub use config::Config;
 pub use load::load;
-pub use random::random;
+pub use random::{overlapping, random};
 
 use agenda::{Agenda, Call, Event};
 use algorithm::Input;
@@ -69,8 +69,8 @@ struct Npu<'c> {
     /// How often the trees of a kind of collective were used in a dimension.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
-    /// Chunks so far, by group; all of them at 0.
-    numbers: BTreeMap<u64, u64>,
+    /// Chunks so far, by group and set of dimensions; all of them at the group 0, but for the last.
+    numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::Side; 4],
 }
 
@@ -84,6 +84,17 @@ struct Sim<'c> {
     streams: Vec<Stream>,
     datasets: Vec<Dataset>,
     servers: memory::Servers,
+    numbering: Numbering,
+}
+
+/// What the chunks of an NPU are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbering {
+    /// As in ASTRA-sim 2.x: those of a group by themselves, those of all NPUs together with all others.
+    Original,
+    /// Those of each group, and of each set of dimensions, by themselves, so that what some NPUs did before
+    /// does not keep them from others.
+    Apart,
 }
 
 impl<'c> Npu<'c> {
@@ -101,6 +112,15 @@ impl<'c> Npu<'c> {
 
 /// Simulates until nothing happens any more.
 pub fn run(config: &Config) -> Answer {
+    simulate(config, Numbering::Original)
+}
+
+/// Likewise, with chunks counted so that nobody waits because NPUs have issued different numbers of them.
+pub fn run_numbered_apart(config: &Config) -> Answer {
+    simulate(config, Numbering::Apart)
+}
+
+fn simulate(config: &Config, numbering: Numbering) -> Answer {
     let mut sim = Sim {
         config,
         agenda: Agenda::default(),
@@ -114,6 +134,7 @@ pub fn run(config: &Config) -> Answer {
         streams: Vec::new(),
         datasets: Vec::new(),
         servers: BTreeMap::new(),
+        numbering,
     };
     for npu in 0..sim.npus.len() {
         sim.fire(npu);

@@ -297,6 +297,134 @@ fn a_picture_is_drawn_where_the_original_logs() {
     assert_eq!(text(&silent.run(&[]).stderr), "");
 }
 
+/// The program under the original's name, at the beginning of 1970.
+#[cfg(unix)]
+fn original(case: &Case, more: &[&str]) -> Output {
+    let link = case.0.path().join("AstraSim_Analytical_Congestion_Unaware");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_chakram"), &link).expect("there is room");
+    let output = Command::new(&link)
+        .current_dir(case.0.path())
+        .env("SOURCE_DATE_EPOCH", "0")
+        .args([
+            "--workload-configuration=wl",
+            "--system-configuration=system.json",
+        ])
+        .args(["--network-configuration=network.yml"])
+        .arg("--remote-memory-configuration=memory.json")
+        .args(more)
+        .output();
+    output.expect("the program was built")
+}
+
+/// Lines with the time in front of each.
+fn timed(lines: &str) -> String {
+    let lines = lines.lines();
+    let lines = lines.map(|line| format!("[1970-01-01 00:00:00.000] {line}\n"));
+    lines.collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn under_its_name_the_lines_are_the_originals() {
+    // Rank 0 has nodes of the host and of memory, on which the original's statistics break off.
+    let printed = "\
+[system::topology::RingTopology] [info] ring of node 0, id: 0 dimension: local total nodes in ring: 2 index in ring: 0 offset: 1 total nodes in ring: 2
+[workload] [info] sys[0] finished, 20231 cycles, exposed communication 10231 cycles.
+[statistics] [info] sys[0]. Post statistics processing start.
+[workload] [info] sys[1] finished, 25031 cycles, exposed communication 20031 cycles.
+[statistics] [info] sys[1]. Post statistics processing start.
+[statistics] [info] sys[1]. Post statistics processing end.
+[statistics] [info] sys[1], Wall time: 25031
+[statistics] [info] sys[1], GPU time: 5000
+[statistics] [info] sys[1], Comm time: 20031
+[system] [info] Exiting
+";
+    let case = mixed(json!({}));
+    let output = original(&case, &[]);
+    assert_eq!(text(&output.stdout), timed(printed));
+    assert_eq!((text(&output.stderr), output.status.code()), ("", Some(0)));
+    let log = |case: &Case, path: &str| {
+        std::fs::read_to_string(case.0.path().join(path)).expect("it was written")
+    };
+    assert_eq!(log(&case, "log/log.log"), timed(printed));
+    // The node that does nothing has no lines.
+    let case = mixed(json!({"trace-enabled": 1}));
+    let output = original(&case, &["--logging-folder=new/logs"]);
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        (&timed(printed)[..], "")
+    );
+    let nodes = |lines: &[&str]| -> String {
+        let lines = lines
+            .iter()
+            .map(|line| format!("[workload] [debug] {line}\n"));
+        lines.collect()
+    };
+    let mut printed: Vec<&str> = printed.split_inclusive('\n').collect();
+    let rest = printed.split_off(1);
+    let logged = [
+        printed[0],
+        &nodes(&[
+            "issue,sys->id=0, tick=0, node->id=0, node->name=f, node->type=4",
+            "issue,sys->id=0, tick=0, node->id=1, node->name=b, node->type=5",
+            "issue,sys->id=0, tick=0, node->id=2, node->name=x, node->type=4",
+            "issue,sys->id=1, tick=0, node->id=0, node->name=f, node->type=6",
+            "callback,sys->id=0, tick=3000, node->id=2, node->name=x, node->type=4",
+            "callback,sys->id=0, tick=10000, node->id=0, node->name=f, node->type=4",
+            "callback,sys->id=0, tick=20031, node->id=1, node->name=b, node->type=5",
+            "issue,sys->id=0, tick=20031, node->id=3, node->name=y, node->type=2",
+            "callback,sys->id=1, tick=20031, node->id=0, node->name=f, node->type=6",
+            "issue,sys->id=1, tick=20031, node->id=1, node->name=b, node->type=4",
+            "callback,sys->id=0, tick=20231, node->id=3, node->name=y, node->type=2",
+        ]),
+        &rest[..2].concat(),
+        &nodes(&["callback,sys->id=1, tick=25031, node->id=1, node->name=b, node->type=4"]),
+        &rest[2..].concat(),
+    ];
+    assert_eq!(log(&case, "new/logs/log.log"), timed(&logged.concat()));
+}
+
+/// Kernels beside communication overlap by what they have beyond all the time; who finishes first comes first,
+/// and who has nothing to do at once.
+#[cfg(unix)]
+#[test]
+fn ranks_are_told_of_as_they_finish() {
+    let ranks: [&[Node]; 4] = [
+        &[node(kernel(0, 0), 10, &[]), node(message(false, 1), 0, &[])],
+        &[node(message(true, 0), 0, &[])],
+        &[node(kernel(0, 0), 1, &[])],
+        &[],
+    ];
+    let case = Case::new(json!({"all-reduce-implementation": ["oneRing"]}), &ranks);
+    let output = original(&case, &[]);
+    let said: Vec<&str> = text(&output.stdout).lines().collect();
+    let lines = said
+        .iter()
+        .filter(|line| line.contains("finished") || line.contains("overlap"));
+    let lines: Vec<&str> = lines
+        .map(|line| line.split_once("[info] ").expect("a level").1)
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "sys[3] finished, 0 cycles, exposed communication 0 cycles.",
+            "sys[2] finished, 1000 cycles, exposed communication 0 cycles.",
+            "sys[0] finished, 20031 cycles, exposed communication 10031 cycles.",
+            "sys[0], Total compute-communication overlap: 10000",
+            "sys[1] finished, 20031 cycles, exposed communication 20031 cycles.",
+        ]
+    );
+    // Those that do not finish are named before the end.
+    let output = original(&stuck(), &["--lenient"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said: Vec<&str> = text(&output.stdout).lines().collect();
+    assert!(
+        said[said.len() - 3]
+            .ends_with("] [critical] Hardware Resource sys.id=1 has unreleased nodes")
+    );
+    assert!(said[said.len() - 1].ends_with("] [system] [info] Exiting"));
+}
+
 /// Ranks 1 and 2 each receive before they send; rank 0 has a kernel.
 fn stuck() -> Case {
     let other = |peer| {

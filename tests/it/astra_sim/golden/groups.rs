@@ -55,6 +55,58 @@ fn a_group_reduces_twice() {
     assert_eq!(ends(&run(&config)), (29_600, 29_600));
 }
 
+/// Six members pair off at distances of 3 and 1: 2^20 B in 19,531 + 500 ns, twice that in 39,062 + 500, and
+/// 3·10 of endpoints. Five do not pair off at 2.
+#[test]
+fn six_gather_by_halving_and_doubling() {
+    let name = &["halvingDoubling"];
+    for network in [Unaware, Aware] {
+        let dims = [(FullyConnected, 6, 50.0, 500.0)];
+        let mut config = one(network, &dims, AllGather, name, MIB);
+        config.system.splits = 1;
+        assert_eq!(ends(&run(&config)), (59_623, 59_623));
+        let dims = [(FullyConnected, 12, 50.0, 500.0)];
+        let mut config = one(network, &dims, AllGather, name, MIB);
+        config.system.splits = 1;
+        halves(&mut config);
+        assert_eq!(ends(&run(&config)), (59_623, 59_623));
+    }
+    let dims = [(FullyConnected, 5, 50.0, 500.0)];
+    let ran = product::run_config(&one(Unaware, &dims, AllGather, name, MIB));
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.error.contains("do not pair off at every distance"),
+        "{ran:?}"
+    );
+}
+
+/// One ring of all NPUs has one place in the list, that of the first dimension, and takes all of them whatever
+/// else takes part. The original never ends where the first does not.
+#[test]
+fn one_ring_takes_everybody() {
+    let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 50.0, 500.0)];
+    let mut config = one(Unaware, &dims, AllReduce, &["oneRing"], MIB);
+    let mut masked = |mask: &[bool]| {
+        for rank in &mut config.ranks {
+            if let Work::Collective { dims, .. } = &mut rank[0].work {
+                *dims = Some(mask.to_vec());
+            }
+        }
+        product::run_config(&config)
+    };
+    // As ring 8 in one dimension.
+    let everybody = masked(&[true, true]);
+    assert!(
+        everybody.finish.values().all(|end| end.0 == 117_780),
+        "{everybody:?}"
+    );
+    assert_eq!(masked(&[true, false]), everybody);
+    let nowhere = masked(&[false, true]);
+    assert_eq!(nowhere.finish, everybody.finish);
+    let note = "`involved_dim` leaves out the first dimension, like 1 nodes in all";
+    assert!(nowhere.error.contains(note), "{nowhere:?}");
+}
+
 #[test]
 fn independent_collectives_take_turns() {
     let dims = [(Ring, 4, 50.0, 500.0)];

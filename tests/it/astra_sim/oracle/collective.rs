@@ -6,7 +6,7 @@ use super::algorithm::{Algo, Peers, credits, custom, tree};
 use super::algorithms::{Algorithm, Style};
 use super::config::{Kind, Node, Policy, Work};
 use super::post::collective as tag_of;
-use super::{Sim, Stream};
+use super::{Numbering, Sim, Stream};
 use plan::{chunks, plan};
 use std::collections::VecDeque;
 
@@ -87,7 +87,7 @@ impl Sim<'_> {
             };
             let algo = Algo::Custom(custom::Custom::new(trace, members));
             let phases = VecDeque::from([Phase { queue: 0, algo }]);
-            self.stream(npu, dataset, group, priority, phases);
+            self.stream(npu, dataset, (group, 0), priority, phases);
             return true;
         }
         let Some(list) = config.system.algorithms.get(&kind) else {
@@ -108,6 +108,13 @@ impl Sim<'_> {
         let involved = |dim: usize| match dims {
             Some(dims) if members.is_none() => dims.get(dim).copied().unwrap_or(false),
             _ => true,
+        };
+        let one = list.first().is_some_and(|first| first.one);
+        let set = match dims {
+            Some(_) if members.is_none() && !one => (0..config.dims.len())
+                .map(|dim| u64::from(!involved(dim)) << dim)
+                .sum(),
+            _ => 0,
         };
         let dims: Vec<usize> = (0..places.len())
             .filter(|&dim| places[dim].n() > 1 && involved(dim))
@@ -132,7 +139,7 @@ impl Sim<'_> {
                 size = algo.final_size();
                 phases.push_back(Phase { queue, algo });
             }
-            self.stream(npu, dataset, group, priority, phases);
+            self.stream(npu, dataset, (group, set), priority, phases);
         }
         true
     }
@@ -203,24 +210,26 @@ impl Sim<'_> {
     }
 
     /// Numbers a chunk and gives it to its first queue. The number of all NPUs' chunks counts the
-    /// chunks of groups as well.
+    /// chunks of groups as well. `set` has a bit for each dimension that does not take part.
     fn stream(
         &mut self,
         npu: usize,
         dataset: usize,
-        group: u64,
+        (group, set): (u64, u64),
         priority: i64,
         phases: VecDeque<Phase>,
     ) {
         let numbers = &mut self.npus[npu].numbers;
-        let world = numbers.entry(0).or_default();
-        let mut id = *world;
-        *world += 1;
-        if group != 0 {
-            let count = numbers.entry(group).or_default();
-            id = group * 1_000_000 + *count;
-            *count += 1;
+        let set = match self.numbering {
+            Numbering::Original => 0,
+            Numbering::Apart => set,
+        };
+        if self.numbering == Numbering::Original && group != 0 {
+            *numbers.entry((0, 0)).or_default() += 1;
         }
+        let count = numbers.entry((group, set)).or_default();
+        let id = group * 1_000_000 + set * 100_000 + *count;
+        *count += 1;
         self.streams.push(Stream {
             npu,
             dataset,

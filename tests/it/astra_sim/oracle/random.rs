@@ -2,6 +2,7 @@
 
 mod job;
 mod machine;
+mod overlaps;
 
 use super::config::Config;
 
@@ -46,6 +47,16 @@ impl Dice {
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.roll() as usize % from.len()]
     }
+}
+
+/// Likewise, with groups that overlap, several queues in a dimension as a rule, and dimensions in which only
+/// some NPUs are at work, so that NPUs have issued different numbers of collectives.
+pub fn overlapping(seed: u64) -> Config {
+    let mut dice = Dice::new(seed ^ 0x0e_7a11);
+    let mut config = machine::machine(&mut dice);
+    config.queues_per_dim = dice.pick(&[1, 2, 2, 3, 4]);
+    job::overlaps(&mut config, &mut dice);
+    config
 }
 
 /// The same configuration for the same seed.

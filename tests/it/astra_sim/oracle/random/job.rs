@@ -5,11 +5,32 @@ use super::super::config::{Attachment, Config, Kind, Node, Work};
 use super::Dice;
 
 /// The traces so far.
-struct Job<'c> {
-    config: &'c mut Config,
+pub(super) struct Job<'c> {
+    pub(super) config: &'c mut Config,
     /// By NPU: the last node that communicates, and one that the next waits for as well.
-    last: Vec<Vec<u64>>,
+    pub(super) last: Vec<Vec<u64>>,
     tag: u64,
+}
+
+/// Gives the configuration a job of collectives that some NPUs take part in and others do not.
+pub fn overlaps(config: &mut Config, dice: &mut Dice) {
+    let npus = config.npus();
+    config.ranks = vec![Vec::new(); npus];
+    let mut job = Job {
+        config,
+        last: vec![Vec::new(); npus],
+        tag: 0,
+    };
+    for _ in 0..dice.between(1, 4) {
+        job.compute(dice);
+        match dice.between(0, 11) {
+            10 | 11 => job.unordered(dice),
+            0..=5 => job.some(dice),
+            6 | 7 => job.part(dice),
+            8 => job.exchange(dice),
+            _ => job.everywhere(dice),
+        }
+    }
 }
 
 /// Gives the configuration a job, and the groups that it needs.
@@ -43,7 +64,7 @@ pub fn job(config: &mut Config, dice: &mut Dice) {
 }
 
 impl Job<'_> {
-    fn add(&mut self, npu: usize, deps: Vec<u64>, work: Work, dice: &mut Dice) -> u64 {
+    pub(super) fn add(&mut self, npu: usize, deps: Vec<u64>, work: Work, dice: &mut Dice) -> u64 {
         let trace = &mut self.config.ranks[npu];
         let id = trace.last().map_or(1, |n| n.id) + dice.pick(&[1, 1, 1, 7]);
         trace.push(Node {
@@ -61,7 +82,7 @@ impl Job<'_> {
         id
     }
 
-    fn kernel(&mut self, npu: usize, dice: &mut Dice) -> u64 {
+    pub(super) fn kernel(&mut self, npu: usize, dice: &mut Dice) -> u64 {
         let deps = self.last[npu].clone();
         let ops = dice.size(1 << 30, 1 << 36);
         let bytes = dice.size(1 << 16, 1 << 26);
@@ -82,13 +103,13 @@ impl Job<'_> {
     }
 
     /// Adds a node that the next communication waits for.
-    fn next(&mut self, npu: usize, work: Work, dice: &mut Dice) {
+    pub(super) fn next(&mut self, npu: usize, work: Work, dice: &mut Dice) {
         let deps = self.last[npu].clone();
         let id = self.add(npu, deps, work, dice);
         self.last[npu] = vec![id];
     }
 
-    fn kind(dice: &mut Dice) -> Kind {
+    pub(super) fn kind(dice: &mut Dice) -> Kind {
         dice.pick(&[
             Kind::AllReduce,
             Kind::AllReduce,
@@ -99,7 +120,7 @@ impl Job<'_> {
     }
 
     /// All-gathers of less than a byte per chunk never end.
-    fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
+    pub(super) fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
         match kind {
             Kind::AllGather => dice.size(self.config.system.splits, 1 << 20),
             _ => dice.size(1, 8 << 20),
@@ -179,7 +200,7 @@ impl Job<'_> {
     }
 
     /// The number of a group with these members: of one that is there, perhaps, or a new one.
-    fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
+    pub(super) fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
         let known = self.config.groups.iter().find(|(_, m)| **m == members);
         match known {
             Some((&group, _)) if !dice.one_in(3) => group,

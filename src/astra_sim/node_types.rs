@@ -1,0 +1,41 @@
+//! The types of nodes as a trace has them, by id, for lines that repeat them.
+
+use crate::trace::TraceError;
+use crate::trace::wire::{Cursor, Frames, Raw};
+use std::collections::BTreeMap;
+
+/// The types of a rank's nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTypes(BTreeMap<u64, u32>);
+
+impl NodeTypes {
+    /// Reads them from the contents of a rank's file. Of records with one id the last counts; what breaks off
+    /// ends them.
+    ///
+    /// # Errors
+    ///
+    /// On records that are malformed.
+    pub fn read(contents: &[u8]) -> Result<Self, TraceError> {
+        let mut types = BTreeMap::new();
+        let mut frames = Frames::new(contents);
+        frames.next_record()?;
+        while let Ok(Some(record)) = frames.next_record() {
+            let (mut id, mut kind) = (0, 0);
+            let mut cursor = Cursor::new(record.bytes, record.offset);
+            while !cursor.is_empty() {
+                match cursor.field()? {
+                    (1, Raw::Varint(v)) => id = v,
+                    (3, Raw::Varint(v)) => kind = v as u32,
+                    _ => {}
+                }
+            }
+            types.insert(id, kind);
+        }
+        Ok(Self(types))
+    }
+
+    /// The type of a node; 0 of one that is not there.
+    pub fn of(&self, id: u64) -> u32 {
+        self.0.get(&id).copied().unwrap_or(0)
+    }
+}

@@ -1,0 +1,289 @@
+//! The original's own lines, for scripts that read them: what it prints, and what goes into its log.
+//!
+//! A line is `[time] [logger] [level] text`, as its logging library has it by default. Standard output has those of
+//! level `info` and above: the rings of NPU 0, and for each NPU, at the moment when it finishes, its end and its
+//! statistics. The log, `log.log` in the folder of logs, has the same, and with `trace-enabled` a line for the
+//! issue and one for the end of each node. Times are UTC; `SOURCE_DATE_EPOCH` replaces the present.
+//!
+//! Its statistics break off behind their first line on a rank that has nodes of the host, of memory, or that do
+//! nothing.
+
+use super::render::{self, Row};
+use crate::astra_sim::{Algorithm, Inputs, NodeTypes};
+use crate::graph::Kind;
+use crate::ids::NodeIndex;
+use crate::report::{CollectiveRecord, Observer};
+use crate::units::{Span, Time};
+use crate::workload::Workload;
+use std::fmt::Write as _;
+
+/// Something that the original says a line of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Issued(u32, NodeIndex, Time),
+    Completed(u32, NodeIndex, Time),
+    Finished(u32),
+}
+
+/// Watches in which order ranks finish and, if nodes are traced, when these are issued and complete.
+#[derive(Debug)]
+pub struct Transcript<'a> {
+    workload: &'a Workload,
+    traces: bool,
+    /// Nodes that have not completed, by instance.
+    left: Vec<usize>,
+    events: Vec<Event>,
+}
+
+impl<'a> Transcript<'a> {
+    /// Watches all of `workload`; with `traces`, each node.
+    pub fn new(workload: &'a Workload, traces: bool) -> Self {
+        let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
+        Self {
+            workload,
+            traces,
+            left: nodes.collect(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Whether the original has a word on a node: not on one that ends at once.
+    fn is_told(&self, instance: u32, node: NodeIndex, kind: Kind) -> bool {
+        let graph = self
+            .workload
+            .graph(&self.workload.instances()[instance as usize]);
+        let skipped = kind == Kind::Compute && graph.recorded(node) == Span::ZERO;
+        self.traces && kind != Kind::Nothing && !skipped
+    }
+
+    /// The events, with the ends of ranks that have no nodes where these start: at once, by rank.
+    fn events(&self) -> Vec<Event> {
+        let mut events = self.events.clone();
+        let empty = (0..self.left.len()).filter(|&i| {
+            let instance = &self.workload.instances()[i];
+            self.workload.graph(instance).is_empty()
+        });
+        for instance in empty {
+            let instance = instance as u32;
+            let later = |event: &Event| match *event {
+                Event::Issued(other, _, at) => other > instance || at > Time::ZERO,
+                Event::Completed(..) => true,
+                Event::Finished(other) => {
+                    let other_one = &self.workload.instances()[other as usize];
+                    other > instance || !self.workload.graph(other_one).is_empty()
+                }
+            };
+            let place = events.iter().position(later);
+            events.insert(place.unwrap_or(events.len()), Event::Finished(instance));
+        }
+        events
+    }
+}
+
+impl Observer for Transcript<'_> {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        if self.is_told(instance, node, kind) {
+            self.events.push(Event::Issued(instance, node, now));
+        }
+    }
+
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+        if self.is_told(instance, node, kind) {
+            self.events.push(Event::Completed(instance, node, now));
+        }
+        let left = &mut self.left[instance as usize];
+        *left -= 1;
+        if *left == 0 {
+            self.events.push(Event::Finished(instance));
+        }
+    }
+
+    fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+/// The lines for standard output, and those for the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    pub printed: String,
+    pub logged: String,
+    clock: String,
+}
+
+impl Lines {
+    /// A line of the level `info`, or one above.
+    fn say(&mut self, logger: &str, level: &str, text: &str) {
+        let line = format!("[{}] [{logger}] [{level}] {text}\n", self.clock);
+        self.printed += &line;
+        self.logged += &line;
+    }
+
+    fn info(&mut self, logger: &str, text: &str) {
+        self.say(logger, "info", text);
+    }
+
+    fn debug(&mut self, logger: &str, text: std::fmt::Arguments<'_>) {
+        let clock = &self.clock;
+        let written = writeln!(self.logged, "[{clock}] [{logger}] [debug] {text}");
+        written.expect("a string grows as needed");
+    }
+}
+
+/// All that the original says of a run: `rows` of the instances that finished, `types` of nodes if they are
+/// traced, and the time that lines bear.
+pub fn lines(
+    transcript: &Transcript<'_>,
+    inputs: &Inputs,
+    rows: &[(usize, Row)],
+    types: &[NodeTypes],
+    clock: String,
+) -> Lines {
+    let mut to = Lines {
+        clock,
+        ..Lines::default()
+    };
+    for (size, offset) in rings(inputs) {
+        // All of them are those of NPU 0, which sits at the beginning.
+        to.info(
+            "system::topology::RingTopology",
+            &format!(
+                "ring of node 0, id: 0 dimension: local total nodes in ring: {size} index in ring: 0 offset: \
+                 {offset} total nodes in ring: {size}"
+            ),
+        );
+    }
+    let workload = transcript.workload;
+    for event in transcript.events() {
+        let (what, instance, node, at) = match event {
+            Event::Finished(instance) => {
+                let row = rows.iter().find(|(of, _)| *of == instance as usize);
+                if let Some((_, row)) = row {
+                    finished(&mut to, row);
+                }
+                continue;
+            }
+            Event::Issued(instance, node, at) => ("issue", instance, node, at),
+            Event::Completed(instance, node, at) => ("callback", instance, node, at),
+        };
+        let of = &workload.instances()[instance as usize];
+        let graph = workload.graph(of);
+        let id = graph.id(node);
+        let kind = types.get(instance as usize).map_or(0, |types| types.of(id));
+        to.debug(
+            "workload",
+            format_args!(
+                "{what},sys->id={}, tick={}, node->id={id}, node->name={}, node->type={kind}",
+                of.rank,
+                at.0 / 1000,
+                graph.name(node).replace(char::is_control, " "),
+            ),
+        );
+    }
+    let done = |i: &usize| rows.iter().any(|(of, _)| of == i);
+    for i in (0..workload.instances().len()).filter(|i| !done(i)) {
+        let rank = workload.instances()[i].rank;
+        let text = format!("Hardware Resource sys.id={rank} has unreleased nodes");
+        to.say("workload::HardwareResource", "critical", &text);
+    }
+    to.info("system", "Exiting");
+    to
+}
+
+/// An NPU ends, and so do its statistics unless it has done what they cannot count.
+fn finished(to: &mut Lines, row: &Row) {
+    let rank = row.rank;
+    to.info("workload", &render::end(row));
+    let statistics = "statistics";
+    to.info(
+        statistics,
+        &format!("sys[{rank}]. Post statistics processing start."),
+    );
+    if row.breaks_off() {
+        return;
+    }
+    to.info(
+        statistics,
+        &format!("sys[{rank}]. Post statistics processing end."),
+    );
+    for line in render::statistics(&row.with_excess(), false).lines() {
+        to.info(statistics, line);
+    }
+}
+
+/// The size of each ring of NPU 0 and the distance of its neighbours, in the order in which they are made: for
+/// all-reduce, reduce-scatter, all-gather and all-to-all, one in each dimension of the list, up to one of all.
+fn rings(inputs: &Inputs) -> Vec<(u64, u64)> {
+    let lists = &inputs.system.implementations;
+    let all = u64::from(inputs.network.npus());
+    let mut rings = Vec::new();
+    for list in [
+        &lists.all_reduce,
+        &lists.reduce_scatter,
+        &lists.all_gather,
+        &lists.all_to_all,
+    ] {
+        let mut offset = 1;
+        for (entry, dimension) in list.iter().zip(&inputs.network.dimensions) {
+            if entry.one {
+                rings.push((all, 1));
+                break;
+            }
+            let size = u64::from(dimension.npus);
+            if entry.algorithm != Algorithm::DoubleBinaryTree {
+                rings.push((size, offset));
+            }
+            offset *= size;
+        }
+    }
+    rings
+}
+
+/// The time that lines bear: the present, or that of `SOURCE_DATE_EPOCH`, as `2026-03-26 09:41:07.123`.
+#[allow(clippy::disallowed_types, reason = "only what is printed bears it")]
+pub fn clock() -> String {
+    let fixed = std::env::var("SOURCE_DATE_EPOCH").ok();
+    let fixed = fixed.and_then(|text| text.parse::<u64>().ok()?.checked_mul(1000));
+    let present = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_millis() as u64)
+    };
+    date(fixed.unwrap_or_else(present))
+}
+
+/// A number of ms since 1970, by the calendar: years of 365 days from March on, a leap day at the end of each
+/// fourth, but not of hundredths unless they are four-hundredths.
+fn date(ms: u64) -> String {
+    let (seconds, ms) = (ms / 1000, ms % 1000);
+    let (days, seconds) = (seconds / 86_400, seconds % 86_400);
+    // From the first of March of the year 0; an era is 400 years.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{ms:03}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        // As `date -u -d @S` has them.
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00:00.000"),
+            (951_782_400, "2000-02-29 00:00:00.000"),
+            (951_868_800, "2000-03-01 00:00:00.000"),
+            (1_774_518_067, "2026-03-26 09:41:07.000"),
+            (4_107_542_399, "2100-02-28 23:59:59.000"),
+            (4_107_542_400, "2100-03-01 00:00:00.000"),
+        ] {
+            assert_eq!(date(seconds * 1000), expected);
+        }
+        assert_eq!(date(1_234), "1970-01-01 00:00:01.234");
+    }
+}

@@ -1,0 +1,115 @@
+//! Members that come to one stage of a collective different ways.
+//!
+//! Where NPUs take the queues or the trees of a dimension in turn, members that carried out different numbers
+//! of collectives before go opposite ways round a ring, or sit in different trees. A message is then one that
+//! its receiver listens to only if it comes from a source of the receiver's own way, and counts among the
+//! messages from there. So messages and askings wait unsorted until the turn of their receiver is known.
+
+use super::Engine;
+use super::collective_run::OUTSIDE;
+use crate::collective::Manner;
+use crate::network::Network;
+use crate::report::Observer;
+
+/// A message, or an asking for one, that came before its receiver was enrolled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsorted {
+    /// The sender's cell.
+    from: u32,
+    stage: u16,
+    /// Of a message, the steps that its receiver has taken when it listens; of an asking, the step that is
+    /// asked for; both as the sender has them.
+    number: u32,
+    asking: bool,
+}
+
+impl<O: Observer, N: Network, M: Manner> Engine<'_, O, N, M> {
+    /// The number of a message or asking as its receiver has it; none if that never listens to the sender, or
+    /// is not enrolled, and then it is kept.
+    pub(super) fn sort(
+        &mut self,
+        id: u32,
+        (from, to): (u32, u32),
+        stage: u16,
+        number: u32,
+        asking: bool,
+    ) -> Option<u32> {
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut()?;
+        if progress.cells[to as usize].stage == OUTSIDE {
+            let kept = progress.unsorted.entry(to).or_default();
+            kept.push(Unsorted {
+                from,
+                stage,
+                number,
+                asking,
+            });
+            return None;
+        }
+        self.as_received(id, (from, to), stage, number, asking)
+    }
+
+    /// The same where both ends are enrolled.
+    fn as_received(
+        &mut self,
+        id: u32,
+        (from, to): (u32, u32),
+        stage: u16,
+        number: u32,
+        asking: bool,
+    ) -> Option<u32> {
+        let run = &self.runs[id as usize];
+        let progress = run.progress.as_ref()?;
+        let turn = |cell: u32| progress.turns[cell as usize * run.length + stage as usize];
+        let manner = &*self.manner;
+        if manner.way(turn(from)) == manner.way(turn(to)) {
+            return Some(number);
+        }
+        let group = &self.plan.groups[run.group as usize];
+        let course = self.courses.get(run.course_at(run.position(to)));
+        let of = *course.stage(run.chunk_in(course, to), stage)?;
+        let ends = (run.position(from), run.position(to));
+        let seat = manner.seat(&group.extent, &of, ends.1, run.root)?;
+        let index = group.extent.phases[manner.phase(&of)].index(ends.0);
+        let found = match asking {
+            false => manner.hears(&of, turn(to), seat, index, number),
+            true => manner.answers(&of, turn(to), seat, index, number),
+        };
+        if found.is_none() {
+            let progress = self.runs[id as usize].progress.as_mut()?;
+            progress.crossing.get_or_insert(ends);
+        }
+        found
+    }
+
+    /// A member is enrolled with a chunk, and its turns are known: what came before is sorted.
+    pub(super) fn sort_early(&mut self, id: u32, cell: u32) {
+        let run = &mut self.runs[id as usize];
+        let (position, length) = (run.position(cell), run.length);
+        let Some(progress) = run.progress.as_mut() else {
+            return;
+        };
+        let first = *progress.first.get_or_insert(position);
+        let other = (cell - position + first) as usize * length;
+        let ways = |cell: usize| progress.turns[cell..][..length].iter();
+        let ways = ways(cell as usize * length).zip(ways(other));
+        let mut ways = ways.map(|(own, other)| (self.manner.way(*own), self.manner.way(*other)));
+        progress.mixed |= ways.any(|(own, other)| own != other);
+        for early in progress.unsorted.remove(&cell).unwrap_or_default() {
+            let (ends, stage) = ((early.from, cell), early.stage);
+            let found = self.as_received(id, ends, stage, early.number, early.asking);
+            let Some(number) = found else {
+                continue;
+            };
+            let run = &mut self.runs[id as usize];
+            let progress = run.progress.as_mut().expect("it has begun");
+            match early.asking {
+                true => progress.keep(cell, stage, number + 1, true),
+                false if number == 0 => {
+                    progress.waiting[cell as usize * length + stage as usize] += 1;
+                }
+                false => progress.keep(cell, stage, number, false),
+            }
+        }
+    }
+}

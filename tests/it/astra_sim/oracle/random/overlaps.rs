@@ -1,0 +1,151 @@
+//! Collectives of some NPUs: groups that overlap, and sets of dimensions of which only one part is at work.
+
+use super::super::algorithms::Style;
+use super::super::config::{Kind, Work};
+use super::Dice;
+use super::job::Job;
+
+/// Whether the partners of an all-gather by halving-doubling are mutual at each distance n/2, n/4, … 1.
+fn mutual(n: usize) -> bool {
+    let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
+        true => (i + distance) % n,
+        false => (i + n - distance) % n,
+    };
+    let mut distances = (1..=n.ilog2()).map(|level| n >> level);
+    distances.all(|distance| (0..n).all(|i| partner(partner(i, distance), distance) == i))
+}
+
+impl Job<'_> {
+    /// A collective of each of several groups, one after another, whose members are drawn anew.
+    pub fn some(&mut self, dice: &mut Dice) {
+        let npus = self.last.len();
+        let kind = Self::kind(dice);
+        let style = match self.config.system.algorithms[&kind][..] {
+            [only] => only.style,
+            _ => Style::Ring,
+        };
+        let legal = |&size: &usize| match style {
+            Style::DoubleBinaryTree => false,
+            Style::HalvingDoubling if kind == Kind::AllGather => mutual(size),
+            Style::HalvingDoubling => size.is_power_of_two(),
+            _ => true,
+        };
+        let sizes: Vec<usize> = (2..npus).filter(legal).collect();
+        if sizes.is_empty() {
+            return self.everywhere(dice);
+        }
+        for _ in 0..dice.between(1, 3) {
+            let mut order: Vec<usize> = (0..npus).collect();
+            order.sort_by_cached_key(|_| dice.between(0, 1 << 40));
+            let members = order[..dice.pick(&sizes)].to_vec();
+            let group = self.group(&members, dice);
+            let bytes = self.bytes(kind, dice).min(1 << 20);
+            let work = Work::Collective {
+                kind,
+                bytes,
+                group,
+                dims: None,
+                priority: dice.between(0, 3) as i64,
+            };
+            for &npu in &members {
+                self.next(npu, work.clone(), dice);
+            }
+        }
+    }
+
+    /// A collective along some dimensions, of those NPUs alone that lie at one place in the others.
+    pub fn part(&mut self, dice: &mut Dice) {
+        let kind = Self::kind(dice);
+        let list = &self.config.system.algorithms[&kind];
+        let (count, dims) = (list.len(), self.config.dims.len());
+        if dims == 1 || list.iter().any(|a| a.one) {
+            return self.everywhere(dice);
+        }
+        let mask = dice.between(1, (1 << count) - 1);
+        let bytes = self.bytes(kind, dice).min(1 << 20);
+        let sizes: Vec<usize> = self.config.dims.iter().map(|dim| dim.n).collect();
+        let place = |mut npu: usize| {
+            let mut place = Vec::new();
+            for (dim, n) in sizes.iter().enumerate() {
+                place.push(if mask >> dim & 1 == 0 { npu % n } else { 0 });
+                npu /= n;
+            }
+            place
+        };
+        let npus = self.last.len();
+        let chosen = place(dice.between(0, npus as u64 - 1) as usize);
+        let work = Work::Collective {
+            kind,
+            bytes,
+            group: 0,
+            dims: Some((0..dims).map(|dim| mask >> dim & 1 == 1).collect()),
+            priority: 0,
+        };
+        for npu in (0..npus).filter(|&npu| place(npu) == chosen) {
+            self.next(npu, work.clone(), dice);
+        }
+    }
+
+    /// Two collectives of all NPUs that do not wait for one another but for kernels of their own, so that NPUs
+    /// may issue them in different orders. Their messages are alike on a ring, for example.
+    pub fn unordered(&mut self, dice: &mut Dice) {
+        let npus = self.last.len();
+        let whole = self.config.system.splits * npus as u64 * dice.size(1, 1 << 12);
+        let pairs = [
+            (Kind::AllGather, Kind::ReduceScatter),
+            (Kind::ReduceScatter, Kind::AllToAll),
+            (Kind::AllGather, Kind::AllToAll),
+            (Kind::AllReduce, Kind::AllToAll),
+        ];
+        let (first, second) = dice.pick(&pairs);
+        // Most often carried out in the same way.
+        if !dice.one_in(4) {
+            let list = self.config.system.algorithms[&Kind::AllToAll].clone();
+            self.config.system.algorithms.insert(first, list.clone());
+            self.config.system.algorithms.insert(second, list);
+        }
+        for npu in 0..npus {
+            let before = self.last[npu].clone();
+            let mut ends = Vec::new();
+            for kind in [first, second] {
+                let mut deps = before.clone();
+                if dice.one_in(2) {
+                    deps.push(self.kernel(npu, dice));
+                }
+                let bytes = match kind {
+                    Kind::AllGather => whole / npus as u64,
+                    _ => whole,
+                };
+                let work = Work::Collective {
+                    kind,
+                    bytes,
+                    group: 0,
+                    dims: None,
+                    priority: 0,
+                };
+                ends.push(self.add(npu, deps, work, dice));
+            }
+            self.last[npu] = ends;
+        }
+    }
+
+    /// A collective of all NPUs. Where it goes round all of them as one line, dimensions but the first may be
+    /// left out without effect.
+    pub fn everywhere(&mut self, dice: &mut Dice) {
+        let kind = Self::kind(dice);
+        let bytes = self.bytes(kind, dice).min(1 << 20);
+        let one = self.config.system.algorithms[&kind][0].one;
+        let mut mask = vec![true];
+        mask.extend((1..4).map(|_| dice.one_in(2)));
+        let work = Work::Collective {
+            kind,
+            bytes,
+            group: 0,
+            dims: (one && dice.one_in(2)).then_some(mask),
+            priority: 0,
+        };
+        for npu in 0..self.last.len() {
+            self.next(npu, work.clone(), dice);
+        }
+    }
+}
