@@ -16,11 +16,13 @@ mod ports;
 #[cfg(test)]
 mod rig;
 mod servers;
+mod trains;
 
 pub use contention_free::ContentionFree;
 pub use links::Links;
 pub use ports::SharedPorts;
 pub use servers::{Place, Servers};
+pub use trains::Trains;
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -32,9 +32,9 @@ fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
     assert_eq!(arrivals(&machine, Ports, &both), [1_200_000; 2]);
 }
 
-/// What passes an NPU does not pass its ports: that is what links are for.
+/// What passes an NPU within a dimension does not pass its ports: that is what links are for.
 #[test]
-fn ports_see_ends_only() {
+fn ports_see_where_dimensions_are_entered_and_left() {
     let machine = machine(&[dim(Shape::Ring, 6, Ring)]);
     let flows = [
         flow(0, 0, 3, 10_000),
@@ -45,22 +45,23 @@ fn ports_see_ends_only() {
     assert_eq!(arrivals(&machine, Ports, &flows), apart);
 }
 
-/// Inside 20 ps/B, outside 80: 10,000 B leave 0 in 200 ns, into either dimension's own port, and enter in 800.
+/// Inside 20 ps/B, outside 80: 10,000 B pass an inner port in 200 ns, and an outer one in 800.
 #[test]
 fn each_dimension_has_its_port_and_its_rate() {
     let mut outer = dim(Shape::Switch, 2, Ring);
     outer.ps_per_byte = 80;
     let machine = machine(&[dim(Shape::Ring, 4, Ring), outer]);
-    // 0 → 5 leaves by the inner port and enters by the outer, 1 + 2 links away; 0 → 4 by the outer.
+    // 0 → 5 goes to 1 inside and leaves by its outer port; 0 → 4 by that of 0.
     let flows = [
         flow(0, 0, 5, 10_000),
         flow(0, 0, 4, 10_000),
         flow(0, 1, 5, 10_000),
     ];
     let found = ends(&machine, Ports, &flows);
-    // 1's is at 5 at 1,000 and enters until 1,800; 0's is there at 1,500 and enters until 2,600.
+    // 1's has the outer port of 1 until 800, and is at 5 from 1,000 to 1,800; 0's comes to it at 500, has it until
+    // 1,600, and is at 5 from 1,800 to 2,600. All have left after 800, at the outer rate.
     let expected = [
-        [200_000, 2_600_000],
+        [800_000, 2_600_000],
         [800_000, 1_800_000],
         [800_000, 1_800_000],
     ];

@@ -1,4 +1,4 @@
-//! The way of a message from link to link: in dimension order, innermost first, computed as it goes.
+//! The way of a message from server to server: in dimension order, innermost first, computed as it goes.
 
 use crate::ids::Npu;
 use crate::network::servers::{IN, OUT, Place};
@@ -10,20 +10,31 @@ use crate::topology::{Shape, Topology};
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
 
+/// Which servers there are on a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// In every dimension that is crossed, what the NPU where the message enters it sends with, and what the
+    /// NPU where the message leaves it receives with.
+    Ports,
+    /// Every link; of the wires between fully connected NPUs both ends.
+    Links,
+}
+
 /// A server on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub place: Place,
-    /// Whether it is the first of its link; the wires between fully connected NPUs have a server at
-    /// either end.
-    pub first: bool,
-    /// Whether it is the last of its link.
+    /// Links between here and the next server: none at the far end of what leads here.
+    pub links: u32,
+    /// Whether what leads on from here begins with a device that waits for a segment; if not, the next
+    /// server is the far end of the last link.
     pub last: bool,
 }
 
 /// What is left of a way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
+    reach: Reach,
     at: Npu,
     to: Npu,
     dimension: usize,
@@ -33,8 +44,9 @@ pub(super) struct Route {
 
 impl Route {
     /// All of the way.
-    pub fn new((at, to): (Npu, Npu)) -> Self {
+    pub fn new(reach: Reach, (at, to): (Npu, Npu)) -> Self {
         Self {
+            reach,
             at,
             to,
             dimension: 0,
@@ -56,28 +68,34 @@ impl Route {
             if self.halfway {
                 self.halfway = false;
                 self.dimension += 1;
+                // The link from a switch; otherwise the end of the way here.
+                let leads_on = shape == Shape::Switch && self.reach == Reach::Links;
                 return Some(Stop {
                     place: place(DOWN, from),
-                    first: shape == Shape::Switch,
+                    links: u32::from(leads_on),
                     last: true,
                 });
             }
             let x = topology.coordinate(from, d);
             let y = topology.coordinate(self.to, d);
             if x != y {
-                let (side, next, last) = match shape {
-                    Shape::Ring | Shape::Mesh => match goes_up(shape, size, x, y) {
-                        true => (UP, if x + 1 == size { 0 } else { x + 1 }, true),
-                        false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, true),
+                let (side, next, links, last) = match (self.reach, shape) {
+                    (Reach::Ports, _) => (OUT, y, shape.hops(size, x, y), false),
+                    (_, Shape::Ring | Shape::Mesh) => match goes_up(shape, size, x, y) {
+                        true => (UP, if x + 1 == size { 0 } else { x + 1 }, 1, true),
+                        false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, 1, true),
                     },
-                    Shape::Switch => (UP, y, true),
-                    Shape::FullyConnected => (UP, y, false),
+                    (_, Shape::Switch) => (UP, y, 1, true),
+                    (_, Shape::FullyConnected) => (UP, y, 1, false),
                 };
-                self.halfway = matches!(shape, Shape::Switch | Shape::FullyConnected);
+                self.halfway = match shape {
+                    Shape::Switch | Shape::FullyConnected => true,
+                    Shape::Ring | Shape::Mesh => self.reach == Reach::Ports,
+                };
                 self.at = topology.moved(from, d, next);
                 return Some(Stop {
                     place: place(side, from),
-                    first: true,
+                    links,
                     last,
                 });
             }
@@ -110,7 +128,12 @@ fn goes_up(shape: Shape, size: u32, from: u32, to: u32) -> bool {
 }
 
 /// All servers that `npu` sends and receives with along dimension `d`.
-pub(super) fn sides(topology: &Topology, npu: Npu, d: usize) -> impl Iterator<Item = Place> {
+pub(super) fn sides(
+    reach: Reach,
+    topology: &Topology,
+    npu: Npu,
+    d: usize,
+) -> impl Iterator<Item = Place> {
     let dimension = &topology.dimensions()[d];
     let (size, x) = (dimension.size, topology.coordinate(npu, d));
     let place = |side, npu| Place {
@@ -122,6 +145,7 @@ pub(super) fn sides(topology: &Topology, npu: Npu, d: usize) -> impl Iterator<It
     let neighbour =
         |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
     let others = match dimension.shape {
+        _ if reach == Reach::Ports => [None; 2],
         Shape::Ring => [
             neighbour(UP, Some((x + size - 1) % size)),
             neighbour(DOWN, Some((x + 1) % size)),
@@ -155,7 +179,7 @@ mod tests {
 
     /// The servers between two NPUs: dimension, side, NPU.
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
-        let mut route = Route::new((Npu(a), Npu(b)));
+        let mut route = Route::new(Reach::Links, (Npu(a), Npu(b)));
         let stops = std::iter::from_fn(|| route.next(topology));
         let place = |stop: Stop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
         stops.map(place).collect()
@@ -202,7 +226,9 @@ mod tests {
     #[test]
     fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
         let named = |t: &Topology, npu, d| -> Vec<_> {
-            sides(t, Npu(npu), d).map(|p| (p.side, p.npu.0)).collect()
+            sides(Reach::Links, t, Npu(npu), d)
+                .map(|p| (p.side, p.npu.0))
+                .collect()
         };
         let t = topology(&[(Shape::Ring, 4), (Shape::Mesh, 3), (Shape::Switch, 2)]);
         assert_eq!(named(&t, 0, 0), [(UP, 0), (DOWN, 0), (UP, 3), (DOWN, 1)]);
