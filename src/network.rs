@@ -30,7 +30,8 @@ pub enum Model {
     /// Operations do not meet one another.
     #[default]
     ContentionFree,
-    /// All that an NPU sends into a dimension shares a port, and all that it receives.
+    /// All that an NPU sends into a dimension shares a port, and all that it receives; where it is wired to
+    /// neighbours, all that it sends to one side, and receives from it.
     Ports,
     /// Every link of every route is shared.
     Links,

@@ -20,8 +20,8 @@
 //! | tree, double_binary_tree | broadcast, reduce | Σ_j (α(2^j) + 2t(S, 2^j)) − t(S, 2^(h−1)) |
 //! | | all-reduce | twice that |
 //!
-//! where k runs from 1 to n−1 and j from 0 to h−1. Where a closed form is proved, the formula is the closed
-//! form, but for rounding.
+//! where k runs from 1 to n−1 and j from 0 to h−1. Where a ring goes both ways round (`ring.rs`), its messages are
+//! half as large. Where a closed form is proved, the formula is the closed form, but for rounding.
 //!
 //! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places
 //! occupies k wires. If every member sends to the one k places ahead, then on a ring every wire of the
@@ -54,6 +54,8 @@ pub struct Line<'a> {
     flat: Option<Path>,
     /// Whether NPUs are wired to their neighbours, so that ways overlap.
     wired: bool,
+    /// Whether a ring goes both ways round.
+    round: bool,
 }
 
 /// What a message over some places meets.
@@ -86,6 +88,7 @@ impl<'a> Line<'a> {
             topology,
             flat: None,
             wired: !apart,
+            round: extent.goes_round(phase, topology),
         };
         if apart && extent.regular {
             line.flat = Some(line.path(0, 1));
@@ -172,6 +175,7 @@ impl<'a> Line<'a> {
         Some(match algorithm {
             Algorithm::Ring => {
                 let way = self.way(1).alone();
+                let share = share.part(1 + u32::from(self.round));
                 let (hop, s) = (way.path.first_byte(share), way.passes(share));
                 let n = u64::from(n);
                 match primitive {
@@ -299,6 +303,7 @@ mod tests {
                             primitive,
                             buffer: Amount::whole(1_000_003),
                             mirrored: false,
+                            both_ways: algorithm == A::Ring && line.round,
                         };
                         let closed = closed_form(algorithm, &stage, n, &path);
                         let cost = line.cost(algorithm, primitive, stage.buffer);
@@ -317,28 +322,29 @@ mod tests {
         assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
     }
 
-    /// n = 8 in a ring, S = 80,000 B: t = 1,600 ns, s = 200 ns, α(k) = 500 min(k, 8−k) ns, c = 1, 2, 3, 4,
-    /// 3, 2, 1, of which the sum is 16 and that of the latencies 8,000 ns.
+    /// n = 8 in a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns, s = 400 ns, α(k) = 500 min(k, 8−k) ns,
+    /// c = 1, 2, 3, 4, 3, 2, 1, of which the sum is 16 and that of the latencies 8,000 ns. A ring sends half of s
+    /// each way.
     #[test]
     fn distance_costs_latency_and_load_on_a_ring() {
         let table = [
             (A::Ring, P::ReduceScatter, 7 * 700),
             (A::Ring, P::AllToAll, 28 * 700),
             (A::Ring, P::Broadcast, 7 * 500 + 14 * 200),
-            (A::Direct, P::ReduceScatter, 2000 + 16 * 200),
-            (A::Direct, P::Reduce, 2000 + 7 * 1600),
-            (A::Direct, P::Gather, 2000 + 7 * 200),
-            (A::Pairwise, P::AllToAll, 8000 + 16 * 200),
-            // 500 + 800, 1,000 + 2 x 400, 2,000 + 4 x 200 ns.
-            (A::HalvingDoubling, P::AllGather, 1300 + 1800 + 2800),
-            // 500 + 1,600, 1,000 + 1,600, 2,000 + 1,600 ns.
-            (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 1600),
+            (A::Direct, P::ReduceScatter, 2000 + 16 * 400),
+            (A::Direct, P::Reduce, 2000 + 7 * 3200),
+            (A::Direct, P::Gather, 2000 + 7 * 400),
+            (A::Pairwise, P::AllToAll, 8000 + 16 * 400),
+            // 500 + 1,600, 1,000 + 2 x 800, 2,000 + 4 x 400 ns.
+            (A::HalvingDoubling, P::AllGather, 2100 + 2600 + 3600),
+            // 500 + 3,200, 1,000 + 3,200, 2,000 + 3,200 ns.
+            (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 3200),
             // 1, 2 and 4 shares.
-            (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 200),
-            (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 1600),
+            (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
+            (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
             // Two of S at two levels, one at the root's.
-            (A::Tree, P::Reduce, 3500 + 5 * 1600),
-            (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 1600),
+            (A::Tree, P::Reduce, 3500 + 5 * 3200),
+            (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
         ];
         for (algorithm, primitive, ns) in table {
             let cost = on(Shape::Ring, 8, |line| {
@@ -375,10 +381,10 @@ mod tests {
                 line.choose(primitive, Amount::whole(bytes)).0
             })
         };
-        // 1,000 B among 16 in a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 40 ns.
-        // Direct: 8 x 500 + 64 x 1.25 ns.
+        // 1,000 B among 16 in a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns.
+        // Direct: 8 x 500 + 64 x 2.5 ns.
         assert_eq!(choose(Shape::Ring, 16, P::AllGather, 1000), A::Direct);
-        // 10 MB: 15 x 12,500 ns against 64 x 12,500 and 4 x 100,000 ns, and latencies.
+        // 10 MB: 15 x 12,500 ns against 64 x 25,000 and 4 x 400,000 ns, and latencies.
         assert_eq!(choose(Shape::Ring, 16, P::AllGather, 10_000_000), A::Ring);
         // On a switch: 1,000 x log2 16 + 4 x 20 ns against 1,000 + 15 x 20 and 15 x 1,000 + 30 x 1.25 ns.
         let broadcast = |bytes| choose(Shape::Switch, 16, P::Broadcast, bytes);
@@ -391,8 +397,8 @@ mod tests {
 
     #[test]
     fn a_small_all_reduce_of_a_ring_is_fused() {
-        // 8 in a ring, 800 B: recursive doubling 3,500 + 7 x 16 ns against twice direct, 2 x (2,000 +
-        // 16 x 2) ns. 80,000 B: 14,700 against 2 x 4,900 ns of the ring.
+        // 8 in a ring, 800 B: recursive doubling 3,500 + 7 x 32 ns against twice direct, 2 x (2,000 +
+        // 16 x 4) ns. 80,000 B: 25,900 against 2 x 4,900 ns of the ring.
         let fuses = |bytes| on(Shape::Ring, 8, |line| line.fuses(Amount::whole(bytes)));
         assert_eq!((fuses(800), fuses(80_000)), (true, false));
     }

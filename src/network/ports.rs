@@ -1,9 +1,10 @@
-//! Ports: an NPU has one port for each dimension, which all operations share.
+//! Ports: an NPU has one port for each dimension, which all operations share; where it is wired to its neighbours,
+//! on a ring or a mesh, one for each side.
 //!
 //! A port sends one message at a time and receives one at a time, first come, first served: its two sides are
 //! servers of [`Trains`]. A message passes them in every dimension that it crosses: it leaves the NPU where it
 //! enters the dimension and enters the NPU where it turns into the next one, or stays. On what lies between the
-//! two, messages do not meet.
+//! two, messages do not meet. Each is as fast as a link ([`Dimension::link`](crate::topology::Dimension::link)).
 
 use super::trains::{Detail, Reach, Trains};
 

@@ -4,11 +4,14 @@ use crate::ids::Npu;
 use crate::network::servers::{IN, OUT, Place};
 use crate::topology::{Shape, Topology};
 
-/// Sides of an NPU along a dimension. Of a ring or mesh: its link to the next higher and to the next lower
-/// coordinate. Of a switch: its link to the switch and that from it. Where all are wired to all: what it
+/// Links of an NPU along a dimension. Of a ring or mesh: that to the next higher and to the next lower
+/// coordinate. Of a switch: that to the switch and that from it. Where all are wired to all: what it
 /// sends with and what it receives with, whomever to and from.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
+/// Added to the sides of a port where NPUs are wired to their neighbours: what leaves downwards, and what comes
+/// from above.
+pub(super) const DOWNWARDS: usize = 2;
 
 /// Which servers there are on a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +41,9 @@ pub(super) struct Route {
     at: Npu,
     to: Npu,
     dimension: usize,
-    /// The first of the two servers in this dimension has been passed, and `at` is beyond both.
-    halfway: bool,
+    /// The side of the second of the two servers in this dimension, where the first has been passed and `at` is
+    /// beyond both.
+    second: Option<u8>,
 }
 
 impl Route {
@@ -50,7 +54,7 @@ impl Route {
             at,
             to,
             dimension: 0,
-            halfway: false,
+            second: None,
         }
     }
 
@@ -65,13 +69,12 @@ impl Route {
                 side,
                 npu,
             };
-            if self.halfway {
-                self.halfway = false;
+            if let Some(side) = self.second.take() {
                 self.dimension += 1;
                 // The link from a switch; otherwise the end of the way here.
                 let leads_on = shape == Shape::Switch && self.reach == Reach::Links;
                 return Some(Stop {
-                    place: place(DOWN, from),
+                    place: place(side.into(), from),
                     links: u32::from(leads_on),
                     last: true,
                 });
@@ -79,18 +82,21 @@ impl Route {
             let x = topology.coordinate(from, d);
             let y = topology.coordinate(self.to, d);
             if x != y {
+                let up = shape.has_ports() || shape.goes_up(size, x, y);
                 let (side, next, links, last) = match (self.reach, shape) {
-                    (Reach::Ports, _) => (OUT, y, shape.hops(size, x, y), false),
-                    (_, Shape::Ring | Shape::Mesh) => match goes_up(shape, size, x, y) {
+                    (Reach::Ports, _) => {
+                        let apart = if up { 0 } else { DOWNWARDS };
+                        self.second = Some((IN + apart) as u8);
+                        (OUT + apart, y, shape.hops(size, x, y), false)
+                    }
+                    (_, Shape::Ring | Shape::Mesh) => match up {
                         true => (UP, if x + 1 == size { 0 } else { x + 1 }, 1, true),
                         false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, 1, true),
                     },
-                    (_, Shape::Switch) => (UP, y, 1, true),
-                    (_, Shape::FullyConnected) => (UP, y, 1, false),
-                };
-                self.halfway = match shape {
-                    Shape::Switch | Shape::FullyConnected => true,
-                    Shape::Ring | Shape::Mesh => self.reach == Reach::Ports,
+                    (_, Shape::Switch | Shape::FullyConnected) => {
+                        self.second = Some(DOWN as u8);
+                        (UP, y, 1, shape == Shape::Switch)
+                    }
                 };
                 self.at = topology.moved(from, d, next);
                 return Some(Stop {
@@ -107,23 +113,6 @@ impl Route {
     /// Whether the way from here to the end crosses dimension `d`.
     pub fn crosses(&self, topology: &Topology, d: usize) -> bool {
         topology.coordinate(self.at, d) != topology.coordinate(self.to, d)
-    }
-}
-
-/// Whether a message goes towards higher coordinates: on a ring the shorter way, and upwards where both are
-/// equal.
-#[inline]
-fn goes_up(shape: Shape, size: u32, from: u32, to: u32) -> bool {
-    match shape {
-        Shape::Ring => {
-            let up = if to > from {
-                to - from
-            } else {
-                size - from + to
-            };
-            up <= size - up
-        }
-        _ => to > from,
     }
 }
 
@@ -145,7 +134,8 @@ pub(super) fn sides(
     let neighbour =
         |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
     let others = match dimension.shape {
-        _ if reach == Reach::Ports => [None; 2],
+        Shape::Switch | Shape::FullyConnected => [None; 2],
+        _ if reach == Reach::Ports => [OUT, IN].map(|side| Some(place(side + DOWNWARDS, npu))),
         Shape::Ring => [
             neighbour(UP, Some((x + size - 1) % size)),
             neighbour(DOWN, Some((x + 1) % size)),
@@ -154,7 +144,6 @@ pub(super) fn sides(
             neighbour(UP, x.checked_sub(1)),
             neighbour(DOWN, Some(x + 1).filter(|&c| c < size)),
         ],
-        Shape::Switch | Shape::FullyConnected => [None; 2],
     };
     let own = [UP, DOWN].map(|side| Some(place(side, npu)));
     own.into_iter().chain(others).flatten()
@@ -203,6 +192,32 @@ mod tests {
         let t = topology(&[(Shape::Mesh, 4)]);
         assert_eq!(route(&t, 3, 0), [(0, DOWN, 3), (0, DOWN, 2), (0, DOWN, 1)]);
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
+    }
+
+    /// The ports between 12 and 11, and of those that are wired to neighbours the sides.
+    #[test]
+    fn ports_have_sides_where_npus_have_neighbours() {
+        let t = topology(&[
+            (Shape::Switch, 3),
+            (Shape::Mesh, 4),
+            (Shape::FullyConnected, 2),
+        ]);
+        let ports = |a, b| -> Vec<_> {
+            let mut route = Route::new(Reach::Ports, (Npu(a), Npu(b)));
+            let stops = std::iter::from_fn(|| route.next(&t));
+            let place = |s: Stop| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
+            stops.map(place).collect()
+        };
+        let outer = [(2, OUT, 23, 1), (2, IN, 11, 0)];
+        let up = [
+            (0, OUT, 12, 2),
+            (0, IN, 14, 0),
+            (1, OUT, 14, 3),
+            (1, IN, 23, 0),
+        ];
+        assert_eq!(ports(12, 11), [&up[..], &outer].concat());
+        let down = [(1, OUT + DOWNWARDS, 9, 3), (1, IN + DOWNWARDS, 0, 0)];
+        assert_eq!(ports(9, 0), down);
     }
 
     /// From NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0), by 14 = (2, 0, 1) and 23 = (2, 3, 1).

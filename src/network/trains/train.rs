@@ -114,9 +114,7 @@ impl Train {
         let behind = self.route;
         self.stop = self.route.next(topology)?;
         if self.stop.place.dimension != place.dimension {
-            self.before = self
-                .before
-                .plus(self.links, topology.dimensions()[place.dimension].bandwidth);
+            self.before = self.before.plus(self.links, topology.link(place.dimension));
             self.links = 0;
             self.enter(&behind, topology);
         }
@@ -135,13 +133,13 @@ impl Train {
     /// The dimension of `stop` is new; `way` begins with it.
     #[inline]
     fn enter(&mut self, way: &Route, topology: &Topology) {
-        let dimensions = topology.dimensions();
+        let dimensions = topology.dimensions().len();
         let rest = topology.switching().rest(self.amount);
-        let own = dimensions[self.stop.place.dimension].bandwidth;
+        let own = topology.link(self.stop.place.dimension);
         let ahead =
-            (self.stop.place.dimension + 1..dimensions.len()).filter(|&d| way.crosses(topology, d));
-        let slower = |slowest: Bandwidth, d: usize| match dimensions[d].bandwidth < slowest {
-            true => dimensions[d].bandwidth,
+            (self.stop.place.dimension + 1..dimensions).filter(|&d| way.crosses(topology, d));
+        let slower = |slowest: Bandwidth, d: usize| match topology.link(d) < slowest {
+            true => topology.link(d),
             false => slowest,
         };
         let slowest = ahead.fold(own, slower);
@@ -159,7 +157,7 @@ impl Train {
         if topology.switching() == Switching::IDEAL {
             return;
         }
-        let bandwidth = topology.dimensions()[self.stop.place.dimension].bandwidth;
+        let bandwidth = topology.link(self.stop.place.dimension);
         let links = self.stop.links;
         let segment = topology.switching().segment(self.amount);
         let mut pass = |links: u32| {

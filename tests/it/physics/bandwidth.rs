@@ -1,11 +1,15 @@
 //! What `bandwidth` means, as laws over machines and messages, and by hand.
 
 use super::flows::{any_dim, arrivals, bytes, ends, flow};
-use super::lines::{kernel, receive, send};
-use super::rig::{Dim, cases, job, machine, over, replay_with};
+use super::lines::{call, kernel, receive, send};
+use super::naive;
+use super::rig::{Dim, cases, dim, job, machine, over, replay_with};
 use super::wires::{Busy, Wiring, alone};
+use chakram::collective::Algorithm;
 use chakram::machine::Machine;
 use chakram::network::Model::{self, ContentionFree, Links, Ports};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 const ALL: [Model; 3] = [ContentionFree, Ports, Links];
@@ -61,6 +65,134 @@ proptest! {
             prop_assert!(found.unwrap_or(0) >= busy.most(), "{model}: {found:?} < {}", busy.most());
         }
     }
+}
+
+/// Up to two dimensions with any algorithms.
+fn carried() -> impl Strategy<Value = Vec<Dim>> {
+    let algorithm = prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec());
+    let one = (any_dim(6), algorithm);
+    prop::collection::vec(
+        one.prop_map(|(dim, algorithm)| Dim { algorithm, ..dim }),
+        1..=2,
+    )
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    /// Nor in a collective, by whatever algorithms, with messages beside it; without contention that is so of what an
+    /// NPU sends and receives with for the collective. Alone it takes as long as ports let it there.
+    #[test]
+    fn no_collective_is_faster_than_its_servers(
+        dims in carried(),
+        kind in prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec()),
+        units in 1_u64..40,
+        root in any::<u32>(),
+        drawn in prop::collection::vec((any::<u32>(), any::<u32>(), bytes()), 0..8),
+        alone in any::<bool>(),
+    ) {
+        let n = npus(&dims);
+        let beside = drawn.into_iter().map(|(a, b, bytes)| (a % n, b % n, bytes));
+        let beside: Vec<_> = beside.filter(|(a, b, _)| a != b && !alone).collect();
+        let bytes = u64::from(kind != K::Barrier) * units * 3600;
+        let root = root % n;
+        let node = if kind.has_root() { call(kind, bytes).root(root) } else { call(kind, bytes) };
+        let mut ranks = vec![vec![node.on(100)]; n as usize];
+        for (tag, &(a, b, bytes)) in (0..).zip(&beside) {
+            ranks[a as usize].push(send(b, bytes).tag(tag).on(tag.into()));
+            ranks[b as usize].push(receive(a, bytes).tag(tag).on(tag.into()));
+        }
+        let workload = job(&ranks, &[]);
+        let machine = machine(&dims);
+        let mut before = 0;
+        for (model, wiring) in [
+            (ContentionFree, Wiring::Ports),
+            (Ports, Wiring::Ports),
+            (Links, Wiring::Links),
+        ] {
+            let mut busy = Busy::default();
+            for (from, to, bytes) in naive::sent(&dims, kind, bytes, root as usize) {
+                busy.carry(wiring, &dims, (from, to), bytes);
+            }
+            for &(from, to, bytes) in beside.iter().filter(|_| model != ContentionFree) {
+                busy.carry(wiring, &dims, (from, to), (bytes, 1));
+            }
+            let ps = replay_with(&workload, &machine, &over(model)).ps();
+            prop_assert!(ps >= busy.most(), "{model}: {ps} < {}", busy.most());
+            if model == Ports && beside.is_empty() {
+                prop_assert_eq!(ps, before, "ports");
+            }
+            before = ps;
+        }
+    }
+}
+
+/// A ring of 8 with 100 GB/s, which are links of 50, and 500 ns of latency. Of 7 members that send 1 MB each to
+/// member 0, 4 to 7 come up: 4 MB over one link take 80 us.
+#[test]
+fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
+    let ring = Dim {
+        ps_per_byte: 10,
+        ..dim(Shape::Ring, 8, Algorithm::Direct)
+    };
+    let machine = machine(&[ring]);
+    let workload = job(&vec![vec![call(K::Reduce, 1_000_000)]; 8], &[]);
+    for model in ALL {
+        let replay = replay_with(&workload, &machine, &over(model));
+        assert_eq!(replay.ps(), 80_500_000, "{model}");
+    }
+}
+
+/// Ranks 1, 2 and 3 of a ring of 4 with links of 50 GB/s send 1 MB to rank 0: that of 1 comes down, those of 2 and 3 up
+/// over one link, which needs 40 us for them, and 1 us of latency after the first has begun. Where operations do not
+/// meet, 2's takes two links and 20 us.
+#[test]
+fn an_incast_on_a_ring_comes_over_two_links() {
+    let machine = Machine::preset("tpu-v4").unwrap();
+    let flows = [1, 2, 3].map(|from| flow(0, from, 0, 1_000_000));
+    for (model, ps) in [
+        (ContentionFree, 22_000_000),
+        (Ports, 41_000_000),
+        (Links, 41_000_000),
+    ] {
+        let found = arrivals(&machine, model, &flows).into_iter().max();
+        assert_eq!(found, Some(ps), "{model}");
+    }
+}
+
+/// A ring sends over both links of its members: 8 of them with 100 GB/s and 500 ns of latency reduce 8 MB in 14 steps, in
+/// each of which a member sends 0.5 MB each way over links of 50 GB/s. Evenly spread, 4 of 8 have two links as
+/// well, of 1,000 ns; 3 of 8 beside one another, and 8 on a line, send 1 MB one way.
+#[test]
+fn rings_go_both_ways_where_members_lie_around_a_ring() {
+    let of = |shape, members: &'static [u32], bytes| {
+        let ring = Dim {
+            ps_per_byte: 10,
+            ..dim(shape, 8, Algorithm::Ring)
+        };
+        let mut ranks = vec![vec![kernel(0)]; 8];
+        for &member in members {
+            ranks[member as usize] = vec![call(K::ReduceScatter, bytes).group("g")];
+        }
+        let workload = job(&ranks, &[("g", members)]);
+        let machine = machine(&[ring]);
+        ALL.map(|model| replay_with(&workload, &machine, &over(model)).ps())
+    };
+    let all = &[0, 1, 2, 3, 4, 5, 6, 7];
+    assert_eq!(of(Shape::Ring, all, 8_000_000), [7 * 10_500_000; 3]);
+    assert_eq!(
+        of(Shape::Ring, &[1, 3, 5, 7], 4_000_000),
+        [3 * 11_000_000; 3]
+    );
+    // 2 sends to 0 over two links down, 1,000 ns, and all wait for that once.
+    assert_eq!(of(Shape::Ring, &[0, 1, 2], 3_000_000), [41_500_000; 3]);
+    // 7 sends to 0 over seven links down. What it sends first goes round once, and then what 0 sends.
+    let line = of(Shape::Mesh, all, 8_000_000);
+    assert_eq!(line, [line[0]; 3]);
+    assert!(
+        (7 * 20_500_000..7 * 24_000_000).contains(&line[0]),
+        "{line:?}"
+    );
 }
 
 /// Two dimensions: 400 GB/s inside, 16 GB/s outside, no latency.

@@ -40,7 +40,7 @@ impl Busy {
             let n = dim.size;
             let (x, y) = (at / stride % n, to / stride % n);
             let moved = |to: u32| at - x * stride + to * stride;
-            let ps = u128::from(bytes) * u128::from(dim.ps_per_byte) / u128::from(parts);
+            let ps = u128::from(bytes) * u128::from(dim.link_ps()) / u128::from(parts);
             let mut add = |npu: u32, which| *self.0.entry((d, npu, which)).or_default() += ps;
             let up = match dim.shape {
                 Shape::Ring => 2 * ((y + n - x) % n) <= n,
@@ -84,7 +84,7 @@ pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
         };
         latency += u64::from(links) * dim.link_ns * 1000;
         if links > 0 {
-            slowest = slowest.max(dim.ps_per_byte);
+            slowest = slowest.max(dim.link_ps());
         }
         stride *= dim.size;
     }
