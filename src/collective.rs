@@ -90,6 +90,16 @@ pub struct Stage {
     pub buffer: Amount,
     /// The second of two trees that chunks take in turn; of no meaning elsewhere.
     pub mirrored: bool,
+    /// Half of everything goes each way round a ring, so that an NPU sends over both its links.
+    pub both_ways: bool,
+}
+
+impl Stage {
+    /// One of `n` equal parts of the buffer, or the half of one that goes one way round.
+    #[inline]
+    pub fn part(&self, n: u32) -> Amount {
+        self.buffer.part(n).part(1 + u32::from(self.both_ways))
+    }
 }
 
 /// Hands `take` the stages of `kind` over the phases of `extent`, in order, where a chunk's share of the
@@ -117,6 +127,7 @@ pub fn stages(
             primitive,
             buffer,
             mirrored: false,
+            both_ways: false,
         });
     };
     let size = |d: &usize| extent.phases[*d].size;
@@ -208,6 +219,17 @@ impl Seat {
             index: phase.index(position),
             root: phase.index(root),
         })
+    }
+
+    /// The same seat where the line is numbered from its other end, in which the other way round is that to the
+    /// next.
+    #[inline]
+    pub fn reversed(self) -> Self {
+        Self {
+            size: self.size,
+            index: self.size - 1 - self.index,
+            root: self.size - 1 - self.root,
+        }
     }
 }
 

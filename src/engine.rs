@@ -34,6 +34,7 @@ use crate::ids::NodeIndex;
 use crate::memory::{Attachment, End, RemoteAccess, Through};
 use crate::network::{Message, Network, NetworkEvent, Notice, Place, Schedule};
 use crate::report::Observer;
+use crate::topology::Topology;
 use crate::units::{Span, Time};
 use crate::workload::Workload;
 use std::cmp::Reverse;
@@ -142,6 +143,7 @@ struct Pair {
 /// A prepared replay.
 pub struct Engine<'a, N, M: Manner> {
     workload: &'a Workload,
+    topology: &'a Topology,
     plan: &'a Plan,
     stepwise: bool,
     comm: Comm,
@@ -262,6 +264,7 @@ impl<'a, N: Network, M: Manner> Engine<'a, N, M> {
         let npus = machine.topology().npus();
         Self {
             workload,
+            topology: machine.topology(),
             plan,
             stepwise: prepared.stepwise || (M::IN_ORDER && shares_memory(prepared)),
             comm: prepared.comm,

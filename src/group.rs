@@ -144,6 +144,23 @@ impl Extent {
         self.npus.len() as u32
     }
 
+    /// Whether the members of a line lie evenly around a ring of more than two NPUs, so that each has one neighbour on
+    /// either side, and the way from the last to the first goes on round.
+    pub fn goes_round(&self, phase: &Phase, topology: &Topology) -> bool {
+        let dimension = &topology.dimensions()[phase.dimension];
+        if !self.regular || dimension.shape != Shape::Ring || phase.size <= 2 {
+            return false;
+        }
+        let at = |index| {
+            let npu = self.npus[phase.position(0, index) as usize];
+            topology.coordinate(npu, phase.dimension)
+        };
+        // Members of a sub-grid are in the order of their coordinates.
+        let apart = at(1) - at(0);
+        apart * phase.size == dimension.size
+            && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
+    }
+
     /// The path from each member to the next of its line, if it is the same for all of them.
     pub fn neighbour_path(&self, phase: &Phase, topology: &Topology) -> Option<Path> {
         // The lines of a sub-grid are translations of one another, so the first speaks for all.
@@ -231,6 +248,24 @@ mod tests {
         let t = topology(&[(Shape::Ring, 4)]);
         let e = Extent::new(&npus(&[2]), &t);
         assert!(e.phases.is_empty() && e.regular);
+    }
+
+    #[test]
+    fn members_lie_evenly_around_a_ring_or_not() {
+        let t = topology(&[(Shape::Ring, 6), (Shape::Mesh, 3), (Shape::Ring, 2)]);
+        for (members, round) in [
+            (&[0, 1, 2, 3, 4, 5][..], true),
+            (&[6, 8, 10], true),
+            (&[1, 3, 5], true),
+            (&[0, 1, 2], false),
+            (&[0, 2, 3], false),
+            (&[0, 3], false),
+            (&[0, 6, 12], false),
+            (&[0, 18], false),
+        ] {
+            let e = Extent::new(&npus(members), &t);
+            assert_eq!(e.goes_round(&e.phases[0], &t), round, "{members:?}");
+        }
     }
 
     #[test]

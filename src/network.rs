@@ -16,11 +16,13 @@ mod ports;
 #[cfg(test)]
 mod rig;
 mod servers;
+mod trains;
 
 pub use contention_free::ContentionFree;
 pub use links::Links;
 pub use ports::SharedPorts;
 pub use servers::{Place, Servers};
+pub use trains::Trains;
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +30,8 @@ pub enum Model {
     /// Operations do not meet one another.
     #[default]
     ContentionFree,
-    /// All that an NPU sends into a dimension shares a port, and all that it receives.
+    /// All that an NPU sends into a dimension shares a port, and all that it receives; where it is wired to
+    /// neighbours, all that it sends to one side, and receives from it.
     Ports,
     /// Every link of every route is shared.
     Links,

@@ -3,6 +3,19 @@
 //! A machine's network is a stack of dimensions, innermost first. An NPU's number counts the
 //! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
 //! `d`. A message crosses every dimension in which its ends differ, innermost first.
+//!
+//! The bandwidth B of a dimension is what one NPU can send into it over all its links together, and receive at
+//! the same time. A message takes one way, so it goes at the rate of its slowest *link*
+//! ([`Dimension::link`]):
+//!
+//! | shape | links of an NPU | rate of each |
+//! |---|---|---|
+//! | switch | one, to the switch and back | B |
+//! | fully connected | not told apart: what it sends and receives with | B |
+//! | ring or mesh of more than 2 | one to each neighbour | B/2 |
+//! | ring or mesh of 2 | all to its one neighbour | B |
+//!
+//! An NPU at the end of a mesh has one neighbour, and so B/2.
 
 use crate::ids::{MAX_NPUS, Npu};
 use crate::units::{Amount, Bandwidth, Slowness, Span};
@@ -15,11 +28,13 @@ pub use switching::Switching;
 /// How the NPUs of one dimension are wired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Each NPU is wired to its two neighbours; messages take the shorter way round.
+    /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
+    /// way round.
     Ring,
     /// A line: a ring without the link from its last NPU to its first. Messages go straight.
     Mesh,
-    /// Each NPU is wired to every other.
+    /// Each NPU is wired to every other. The wires are not told apart: a message may use all of an NPU's
+    /// bandwidth.
     FullyConnected,
     /// All NPUs hang on one switch: two links lie between any two of them.
     Switch,
@@ -49,11 +64,30 @@ impl Shape {
 }
 
 impl Shape {
-    /// Whether an NPU hangs on a fabric by a port of its own, which nothing else passes.
+    /// Whether an NPU hangs on a fabric by a port of its own, which nothing else passes. If not, it is wired
+    /// to its neighbours.
+    #[inline]
     pub fn has_ports(self) -> bool {
         match self {
             Self::FullyConnected | Self::Switch => true,
             Self::Ring | Self::Mesh => false,
+        }
+    }
+
+    /// Whether a message between NPUs that are wired to their neighbours goes towards higher coordinates: on a
+    /// ring of `size` the shorter way, and upwards where both are equal.
+    #[inline]
+    pub fn goes_up(self, size: u32, from: u32, to: u32) -> bool {
+        match self {
+            Self::Ring => {
+                let up = if to > from {
+                    to - from
+                } else {
+                    size - from + to
+                };
+                up <= size - up
+            }
+            _ => to > from,
         }
     }
 }
@@ -74,10 +108,20 @@ pub struct Dimension {
     pub shape: Shape,
     /// NPUs along it; at least 1.
     pub size: u32,
-    /// What one NPU can send into it, and receive from it at the same time.
+    /// What one NPU can send into it over all its links together, and receive from it at the same time.
     pub bandwidth: Bandwidth,
     /// Time of the first byte over one link.
     pub latency: Span,
+}
+
+impl Dimension {
+    /// The rate of one link, which is that of a message.
+    pub fn link(&self) -> Bandwidth {
+        match self.shape.has_ports() || self.size <= 2 {
+            true => self.bandwidth,
+            false => self.bandwidth.half(),
+        }
+    }
 }
 
 /// What lies between two NPUs.
@@ -85,7 +129,7 @@ pub struct Dimension {
 pub struct Path {
     /// The latencies of the links crossed, added up.
     pub latency: Span,
-    /// The slowest dimension crossed.
+    /// The slowest link crossed.
     pub bandwidth: Bandwidth,
     /// How the devices between the links pass messages on.
     pub switching: Switching,
@@ -117,6 +161,8 @@ impl Path {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     dimensions: Vec<Dimension>,
+    /// By dimension, the rate of a link.
+    links: Vec<Bandwidth>,
     strides: Vec<u32>,
     npus: u32,
     switching: Switching,
@@ -139,6 +185,7 @@ impl Topology {
             }
         }
         (!dimensions.is_empty()).then_some(Self {
+            links: dimensions.iter().map(Dimension::link).collect(),
             dimensions,
             strides,
             npus,
@@ -166,6 +213,29 @@ impl Topology {
         &self.dimensions
     }
 
+    /// The rate of a link of dimension `d`.
+    #[inline]
+    pub fn link(&self, d: usize) -> Bandwidth {
+        self.links[d]
+    }
+
+    /// On which side a message leaves `a`, along the first dimension that it crosses, and on which it enters
+    /// `b`, along the last: 1 is downwards, where NPUs are wired to their neighbours, and 0 anything else.
+    #[inline]
+    pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
+        let mut sides: Option<[bool; 2]> = None;
+        for (d, dimension) in self.dimensions.iter().enumerate() {
+            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            if from != to {
+                let (shape, size) = (dimension.shape, dimension.size);
+                let down = !shape.has_ports() && !shape.goes_up(size, from, to);
+                let out = sides.map_or(down, |[out, _]| out);
+                sides = Some([out, down]);
+            }
+        }
+        sides.map_or([0; 2], |sides| sides.map(u32::from))
+    }
+
     /// Where `npu` sits along dimension `d`.
     #[inline]
     pub fn coordinate(&self, npu: Npu, d: usize) -> u32 {
@@ -179,7 +249,7 @@ impl Topology {
         Npu(npu.0 - self.coordinate(npu, d) * stride + to * stride)
     }
 
-    /// The way from `a` to `b` in dimension order: latencies add up, the slowest dimension sets the rate.
+    /// The way from `a` to `b` in dimension order: latencies add up, the slowest link sets the rate.
     /// `None` when they are the same NPU.
     #[inline]
     pub fn path(&self, a: Npu, b: Npu) -> Option<Path> {
@@ -192,11 +262,12 @@ impl Topology {
         let others = dimensions.fold(Slowness::ZERO, |others, (d, dimension)| {
             let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
             let mut links = dimension.shape.hops(dimension.size, from, to);
-            if links > 0 && slowest == Some(dimension.bandwidth) {
+            let rate = self.links[d];
+            if links > 0 && slowest == Some(rate) {
                 slowest = None;
                 links -= 1;
             }
-            others.plus(links, dimension.bandwidth)
+            others.plus(links, rate)
         });
         Some(Path {
             switching: self.switching,
@@ -215,17 +286,18 @@ impl Topology {
             }
             let hops = dimension.shape.hops(dimension.size, from, to);
             let latency = dimension.latency.times(u64::from(hops));
+            let rate = self.links[d];
             path = Some(match path {
                 None => Path {
                     latency,
-                    bandwidth: dimension.bandwidth,
+                    bandwidth: rate,
                     switching: Switching::IDEAL,
                     others: Slowness::ZERO,
                 },
                 Some(inner) => Path {
                     latency: inner.latency + latency,
-                    bandwidth: if dimension.bandwidth < inner.bandwidth {
-                        dimension.bandwidth
+                    bandwidth: if rate < inner.bandwidth {
+                        rate
                     } else {
                         inner.bandwidth
                     },
@@ -241,6 +313,7 @@ impl Topology {
 mod tests {
     use super::*;
 
+    /// Links of 200, 100 and 150 GB/s.
     fn stack() -> Topology {
         let dimension = |shape, size, gb: f64, ns| Dimension {
             name: String::new(),
@@ -250,7 +323,7 @@ mod tests {
             latency: Span::from_ns(ns),
         };
         Topology::new(vec![
-            dimension(Shape::Ring, 4, 200.0, 50),
+            dimension(Shape::Ring, 4, 400.0, 50),
             dimension(Shape::FullyConnected, 2, 100.0, 500),
             dimension(Shape::Switch, 4, 150.0, 2000),
         ])
@@ -283,6 +356,35 @@ mod tests {
             (Span::from_ns(4600), Bandwidth::new(100e9).unwrap())
         );
         assert!(t.path(Npu(5), Npu(5)).is_none());
+    }
+
+    #[test]
+    fn links_of_a_ring_are_half_of_its_bandwidth() {
+        for (shape, _) in Shape::ALL {
+            for size in 1..5 {
+                let mut dimension = stack().dimensions()[0].clone();
+                (dimension.shape, dimension.size) = (shape, size);
+                let wired = matches!(shape, Shape::Ring | Shape::Mesh);
+                let gb = if wired && size > 2 { 200e9 } else { 400e9 };
+                assert_eq!(dimension.link(), Bandwidth::new(gb).unwrap());
+            }
+        }
+    }
+
+    /// From 0 and back: up and down inside, and through the switch, which has no sides.
+    #[test]
+    fn messages_leave_and_enter_on_a_side() {
+        let t = stack();
+        for (a, b, sides) in [
+            (0, 1, [0, 0]),
+            (0, 2, [0, 0]),
+            (0, 3, [1, 1]),
+            (0, 11, [1, 0]),
+            (8, 0, [0, 0]),
+            (5, 5, [0, 0]),
+        ] {
+            assert_eq!(t.sides(Npu(a), Npu(b)), sides, "{a} {b}");
+        }
     }
 
     #[test]

@@ -179,6 +179,12 @@ impl Bandwidth {
         self.0
     }
 
+    /// Half of it.
+    pub fn half(self) -> Self {
+        // Half of the least number there is would be nothing.
+        Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))
+    }
+
     /// Serialization: how long `amount` takes to pass, to the nearest picosecond.
     #[inline]
     pub fn serialization(self, amount: Amount) -> Span {

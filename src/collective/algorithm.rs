@@ -131,7 +131,7 @@ impl Algorithm {
             P::AllReduce => (stage.buffer, levels),
             P::Broadcast | P::Reduce if trees || doubling => (stage.buffer, levels),
             P::Broadcast | P::Reduce if self == Self::Direct => (stage.buffer, n - 1),
-            _ => (stage.buffer.part(n), n - 1),
+            _ => (stage.part(n), n - 1),
         }
     }
 

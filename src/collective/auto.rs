@@ -20,8 +20,8 @@
 //! | tree, double_binary_tree | broadcast, reduce | Σ_j (α(2^j) + 2t(S, 2^j)) − t(S, 2^(h−1)) |
 //! | | all-reduce | twice that |
 //!
-//! where k runs from 1 to n−1 and j from 0 to h−1. Where a closed form is proved, the formula is the closed
-//! form, but that it is not rounded.
+//! where k runs from 1 to n−1 and j from 0 to h−1. Where a ring goes both ways round (`ring.rs`), its messages are
+//! half as large. Where a closed form is proved, the formula is the closed form, but that it is not rounded.
 //!
 //! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places
 //! occupies k wires. If every member sends to the one k places ahead, then on a ring every wire of the
@@ -58,6 +58,8 @@ pub struct Line<'a> {
     flat: Option<Path>,
     /// Whether NPUs are wired to their neighbours, so that ways overlap.
     wired: bool,
+    /// Whether a ring goes both ways round.
+    round: bool,
 }
 
 /// What a message over some places meets.
@@ -95,6 +97,7 @@ impl<'a> Line<'a> {
             topology,
             flat: None,
             wired: !apart,
+            round: extent.goes_round(phase, topology),
         };
         if apart && extent.regular {
             line.flat = Some(line.path(0, 1));
@@ -186,6 +189,7 @@ impl<'a> Line<'a> {
         Some(match algorithm {
             Algorithm::Ring => {
                 let way = self.way(1).alone();
+                let share = share.part(1 + u32::from(self.round));
                 let (hop, s) = (way.first_byte(share), way.passes(share));
                 let n = u64::from(n);
                 match primitive {

@@ -84,6 +84,7 @@ pub fn carried(
                 Choice::Named(algorithm) => algorithm.resolve(stage.primitive, phase.size),
                 Choice::Auto => line(stage.phase).choose(stage.primitive, stage.buffer).0,
             };
+            stage.both_ways = algorithm == Algorithm::Ring && extent.goes_round(phase, topology);
             out.push(Carried {
                 stage,
                 algorithm,

@@ -15,7 +15,7 @@ pub fn closed_form(algorithm: Algorithm, stage: &Stage, n: u32, path: &Path) -> 
     if stage.primitive.has_root() || !algorithm.carries(stage.primitive, n) {
         return None;
     }
-    let message = stage.buffer.part(n);
+    let message = stage.part(n);
     let s = path.bandwidth.serialization(message);
     let alpha = path.first_byte(message);
     let others = u64::from(n - 1);

@@ -34,6 +34,7 @@ pub struct Course<S> {
     length: usize,
     route_of: Vec<u32>,
     chunks: u32,
+    strands: u32,
     gates: Option<Gates>,
 }
 
@@ -45,6 +46,7 @@ impl<S: Copy> Course<S> {
             stages,
             route_of: Vec::new(),
             chunks,
+            strands: 1,
             gates: None,
         }
     }
@@ -58,6 +60,7 @@ impl<S: Copy> Course<S> {
             length,
             chunks: route_of.len() as u32,
             route_of,
+            strands: 1,
             gates: None,
         }
     }
@@ -68,6 +71,17 @@ impl<S: Copy> Course<S> {
             gates: Some(gates),
             ..self
         }
+    }
+
+    /// The same with chunks that are in as many strands at once in some of their stages.
+    pub fn in_strands(self, strands: u32) -> Self {
+        Self { strands, ..self }
+    }
+
+    /// In how many strands a chunk is at most.
+    #[inline]
+    pub fn strands(&self) -> u32 {
+        self.strands
     }
 
     /// How many chunks there are.

@@ -68,6 +68,7 @@ mod tests {
                             primitive: Primitive::Reduce,
                             buffer: Amount::whole(1),
                             mirrored,
+                            both_ways: false,
                         };
                         receives(&stage, seat)
                     });

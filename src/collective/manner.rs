@@ -263,6 +263,12 @@ pub trait Manner {
     /// How the chunks of a collective travel. `paths` are those of [`Self::paths`].
     fn course(&self, request: &Request, extent: &Extent, paths: &[Paths]) -> Course<Self::Stage>;
 
+    /// Whether a stage is carried out twice at once, each time with half of everything: as it is, and by seats that
+    /// are [`Seat::reversed`]. Each is a *strand* of the chunk.
+    fn goes_both_ways(&self, _: &Self::Stage) -> bool {
+        false
+    }
+
     /// The phase of the extent along which `stage` goes.
     fn phase(&self, stage: &Self::Stage) -> usize;
 

@@ -72,6 +72,7 @@ impl Manner for Native<'_> {
                 primitive: Primitive::AllReduce,
                 buffer: Amount::whole(request.buffer),
                 mirrored: false,
+                both_ways: false,
             };
             let scripted = Carried {
                 stage,
@@ -83,6 +84,8 @@ impl Manner for Native<'_> {
         let lie = (extent, self.topology);
         let of = (request.kind, request.buffer);
         let course = routes(of, lie, self.algorithms, self.pipeline);
+        let both_ways = course.stages().iter().any(|c| c.stage.both_ways);
+        let course = course.in_strands(1 + u32::from(both_ways));
         if course.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return course;
         }
@@ -91,6 +94,11 @@ impl Manner for Native<'_> {
         let capacity = self.capacity(&course, extent);
         let order = self.schedule(&course, &spans, &capacity).order;
         course.through(Gates { order, capacity })
+    }
+
+    #[inline]
+    fn goes_both_ways(&self, carried: &Carried) -> bool {
+        carried.stage.both_ways
     }
 
     #[inline]
@@ -313,14 +321,14 @@ impl Native<'_> {
     }
 
     /// What a stage takes alone, if need be by an estimate, on which no answer but only the order of chunks
-    /// depends: the messages that follow one another through a port or up a tree, of the size that the algorithm
+    /// depends: the messages that follow one another over a link or up a tree, of the size that the algorithm
     /// sends, each with the latency of a link. So it is whole picoseconds where messages are, and scales with them.
     fn alone(&self, carried: &Carried, extent: &Extent, paths: &[Paths]) -> Span {
         carried.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[carried.stage.phase];
             let dimension = &self.topology.dimensions()[phase.dimension];
             let (message, count) = carried.algorithm.in_turn(&carried.stage, phase.size);
-            (dimension.bandwidth.serialization(message) + dimension.latency).times(count.into())
+            (dimension.link().serialization(message) + dimension.latency).times(count.into())
         })
     }
 }

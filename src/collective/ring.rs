@@ -1,7 +1,8 @@
-//! Ring: every member sends to the next one only.
+//! Ring: every member sends to the next one only; or, where its line is a ring of NPUs, half of everything to
+//! the next one and half to the one before.
 //!
-//! With n members, s = time of one n-th of the buffer S and α = latency between neighbours, all
-//! starting together:
+//! With n members, s = time of one n-th of the buffer S at what a member sends with, and α = latency between
+//! neighbours, all starting together:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -12,6 +13,16 @@
 //!
 //! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and
 //! reduce are pipelined over the chain in as many parts as there are members.
+//!
+//! **Both ways.** Where members lie evenly around a ring of more than two NPUs ([`Extent::goes_round`]) each has
+//! two links, to the next and to the one before, with B/2 each. Then a stage is carried out twice at once, with
+//! half of the buffer: once as above and once the other way round, where the member with index i has the seat
+//! of n−1−i. The two share nothing, neither links nor what they wait for. A half takes s/2 · B/(B/2) = s, so
+//! the table holds with s at B, and an NPU sends all of B. Elsewhere on rings and on meshes a message from the
+//! last member to the first goes back over the links between, so going both ways would gain nothing: all goes
+//! one way, at B/2.
+//!
+//! [`Extent::goes_round`]: crate::group::Extent::goes_round
 
 use super::{Primitive, Seat, Stage, Step};
 
@@ -70,7 +81,7 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
 fn send(stage: &Stage, seat: Seat, i: u32, count: u32, first_after: Option<u32>) -> Option<Step> {
     (i < count).then(|| Step {
         to: (seat.index + 1) % seat.size,
-        amount: stage.buffer.part(seat.size),
+        amount: stage.part(seat.size),
         after: first_after.map_or(0, |first| first + i),
         arrived: 0,
         heard: 0,

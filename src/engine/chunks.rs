@@ -1,10 +1,10 @@
 //! Chunks of a collective in flight: from queue to stage, step by step, to the next stage.
 
 use super::Engine;
-use super::collective_run::Op;
+use super::collective_run::{Cell, Op};
 use super::event::{Class, Event};
 use super::plan::NONE;
-use crate::collective::{Cue, Manner, Queue, Step};
+use crate::collective::{Cue, Manner, Queue, Seat, Step};
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{Message, Network};
 use crate::topology::Topology;
@@ -40,10 +40,10 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             }
             return;
         }
-        let (size, chunks, stages) = (group.extent.size(), run.chunks, run.length);
+        let (chunks, stages) = (run.chunks, run.length);
         let npu = group.extent.npus[position as usize];
         for chunk in 0..chunks {
-            let cell = chunk * size + position;
+            let cell = self.runs[id as usize].cell(chunk, position);
             for stage in 0..stages {
                 let run = &mut self.runs[id as usize];
                 let course = self.courses.get(run.course_at(position));
@@ -110,6 +110,8 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             let group = &self.plan.groups[run.group as usize];
             let gates = self.courses.get(run.course).gates();
             let gates = gates.expect("its chunks pass gates");
+            let first = run.cell(0, position);
+            let apart = run.cell(1, 0);
             let progress = run.progress.as_mut().expect("it has begun");
             let gate = &mut progress.gates[position as usize * group.extent.phases.len() + phase];
             if gate.inside >= gates.capacity[phase] {
@@ -118,7 +120,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             let Some(passage) = gates.order[phase].get(gate.next as usize) else {
                 return;
             };
-            let cell = passage.chunk * group.extent.size() + position;
+            let cell = passage.chunk * apart + first;
             if progress.cells[cell as usize].stage != passage.stage {
                 return;
             }
@@ -158,9 +160,38 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         let Some(seat) = seat else {
             return;
         };
+        self.open_strand(now, id, cell, (stage, turn, seat));
+        if !self.manner.goes_both_ways(&stage) {
+            return;
+        }
+        let run = &mut self.runs[id as usize];
+        let other = run.other_strand(cell);
+        let progress = run.progress.as_mut().expect("it has begun");
+        progress.cells[other as usize] = Cell {
+            stage: number,
+            begun: true,
+            leaving: false,
+            taken: 0,
+            arrived: 0,
+            credits: 0,
+        };
+        self.moved.push((id, other));
+        self.open_strand(now, id, other, (stage, turn, seat.reversed()));
+    }
+
+    /// A strand of a chunk begins its stage at a member.
+    #[inline]
+    fn open_strand(
+        &mut self,
+        now: Time,
+        id: u32,
+        cell: u32,
+        (stage, turn, seat): (M::Stage, u16, Seat),
+    ) {
         self.open_endpoint(now, id, cell, (stage, turn, seat));
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
+        let number = progress.cells[cell as usize].stage;
         let waiting = &mut progress.waiting[cell as usize * run.length + number as usize];
         let waiting = std::mem::take(waiting);
         self.listen(now, id, cell, waiting);
@@ -243,18 +274,36 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             if next.is_some() || at.leaving || at.credits < all {
                 return;
             }
+            if self.manner.goes_both_ways(&stage) {
+                self.end_strand(now, id, cell);
+                return;
+            }
         }
         self.leave(now, id, cell);
+    }
+
+    /// A strand of a chunk is done with its stage; with the second one the chunk is.
+    fn end_strand(&mut self, now: Time, id: u32, cell: u32) {
+        let run = &mut self.runs[id as usize];
+        let other = run.other_strand(cell);
+        let progress = run.progress.as_mut().expect("it has begun");
+        let is_last = !progress.cells[other as usize].begun;
+        if std::mem::take(&mut progress.cells[cell as usize].begun) && is_last {
+            self.leave(now, id, cell.min(other));
+        }
     }
 
     /// Takes a step: sends its message, and listens to what belongs to it. `matters` says that the
     /// member must know when the message has left.
     #[inline]
     fn take_step(&mut self, now: Time, id: u32, cell: u32, step: Step, matters: bool) {
+        let topology = self.topology;
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let (position, size) = (run.position(cell), group.extent.size());
+        let position = run.position(cell);
         let (chunk, course) = (run.chunk(cell), run.course_at(position));
+        let strand = run.strand(cell);
+        let of_all = chunk * run.strands + strand;
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         let number = state.stage;
@@ -265,7 +314,11 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         let carried = course.stage(chunk, number).expect("it is in one");
         let index = self.manner.phase(carried);
         let phase = &group.extent.phases[index];
-        let to = phase.position(position, step.to);
+        let to = match strand {
+            0 => step.to,
+            _ => phase.size - 1 - step.to,
+        };
+        let to = phase.position(position, to);
         let op = self.ops.insert(Op::Step {
             run: id,
             from: cell,
@@ -273,17 +326,21 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             stage: number,
             heard: step.heard,
         });
-        let first_port = index as u32 * size;
         let (a, b) = (
             group.extent.npus[position as usize],
             group.extent.npus[to as usize],
         );
         let (from, to) = match M::IN_ORDER {
             true => (progress.ports.any(), progress.ports.any()),
-            false => (
-                progress.ports.port(first_port + position),
-                progress.ports.port(first_port + to),
-            ),
+            // Where messages meet they find their own way.
+            false if N::SHARED => (progress.ports.any(), progress.ports.any()),
+            false => {
+                let [out, into] = group.sides_between(topology, position, to);
+                (
+                    progress.ports.port(group.port(index, position, out)),
+                    progress.ports.port(group.port(index, to, into)),
+                )
+            }
         };
         let message = Message {
             op,
@@ -307,7 +364,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number) << 32 | u64::from(taken);
-            let key = (a.0, run.group + 1, run.sequence, chunk, step);
+            let key = (a.0, run.group + 1, run.sequence, of_all, step);
             self.send_off(now, key, message);
         } else {
             self.network.submit(now, &message, &mut self.agenda);

@@ -42,6 +42,8 @@ pub(super) struct Run {
     pub own: Vec<u32>,
     /// As its course says.
     pub chunks: u32,
+    /// Likewise: in how many strands a chunk is at most.
+    pub strands: u32,
     /// How many stages each chunk passes.
     pub length: usize,
     /// Where it lasts as recorded: when each member's part began, [`Time::END`] before.
@@ -63,7 +65,7 @@ pub(super) struct Run {
 pub(super) struct Cell {
     /// The stage that it is in; the number of stages when it is done, [`OUTSIDE`] before the first.
     pub stage: u16,
-    /// Whether it has been admitted to its stage.
+    /// Whether it has been admitted to its stage, and, where that has two strands, is not done with it.
     pub begun: bool,
     /// Whether a message whose leaving matters, the last of the stage or any paced one, has yet to
     /// leave.
@@ -89,7 +91,7 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) struct Progress {
     pub ports: Ports,
-    /// By chunk and then position.
+    /// By chunk, strand and position. A second strand is there in stages that have one.
     pub cells: Vec<Cell>,
     /// What tells a passage through a stage from others ([`Manner::turn`]), by cell and stage.
     pub turns: Vec<u16>,
@@ -237,6 +239,7 @@ impl Default for Run {
             course: 0,
             own: Vec::new(),
             chunks: 0,
+            strands: 1,
             length: 0,
             begins: Vec::new(),
             over: Time::ZERO,
@@ -272,6 +275,7 @@ impl Run {
         (self.over, self.transfer) = (Time::ZERO, Span::ZERO);
         self.course = number;
         (self.chunks, self.length) = (course.chunks(), course.length());
+        self.strands = course.strands();
     }
 
     /// Member `member` arrives with its node.
@@ -305,7 +309,7 @@ impl Run {
     /// Begins to go message by message through `ports`, and through `gates` at each member.
     pub fn begin(&mut self, ports: Ports, gates: usize) {
         let members = self.nodes.len();
-        let cells = members * self.chunks as usize;
+        let cells = members * self.chunks as usize * self.strands as usize;
         let outside = Cell {
             stage: OUTSIDE,
             begun: false,
@@ -339,12 +343,37 @@ impl Run {
         }
     }
 
+    /// The cell of a chunk at a position; where a chunk is in strands, that of the first.
+    #[inline]
+    pub fn cell(&self, chunk: u32, position: u32) -> u32 {
+        chunk * self.strands * self.nodes.len() as u32 + position
+    }
+
+    /// The cell of the other strand.
+    #[inline]
+    pub fn other_strand(&self, cell: u32) -> u32 {
+        let members = self.nodes.len() as u32;
+        match self.strand(cell) {
+            0 => cell + members,
+            _ => cell - members,
+        }
+    }
+
+    /// The strand of a cell.
+    #[inline]
+    pub fn strand(&self, cell: u32) -> u32 {
+        match self.strands {
+            1 => 0,
+            strands => cell / self.nodes.len() as u32 % strands,
+        }
+    }
+
     /// The chunk of a cell.
     #[inline]
     pub fn chunk(&self, cell: u32) -> u32 {
         match self.chunks {
             1 => 0,
-            _ => cell / self.nodes.len() as u32,
+            _ => cell / (self.nodes.len() as u32 * self.strands),
         }
     }
 
@@ -361,7 +390,7 @@ impl Run {
     /// The position of a cell.
     #[inline]
     pub fn position(&self, cell: u32) -> u32 {
-        match self.chunks {
+        match self.chunks * self.strands {
             1 => cell,
             _ => cell % self.nodes.len() as u32,
         }
@@ -382,6 +411,10 @@ impl Run {
         let stage = *course.stage(self.chunk_in(course, cell), number)?;
         let turn = progress.turns[cell as usize * self.length + number as usize];
         let seat = manner.seat(&plan.extent, &stage, self.position(cell), self.root);
+        let seat = match self.strand(cell) {
+            0 => seat,
+            _ => seat.map(Seat::reversed),
+        };
         Some((stage, turn, seat))
     }
 }

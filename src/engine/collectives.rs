@@ -20,6 +20,7 @@ fn too_large(run: &Run, members: usize) -> Option<Refusal> {
     let (members, chunks) = (members as u64, u64::from(run.chunks));
     let size = members
         .saturating_mul(chunks)
+        .saturating_mul(u64::from(run.strands))
         .saturating_mul(run.length as u64 + 1);
     (size > MOST).then(|| {
         Refusal::new(
@@ -356,9 +357,8 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
                 self.refusal = Some(refusal);
                 return;
             }
-            // Every member has a port in each phase.
             let phases = group.extent.phases.len();
-            let ports = group.extent.size() * phases as u32;
+            let ports = group.ports();
             let gates = self.courses.get(run.course).gates();
             run.begin(self.network.open(ports), gates.map_or(0, |_| phases));
             self.outcome.stepwise += 1;

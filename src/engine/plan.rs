@@ -10,6 +10,7 @@ use crate::group::{Extent, Paths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::{Machine, NpuClass};
 use crate::network::Model;
+use crate::topology::Topology;
 use crate::trace::{CollectiveKind, shown};
 use crate::units::{Bytes, Span};
 use crate::workload::{Absent, Instance, Workload, shortened};
@@ -130,9 +131,34 @@ pub(super) struct GroupPlan {
     pub extent: Extent,
     /// For each phase: the paths that messages have in common.
     pub paths: Vec<Paths>,
+    /// Sides on which a member sends and receives along a phase: two if it may be wired to neighbours.
+    pub sides: u32,
     pub calls: Vec<CallPlan>,
     /// Whether some member's lane for these collectives serves anything else too.
     pub gathers: bool,
+}
+
+impl GroupPlan {
+    /// How many ports a collective of the group opens: each member has one on each side along each phase.
+    pub fn ports(&self) -> u32 {
+        self.extent.size() * self.extent.phases.len() as u32 * self.sides
+    }
+
+    /// The number of the port of a member along a phase.
+    #[inline]
+    pub fn port(&self, phase: usize, position: u32, side: u32) -> u32 {
+        (phase as u32 * self.extent.size() + position) * self.sides + side
+    }
+
+    /// On which side a message leaves one member and enters the other.
+    #[inline]
+    pub fn sides_between(&self, topology: &Topology, from: u32, to: u32) -> [u32; 2] {
+        let npu = |position: u32| self.extent.npus[position as usize];
+        match self.sides {
+            1 => [0; 2],
+            _ => topology.sides(npu(from), npu(to)),
+        }
+    }
 }
 
 /// A group slot of an instance, bound.
@@ -350,6 +376,12 @@ impl Plan {
         let extent = manner.extent(party, machine.topology());
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| manner.paths(&extent, phase, machine.topology()));
+        let dimensions_of = machine.topology().dimensions();
+        let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
+        let sided = match extent.regular {
+            true => extent.phases.iter().any(|phase| wired(phase.dimension)),
+            false => (0..dimensions_of.len()).any(wired),
+        };
         GroupPlan {
             id,
             name,
@@ -359,6 +391,7 @@ impl Plan {
                 .filter(|m| self.instance_of[m.index()] != NONE)
                 .count() as u32,
             paths: paths.collect(),
+            sides: 1 + u32::from(sided),
             extent,
             members,
             calls: Vec::new(),

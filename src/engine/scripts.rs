@@ -77,7 +77,7 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         self.agenda.push(at, Event::new(Class::Taken, 0, op));
     }
 
-    /// A message of a script leaves. Each member has a port in each phase: it leaves through that of the first
+    /// A message of a script leaves. Each member has a port in each phase, or one on each side: it leaves through that of the first
     /// in which the ends differ, and enters through that of the last.
     fn send_part(&mut self, now: Time, op: Op, amount: Amount) {
         let Op::Scripted {
@@ -91,7 +91,8 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
             return;
         };
         let run = &self.runs[id as usize];
-        let extent = &self.plan.groups[run.group as usize].extent;
+        let group = &self.plan.groups[run.group as usize];
+        let extent = &group.extent;
         let (from, to) = (run.position(from), run.position(to));
         let ends = (extent.npus[from as usize], extent.npus[to as usize]);
         let op = self.ops.insert(op);
@@ -102,15 +103,16 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
         }
         let progress = run.progress.as_ref().expect("it has begun");
         let differs = |phase: &crate::group::Phase| phase.index(from) != phase.index(to);
-        let port = |phase: Option<usize>, position| {
-            let first = phase.unwrap_or(0) as u32 * extent.size();
-            progress.ports.port(first + position)
+        let port = |phase: Option<usize>, position, side| {
+            let port = group.port(phase.unwrap_or(0), position, side);
+            progress.ports.port(port)
         };
+        let [out, into] = group.sides_between(self.topology, from, to);
         let message = Message {
             op,
             ends,
-            from: port(extent.phases.iter().position(differs), from),
-            to: port(extent.phases.iter().rposition(differs), to),
+            from: port(extent.phases.iter().position(differs), from, out),
+            to: port(extent.phases.iter().rposition(differs), to, into),
             path: None,
             amount,
             tell_injected: true,

@@ -223,6 +223,11 @@ mod tests {
         assert_eq!(fabric.shape, Shape::FullyConnected);
         let links = f64::from(fabric.size - 1);
         assert_eq!(fabric.bandwidth.bytes_per_second(), links * 64e9);
+        // 6 links of 50 GB/s, two along each dimension.
+        let machine = Machine::preset("tpu-v4").unwrap();
+        for dimension in machine.topology().dimensions() {
+            assert_eq!(dimension.link().bytes_per_second(), 50e9);
+        }
         // NVLink-C2C: 900 GB/s in both directions, for the two NPUs of a Grace.
         let machine = Machine::preset("gb200-nvl72").unwrap();
         let host = machine.remote().unwrap();

@@ -6,7 +6,7 @@ use crate::topology::{Dimension, Shape, Switching, Topology};
 use crate::units::{Amount, Bandwidth, Bytes, Span, Time};
 use std::collections::BTreeSet;
 
-/// Dimensions of a shape, a size, ps per byte, and ps of latency per link.
+/// Dimensions of a shape, a size, ps per byte of a link, and ps of latency per link.
 pub(super) fn topology(dimensions: &[(Shape, u32, u64, u64)]) -> Topology {
     let dimensions = dimensions
         .iter()
@@ -14,7 +14,10 @@ pub(super) fn topology(dimensions: &[(Shape, u32, u64, u64)]) -> Topology {
             name: String::new(),
             shape,
             size,
-            bandwidth: Bandwidth::new(1e12 / ps_per_byte as f64).unwrap(),
+            bandwidth: {
+                let links = if shape.has_ports() || size == 2 { 1 } else { 2 };
+                Bandwidth::new(f64::from(links) * 1e12 / ps_per_byte as f64).unwrap()
+            },
             latency: Span(latency),
         });
     Topology::new(dimensions.collect()).unwrap()

@@ -12,13 +12,15 @@ const NONE: u32 = u32::MAX;
 /// Sides of a port.
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
+/// What an NPU has along a dimension at most.
+const SIDES: usize = 4;
 
 /// Where a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Along which dimension.
     pub dimension: usize,
-    /// Which of the two that an NPU has there.
+    /// Which of those that an NPU has there.
     pub side: usize,
     /// Whose.
     pub npu: Npu,
@@ -74,14 +76,14 @@ impl Servers {
     /// None is busy.
     pub(super) fn new(dimensions: usize) -> Self {
         Self {
-            rows: vec![Vec::new(); 2 * dimensions],
+            rows: vec![Vec::new(); SIDES * dimensions],
             claimed: 0,
         }
     }
 
     #[inline]
     fn at(&mut self, place: Place) -> &mut Server {
-        let row = &mut self.rows[2 * place.dimension + place.side];
+        let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
         if index >= row.len() {
             row.resize(index + 1, IDLE);
@@ -91,7 +93,7 @@ impl Servers {
 
     #[inline]
     fn get(&self, place: Place) -> Server {
-        let row = &self.rows[2 * place.dimension + place.side];
+        let row = &self.rows[SIDES * place.dimension + place.side];
         row.get(place.npu.index()).copied().unwrap_or(IDLE)
     }
 

@@ -3,6 +3,7 @@
 //! - `rig` and `lines`: machines and traces in a few words, and a log of what an observer is told;
 //! - `oracle`: integer arithmetic and closed forms, written again from what algorithms mean;
 //! - `naive`: the same collectives message by message, as a fixpoint over explicit times;
+//! - `wires`: what bytes pass, and a bound from it;
 //! - `trains`: messages as packets over links, which serve one train after another;
 //! - `flows`: messages that are handed over at given times;
 //! - `programs`: who sends what to whom after what, for the simulator `naive`;
@@ -13,6 +14,7 @@
 
 mod as_recorded;
 mod auto;
+mod bandwidth;
 mod bytes;
 mod closed_forms;
 mod communicators;
@@ -50,3 +52,4 @@ mod table_v;
 mod through;
 mod trains;
 mod turns;
+mod wires;

@@ -68,6 +68,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                         primitive,
                         buffer: Amount::whole(2 * 12_252_240),
                         mirrored: false,
+                        both_ways: algorithm == A::Ring && line.round,
                     };
                     let closed = closed_form(algorithm, &stage, n, &path);
                     let cost = line.cost(algorithm, primitive, stage.buffer);
@@ -86,28 +87,29 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
     assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
 }
 
-/// n = 8 in a ring, S = 80,000 B: t = 1,600 ns, s = 200 ns, α(k) = 500 min(k, 8−k) ns, c = 1, 2, 3, 4,
-/// 3, 2, 1, of which the sum is 16 and that of the latencies 8,000 ns.
+/// n = 8 in a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns, s = 400 ns, α(k) = 500 min(k, 8−k) ns,
+/// c = 1, 2, 3, 4, 3, 2, 1, of which the sum is 16 and that of the latencies 8,000 ns. A ring sends half of s
+/// each way.
 #[test]
 fn distance_costs_latency_and_load_on_a_ring() {
     let table = [
         (A::Ring, P::ReduceScatter, 7 * 700),
         (A::Ring, P::AllToAll, 28 * 700),
         (A::Ring, P::Broadcast, 7 * 500 + 14 * 200),
-        (A::Direct, P::ReduceScatter, 2000 + 16 * 200),
-        (A::Direct, P::Reduce, 2000 + 7 * 1600),
-        (A::Direct, P::Gather, 2000 + 7 * 200),
-        (A::Pairwise, P::AllToAll, 8000 + 16 * 200),
-        // 500 + 800, 1,000 + 2 x 400, 2,000 + 4 x 200 ns.
-        (A::HalvingDoubling, P::AllGather, 1300 + 1800 + 2800),
-        // 500 + 1,600, 1,000 + 1,600, 2,000 + 1,600 ns.
-        (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 1600),
+        (A::Direct, P::ReduceScatter, 2000 + 16 * 400),
+        (A::Direct, P::Reduce, 2000 + 7 * 3200),
+        (A::Direct, P::Gather, 2000 + 7 * 400),
+        (A::Pairwise, P::AllToAll, 8000 + 16 * 400),
+        // 500 + 1,600, 1,000 + 2 x 800, 2,000 + 4 x 400 ns.
+        (A::HalvingDoubling, P::AllGather, 2100 + 2600 + 3600),
+        // 500 + 3,200, 1,000 + 3,200, 2,000 + 3,200 ns.
+        (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 3200),
         // 1, 2 and 4 shares.
-        (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 200),
-        (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 1600),
+        (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
+        (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
         // Two of S at two levels, one at the root's.
-        (A::Tree, P::Reduce, 3500 + 5 * 1600),
-        (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 1600),
+        (A::Tree, P::Reduce, 3500 + 5 * 3200),
+        (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
     for (algorithm, primitive, ns) in table {
         let cost = on(Shape::Ring, 8, |line| {
@@ -151,10 +153,10 @@ fn size_decides() {
             line.choose(primitive, Amount::whole(bytes)).0
         })
     };
-    // 1,000 B among 16 in a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 40 ns.
-    // Direct: 8 x 500 + 64 x 1.25 ns.
+    // 1,000 B among 16 in a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns.
+    // Direct: 8 x 500 + 64 x 2.5 ns.
     assert_eq!(choose(Shape::Ring, 16, P::AllGather, 1000), A::Direct);
-    // 10 MB: 15 x 12,500 ns against 64 x 12,500 and 4 x 100,000 ns, and latencies.
+    // 10 MB: 15 x 12,500 ns against 64 x 25,000 and 4 x 400,000 ns, and latencies.
     assert_eq!(choose(Shape::Ring, 16, P::AllGather, 10_000_000), A::Ring);
     // On a switch: 1,000 x log2 16 + 4 x 20 ns against 1,000 + 15 x 20 and 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(Shape::Switch, 16, P::Broadcast, bytes);
@@ -167,8 +169,8 @@ fn size_decides() {
 
 #[test]
 fn a_small_all_reduce_of_a_ring_is_fused() {
-    // 8 in a ring, 800 B: recursive doubling 3,500 + 7 x 16 ns against twice direct, 2 x (2,000 +
-    // 16 x 2) ns. 80,000 B: 14,700 against 2 x 4,900 ns of the ring.
+    // 8 in a ring, 800 B: recursive doubling 3,500 + 7 x 32 ns against twice direct, 2 x (2,000 +
+    // 16 x 4) ns. 80,000 B: 25,900 against 2 x 4,900 ns of the ring.
     let fuses = |bytes| on(Shape::Ring, 8, |line| line.fuses(Amount::whole(bytes)));
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
 }

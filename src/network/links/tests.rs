@@ -1,8 +1,12 @@
 //! Links, by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
 
 use super::*;
+use crate::ids::Npu;
+use crate::network::Network;
 use crate::network::rig::{Pending, by_segment, ends, message, topology};
 use crate::topology::Shape::{FullyConnected, Mesh, Ring, Switch};
+use crate::topology::{Switching, Topology};
+use crate::units::Time;
 
 fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
     let ends = ends(&mut Links::new(topology), messages);
@@ -243,5 +247,8 @@ fn claims_are_touched_anywhere_on_the_way() {
         (None, Some(7))
     );
     network.claim(Npu(2), 0, None);
-    assert!(!network.servers.any_claimed());
+    assert_eq!(
+        (claimed(&network, 0, 9), claimed(&network, 1, 2)),
+        (None, None)
+    );
 }

@@ -1,9 +1,12 @@
 //! Ports, by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000 ps.
 
 use super::*;
+use crate::ids::Npu;
+use crate::network::Network;
 use crate::network::rig::{Pending, by_segment, ends, message, topology};
 use crate::topology::Shape::{FullyConnected, Ring, Switch};
 use crate::topology::Switching;
+use crate::units::{Amount, Span, Time};
 
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
@@ -26,27 +29,40 @@ fn dimensions_have_ports_of_their_own() {
     assert_eq!(found, [[2000, 2050], [4000, 4020]]);
 }
 
+/// Inside 1 ps/B, outside 4: messages of 0 and 1 to the other 1 = (1, 1) and on from there leave by the port of
+/// 1 = (1, 0), one after another: 4,000 each.
+#[test]
+fn ports_in_the_middle_of_a_way_are_ports() {
+    let t = topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
+    let found = ends(
+        &mut SharedPorts::new(&t),
+        &[(0, 1, 3, 1000), (0, 0, 3, 1000), (0, 0, 2, 1000)],
+    );
+    assert_eq!(found, [[4000, 4020], [4000, 8020], [4000, 4020]]);
+}
+
 #[test]
 fn rates_may_differ_at_both_ends_and_between() {
-    // 2, 8 and 1 ps/B: 1,000 B leave in 2,000 and take 8,000, which with 5 + 5 + 2 x 5 of latency is 8,020.
+    // 2, 8 and 1 ps/B: 1,000 B leave in 8,000, which with 5 + 5 + 2 x 5 of latency is 8,020.
     let t = topology(&[
         (Ring, 2, 2, 5),
         (FullyConnected, 2, 8, 5),
         (Switch, 2, 1, 5),
     ]);
     let found = ends(&mut SharedPorts::new(&t), &[(0, 0, 7, 1000)]);
-    assert_eq!(found, [[2000, 8020]]);
-    // From 2 = (0, 1, 0) there is no slow dimension: 2,000 + 5 + 2 x 5. That is long over.
+    assert_eq!(found, [[8000, 8020]]);
+    // From 2 = (0, 1, 0) there is no slow dimension: 2,000 + 5 + 2 x 5. That is long over when the other comes
+    // to the port of 3 = (1, 1, 0), by which both leave along the last.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
         ends(&mut SharedPorts::new(&t), &fast),
-        [[2000, 8020], [2000, 2015]]
+        [[8000, 8020], [2000, 2015]]
     );
-    // From 3 = (1, 1, 0) at 7,000 it enters from 7,010 to 8,010; the first would from 7,020 on, and has to wait.
+    // From 3 at 7,000 it has the port until 8,000; the first comes to it at 7,010, and goes on until 9,000.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
         ends(&mut SharedPorts::new(&t), &late),
-        [[2000, 9010], [8000, 8010]]
+        [[8000, 9010], [8000, 8010]]
     );
 }
 
@@ -108,10 +124,10 @@ fn claims_are_touched_at_either_end() {
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));
     assert_eq!(claimed(&network, 0, 3), None);
-    // 5 = (1, 1): along the second dimension only; 6 = (2, 1): leaves along the first.
+    // 5 = (1, 1): along the second dimension only; 6 = (2, 1): from 1 to 2 along the first.
     assert_eq!(
         (claimed(&network, 5, 1), claimed(&network, 1, 6)),
-        (None, Some(7))
+        (None, Some(5))
     );
     network.claim(Npu(1), 0, None);
     network.claim(Npu(2), 0, None);

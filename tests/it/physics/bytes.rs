@@ -35,6 +35,7 @@ fn line(algorithm: Algorithm, primitive: Primitive, n: u32, root: u32, bytes: u6
         primitive,
         buffer: Amount::whole(bytes),
         mirrored: false,
+        both_ways: false,
     };
     let algorithm = algorithm.resolve(primitive, n);
     let seat = |index| Seat {

@@ -56,7 +56,8 @@ fn every_collective_takes_what_its_closed_form_says() {
 }
 
 /// n = 8 and 80,000 B at 50 GB/s and 500 ns per link. A share is 10,000 B: s = 200 ns. The buffer
-/// takes t = 1,600 ns.
+/// takes t = 1,600 ns. A link of a ring has 25 GB/s, on which they take 400 and 3,200 ns; a ring sends half of a
+/// share each way.
 #[test]
 fn eight_members_by_hand() {
     use Algorithm::{
@@ -103,23 +104,22 @@ fn eight_members_by_hand() {
         // 500 + 7 x 200 ns.
         (Shape::FullyConnected, Direct, K::Gather, 10_000, 1_900_000),
         (Shape::FullyConnected, Direct, K::Scatter, 80_000, 1_900_000),
-        // First bytes of members 1 … 7 places behind: 0 + 500, 200 + 1,000, 400 + 1,500,
-        // 600 + 2,000, 800 + 1,500, 1,000 + 1,000, 1,200 + 500 ns. In order 500, 1,200, 1,700,
-        // 1,900, 2,000, 2,300, 2,600; the port serves until 700, 1,400, 1,900, 2,100, 2,300, 2,500
-        // and 2,800.
-        (Shape::Ring, Direct, K::AllToAll, 80_000, 2_800_000),
-        // The copy that leaves k-th is there at 1,600 k + 500 min(k, 8 - k) ns: at most
-        // 7 x 1,600 + 500.
-        (Shape::Ring, Direct, K::Broadcast, 80_000, 11_700_000),
-        // First bytes at 500, 500, 1,000, 1,000, 1,500, 1,500 and 2,000 ns; two at once are served
-        // in 400 ns, before the next come. The last ends at 2,000 + 200.
-        (Shape::Ring, Direct, K::Gather, 10_000, 2_200_000),
+        // First bytes of members 1 … 4 places behind: 0 + 500, 400 + 1,000, 800 + 1,500, 1,200 + 2,000 ns, each
+        // of which is served before the next comes, until 3,600. Of 5 … 7, from the other side: 1,600 + 1,500,
+        // 2,000 + 1,000, 2,400 + 500 ns, from 2,900 on served until 4,100.
+        (Shape::Ring, Direct, K::AllToAll, 80_000, 4_100_000),
+        // The copy that leaves k-th is there at 3,200 k + 500 min(k, 8 - k) ns: at most
+        // 7 x 3,200 + 500.
+        (Shape::Ring, Direct, K::Broadcast, 80_000, 22_900_000),
+        // First bytes at 500, 1,000, 1,500 and 2,000 ns from one side, and but for the last from the other; each is
+        // served in 400 ns, before the next comes.
+        (Shape::Ring, Direct, K::Gather, 10_000, 2_400_000),
         // Nothing to send but word from the opposite member: 4 x 500 ns.
         (Shape::Ring, Direct, K::Barrier, 0, 2_000_000),
         // 1,000 + 800, 1,000 + 400, 1,000 + 200 ns, and back.
         (Shape::Switch, Halving, K::AllReduce, 80_000, 8_800_000),
-        // 500 + 800, 1,000 + 400, 2,000 + 200 ns.
-        (Shape::Ring, Halving, K::ReduceScatter, 80_000, 4_900_000),
+        // 500 + 1,600, 1,000 + 800, 2,000 + 400 ns.
+        (Shape::Ring, Halving, K::ReduceScatter, 80_000, 6_300_000),
         // 1, 2 and 4 links.
         (Shape::Ring, Halving, K::Barrier, 0, 3_500_000),
         // 3 x (500 + 1,600) ns, in each of which the last to be told tells on.
@@ -141,8 +141,8 @@ fn eight_members_by_hand() {
         ),
         // 3 x (1,000 + 1,600) ns.
         (Shape::Switch, Doubling, K::AllReduce, 80_000, 7_800_000),
-        // 1, 2 and 4 links: 3,500 + 3 x 1,600 ns.
-        (Shape::Ring, Doubling, K::AllReduce, 80_000, 8_300_000),
+        // 1, 2 and 4 links: 3,500 + 3 x 3,200 ns.
+        (Shape::Ring, Doubling, K::AllReduce, 80_000, 13_100_000),
         // 7 x (500 + 200) ns.
         (
             Shape::FullyConnected,
@@ -176,8 +176,8 @@ fn eight_members_by_hand() {
             80_000,
             9_500_000,
         ),
-        // 1 and 2 links below the top, which is 4 from the root.
-        (Shape::Ring, Tree, K::Broadcast, 80_000, 11_500_000),
+        // 1 and 2 links below the top, which is 4 from the root: 3,500 + 5 x 3,200 ns.
+        (Shape::Ring, Tree, K::Broadcast, 80_000, 19_500_000),
         // A ring gathers for it.
         (Shape::Ring, Tree, K::Gather, 10_000, 4_900_000),
     ];

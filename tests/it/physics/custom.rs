@@ -59,8 +59,9 @@ fn everybody(n: u32, lines: &[Line]) -> Workload {
     job(&vec![lines.to_vec(); n as usize], &[])
 }
 
+/// Every member has one link, and a ring of them goes one way.
 fn rings(n: u32) -> [Dim; 1] {
-    [dim(Shape::Ring, n, Algorithm::Ring)]
+    [dim(Shape::FullyConnected, n, Algorithm::Ring)]
 }
 
 /// A line of two by two, direct.
@@ -285,6 +286,27 @@ fn each_dimension_has_its_port() {
             [40_000, 520_000, 520_000, 1_040_000],
             "{model}"
         );
+    }
+}
+
+/// On a ring position 0 sends to either side at once, where fully connected it sends to one after the other. 1,000 B take
+/// 20 ns.
+#[test]
+fn each_side_of_a_ring_has_its_port() {
+    let scripts = [
+        vec![send(1, 1000), send(2, 1000)],
+        vec![receive(0, 1000)],
+        vec![receive(0, 1000)],
+    ];
+    let own = custom(K::AllToAll, &scripts);
+    let workload = everybody(3, &[call(K::AllToAll, 64)]);
+    let ring = [dim(Shape::Ring, 3, Algorithm::Ring).of_links()];
+    for (dims, second) in [(ring, 0), (rings(3), 20_000)] {
+        for model in models() {
+            let replay = replay_with(&workload, &machine(&dims), &with(&own, over(model)));
+            let ends = [20_000 + second, 520_000, 520_000 + second];
+            assert_eq!(replay.ends(), ends, "{model}");
+        }
     }
 }
 

@@ -201,6 +201,7 @@ impl Line {
             primitive: self.primitive,
             buffer: Amount::whole(BYTES),
             mirrored: self.mirrored,
+            both_ways: false,
         };
         let mut dice = Dice(self.seed);
         let mut members: Vec<Member> = (0..self.n)

@@ -1,6 +1,6 @@
 //! Where a group lies decides which dimensions carry it.
 //!
-//! The machine of these tests is 4 x 3: a ring of 4 inside (10 ps/B, 100 ns per link, algorithm
+//! The machine of these tests is 4 x 3: a ring of 4 inside (10 ps/B on each link, 100 ns per link, algorithm
 //! ring), a switch of 3 outside (40 ps/B, 1,000 ns per link, algorithm direct). NPU n is at
 //! (n mod 4, n / 4).
 
@@ -14,7 +14,7 @@ pub fn four_by_three() -> [Dim; 2] {
     let [mut inner, mut outer] = [dim(Shape::Ring, 4, Ring), dim(Shape::Switch, 3, Direct)];
     (inner.ps_per_byte, inner.link_ns) = (10, 100);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
-    [inner, outer]
+    [inner.of_links(), outer]
 }
 
 /// 12 ranks of which `members` do `node` as the group "g".
@@ -42,13 +42,13 @@ fn a_sub_grid_uses_both_dimensions() {
     }
 }
 
-/// Row 1 is a ring of 4: 6 steps of 100 + 300 ns. Column 2 hangs on the switch: reduce-scatter and
+/// Row 1 is a ring of 4: 6 steps of 100 + 150 ns, with half of 30,000 B each way. Column 2 hangs on the switch: reduce-scatter and
 /// all-gather of 2 messages of 40,000 B each: 2 x (2,000 + 2 x 1,600) ns.
 #[test]
 fn a_group_in_one_dimension_uses_that_one() {
     assert_eq!(
         run(&[4, 5, 6, 7], call(K::AllReduce, 120_000)).ps(),
-        2_400_000
+        1_500_000
     );
     assert_eq!(
         run(&[2, 6, 10], call(K::AllReduce, 120_000)).ps(),
@@ -111,15 +111,15 @@ fn a_group_of_one_takes_no_time() {
     }
 }
 
-/// With mask 01 every row is a ring of its own: 6 x (100 + 300) ns; with 10 every column:
+/// With mask 01 every row is a ring of its own: 6 x (100 + 150) ns; with 10 every column:
 /// 2 x (2,000 + 2 x 1,600) ns; with both, rows and then columns of what is left, 30,000 B:
-/// 2,400 + 2 x (2,000 + 2 x 400) ns.
+/// 1,500 + 2 x (2,000 + 2 x 400) ns.
 #[test]
 fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
     for (mask, lines, ps) in [
-        (0b01, 3, 2_400_000),
+        (0b01, 3, 1_500_000),
         (0b10, 4, 10_400_000),
-        (0b11, 1, 8_000_000),
+        (0b11, 1, 7_100_000),
     ] {
         let node = call(K::AllReduce, 120_000).dimensions(mask);
         let replay = replay(&job(&vec![vec![node]; 12], &[]), &machine(&four_by_three()));

@@ -6,9 +6,9 @@ use chakram::collective::Algorithm::Ring;
 use chakram::generate::{Job, P2p, Pattern, Traffic};
 use chakram::topology::Shape;
 
-/// A ring of `n` NPUs, 20 ps per byte, 500 ns per link.
+/// A ring of `n` NPUs, 20 ps per byte and 500 ns per link.
 fn ring_of(n: u32) -> chakram::machine::Machine {
-    machine(&[dim(Shape::Ring, n, Ring)])
+    machine(&[dim(Shape::Ring, n, Ring).of_links()])
 }
 
 fn traffic(traffic: Traffic, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {

@@ -1,5 +1,7 @@
 //! Collectives message by message, without events: times are guessed and corrected until they fit.
 //!
+//! Where a ring of NPUs is gone round both ways, each way is a strand of its own, with half of everything.
+//!
 //! Every message has a time at which it begins to leave, one at which its first byte is there and
 //! one at which all of it is. All three follow from those of earlier messages, so repeating the
 //! rules from any guess settles them in the order of time.
@@ -8,6 +10,7 @@ use super::oracle::{pass, phases};
 use super::programs;
 use super::rig::Dim;
 use chakram::collective::{Algorithm, Primitive};
+use chakram::topology::Shape;
 use chakram::trace::CollectiveKind;
 
 /// What a message waits for.
@@ -81,10 +84,14 @@ struct Message {
     from: usize,
     to: usize,
     stage: usize,
+    strand: u32,
     dimension: usize,
     needs: Needs,
-    /// The index of the sender in its line.
+    /// The indices of the sender and the receiver in their line.
     index: u32,
+    to_index: u32,
+    /// Its bytes, as a fraction.
+    bytes: (u64, u64),
     latency: u64,
     s: u64,
     first_byte: u64,
@@ -112,13 +119,23 @@ pub fn line(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u6
     ends.into_iter().max().unwrap_or(0)
 }
 
-/// The same for any stages.
-fn run(
+/// What is sent in a collective over all of a machine of `dims`: from whom to whom, and the bytes as a fraction.
+pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<Sent> {
+    let npus = dims.iter().map(|dim| dim.size as usize).product();
+    let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);
+    let sent = |m: Message| (m.from as u32, m.to as u32, m.bytes);
+    messages.into_iter().map(sent).collect()
+}
+
+pub type Sent = (u32, u32, (u64, u64));
+
+/// All messages of `stages`, without their times.
+fn messages(
     dims: &[Dim],
     stages: &[(usize, Algorithm, Primitive, u64, u64)],
     root: usize,
-    starts: &[u64],
-) -> Vec<u64> {
+    npus: usize,
+) -> Vec<Message> {
     let stride = |d: usize| {
         dims[..d]
             .iter()
@@ -126,32 +143,60 @@ fn run(
             .product::<usize>()
     };
     let mut messages: Vec<Message> = Vec::new();
-    for npu in 0..starts.len() {
+    for npu in 0..npus {
         for (stage, &(d, algorithm, what, bytes, parts)) in stages.iter().enumerate() {
             let (dim, step) = (&dims[d], stride(d));
-            let along = |npu: usize| (npu / step) as u32 % dim.size;
+            let n = dim.size;
+            let along = |npu: usize| (npu / step) as u32 % n;
             // With a root, only the lines that hold something: inside, they are where the root is.
             if what.has_root() && npu % step != root % step {
                 continue;
             }
             let index = along(npu);
             let root = if what.has_root() { along(root) } else { 0 };
-            let program = program(algorithm, what, dim.size, index, root);
-            for (to, needs, (numerator, denominator)) in program {
-                messages.push(Message {
-                    from: npu,
-                    to: npu - index as usize * step + to as usize * step,
-                    stage,
-                    dimension: d,
-                    needs,
-                    index,
-                    latency: dim.latency(to.abs_diff(index)),
-                    s: pass(bytes * numerator, parts * denominator, dim.ps_per_byte),
-                    first_byte: 0,
-                    delivered: 0,
-                });
+            let round = algorithm == Algorithm::Ring && dim.shape == Shape::Ring && n > 2;
+            let strands = if round { 2 } else { 1 };
+            for strand in 0..strands {
+                // The other way round is this way in a line that is counted from its end.
+                let seen = |x: u32| if strand == 0 { x } else { n - 1 - x };
+                for (to, needs, (numerator, denominator)) in
+                    program(algorithm, what, n, seen(index), seen(root))
+                {
+                    let to = seen(to);
+                    messages.push(Message {
+                        from: npu,
+                        to: npu - index as usize * step + to as usize * step,
+                        stage,
+                        strand,
+                        dimension: d,
+                        needs,
+                        index,
+                        to_index: to,
+                        bytes: (bytes * numerator, parts * denominator * u64::from(strands)),
+                        latency: 0,
+                        s: 0,
+                        first_byte: 0,
+                        delivered: 0,
+                    });
+                }
             }
         }
+    }
+    messages
+}
+
+/// The same for any stages.
+fn run(
+    dims: &[Dim],
+    stages: &[(usize, Algorithm, Primitive, u64, u64)],
+    root: usize,
+    starts: &[u64],
+) -> Vec<u64> {
+    let mut messages = messages(dims, stages, root, starts.len());
+    for m in &mut messages {
+        let dim = &dims[m.dimension];
+        m.latency = dim.latency(m.to_index.abs_diff(m.index));
+        m.s = pass(m.bytes.0, m.bytes.1, dim.link_ps());
     }
     for _ in 0..100_000 {
         let before: Vec<_> = messages
@@ -162,7 +207,9 @@ fn run(
         let ends: Vec<_> = ends.collect();
         for npu in 0..starts.len() {
             for d in 0..dims.len() {
-                receive(&mut messages, npu, d);
+                for from_above in [false, true] {
+                    receive(&mut messages, npu, &dims[d], (d, from_above));
+                }
             }
         }
         let unchanged = |(m, b): (&Message, &(u64, u64))| (m.first_byte, m.delivered) == *b;
@@ -177,36 +224,53 @@ fn run(
 fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 {
     let mut now = start;
     for stage in 0..stages {
-        let to_here = messages.iter().filter(|m| m.to == npu && m.stage == stage);
-        let mut receptions: Vec<_> = to_here.map(|m| (m.delivered, m.index)).collect();
-        receptions.sort_unstable();
-        let needed = |needs: &Needs| match needs {
-            Needs::Count(0) => 0,
-            Needs::Count(count) => receptions[count - 1].0,
-            Needs::From(senders) => {
-                let theirs = receptions.iter().filter(|(_, from)| senders.contains(from));
-                theirs.map(|(at, _)| *at).max().unwrap_or(0)
-            }
-        };
-        for m in messages
-            .iter_mut()
-            .filter(|m| m.from == npu && m.stage == stage)
-        {
-            now = now.max(needed(&m.needs));
-            m.first_byte = now + m.latency;
-            now += m.s;
-        }
-        now = now.max(receptions.last().map_or(0, |last| last.0));
+        let strands = [0, 1].map(|strand| send_strand(messages, npu, now, (stage, strand)));
+        now = strands[0].max(strands[1]);
     }
     now
 }
 
-/// Receives at the port of `npu` in dimension `d` by first bytes; of messages that come at once,
-/// those of the earlier stage and the lower sender go first.
-fn receive(messages: &mut [Message], npu: usize, d: usize) {
+/// Sends what belongs to one strand of a stage that begins `now`. Returns its end.
+fn send_strand(
+    messages: &mut [Message],
+    npu: usize,
+    mut now: u64,
+    (stage, strand): (usize, u32),
+) -> u64 {
+    let of_strand = |m: &&Message| m.stage == stage && m.strand == strand;
+    let to_here = messages.iter().filter(|m| m.to == npu).filter(of_strand);
+    let mut receptions: Vec<_> = to_here.map(|m| (m.delivered, m.index)).collect();
+    receptions.sort_unstable();
+    let needed = |needs: &Needs| match needs {
+        Needs::Count(0) => 0,
+        Needs::Count(count) => receptions[count - 1].0,
+        Needs::From(senders) => {
+            let theirs = receptions.iter().filter(|(_, from)| senders.contains(from));
+            theirs.map(|(at, _)| *at).max().unwrap_or(0)
+        }
+    };
+    let own = messages.iter_mut();
+    let own = own.filter(|m| m.from == npu && m.stage == stage && m.strand == strand);
+    for m in own {
+        now = now.max(needed(&m.needs));
+        m.first_byte = now + m.latency;
+        now += m.s;
+    }
+    now.max(receptions.last().map_or(0, |last| last.0))
+}
+
+/// Receives at the port of `npu` in a dimension, on a ring from one side, by first bytes; of messages that come
+/// at once, those of the earlier stage and the lower sender go first.
+fn receive(messages: &mut [Message], npu: usize, dim: &Dim, (d, from_above): (usize, bool)) {
+    let n = dim.size;
+    let above = |m: &Message| match dim.shape {
+        Shape::Ring => 2 * ((m.to_index + n - m.index) % n) > n,
+        Shape::Mesh => m.to_index < m.index,
+        Shape::FullyConnected | Shape::Switch => false,
+    };
     let mut here: Vec<_> = messages
         .iter_mut()
-        .filter(|m| m.to == npu && m.dimension == d)
+        .filter(|m| m.to == npu && m.dimension == d && above(m) == from_above)
         .collect();
     here.sort_by_key(|m| (m.first_byte, m.stage, m.from));
     let mut free = 0;

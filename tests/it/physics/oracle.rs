@@ -1,8 +1,8 @@
 //! Closed forms in integers, derived again: nothing here calls what it is held against.
 //!
-//! A message of `b` bytes takes `s = b · ps_per_byte` to pass a port, and its first byte comes
+//! A message of `b` bytes takes `s = b · link_ps` to pass a port, and its first byte comes
 //! `links · link` after it began to leave. A port sends one message at a time and receives one at
-//! a time.
+//! a time; on rings an NPU has one on either side.
 
 use super::naive;
 use super::rig::Dim;
@@ -41,6 +41,18 @@ pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.into_iter().fold(0, serve)
 }
 
+/// The same for messages from members so many places behind, on a ring from one side or the other.
+fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64) -> u64 {
+    let (mut below, mut above) = (Vec::new(), Vec::new());
+    for (behind, first) in first_bytes {
+        match dim.shape == Shape::Ring && 2 * behind > dim.size {
+            true => above.push(first),
+            false => below.push(first),
+        }
+    }
+    received(below, s).max(received(above, s))
+}
+
 /// What carries out `primitive` among `n` members on a dimension whose algorithm is this: itself, or what
 /// the documentation says stands in for it.
 pub fn used(algorithm: Algorithm, primitive: Primitive, n: u32) -> Algorithm {
@@ -77,15 +89,20 @@ pub fn phase(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u
     let (algorithm, primitive, bytes, parts) = stage;
     use Primitive as P;
     let n = u64::from(dim.size);
-    let share = pass(bytes, parts * n, dim.ps_per_byte);
-    let whole = pass(bytes, parts, dim.ps_per_byte);
+    // Rings of NPUs send a half each way, all of which takes as long as all does with both links.
+    let rate = match (algorithm, dim.shape) {
+        (Algorithm::Ring, Shape::Ring) => dim.ps_per_byte,
+        _ => dim.link_ps(),
+    };
+    let share = pass(bytes, parts * n, rate);
+    let whole = pass(bytes, parts, rate);
     let next = dim.latency(1);
     // Other members by distance.
     let others = || 1..dim.size;
     let nth = |k: u32| u64::from(k);
     let levels = n.trailing_zeros();
     // The part of S in which a member has the 2^j-th part of the line's shares.
-    let half = |j: u32| pass(bytes, parts * (2 << j), dim.ps_per_byte);
+    let half = |j: u32| pass(bytes, parts * (2 << j), rate);
     match (algorithm, primitive) {
         // Distances 1, 2, 4, …, which cost every member the same.
         (
@@ -119,8 +136,8 @@ pub fn phase(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u
         (Algorithm::Ring, P::Gather | P::Scatter) => (n - 1) * (next + share),
         // The member k places behind sends here as its k-th.
         (Algorithm::Direct, P::ReduceScatter | P::AllGather | P::AllToAll) => {
-            let first = others().map(|k| (nth(k) - 1) * share + dim.latency(k));
-            received(first.collect(), share)
+            let first = others().map(|k| (k, (nth(k) - 1) * share + dim.latency(k)));
+            received_at(dim, first, share)
         }
         // The k-th to leave goes to the member k places ahead, whose port is free.
         (Algorithm::Direct, P::Broadcast) => {
@@ -131,12 +148,12 @@ pub fn phase(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u
             let last = others().map(|k| nth(k) * share + dim.latency(k));
             last.max().unwrap_or(0)
         }
-        // All leave at once, and queue at the root.
+        // All leave at once, and queue at the root, on the side from which they come.
         (Algorithm::Direct, P::Reduce) => {
-            received(others().map(|k| dim.latency(k)).collect(), whole)
+            received_at(dim, others().map(|k| (k, dim.latency(k))), whole)
         }
         (Algorithm::Direct, P::Gather) => {
-            received(others().map(|k| dim.latency(k)).collect(), share)
+            received_at(dim, others().map(|k| (k, dim.latency(k))), share)
         }
         (Algorithm::Ring | Algorithm::Direct, P::AllReduce) => unreachable!("it is two stages"),
     }

@@ -32,10 +32,10 @@ fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
     assert_eq!(arrivals(&machine, Ports, &both), [1_200_000; 2]);
 }
 
-/// What passes an NPU does not pass its ports: that is what links are for.
+/// What passes an NPU within a dimension does not pass its ports: that is what links are for.
 #[test]
-fn ports_see_ends_only() {
-    let machine = machine(&[dim(Shape::Ring, 6, Ring)]);
+fn ports_see_where_dimensions_are_entered_and_left() {
+    let machine = machine(&[dim(Shape::Ring, 6, Ring).of_links()]);
     let flows = [
         flow(0, 0, 3, 10_000),
         flow(0, 1, 2, 10_000),
@@ -45,22 +45,23 @@ fn ports_see_ends_only() {
     assert_eq!(arrivals(&machine, Ports, &flows), apart);
 }
 
-/// Inside 20 ps/B, outside 80: 10,000 B leave 0 in 200 ns, into either dimension's own port, and enter in 800.
+/// Inside 20 ps/B, outside 80: 10,000 B pass an inner port in 200 ns, and an outer one in 800.
 #[test]
 fn each_dimension_has_its_port_and_its_rate() {
     let mut outer = dim(Shape::Switch, 2, Ring);
     outer.ps_per_byte = 80;
-    let machine = machine(&[dim(Shape::Ring, 4, Ring), outer]);
-    // 0 → 5 leaves by the inner port and enters by the outer, 1 + 2 links away; 0 → 4 by the outer.
+    let machine = machine(&[dim(Shape::Ring, 4, Ring).of_links(), outer]);
+    // 0 → 5 goes to 1 inside and leaves by its outer port; 0 → 4 by that of 0.
     let flows = [
         flow(0, 0, 5, 10_000),
         flow(0, 0, 4, 10_000),
         flow(0, 1, 5, 10_000),
     ];
     let found = ends(&machine, Ports, &flows);
-    // 1's is at 5 at 1,000 and enters until 1,800; 0's is there at 1,500 and enters until 2,600.
+    // 1's has the outer port of 1 until 800, and is at 5 from 1,000 to 1,800; 0's comes to it at 500, has it until
+    // 1,600, and is at 5 from 1,800 to 2,600. All have left after 800, at the outer rate.
     let expected = [
-        [200_000, 2_600_000],
+        [800_000, 2_600_000],
         [800_000, 1_800_000],
         [800_000, 1_800_000],
     ];
@@ -91,15 +92,18 @@ fn the_file_chooses_a_model_and_options_override_it() {
     assert_eq!(ps(&by.replace("1 kB", "2 kB"), &over(Ports)), 3_880_000);
     let machine = |model: &str| {
         let text =
-            format!("{file}[network]\nmodel = \"{model}\"\n").replacen("size = 2", "size = 4", 1);
+            format!("{file}[network]\nmodel = \"{model}\"\n").replacen("size = 2", "size = 6", 1);
         Machine::parse(&text, "m.toml").unwrap()
     };
-    // 1 and 3 to 0, over links of their own, into one port; 200 ns each.
+    // A ring of 6 with links of 50 GB/s, all upwards. 0 → 2 and 1 → 3 meet on a link, 80,000 B in 1,600 ns; 3 → 5 and
+    // 4 → 5 on another, and where 5 receives from below, 60,000 B in 1,200 ns.
     let ranks = [
-        vec![receive(1, 20_000), receive(3, 20_000)],
-        vec![send(0, 20_000)],
-        vec![send(3, 0)],
-        vec![send(0, 20_000), receive(2, 0)],
+        vec![send(2, 80_000)],
+        vec![send(3, 80_000)],
+        vec![receive(0, 80_000)],
+        vec![receive(1, 80_000), send(5, 60_000)],
+        vec![send(5, 60_000)],
+        vec![receive(3, 60_000), receive(4, 60_000)],
     ];
     let ps = |model: &str, network: Option<Model>| {
         let options = Options {
@@ -108,13 +112,16 @@ fn the_file_chooses_a_model_and_options_override_it() {
         };
         replay_with(&job(&ranks, &[]), &machine(model), &options).ps()
     };
+    // Two links and 1,600 ns. 4's enters 5 from 400 to 1,600, and then 3's until 2,800. 1's has the link to 2 until
+    // 1,600, and then 0's until 3,200, which is there 400 later.
+    let [free, ports, links] = [2_400_000, 2_800_000, 3_600_000];
     for (own, other, expected) in [
-        ("contention_free", None, 600_000),
-        ("ports", None, 800_000),
-        ("links", None, 600_000),
-        ("ports", Some(Links), 600_000),
-        ("links", Some(Ports), 800_000),
-        ("ports", Some(ContentionFree), 600_000),
+        ("contention_free", None, free),
+        ("ports", None, ports),
+        ("links", None, links),
+        ("ports", Some(Links), links),
+        ("links", Some(Ports), ports),
+        ("ports", Some(ContentionFree), free),
     ] {
         assert_eq!(ps(own, other), expected, "{own} {other:?}");
     }

@@ -17,7 +17,8 @@ use chakram::units::{Bandwidth, Bytes, Span, Time};
 use chakram::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
-/// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`.
+/// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`, which is what an NPU needs
+/// for a byte over all its links.
 #[derive(Clone, Copy, Debug)]
 pub struct Dim {
     pub shape: Shape,
@@ -25,6 +26,35 @@ pub struct Dim {
     pub ps_per_byte: u64,
     pub link_ns: u64,
     pub algorithm: Algorithm,
+}
+
+impl Dim {
+    /// How many links share what an NPU sends: two where it has a neighbour on either side.
+    fn links(&self) -> u64 {
+        match self.shape {
+            Shape::Ring | Shape::Mesh if self.size > 2 => 2,
+            _ => 1,
+        }
+    }
+
+    /// What one link needs for a byte.
+    pub fn link_ps(&self) -> u64 {
+        self.ps_per_byte * self.links()
+    }
+
+    /// The same where what was said of the NPU is so of each of its links.
+    pub fn of_links(self) -> Self {
+        let ps_per_byte = self.ps_per_byte / self.links();
+        assert_eq!(
+            self.ps_per_byte,
+            ps_per_byte * self.links(),
+            "a link's half is whole"
+        );
+        Self {
+            ps_per_byte,
+            ..self
+        }
+    }
 }
 
 /// 20 ps per byte, which is 50 GB/s, and 500 ns per link.

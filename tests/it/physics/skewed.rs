@@ -33,23 +33,25 @@ fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> V
     naive::ends(dims, kind, bytes, root as usize, &starts)
 }
 
-/// A ring all-gather of 4 x 1,000 B at 50 GB/s and 500 ns per link: s = 20 ns, and a step takes
-/// 520 ns. Rank 2 starts 1,000 ns late; nobody else waits for it but through the ring.
+/// A ring all-gather of 4 x 1,000 B at 50 GB/s and 500 ns per link: half of 1,000 B each way at 25 GB/s take s = 20 ns,
+/// and a step takes 520 ns. Rank 2 starts 1,000 ns late; nobody else waits for it but through the ring. Upwards:
 ///
 /// Step 0 of 0, 1, 3 is received by 1, 2, 0 at 520 ns, that of 2 by 3 at 1,520. Step 1 of 0, 1
 /// leaves at 520 and is received by 1, 2 at 1,040; 2 sends what it had at 520 when it has sent its
 /// own, at 1,020, received by 3 at 1,540; 3 sends at 1,520, received by 0 at 2,040. Step 2: 0 at
 /// 2,040 to 1 at 2,560; 1 at 1,040 to 2 at 1,560; 2 at 1,040 to 3 at 1,560; 3 at 1,540 to 0 at
-/// 2,060. The last that 0 sends has left at 2,060.
+/// 2,060. The last that 0 sends has left at 2,060. So 0 to 3 end at 2,060, 2,560, 1,560 and 1,560.
+///
+/// Downwards 1 and 3 change places, for 2 is opposite to 0: 2,060, 1,560, 1,560 and 2,560.
 #[test]
 fn a_late_member_delays_its_followers_in_turn() {
     let dims = [dim(Shape::Ring, 4, Ring)];
     let starts = [0, 0, 1000, 0];
     let replay = run(&dims, K::AllGather, 1000, 0, &starts);
-    assert_eq!(replay.ends(), [2_060_000, 2_560_000, 1_560_000, 1_560_000]);
+    assert_eq!(replay.ends(), [2_060_000, 2_560_000, 1_560_000, 2_560_000]);
     assert_eq!(replay.outcome.stepwise, 1);
-    // 4 members x 3 messages.
-    assert_eq!(replay.outcome.messages, 12);
+    // 4 members x 3 messages each way.
+    assert_eq!(replay.outcome.messages, 24);
     assert_eq!(
         by_hand(&dims, K::AllGather, 1000, 0, &starts),
         replay.ends()

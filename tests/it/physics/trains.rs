@@ -34,7 +34,7 @@ fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
         let mut go = |at: u32, which, latency, far_end| {
             way.push(Server {
                 name: (d, at, which),
-                ps_per_byte: dim.ps_per_byte,
+                ps_per_byte: dim.link_ps(),
                 latency,
                 far_end,
             });

@@ -49,14 +49,15 @@ fn collectives_of_two_groups_overlap() {
     let ranks = [vec![a.clone(), b.clone()], vec![a], vec![b]];
     let groups: [(&str, &[u32]); 2] = [("a", &[0, 1]), ("b", &[0, 2])];
     // A ring of 3: everyone is next to everyone.
-    let replay = replay(&job(&ranks, &groups), &ring_of(3));
+    let ring = machine(&[dim(Shape::Ring, 3, Ring).of_links()]);
+    let replay = replay(&job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [T, T, T]);
     // On one stream of rank 0 the second starts at T. Rank 2's part is there by then, so rank 0 begins
     // to gather when its own has left, at T + 200, and rank 2 when it has that, at T + 700: rank 2 has
     // all at T + 200 + 700, rank 0 at T + 700 + 700 ns.
     let one_stream = |lines: &Vec<Line>| lines.iter().map(|l| l.clone().on(7)).collect();
     let ranks: Vec<Vec<Line>> = ranks.iter().map(one_stream).collect();
-    let replay = super::rig::replay(&job(&ranks, &groups), &ring_of(3));
+    let replay = super::rig::replay(&job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [2 * T, T, T + 900_000]);
 }
 

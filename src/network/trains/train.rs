@@ -1,7 +1,8 @@
 //! A message on its way, and the times at which it is where.
 
-use super::{Amount, Message, Npu, Route, Span, Stop, Switching, Time, Topology};
+use super::{Amount, Message, Npu, Reach, Route, Span, Stop, Switching, Time, Topology};
 use crate::network::servers::Place;
+use crate::topology::Path;
 use crate::units::{Bandwidth, Slowness};
 
 /// A message under way: the server that it has yet to pass, and what it does there.
@@ -18,6 +19,8 @@ pub(super) struct Train {
     /// What passes the link of `stop` first (γ), and the rest of it (δ).
     segment: Span,
     rest: Span,
+    /// What other links between `stop` and the next server pass first.
+    transit: Span,
     /// δ of the slowest link from `stop` on.
     slowest_rest: Span,
     /// The slowest of the whole way, until a link of it was passed.
@@ -30,26 +33,28 @@ pub(super) struct Train {
 }
 
 impl Train {
-    /// A message that its sender hands over `now`.
+    /// A message that its sender hands over `now`, along `path`.
     #[inline]
-    pub fn new(now: Time, message: &Message, topology: &Topology) -> Self {
-        let (a, b) = message.ends;
-        let path = message.path.or_else(|| topology.path(a, b));
-        let mut route = Route::new(message.ends);
+    pub fn new(
+        now: Time,
+        (message, path): (&Message, &Path),
+        reach: Reach,
+        topology: &Topology,
+    ) -> Self {
+        let mut route = Route::new(reach, message.ends);
         let whole = route;
         let stop = route.next(topology);
-        let (stop, path) = stop
-            .zip(path)
-            .expect("a message goes from one NPU to another");
+        let stop = stop.expect("a message goes from one NPU to another");
         let mut train = Self {
             amount: message.amount,
-            sender: a,
+            sender: message.ends.0,
             route,
             stop,
             head: now,
             tail: now,
             segment: Span::ZERO,
             rest: Span::ZERO,
+            transit: Span::ZERO,
             slowest_rest: Span::ZERO,
             slowest: Some(path.bandwidth),
             before: Slowness::ZERO,
@@ -94,25 +99,26 @@ impl Train {
     /// It begins to pass the server. Returns when it is ready for the next one, `None` where there is none.
     #[inline]
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
-        let Stop { place, first, last } = self.stop;
+        let Stop { place, links, last } = self.stop;
         let zero = Span::ZERO;
         // The latency is once for each link, and so is its first segment, wherever its servers are.
-        let latency = match first {
-            true => topology.dimensions()[place.dimension].latency,
-            false => zero,
+        let between = match links {
+            0 => zero,
+            _ => {
+                let latency = topology.dimensions()[place.dimension].latency;
+                latency.times(u64::from(links)) + self.transit
+            }
         };
-        self.head = begin + if last { self.segment } else { zero } + latency;
-        self.tail = begin + self.span() + latency;
+        self.head = begin + if last { self.segment } else { zero } + between;
+        self.tail = begin + self.span() + between;
         let behind = self.route;
         self.stop = self.route.next(topology)?;
         if self.stop.place.dimension != place.dimension {
-            self.before = self
-                .before
-                .plus(self.links, topology.dimensions()[place.dimension].bandwidth);
+            self.before = self.before.plus(self.links, topology.link(place.dimension));
             self.links = 0;
             self.enter(&behind, topology);
         }
-        let slack = match self.stop.first {
+        let slack = match self.stop.links > 0 {
             true => {
                 self.look(topology);
                 self.slowest_rest
@@ -127,13 +133,13 @@ impl Train {
     /// The dimension of `stop` is new; `way` begins with it.
     #[inline]
     fn enter(&mut self, way: &Route, topology: &Topology) {
-        let dimensions = topology.dimensions();
+        let dimensions = topology.dimensions().len();
         let rest = topology.switching().rest(self.amount);
-        let own = dimensions[self.stop.place.dimension].bandwidth;
+        let own = topology.link(self.stop.place.dimension);
         let ahead =
-            (self.stop.place.dimension + 1..dimensions.len()).filter(|&d| way.crosses(topology, d));
-        let slower = |slowest: Bandwidth, d: usize| match dimensions[d].bandwidth < slowest {
-            true => dimensions[d].bandwidth,
+            (self.stop.place.dimension + 1..dimensions).filter(|&d| way.crosses(topology, d));
+        let slower = |slowest: Bandwidth, d: usize| match topology.link(d) < slowest {
+            true => topology.link(d),
             false => slowest,
         };
         let slowest = ahead.fold(own, slower);
@@ -145,25 +151,32 @@ impl Train {
         };
     }
 
-    /// The link of `stop` is new.
+    /// The links that follow `stop` are new.
     #[inline]
     fn look(&mut self, topology: &Topology) {
         if topology.switching() == Switching::IDEAL {
             return;
         }
-        let bandwidth = topology.dimensions()[self.stop.place.dimension].bandwidth;
+        let bandwidth = topology.link(self.stop.place.dimension);
+        let links = self.stop.links;
+        let segment = topology.switching().segment(self.amount);
+        let mut pass = |links: u32| {
+            self.links += links;
+            let passed = self
+                .before
+                .plus(self.links, bandwidth)
+                .serialization(segment);
+            let more = passed - self.passed;
+            self.passed = passed;
+            more
+        };
         if self.slowest == Some(bandwidth) {
             self.slowest = None;
             self.segment = bandwidth.serialization(self.amount) - self.rest;
-            return;
+            self.transit = pass(links - 1);
+        } else {
+            self.segment = pass(1);
+            self.transit = pass(links - 1);
         }
-        self.links += 1;
-        let segment = topology.switching().segment(self.amount);
-        let passed = self
-            .before
-            .plus(self.links, bandwidth)
-            .serialization(segment);
-        self.segment = passed - self.passed;
-        self.passed = passed;
     }
 }

@@ -1,44 +1,60 @@
-//! The way of a message from link to link: in dimension order, innermost first, computed as it goes.
+//! The way of a message from server to server: in dimension order, innermost first, computed as it goes.
 
 use crate::ids::Npu;
 use crate::network::servers::{IN, OUT, Place};
 use crate::topology::{Shape, Topology};
 
-/// Sides of an NPU along a dimension. Of a ring or mesh: its link to the next higher and to the next lower
-/// coordinate. Of a switch: its link to the switch and that from it. Where all are wired to all: what it
+/// Links of an NPU along a dimension. Of a ring or mesh: that to the next higher and to the next lower
+/// coordinate. Of a switch: that to the switch and that from it. Where all are wired to all: what it
 /// sends with and what it receives with, whomever to and from.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
+/// Added to the sides of a port where NPUs are wired to their neighbours: what leaves downwards, and what comes
+/// from above.
+pub(super) const DOWNWARDS: usize = 2;
+
+/// Which servers there are on a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// In every dimension that is crossed, what the NPU where the message enters it sends with, and what the
+    /// NPU where the message leaves it receives with.
+    Ports,
+    /// Every link; of the wires between fully connected NPUs both ends.
+    Links,
+}
 
 /// A server on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub place: Place,
-    /// Whether it is the first of its link; the wires between fully connected NPUs have a server at
-    /// either end.
-    pub first: bool,
-    /// Whether it is the last of its link.
+    /// Links between here and the next server: none at the far end of what leads here.
+    pub links: u32,
+    /// Whether what leads on from here begins with a device that waits for a segment; if not, the next
+    /// server is the far end of the last link.
     pub last: bool,
 }
 
 /// What is left of a way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
+    reach: Reach,
     at: Npu,
     to: Npu,
     dimension: usize,
-    /// The first of the two servers in this dimension has been passed, and `at` is beyond both.
-    halfway: bool,
+    /// The side of the second of the two servers in this dimension, where the first has been passed and `at` is
+    /// beyond both.
+    second: Option<u8>,
 }
 
 impl Route {
     /// All of the way.
-    pub fn new((at, to): (Npu, Npu)) -> Self {
+    pub fn new(reach: Reach, (at, to): (Npu, Npu)) -> Self {
         Self {
+            reach,
             at,
             to,
             dimension: 0,
-            halfway: false,
+            second: None,
         }
     }
 
@@ -53,31 +69,39 @@ impl Route {
                 side,
                 npu,
             };
-            if self.halfway {
-                self.halfway = false;
+            if let Some(side) = self.second.take() {
                 self.dimension += 1;
+                // The link from a switch; otherwise the end of the way here.
+                let leads_on = shape == Shape::Switch && self.reach == Reach::Links;
                 return Some(Stop {
-                    place: place(DOWN, from),
-                    first: shape == Shape::Switch,
+                    place: place(side.into(), from),
+                    links: u32::from(leads_on),
                     last: true,
                 });
             }
             let x = topology.coordinate(from, d);
             let y = topology.coordinate(self.to, d);
             if x != y {
-                let (side, next, last) = match shape {
-                    Shape::Ring | Shape::Mesh => match goes_up(shape, size, x, y) {
-                        true => (UP, if x + 1 == size { 0 } else { x + 1 }, true),
-                        false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, true),
+                let up = shape.has_ports() || shape.goes_up(size, x, y);
+                let (side, next, links, last) = match (self.reach, shape) {
+                    (Reach::Ports, _) => {
+                        let apart = if up { 0 } else { DOWNWARDS };
+                        self.second = Some((IN + apart) as u8);
+                        (OUT + apart, y, shape.hops(size, x, y), false)
+                    }
+                    (_, Shape::Ring | Shape::Mesh) => match up {
+                        true => (UP, if x + 1 == size { 0 } else { x + 1 }, 1, true),
+                        false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, 1, true),
                     },
-                    Shape::Switch => (UP, y, true),
-                    Shape::FullyConnected => (UP, y, false),
+                    (_, Shape::Switch | Shape::FullyConnected) => {
+                        self.second = Some(DOWN as u8);
+                        (UP, y, 1, shape == Shape::Switch)
+                    }
                 };
-                self.halfway = matches!(shape, Shape::Switch | Shape::FullyConnected);
                 self.at = topology.moved(from, d, next);
                 return Some(Stop {
                     place: place(side, from),
-                    first: true,
+                    links,
                     last,
                 });
             }
@@ -92,25 +116,13 @@ impl Route {
     }
 }
 
-/// Whether a message goes towards higher coordinates: on a ring the shorter way, and upwards where both are
-/// equal.
-#[inline]
-fn goes_up(shape: Shape, size: u32, from: u32, to: u32) -> bool {
-    match shape {
-        Shape::Ring => {
-            let up = if to > from {
-                to - from
-            } else {
-                size - from + to
-            };
-            up <= size - up
-        }
-        _ => to > from,
-    }
-}
-
 /// All servers that `npu` sends and receives with along dimension `d`.
-pub(super) fn sides(topology: &Topology, npu: Npu, d: usize) -> impl Iterator<Item = Place> {
+pub(super) fn sides(
+    reach: Reach,
+    topology: &Topology,
+    npu: Npu,
+    d: usize,
+) -> impl Iterator<Item = Place> {
     let dimension = &topology.dimensions()[d];
     let (size, x) = (dimension.size, topology.coordinate(npu, d));
     let place = |side, npu| Place {
@@ -122,6 +134,8 @@ pub(super) fn sides(topology: &Topology, npu: Npu, d: usize) -> impl Iterator<It
     let neighbour =
         |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
     let others = match dimension.shape {
+        Shape::Switch | Shape::FullyConnected => [None; 2],
+        _ if reach == Reach::Ports => [OUT, IN].map(|side| Some(place(side + DOWNWARDS, npu))),
         Shape::Ring => [
             neighbour(UP, Some((x + size - 1) % size)),
             neighbour(DOWN, Some((x + 1) % size)),
@@ -130,7 +144,6 @@ pub(super) fn sides(topology: &Topology, npu: Npu, d: usize) -> impl Iterator<It
             neighbour(UP, x.checked_sub(1)),
             neighbour(DOWN, Some(x + 1).filter(|&c| c < size)),
         ],
-        Shape::Switch | Shape::FullyConnected => [None; 2],
     };
     let own = [UP, DOWN].map(|side| Some(place(side, npu)));
     own.into_iter().chain(others).flatten()
@@ -155,7 +168,7 @@ mod tests {
 
     /// The servers between two NPUs: dimension, side, NPU.
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
-        let mut route = Route::new((Npu(a), Npu(b)));
+        let mut route = Route::new(Reach::Links, (Npu(a), Npu(b)));
         let stops = std::iter::from_fn(|| route.next(topology));
         let place = |stop: Stop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
         stops.map(place).collect()
@@ -181,6 +194,32 @@ mod tests {
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
+    /// The ports between 12 and 11, and of those that are wired to neighbours the sides.
+    #[test]
+    fn ports_have_sides_where_npus_have_neighbours() {
+        let t = topology(&[
+            (Shape::Switch, 3),
+            (Shape::Mesh, 4),
+            (Shape::FullyConnected, 2),
+        ]);
+        let ports = |a, b| -> Vec<_> {
+            let mut route = Route::new(Reach::Ports, (Npu(a), Npu(b)));
+            let stops = std::iter::from_fn(|| route.next(&t));
+            let place = |s: Stop| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
+            stops.map(place).collect()
+        };
+        let outer = [(2, OUT, 23, 1), (2, IN, 11, 0)];
+        let up = [
+            (0, OUT, 12, 2),
+            (0, IN, 14, 0),
+            (1, OUT, 14, 3),
+            (1, IN, 23, 0),
+        ];
+        assert_eq!(ports(12, 11), [&up[..], &outer].concat());
+        let down = [(1, OUT + DOWNWARDS, 9, 3), (1, IN + DOWNWARDS, 0, 0)];
+        assert_eq!(ports(9, 0), down);
+    }
+
     /// From NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0), by 14 = (2, 0, 1) and 23 = (2, 3, 1).
     #[test]
     fn dimensions_are_crossed_from_the_inside() {
@@ -202,7 +241,9 @@ mod tests {
     #[test]
     fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
         let named = |t: &Topology, npu, d| -> Vec<_> {
-            sides(t, Npu(npu), d).map(|p| (p.side, p.npu.0)).collect()
+            sides(Reach::Links, t, Npu(npu), d)
+                .map(|p| (p.side, p.npu.0))
+                .collect()
         };
         let t = topology(&[(Shape::Ring, 4), (Shape::Mesh, 3), (Shape::Switch, 2)]);
         assert_eq!(named(&t, 0, 0), [(UP, 0), (DOWN, 0), (UP, 3), (DOWN, 1)]);

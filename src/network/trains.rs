@@ -1,0 +1,209 @@
+//! Trains: messages that pass servers one after another, each of which carries one message at a time.
+//!
+//! Messages go in dimension order, innermost first; which servers they pass there ([`Reach`]) is the model's:
+//! [`Links`](super::Links) or [`SharedPorts`](super::SharedPorts). A server is first come, first served. A
+//! message goes as a *train*: on server i, which passes it in s = m/B_i, it begins at b and ends at b + s, in
+//! one piece. With the latency α of the link and γ, the time in which the link passes a segment ([`Switching`];
+//! nothing in the ideal, all of s if messages are stored whole), the first segment is at the next device, its
+//! *head*, at b + γ + α, and all of it, its *tail*, at b + s + α. From there the train comes to the next server
+//! at
+//!
+//! ready = max(head, tail − (s − γ)), with s and γ of the slowest link from there on,
+//!
+//! which is when no segment will be waited for any more: one that comes in more slowly than it can go on is
+//! gathered first, so it takes a fast link only as long as that needs. (Where a slower link is yet to come,
+//! gathering would only have it wait there. It then goes on as it comes, in its place in the queue, and
+//! counts as passing in one piece: the slower link makes up for that.)
+//!
+//! # Alone
+//!
+//! No server is busy then, so b = ready. Let δ_i = s_i − γ_i, which is more the slower a link is, D_i the most
+//! from link i on, and E_i = max(head_i + D_i, tail_i). With b_i = max(head_i, tail_i − D_i) = E_i − D_i, and D_i
+//! the larger of δ_i and D_{i+1},
+//!
+//! E_{i+1} − γ_i − α_i = max(b_i + D_{i+1}, b_i + δ_i) = b_i + D_i = E_i.
+//!
+//! It begins as head_0 + D_0, head and tail being the moment of submission, and ends as the last tail, so
+//!
+//! T = Σα + Σγ + max δ = Σα + (Σγ of all but the slowest) + m/B_min,
+//!
+//! which is [`Path::time`](crate::topology::Path::time), to the picosecond: each γ but that of the slowest is
+//! the difference of two sums of them, which are rounded once.
+//!
+//! Where two servers have several links between them, α is the latency of all of them, and counts in the γ of all
+//! but one.
+//!
+//! # When a send is over
+//!
+//! When its last byte has left: m/B_min after it began to, with the slowest link of its whole way, which is
+//! T less the time of its first byte. What goes out through a fast port into a slow way does not pile up in
+//! between for nothing: the sender hands it over as the way takes it. The port itself is held for m/B only, so
+//! messages of other ways go through it in the meantime. Queues further on do not reach back to the sender.
+//!
+//! # Events
+//!
+//! As trains join a server when they are ready, in the order of events, a time until which it is busy is all
+//! that is kept of its queue. The first server is joined when a message is submitted; each further one costs
+//! an event, and so does the arrival. Trains that are ready at one instant go by the number of their sender,
+//! and those of one sender in the order in which they left.
+
+use super::servers::Servers;
+use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
+use crate::ids::Npu;
+use crate::topology::{Shape, Switching, Topology};
+use crate::units::{Amount, Span, Time};
+use route::{Route, Stop, sides};
+use std::marker::PhantomData;
+use train::Train;
+
+pub use route::Reach;
+
+mod route;
+mod train;
+
+/// A model of which servers there are.
+pub trait Detail {
+    /// What people and programs call it.
+    const NAME: &'static str;
+
+    /// The servers.
+    const REACH: Reach;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Trains<'a, D> {
+    topology: &'a Topology,
+    servers: Servers,
+    /// By op.
+    trains: Vec<Option<Train>>,
+    detail: PhantomData<D>,
+}
+
+impl<'a, D: Detail> Trains<'a, D> {
+    /// No message is under way.
+    pub fn new(topology: &'a Topology) -> Self {
+        Self {
+            topology,
+            servers: Servers::new(topology.dimensions().len()),
+            trains: Vec::new(),
+            detail: PhantomData,
+        }
+    }
+
+    /// What follows from a train's turn at a server, which is at `begin`: it comes to the next, or arrives.
+    #[inline]
+    fn go_on(&mut self, begin: Time, op: u32, agenda: &mut impl Schedule) {
+        let train = self.trains[op as usize].as_mut().expect("it is under way");
+        match train.pass(begin, self.topology) {
+            None => agenda.schedule(train.tail(), NetworkEvent::Delivered(op)),
+            Some(ready) => {
+                let order = train.order();
+                agenda.schedule(ready, NetworkEvent::Hop { order, op });
+            }
+        }
+    }
+}
+
+impl<D: Detail> Network for Trains<'_, D> {
+    const NAME: &'static str = D::NAME;
+    const SHARED: bool = true;
+
+    fn open(&mut self, count: u32) -> Ports {
+        Ports::new(0, count)
+    }
+
+    fn close(&mut self, _: Ports) {}
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+        let op = message.op as usize;
+        if op >= self.trains.len() {
+            self.trains.resize(op + 1, None);
+        }
+        let (a, b) = message.ends;
+        let path = message.path.or_else(|| self.topology.path(a, b));
+        let path = path.expect("a message goes from one NPU to another");
+        let train = Train::new(now, (message, &path), D::REACH, self.topology);
+        let mut ahead = train.route();
+        while let Some(stop) = ahead.next(self.topology) {
+            self.servers.expect(stop.place);
+        }
+        let begin = self.servers.serve(now, train.place(), train.span());
+        if message.tell_injected {
+            let left = begin + path.bandwidth.serialization(message.amount);
+            agenda.schedule(left, NetworkEvent::Injected(message.op));
+        }
+        self.trains[op] = Some(train);
+        self.go_on(begin, message.op, agenda);
+    }
+
+    fn uncontended(&self, (a, b): (Npu, Npu), amount: Amount) -> Option<Span> {
+        Some(self.topology.path(a, b)?.time(amount))
+    }
+
+    fn keeps_apart(&self, dimension: usize, members: u32, neighbours: bool) -> bool {
+        let dimension = &self.topology.dimensions()[dimension];
+        match dimension.shape {
+            // What an NPU sends and receives with along a dimension is its own.
+            _ if D::REACH == Reach::Ports => true,
+            Shape::Switch | Shape::FullyConnected => true,
+            // A link each way, and nobody to pass.
+            Shape::Ring | Shape::Mesh if dimension.size == 2 => true,
+            // Each sends over its own link upwards. On a mesh the last sends to the first over links
+            // downwards, which no other uses.
+            Shape::Ring | Shape::Mesh => neighbours && members == dimension.size,
+        }
+    }
+
+    fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
+        sides(D::REACH, self.topology, npu, dimension).all(|place| self.servers.is_idle(now, place))
+    }
+
+    fn claim(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
+        for place in sides(D::REACH, self.topology, npu, dimension) {
+            self.servers.claim(place, claim);
+        }
+    }
+
+    #[inline]
+    fn claimed(&self, ends: (Npu, Npu)) -> Option<u32> {
+        if !self.servers.any_claimed() {
+            return None;
+        }
+        let mut route = Route::new(D::REACH, ends);
+        let stops = std::iter::from_fn(|| route.next(self.topology));
+        stops
+            .filter_map(|stop| self.servers.claimed(stop.place))
+            .min()
+    }
+
+    fn attachments(&mut self) -> Option<&mut Servers> {
+        Some(&mut self.servers)
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl Schedule,
+        notices: &mut Vec<Notice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(Notice::Injected(op)),
+            NetworkEvent::Delivered(op) => {
+                self.trains[op as usize] = None;
+                notices.push(Notice::Delivered(op));
+            }
+            NetworkEvent::Hop { op, .. } => {
+                let train = self.trains[op as usize].as_ref().expect("it is under way");
+                let begin = self.servers.receive(now, train.place(), train.span());
+                self.go_on(begin, op, agenda);
+            }
+            NetworkEvent::FirstByte { .. } | NetworkEvent::LinkFree(_) => {
+                unreachable!("servers are asked when a train comes")
+            }
+        }
+    }
+}

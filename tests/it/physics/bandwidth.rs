@@ -1,0 +1,258 @@
+//! What `bandwidth` means, as laws over machines and messages, and by hand.
+
+use super::flows::{any_dim, arrivals, bytes, ends, flow};
+use super::lines::{call, kernel, receive, send};
+use super::naive;
+use super::rig::{Dim, cases, dim, job, machine, over, replay_with};
+use super::wires::{Busy, Wiring, alone};
+use chakram::collective::Algorithm;
+use chakram::machine::Machine;
+use chakram::network::Model::{self, ContentionFree, Links, Ports};
+use chakram::topology::Shape;
+use chakram::trace::CollectiveKind as K;
+use proptest::prelude::*;
+
+const ALL: [Model; 3] = [ContentionFree, Ports, Links];
+
+/// Up to three dimensions of any shape.
+fn stack() -> impl Strategy<Value = Vec<Dim>> {
+    prop::collection::vec(any_dim(5), 1..=3)
+}
+
+fn npus(dims: &[Dim]) -> u32 {
+    dims.iter().map(|dim| dim.size).product()
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// One message has left and arrived when the slowest link lets it, in every model.
+    #[test]
+    fn one_message_takes_the_same_in_all_models(
+        dims in stack(), size in bytes(), pick in any::<(u32, u32)>(),
+    ) {
+        let n = npus(&dims);
+        let (from, apart) = (pick.0 % n, 1 + pick.1 % (n - 1));
+        let to = (from + apart) % n;
+        let machine = machine(&dims);
+        for model in ALL {
+            let found = ends(&machine, model, &[flow(0, from, to, size)]);
+            prop_assert_eq!(found, [alone(&dims, from, to, size)], "{}", model);
+        }
+    }
+
+    /// No port and no link carries more than its rate, wherever on the way it lies.
+    #[test]
+    fn no_server_carries_more_than_its_rate(
+        dims in stack(),
+        drawn in prop::collection::vec((0..2000_u64, any::<u32>(), any::<u32>(), bytes()), 1..40),
+        few in any::<bool>(),
+    ) {
+        let n = npus(&dims);
+        // To any NPU, or all to one.
+        let flows = drawn.into_iter().filter_map(|(ns, a, b, bytes)| {
+            let (from, to) = (a % n, if few { n - 1 } else { b % n });
+            (from != to).then_some(flow(ns, from, to, bytes))
+        });
+        let flows: Vec<_> = flows.collect();
+        let machine = machine(&dims);
+        for (model, wiring) in [(Ports, Wiring::Ports), (Links, Wiring::Links)] {
+            let mut busy = Busy::default();
+            for flow in &flows {
+                busy.carry(wiring, &dims, (flow.from, flow.to), (flow.bytes, 1));
+            }
+            let found = arrivals(&machine, model, &flows).into_iter().max();
+            prop_assert!(found.unwrap_or(0) >= busy.most(), "{model}: {found:?} < {}", busy.most());
+        }
+    }
+}
+
+/// Up to two dimensions with any algorithms.
+fn carried() -> impl Strategy<Value = Vec<Dim>> {
+    let algorithm = prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec());
+    let one = (any_dim(6), algorithm);
+    prop::collection::vec(
+        one.prop_map(|(dim, algorithm)| Dim { algorithm, ..dim }),
+        1..=2,
+    )
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    /// Nor in a collective, by whatever algorithms, with messages beside it; without contention that is so of what an
+    /// NPU sends and receives with for the collective. Alone it takes as long as ports let it there.
+    #[test]
+    fn no_collective_is_faster_than_its_servers(
+        dims in carried(),
+        kind in prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec()),
+        units in 1_u64..40,
+        root in any::<u32>(),
+        drawn in prop::collection::vec((any::<u32>(), any::<u32>(), bytes()), 0..8),
+        alone in any::<bool>(),
+    ) {
+        let n = npus(&dims);
+        let beside = drawn.into_iter().map(|(a, b, bytes)| (a % n, b % n, bytes));
+        let beside: Vec<_> = beside.filter(|(a, b, _)| a != b && !alone).collect();
+        let bytes = u64::from(kind != K::Barrier) * units * 3600;
+        let root = root % n;
+        let node = if kind.has_root() { call(kind, bytes).root(root) } else { call(kind, bytes) };
+        let mut ranks = vec![vec![node.on(100)]; n as usize];
+        for (tag, &(a, b, bytes)) in (0..).zip(&beside) {
+            ranks[a as usize].push(send(b, bytes).tag(tag).on(tag.into()));
+            ranks[b as usize].push(receive(a, bytes).tag(tag).on(tag.into()));
+        }
+        let workload = job(&ranks, &[]);
+        let machine = machine(&dims);
+        let mut before = 0;
+        for (model, wiring) in [
+            (ContentionFree, Wiring::Ports),
+            (Ports, Wiring::Ports),
+            (Links, Wiring::Links),
+        ] {
+            let mut busy = Busy::default();
+            for (from, to, bytes) in naive::sent(&dims, kind, bytes, root as usize) {
+                busy.carry(wiring, &dims, (from, to), bytes);
+            }
+            for &(from, to, bytes) in beside.iter().filter(|_| model != ContentionFree) {
+                busy.carry(wiring, &dims, (from, to), (bytes, 1));
+            }
+            let ps = replay_with(&workload, &machine, &over(model)).ps();
+            prop_assert!(ps >= busy.most(), "{model}: {ps} < {}", busy.most());
+            if model == Ports && beside.is_empty() {
+                prop_assert_eq!(ps, before, "ports");
+            }
+            before = ps;
+        }
+    }
+}
+
+/// A ring of 8 with 100 GB/s, which are links of 50, and 500 ns of latency. Of 7 members that send 1 MB each to
+/// member 0, 4 to 7 come up: 4 MB over one link take 80 us.
+#[test]
+fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
+    let ring = Dim {
+        ps_per_byte: 10,
+        ..dim(Shape::Ring, 8, Algorithm::Direct)
+    };
+    let machine = machine(&[ring]);
+    let workload = job(&vec![vec![call(K::Reduce, 1_000_000)]; 8], &[]);
+    for model in ALL {
+        let replay = replay_with(&workload, &machine, &over(model));
+        assert_eq!(replay.ps(), 80_500_000, "{model}");
+    }
+}
+
+/// Ranks 1, 2 and 3 of a ring of 4 with links of 50 GB/s send 1 MB to rank 0: that of 1 comes down, those of 2 and 3 up
+/// over one link, which needs 40 us for them, and 1 us of latency after the first has begun. Where operations do not
+/// meet, 2's takes two links and 20 us.
+#[test]
+fn an_incast_on_a_ring_comes_over_two_links() {
+    let machine = Machine::preset("tpu-v4").unwrap();
+    let flows = [1, 2, 3].map(|from| flow(0, from, 0, 1_000_000));
+    for (model, ps) in [
+        (ContentionFree, 22_000_000),
+        (Ports, 41_000_000),
+        (Links, 41_000_000),
+    ] {
+        let found = arrivals(&machine, model, &flows).into_iter().max();
+        assert_eq!(found, Some(ps), "{model}");
+    }
+}
+
+/// A ring sends over both links of its members: 8 of them with 100 GB/s and 500 ns of latency reduce 8 MB in 14 steps, in
+/// each of which a member sends 0.5 MB each way over links of 50 GB/s. Evenly spread, 4 of 8 have two links as
+/// well, of 1,000 ns; 3 of 8 beside one another, and 8 on a line, send 1 MB one way.
+#[test]
+fn rings_go_both_ways_where_members_lie_around_a_ring() {
+    let of = |shape, members: &'static [u32], bytes| {
+        let ring = Dim {
+            ps_per_byte: 10,
+            ..dim(shape, 8, Algorithm::Ring)
+        };
+        let mut ranks = vec![vec![kernel(0)]; 8];
+        for &member in members {
+            ranks[member as usize] = vec![call(K::ReduceScatter, bytes).group("g")];
+        }
+        let workload = job(&ranks, &[("g", members)]);
+        let machine = machine(&[ring]);
+        ALL.map(|model| replay_with(&workload, &machine, &over(model)).ps())
+    };
+    let all = &[0, 1, 2, 3, 4, 5, 6, 7];
+    assert_eq!(of(Shape::Ring, all, 8_000_000), [7 * 10_500_000; 3]);
+    assert_eq!(
+        of(Shape::Ring, &[1, 3, 5, 7], 4_000_000),
+        [3 * 11_000_000; 3]
+    );
+    // 2 sends to 0 over two links down, 1,000 ns, and all wait for that once.
+    assert_eq!(of(Shape::Ring, &[0, 1, 2], 3_000_000), [41_500_000; 3]);
+    // 7 sends to 0 over seven links down. What it sends first goes round once, and then what 0 sends.
+    let line = of(Shape::Mesh, all, 8_000_000);
+    assert_eq!(line, [line[0]; 3]);
+    assert!(
+        (7 * 20_500_000..7 * 24_000_000).contains(&line[0]),
+        "{line:?}"
+    );
+}
+
+/// Two dimensions: 400 GB/s inside, 16 GB/s outside, no latency.
+const STEEP: &str = r#"name = "steep"
+[npu.a]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "0 ns"
+memory_capacity = "40 GB"
+lanes = 2
+host_lanes = 1
+[npu.a.peak]
+fp32 = "1 TFLOP/s"
+[[dimension]]
+name = "inner"
+shape = "switch"
+size = 2
+bandwidth = "400 GB/s"
+latency = "0 ns"
+algorithm = "direct"
+[[dimension]]
+name = "outer"
+shape = "switch"
+size = 2
+bandwidth = "16 GB/s"
+latency = "0 ns"
+algorithm = "direct"
+"#;
+
+/// From NPU 0 to NPU 3 over both dimensions: the last of 800 kB has left after 50 us at 16 GB/s, not after the 2 us
+/// that the inner port needs. Then the sender computes for 40 us.
+#[test]
+fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
+    let machine = Machine::parse(STEEP, "steep.toml").unwrap();
+    let ranks = [
+        vec![send(3, 800_000), kernel(40_000).after(&[1])],
+        vec![kernel(0)],
+        vec![kernel(0)],
+        vec![receive(0, 800_000)],
+    ];
+    for model in ALL {
+        let replay = replay_with(&job(&ranks, &[]), &machine, &over(model));
+        assert_eq!(
+            (replay.end(0, 1), replay.ps()),
+            (50_000_000, 90_000_000),
+            "{model}"
+        );
+    }
+}
+
+/// NPU a of node 0 sends 100 MB to each of the 8 of node a + 1. A message first goes to the NPU inside whose number
+/// its receiver has, and out through its NIC of 50 GB/s: 8 x 100 MB through each take 16 ms. The NIC's own NPU
+/// begins at once; of those that come through NVLink, 0.22 ms each, some always wait. Two links of 1.35 us. What
+/// comes to a NIC is one message, and an NPU sends 7 x 100 MB over NVLink in 1.56 ms.
+#[test]
+fn what_leaves_a_node_passes_its_nics() {
+    let machine = Machine::preset("dgx-h100x9").unwrap();
+    let pairs = (0..8).flat_map(|a| (0..8).map(move |b| flow(0, a, 8 * (a + 1) + b, 100_000_000)));
+    let flows: Vec<_> = pairs.collect();
+    for model in [Ports, Links] {
+        let found = arrivals(&machine, model, &flows).into_iter().max();
+        assert_eq!(found, Some(16_002_700_000), "{model}");
+    }
+}

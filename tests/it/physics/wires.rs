@@ -1,0 +1,92 @@
+//! Which ports and links bytes pass, and how long each needs for them at least: a bound, without queues or events.
+
+use super::rig::Dim;
+use chakram::topology::Shape;
+use std::collections::BTreeMap;
+
+/// What a network model has between NPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// A port for each neighbour, or one where NPUs hang on a switch or on wires that nobody counts.
+    Ports,
+    /// Every link.
+    Links,
+}
+
+/// A port or link: dimension, NPU, and which of its own.
+type Name = (usize, u32, &'static str);
+
+/// How long each port and link is busy, in picoseconds.
+#[derive(Debug, Default)]
+pub struct Busy(BTreeMap<Name, u128>);
+
+impl Busy {
+    /// The busiest.
+    pub fn most(&self) -> u64 {
+        self.0.values().max().map_or(0, |&ps| ps as u64)
+    }
+
+    /// `bytes / parts` go from one NPU to another. What they cost is cut off to whole picoseconds.
+    pub fn carry(
+        &mut self,
+        wiring: Wiring,
+        dims: &[Dim],
+        (from, to): (u32, u32),
+        (bytes, parts): (u64, u64),
+    ) {
+        let mut at = from;
+        let mut stride = 1;
+        for (d, dim) in dims.iter().enumerate() {
+            let n = dim.size;
+            let (x, y) = (at / stride % n, to / stride % n);
+            let moved = |to: u32| at - x * stride + to * stride;
+            let ps = u128::from(bytes) * u128::from(dim.link_ps()) / u128::from(parts);
+            let mut add = |npu: u32, which| *self.0.entry((d, npu, which)).or_default() += ps;
+            let up = match dim.shape {
+                Shape::Ring => 2 * ((y + n - x) % n) <= n,
+                _ => y > x,
+            };
+            let wired = matches!(dim.shape, Shape::Ring | Shape::Mesh);
+            if x != y && wired && wiring == Wiring::Links {
+                let mut here = x;
+                while here != y {
+                    add(moved(here), if up { "up" } else { "down" });
+                    here = (here + if up { 1 } else { n - 1 }) % n;
+                }
+            } else if x != y {
+                let [out, into] = match (wired, up) {
+                    (false, _) => ["out", "in"],
+                    (true, true) => ["out upwards", "in from below"],
+                    (true, false) => ["out downwards", "in from above"],
+                };
+                add(at, out);
+                add(moved(y), into);
+            }
+            (at, stride) = (moved(y), stride * n);
+        }
+    }
+}
+
+/// What a message takes that meets nothing, on devices that wait for nothing: the latency of every link, and its
+/// bytes at the slowest. And when its last byte has left.
+pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
+    let mut stride = 1;
+    let (mut latency, mut slowest) = (0, 0);
+    for dim in dims {
+        let (x, y) = (from / stride % dim.size, to / stride % dim.size);
+        let apart = x.abs_diff(y);
+        let links = match dim.shape {
+            _ if apart == 0 => 0,
+            Shape::Ring => apart.min(dim.size - apart),
+            Shape::Mesh => apart,
+            Shape::FullyConnected => 1,
+            Shape::Switch => 2,
+        };
+        latency += u64::from(links) * dim.link_ns * 1000;
+        if links > 0 {
+            slowest = slowest.max(dim.link_ps());
+        }
+        stride *= dim.size;
+    }
+    [bytes * slowest, latency + bytes * slowest]
+}
