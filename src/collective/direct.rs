@@ -11,7 +11,8 @@
 //!
 //! ASTRA-sim's congestion-unaware model lets all n−1 messages have the full bandwidth at once, which
 //! no port can; here the port is the limit, so direct and ring move their bytes equally fast and
-//! differ in latency.
+//! differ in latency. On rings and meshes the table does not hold: messages go at the rate of a link, one at a time
+//! from each member, and enter on either side.
 
 use super::{Primitive, Seat, Stage, Step};
 

@@ -1,7 +1,8 @@
 //! Contention-free: operations do not meet one another; within one, a port is a port.
 //!
-//! An NPU sends one message of an operation at a time and receives one at a time, both at the
-//! bandwidth of the path. With α from the first byte's leaving to its arrival, devices on the way
+//! An NPU sends one message of an operation at a time and receives one at a time through each of its ports, both
+//! at the bandwidth of the path. Operations open a port for each member and dimension, or two where it is wired to
+//! neighbours on either side. With α from the first byte's leaving to its arrival, devices on the way
 //! included ([`Path::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message handed over at t to a port whose egress is free at e and whose receiver's ingress is free at i
 //!
 //! - begins to leave at b = max(t, e) and has left at b + s,

@@ -206,9 +206,9 @@ fn run(
         let ends = (0..starts.len()).map(|npu| send(&mut messages, npu, starts[npu], stages.len()));
         let ends: Vec<_> = ends.collect();
         for npu in 0..starts.len() {
-            for d in 0..dims.len() {
+            for (d, dim) in dims.iter().enumerate() {
                 for from_above in [false, true] {
-                    receive(&mut messages, npu, &dims[d], (d, from_above));
+                    receive(&mut messages, npu, dim, (d, from_above));
                 }
             }
         }
