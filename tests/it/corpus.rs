@@ -1,10 +1,12 @@
 //! Traces of other tools, when the variable `CHAKRAM_CORPUS` names a folder that holds them:
 //! `astra-sim/cases.tar.zst` and `captures/gpu/chakra_json/chakra.0.et.zst`.
 
+mod captures;
 mod cases;
 mod skipped;
 
 use crate::harness::replay::Count;
+pub use captures::refusal;
 pub use cases::{Case, cases, machine, rank_of, sizes};
 use chakram::compute::ComputeModel;
 use chakram::engine::{Options, Outcome, Prepared};

@@ -308,7 +308,7 @@ fn kinds(value: &Value) -> BTreeMap<String, &'static str> {
 }
 
 fn real(file: &str) -> Option<Value> {
-    let packed = std::fs::read(corpus(&format!("captures/{file}.json.zst"))?);
+    let packed = std::fs::read(corpus(format!("captures/{file}.json.zst"))?);
     let text = zstd::decode_all(&packed.expect("the corpus is there")[..]).expect("it is zstd");
     Some(serde_json::from_slice(&text).expect("it is JSON"))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// A folder of the inputs; nothing, and a word on it, where there is no corpus.
 fn folder(name: &str) -> Option<PathBuf> {
-    let folder = corpus(&format!("astra-sim/repro/{name}"));
+    let folder = corpus(format!("astra-sim/repro/{name}"));
     let folder = folder.filter(|folder| folder.exists());
     if folder.is_none() {
         println!("skipped: CHAKRAM_CORPUS names no folder with astra-sim/repro/{name}");

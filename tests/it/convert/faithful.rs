@@ -3,7 +3,7 @@
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
-use crate::corpus::corpus;
+use crate::corpus::{corpus, refusal};
 use chakram::converters::pytorch::Options as Conversion;
 use chakram::engine::Comm;
 use chakram::workload::Absent;
@@ -105,9 +105,6 @@ fn replays_of_generated_captures_end_when_these_did() {
     }
 }
 
-/// Captures that have no record function ids, and what the refusal says.
-const UNLINKED: [&str; 3] = ["t231_ddp_gpt", "t231_edge_names", "t231_moe_a2a"];
-
 #[test]
 fn replays_of_real_captures_end_when_these_did() {
     let Some(corpus) = corpus("captures") else {
@@ -134,12 +131,12 @@ fn replays_of_real_captures_end_when_these_did() {
         let devices = kineto(&folder, ranks, ".zst");
         let hosts = (0..ranks).map(|rank| folder.join(format!("host.{rank}.json.zst")));
         let paths: Vec<_> = hosts.chain(devices.clone()).collect();
-        if UNLINKED.iter().any(|unlinked| name.ends_with(unlinked)) {
+        if let Some(reason) = refusal(&name) {
             let error = try_convert(&paths, &Conversion::default())
                 .err()
                 .unwrap()
                 .to_string();
-            assert!(error.contains("Record function id"), "{name}: {error}");
+            assert!(error.contains(reason), "{name}: {error}");
             continue;
         }
         hold(&name, &paths, &devices);
