@@ -276,6 +276,7 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
         let link = folder.path().join(name);
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_chakram"), &link).expect("there is room");
         let output = Command::new(&link)
+            .current_dir(folder.path())
             .args(&arguments)
             .arg("--format=json")
             .output();
@@ -283,7 +284,14 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains(model), "{name}");
         // What it does not know it leaves out.
-        let run = |more: &[&str]| Command::new(&link).args(&arguments).args(more).output();
+        let run = |more: &[&str]| {
+            let mut program = Command::new(&link);
+            program
+                .current_dir(folder.path())
+                .args(&arguments)
+                .args(more)
+                .output()
+        };
         assert_eq!(run(&["--what"]).expect("it runs").status.code(), Some(0));
     }
 }
