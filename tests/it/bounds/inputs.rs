@@ -32,8 +32,11 @@ fn gzip(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
 /// The record in front of all nodes.
 const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
 
-/// A name of a file, and the beginning, what repeats and the end of what it unpacks to: 64 MiB of valid contents.
-fn bombs() -> Vec<(&'static str, Vec<u8>, Vec<u8>, Vec<u8>)> {
+/// A file's name, and the beginning, what repeats and the end of what it unpacks to.
+type Bomb = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
+
+/// Files that unpack to 64 MiB of valid contents.
+fn bombs() -> Vec<Bomb> {
     let mib = |piece: &[u8]| piece.repeat((1 << 20) / piece.len());
     let lines = b"{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_vec();
     vec![

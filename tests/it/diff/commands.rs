@@ -254,9 +254,11 @@ fn faults_are_said_first() {
     std::fs::write(&path, bytes).unwrap();
     let (code, text, error) = diff(&other, &["--salvage"]);
     assert_eq!((code, &*error), (0, ""));
-    let fault = text.find("lost: ").expect("it is told");
+    let fault = text.find("  ! rank 0 of ").expect("it is told");
     assert!(fault < text.find("STRUCTURE").unwrap(), "{text}");
     let found = json(&other, &["--salvage"]);
     assert_eq!(found["faults"][0]["rank"], 0);
     assert_eq!(found["faults"][0]["of"], "after");
+    let first = found["faults"][0]["first"].as_str().unwrap();
+    assert!(first.contains("bytes are lost"), "{first}");
 }

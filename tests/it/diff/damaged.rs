@@ -21,8 +21,10 @@ fn diff(sides: [&[u8]; 2], more: &[&str]) -> (i32, String, String) {
     });
     let output = chakram(&[&["diff", &*paths[0], &*paths[1]], more].concat());
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    // Where the lines of a warning break hangs on the names of files.
+    let joined = |text: String| text.replace("\n    ", " ");
     let code = output.status.code().expect("it ends by itself");
-    (code, text(output.stdout), text(output.stderr))
+    (code, joined(text(output.stdout)), text(output.stderr))
 }
 
 #[test]
@@ -80,9 +82,14 @@ fn what_is_sound_is_compared_and_what_is_lost_is_said() {
         "{text}"
     );
     // Of files without damage nothing is said.
+    let (_, text, _) = diff([&whole, &whole], &["--salvage"]);
+    let said: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(
-        diff([&whole, &whole], &["--salvage"]),
-        diff([&whole, &whole], &[])
+        said,
+        [
+            "1 rank in both, 1 of them the same byte for byte",
+            "no differences"
+        ]
     );
     // Where nothing is sound there is nothing to compare.
     let (code, _, error) = diff([&[80, 1, 2, 3], &whole], &["--salvage"]);
