@@ -1,7 +1,7 @@
 //! The command line: parse, dispatch, print, and turn errors into exit codes.
 //!
-//! Exit codes: 0 done, 1 stuck or failed, 2 bad input or usage, 3 a threshold exceeded or a leak found. 0
-//! means that every node of every rank completed.
+//! Exit codes: 0 done, 1 stuck, 2 bad input or usage, or output that cannot be written, 3 a threshold exceeded or a
+//! leak found. 0 means that every node of every rank completed.
 
 use crate::bounds;
 use crate::trace::TraceError;
@@ -29,7 +29,9 @@ pub mod model;
 pub mod output;
 pub mod replay;
 pub mod scale;
+mod signals;
 pub mod slice;
+pub mod terminal;
 pub mod traces;
 pub mod validate;
 
@@ -103,13 +105,14 @@ enum Command {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    signals::watch();
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = Cli::parse_from(arguments.kept);
     if let Command::AstraSim(args) = &mut cli.command {
         (args.ignored, args.original) = (arguments.ignored, arguments.original);
     }
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
-    let mut out = io::BufWriter::new(io::stdout());
+    let mut out = terminal::Text::standard_output();
     let result = match &cli.command {
         Command::Convert(args) => convert::run(args, &mut out),
         Command::Validate(args) => validate::run(args, &mut out),
@@ -125,8 +128,11 @@ pub fn main() -> ExitCode {
         Command::Model(args) => model::run(args, &mut out),
         Command::AstraSim(args) => astra_sim::run(args, &mut out),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut out);
-            Ok(ExitCode::SUCCESS)
+            // It panics where writing fails.
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut script);
+            let written = out.write_all(&script);
+            written.map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
     };
     let result = result.and_then(|code| {
@@ -145,15 +151,19 @@ pub fn main() -> ExitCode {
 
 /// A reader such as `head` that has seen enough is no failure.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    let io = io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
-        Fault::Io { source, .. } => Some(source),
-        _ => None,
-    });
-    io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    let kind = |error: &(dyn Error + 'static)| {
+        let json = error.downcast_ref::<serde_json::Error>();
+        let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
+            Fault::Io { source, .. } => Some(source.kind()),
+            _ => None,
+        })
+        .or_else(|| json?.io_error_kind())
+    };
+    kind(error) == Some(io::ErrorKind::BrokenPipe) || error.source().is_some_and(is_closed_pipe)
 }
 
-/// 1 for a replay that went wrong and for output that could not be written, 2 for bad input.
+/// 1 for a replay that went wrong, 2 for bad input and for output that could not be written.
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use crate::engine::ReplayError;
     let replay = match error.downcast_ref::<compare::Failed>() {
@@ -162,7 +172,6 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     };
     match replay {
         Some(ReplayError::Stuck(_) | ReplayError::TooLong) => 1,
-        None if error.is::<io::Error>() => 1,
         _ => 2,
     }
 }
@@ -172,10 +181,16 @@ fn print_chain(error: &(dyn Error + 'static)) {
         true => anstyle::AnsiColor::Red.on_default().bold(),
         false => anstyle::Style::new(),
     };
-    let mut text = format!("{style}error{style:#}: {error}");
+    let mut last = error.to_string();
+    let mut text = format!("{style}error{style:#}: {}", terminal::plain(&last));
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text += &format!("\n  because: {inner}");
+        // Whoever wrote a file and whoever asked for it may say the same.
+        let words = inner.to_string();
+        if words != last {
+            text += &format!("\n  because: {}", terminal::plain(&words));
+        }
+        last = words;
         cause = inner.source();
     }
     // Nothing can be done if even this cannot be written.

@@ -21,6 +21,7 @@
 //! - [`edit`]: traces that become other traces;
 //! - [`diff`]: what differs between two jobs;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
+//! - [`files`]: what is written, complete or not at all;
 //! - [`cli`]: the command line.
 //!
 //! The library is silent: it returns data, and only `cli` and the binary print.
@@ -36,6 +37,7 @@ pub mod converters;
 pub mod diff;
 pub mod edit;
 pub mod engine;
+pub mod files;
 pub mod generate;
 pub mod graph;
 pub mod group;

@@ -15,17 +15,20 @@ mod family;
 pub mod file;
 pub mod form;
 pub mod groups;
+pub mod job;
 pub mod labels;
 pub mod older;
 pub mod op;
 mod origins;
 pub mod proto;
 pub mod put;
+pub mod registry;
 pub mod rewrite;
 pub mod roles;
 pub mod salvage;
 pub mod scan;
 mod shape;
+mod shown;
 pub mod source;
 pub mod tensors;
 pub mod text;
@@ -39,26 +42,8 @@ pub use labels::{Labels, Phase};
 pub use older::Generation;
 pub use op::{GroupName, MemoryPlace, Op};
 use origins::Origins;
+pub use shown::{escaped, is_harmful, shown};
 pub use tensors::{MemoryChanges, TensorClass};
-
-/// A name from a file as messages show it: shortened, and without characters that would move a
-/// terminal's cursor, change its colours or turn the direction of text.
-pub fn shown(name: &str) -> String {
-    const SHOWN: usize = 60;
-    let harmful = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut text: String = name
-        .chars()
-        .take(SHOWN)
-        .map(|c| if harmful(c) { '\u{fffd}' } else { c })
-        .collect();
-    if name.chars().nth(SHOWN).is_some() {
-        text.push('…');
-    }
-    text
-}
 
 /// A number format that NPUs compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -223,13 +208,6 @@ mod tests {
         assert_eq!(CollectiveKind::AllGather.buffer(1000, 8), Some(8000));
         assert_eq!(CollectiveKind::ReduceScatter.buffer(1000, 8), Some(1000));
         assert_eq!(CollectiveKind::AllGather.buffer(u64::MAX, 2), None);
-    }
-
-    #[test]
-    fn names_in_messages_leave_the_terminal_alone() {
-        assert_eq!(shown("aten::mm"), "aten::mm");
-        assert_eq!(shown("\u{1b}[31mred\n"), "\u{fffd}[31mred\u{fffd}");
-        assert_eq!(shown(&"x".repeat(100)), format!("{}…", "x".repeat(60)));
     }
 
     #[test]

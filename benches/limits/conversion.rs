@@ -2,6 +2,7 @@
 
 use super::{best, held_since, rate, reset_peak};
 use chakram::converters::pytorch::{Options, convert, files};
+use chakram::files::Outputs;
 use chakram::generate::capture::{self, Device, Style, generate};
 use std::fs::File;
 use std::io::BufWriter;
@@ -42,7 +43,13 @@ fn one(
         threads: 1,
         ..Options::default()
     };
-    let run = || convert(&pairs, &one_thread, &path, &|_, _| {}).expect("it is a capture");
+    let run = || {
+        let mut outputs = Outputs::default();
+        let converted = convert(&pairs, &one_thread, &path, &mut outputs, &|_, _| {});
+        let (summary, _) = converted.expect("it is a capture");
+        outputs.commit().expect("there is room");
+        summary
+    };
     let before = reset_peak();
     let nodes: u64 = run().ranks.iter().map(|rank| rank.written.nodes).sum();
     let (_, peak) = held_since(before);

@@ -4,9 +4,9 @@ use super::files::Pair;
 use super::host::HostTrace;
 use super::kineto::KinetoTrace;
 use super::summary::Summary;
+use crate::files::{Outputs, Written};
 use crate::trace::TraceError;
 use crate::trace::file::Packer;
-use crate::trace::write::NewFile;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
@@ -25,9 +25,9 @@ pub struct Options {
     pub threads: usize,
 }
 
-/// Converts the captures `pairs` of one job and writes rank r's trace to `path(r)`, packed as that
-/// name's ending says. No file appears unless all ranks convert. `progress` is told how many ranks are
-/// read, of how many.
+/// Converts the captures `pairs` of one job and hands rank r's trace to `files` as `path(r)`, packed as that
+/// name's ending says; what a rank's file holds is told with the summary. Files appear when `files` are committed.
+/// `progress` is told how many ranks are read, of how many.
 ///
 /// # Errors
 ///
@@ -37,24 +37,23 @@ pub fn convert(
     pairs: &[Pair],
     options: &Options,
     path: &dyn Fn(u32) -> PathBuf,
+    files: &mut Outputs,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Summary, TraceError> {
+) -> Result<(Summary, Vec<(u32, Written)>), TraceError> {
     let mut job = Joined::new(Part::read_all(pairs, options, progress)?)?;
-    let mut files = Vec::new();
+    let mut written = Vec::new();
     for i in 0..job.ranks.len() {
         let to = path(job.ranks[i].rank);
         let io = |source| TraceError::io(to.clone(), "write", source);
         let ending = to.extension().and_then(|ending| ending.to_str());
-        let packer = Packer::new(NewFile::create(&to)?, ending.unwrap_or("")).map_err(io)?;
+        let file = files.create(&to)?.hashed();
+        let packer = Packer::new(file, ending.unwrap_or("")).map_err(io)?;
         let out = job.write(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
         let packer = out.into_inner().map_err(|e| io(e.into_error()))?;
-        files.push(packer.finish().map_err(io)?);
+        let file = packer.finish().map_err(io)?;
+        written.push((job.ranks[i].rank, files.keep(file)?));
     }
-    // Only now does anything appear.
-    for file in files {
-        file.commit()?;
-    }
-    Ok(job.summary)
+    Ok((job.summary, written))
 }
 
 /// A rank's number and its trace, as bytes.

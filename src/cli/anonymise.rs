@@ -2,9 +2,11 @@
 
 use super::convert::FormatArg;
 use super::load;
-use super::traces::{self, InputArgs, OutputArgs, Outputs, Traces};
+use super::terminal;
+use super::traces::{self, InputArgs, OutputArgs, Target, Traces};
 use crate::edit::anonymise::{Anonymised, Anonymiser};
 use crate::report::summary::thousands;
+use crate::trace::job::JobFile;
 use clap::{ArgGroup, Args};
 use serde_json::json;
 use std::error::Error;
@@ -77,27 +79,30 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 /// Traces that cannot be read, and output that cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let anonymiser = Anonymiser::new(&secret(args)?, !args.all, args.keep.clone());
-    let groups = traces::declared(args.groups.as_ref())?;
     let traces = Traces::find(&args.input)?;
-    let mut outputs = Outputs::new(&args.output, traces.files.len())?;
+    let groups = anonymiser.groups(&traces::declared(args.groups.as_ref(), &traces)?);
+    let beside = [&args.groups, &args.key_file];
+    let mut outputs = Target::new(&args.output, traces.files().len(), &traces, &beside)?;
     let mut sum = Anonymised::default();
-    for file in &traces.files {
+    for file in traces.files() {
         let opened = traces.open(file)?;
         let made = anonymiser.trace(opened.as_slice());
         let (trace, done) = made.map_err(|e| opened.blame(e))?;
-        outputs.write(file.rank, &trace, out)?;
+        outputs.write(file.rank, &trace)?;
         sum.nodes += done.nodes;
         sum.hashed += done.hashed;
         sum.kept += done.kept;
         sum.attributes += done.attributes;
         sum.fields += done.fields;
     }
-    let beside = match args.groups {
-        Some(_) => Some(outputs.groups(&anonymiser.groups(&groups))?),
-        None => None,
-    };
+    let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit()?;
+    // What groups are for, and the machine, are what anonymous traces do not tell.
+    let about = JobFile {
+        groups,
+        ..JobFile::default()
+    };
+    let names = outputs.commit(about)?;
     match args.output.format {
         _ if piped => {}
         FormatArg::Text => {
@@ -105,7 +110,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
                 out,
                 "{} nodes of {} ranks in {names}",
                 thousands(sum.nodes),
-                traces.files.len()
+                traces.files().len()
             )?;
             if let Some(path) = beside {
                 writeln!(out, "groups in {}", path.display())?;
@@ -123,15 +128,14 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             let document = json!({
                 "schema": "chakram.anonymise.1",
                 "tool_version": env!("CARGO_PKG_VERSION"),
-                "ranks": traces.files.len(),
+                "ranks": traces.files().len(),
                 "nodes": sum.nodes,
                 "names_hashed": sum.hashed,
                 "names_kept": sum.kept,
                 "attributes_gone": sum.attributes,
                 "fields_gone": sum.fields,
             });
-            serde_json::to_writer_pretty(&mut *out, &document)?;
-            writeln!(out)?;
+            out.write_all(terminal::json(&document).as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -2,13 +2,15 @@
 
 use super::output::{Destination, Format};
 use crate::astra_sim::{Flags, NetworkModel, Note, Quirk, Quirks};
+use crate::files::Outputs;
+use crate::trace::file::discover;
 use clap::{ArgAction, Args, ValueEnum};
 use job::Job;
 use serde_json::{Map, Value, json};
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod arguments;
@@ -162,10 +164,20 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// Bad input, a replay that is stuck, or output that cannot be written.
 pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let mut to = match args.output == Path::new("-") {
-        true => Destination::Stdout(out),
-        false => Destination::File(&args.output),
-    };
+    let mut outputs = Outputs::default();
+    for path in [
+        &args.comm_group_configuration,
+        &args.system_configuration,
+        &args.remote_memory_configuration,
+        &args.network_configuration,
+        &args.logging_configuration,
+    ] {
+        outputs.reads(path);
+    }
+    for file in discover(&args.workload_configuration).unwrap_or_default() {
+        outputs.reads(&file.path);
+    }
+    let mut to = Destination::claim(out, &args.output, outputs)?;
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }

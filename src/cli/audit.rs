@@ -1,6 +1,7 @@
 //! `chakram audit`: what traces tell of those who made them.
 
 use super::convert::FormatArg;
+use super::terminal;
 use super::traces::{InputArgs, Traces};
 use crate::edit::audit::{Audit, Finding, Kind};
 use crate::report::summary::thousands;
@@ -50,7 +51,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let traces = Traces::find(&args.input)?;
     let mut texts = 0;
     let mut all: Vec<(&Path, Finding)> = Vec::new();
-    for file in &traces.files {
+    for file in traces.files() {
         let opened = traces.open(file)?;
         let audit = Audit::of(opened.as_slice()).map_err(|e| opened.blame(e))?;
         texts += audit.texts;
@@ -58,7 +59,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         all.extend(found.map(|finding| (file.path.as_path(), finding)));
     }
     match args.format {
-        FormatArg::Text => text(&all, texts, traces.files.len(), args.limit, out)?,
+        FormatArg::Text => text(&all, texts, traces.files().len(), args.limit, out)?,
         FormatArg::Json => {
             let findings = all.iter().map(|(path, finding)| {
                 json!({
@@ -70,12 +71,11 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             let document = json!({
                 "schema": "chakram.audit.1",
                 "tool_version": env!("CARGO_PKG_VERSION"),
-                "files": traces.files.len(),
+                "files": traces.files().len(),
                 "texts": texts,
                 "findings": findings.collect::<Vec<_>>(),
             });
-            serde_json::to_writer_pretty(&mut *out, &document)?;
-            writeln!(out)?;
+            out.write_all(terminal::json(&document).as_bytes())?;
         }
     }
     Ok(match all.is_empty() {

@@ -1,7 +1,10 @@
 //! `chakram convert`: captured traces in, traces out; and traces of any form in, of another out.
 
-use super::traces;
+use super::terminal;
+use super::traces::JobOutputs;
 use crate::converters::pytorch::{self as converter, Options, files, summary::Summary};
+use crate::files::Outputs;
+use crate::trace::job::JobFile;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -38,7 +41,8 @@ pub struct PytorchArgs {
     /// Folders with captures, their files, or patterns: .json, .json.gz, .json.zst
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, …; into a folder as job.0.et, job.1.et, …
+    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
+    /// job.0.et, job.1.et, …
     #[arg(short, long, value_name = "PREFIX")]
     output: PathBuf,
     /// Convert only the step of this number, ProfilerStep#N in the capture
@@ -91,24 +95,34 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         step: args.step,
         threads: args.threads,
     };
-    let prefix = traces::prefix(&args.output);
-    let path = |rank: u32| traces::path(&prefix, rank, args.compress);
+    let mut outputs = Outputs::default();
+    for pair in &pairs {
+        outputs.reads(&pair.host);
+        outputs.reads(&pair.kineto);
+    }
+    let mut job = JobOutputs::new(&args.output, args.compress, Outputs::default())?;
     let show = io::stderr().is_terminal();
     let progress = |done: usize, of: usize| {
         if show {
             let _ = write!(io::stderr(), "\rreading captures: {done} of {of} ranks");
         }
     };
-    let converted = converter::convert(&pairs, &options, &path, &progress);
+    let path = |rank: u32| job.path(rank);
+    let converted = converter::convert(&pairs, &options, &path, &mut outputs, &progress);
     if show {
         let _ = write!(io::stderr(), "\r{:40}\r", "");
     }
-    let summary: Summary = converted?;
+    let (summary, written): (Summary, _) = converted?;
+    job.files = outputs;
+    for (rank, written) in written {
+        job.add(rank, job.path(rank), written);
+    }
+    // The traces declare their groups themselves.
+    job.commit(JobFile::default())?;
     match args.format {
         FormatArg::Text => text::write(&summary, out)?,
         FormatArg::Json => {
-            serde_json::to_writer_pretty(&mut *out, &Versioned::of(&summary))?;
-            writeln!(out)?;
+            out.write_all(terminal::json(&Versioned::of(&summary)).as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)

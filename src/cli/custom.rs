@@ -3,6 +3,7 @@
 use super::load::input;
 use crate::astra_sim::custom;
 use crate::collective::{Custom, Fault, Scripts};
+use crate::files::Outputs;
 use crate::report::json::Input;
 use crate::trace::file::{Contents, RankFile, discover};
 use crate::trace::{CollectiveKind, Place, TraceError};
@@ -18,6 +19,13 @@ pub struct CustomArg {
 }
 
 impl CustomArg {
+    /// Tells `outputs` which files this reads.
+    pub fn reads(&self, outputs: &mut Outputs) {
+        for file in discover(&self.prefix).unwrap_or_default() {
+            outputs.reads(&file.path);
+        }
+    }
+
     /// As a report names it.
     pub fn json(&self) -> Value {
         let prefix = self.prefix.display().to_string();
@@ -66,7 +74,7 @@ pub fn load(
 ) -> Result<Vec<Custom>, TraceError> {
     let mut load = |arg: &CustomArg| {
         let files = files(&arg.prefix)?;
-        let contents = files.iter().map(|file| Contents::open(&file.path));
+        let contents = files.iter().map(Contents::of);
         let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
         let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
         if let Some(inputs) = &mut inputs {

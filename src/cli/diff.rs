@@ -1,13 +1,16 @@
 //! `chakram diff`: two jobs in, or two reports; out comes what differs.
 
 use super::compare::on_threads;
+use super::load::{self, VerifyArg};
 use super::output::{Destination, Format};
+use super::terminal;
 use crate::diff::render::{self, Limits, Titles, Verdict};
 use crate::diff::tally::{FaultRow, Keep, Tally, Tolerance};
 use crate::diff::{Aspect, differences, reports};
+use crate::files::Outputs;
 use crate::graph::Outline;
-use crate::trace::file::{Contents, RankFile, discover, read_text};
-use crate::trace::{TraceError, form};
+use crate::trace::file::{Contents, RankFile, rank_of, read_text};
+use crate::trace::{TraceError, form, job};
 use crate::units::Span;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
@@ -65,6 +68,8 @@ pub struct DiffArgs {
     /// How many ranks are compared at once; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    verify: VerifyArg,
     /// How to print the differences
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     format: Format,
@@ -159,10 +164,13 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         return Err("standard input is one document, and here are two\n  try: A and -".into());
     }
     let texts = [report(paths[0])?, report(paths[1])?];
-    let mut to = match args.output == Path::new("-") {
-        true => Destination::Stdout(out),
-        false => Destination::File(&args.output),
+    let mut outputs = Outputs::default();
+    let ranks = match texts {
+        [None, None] => Some(ranks(args, &mut outputs)?),
+        _ => None,
     };
+    paths.iter().for_each(|path| outputs.reads(path));
+    let mut to = Destination::claim(out, &args.output, outputs)?;
     let names = paths.map(|path| path.display().to_string());
     let titles = Titles {
         names: [&names[0], &names[1]],
@@ -171,7 +179,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     };
     let (text, verdict) = match &texts {
         [Some(a), Some(b)] => of_reports(args, [a, b], &titles)?,
-        [None, None] => of_traces(args, &titles)?,
+        [None, None] => of_traces(args, &ranks.unwrap_or_default(), &titles)?,
         [a, _] => {
             let [report, other] = if a.is_some() { [0, 1] } else { [1, 0] };
             return Err(format!(
@@ -186,7 +194,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         return Ok(ExitCode::SUCCESS);
     }
     for text in &verdict.exceeded {
-        writeln!(anstream::stderr(), "exceeded: {text}")?;
+        terminal::say(format_args!("exceeded: {text}"))?;
     }
     Ok(ExitCode::from(3))
 }
@@ -247,14 +255,17 @@ fn of_reports(
     let verdict = found.hold(&args.limits());
     let text = match args.format {
         Format::Text => reports::text(&found, titles, &verdict),
-        Format::Json => format!("{:#}\n", reports::json(&found, titles, &verdict)),
+        Format::Json => terminal::json(&reports::json(&found, titles, &verdict)),
         Format::Csv => return Err("--format csv is for traces; reports have text and json".into()),
     };
     Ok((text, verdict))
 }
 
-fn of_traces(args: &DiffArgs, titles: &Titles<'_>) -> Result<(String, Verdict), Box<dyn Error>> {
-    let ranks = ranks([&args.before, &args.after])?;
+fn of_traces(
+    args: &DiffArgs,
+    ranks: &Ranks,
+    titles: &Titles<'_>,
+) -> Result<(String, Verdict), Box<dyn Error>> {
     let ranks: Vec<_> = ranks.iter().collect();
     let tallies = on_threads(ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
@@ -274,39 +285,46 @@ fn of_traces(args: &DiffArgs, titles: &Titles<'_>) -> Result<(String, Verdict), 
     if args.format == Format::Csv {
         // A table has no place for it.
         for FaultRow { rank, text, .. } in &all.faults {
-            writeln!(anstream::stderr(), "warning: rank {rank}: {text}")?;
+            terminal::say(format_args!("warning: rank {rank}: {text}"))?;
         }
     }
     let verdict = args.limits().hold(&all);
     let text = match args.format {
         Format::Text => render::text::render(&all, titles, &verdict),
-        Format::Json => format!("{:#}\n", render::json::render(&all, titles, &verdict)),
+        Format::Json => terminal::json(&render::json::render(&all, titles, &verdict)),
         Format::Csv => render::csv::render(&all, titles),
     };
     Ok((text, verdict))
 }
 
-/// The files of each rank in both jobs. Two files are compared whatever their ranks.
-fn ranks(paths: [&Path; 2]) -> Result<BTreeMap<u32, [Option<PathBuf>; 2]>, TraceError> {
-    if paths.iter().all(|path| path.is_file()) {
-        let rank = discover(paths[0]).map_or(0, |files| files[0].rank);
-        return Ok(BTreeMap::from([(
-            rank,
-            paths.map(|path| Some(path.to_owned())),
-        )]));
+/// The files of each rank in both jobs.
+type Ranks = BTreeMap<u32, [Option<RankFile>; 2]>;
+
+/// Finds the files of both jobs, which `outputs` does not replace then. Two files are compared whatever their ranks.
+fn ranks(args: &DiffArgs, outputs: &mut Outputs) -> Result<Ranks, Box<dyn Error>> {
+    let paths = [&args.before, &args.after];
+    let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);
+    if paths.iter().all(|path| path.is_file() && !is_job(path)) {
+        let name = args.before.file_name().and_then(|name| name.to_str());
+        let rank = name.and_then(rank_of).unwrap_or(0);
+        let files = paths.map(|path| Some(RankFile::new(rank, path.clone())));
+        return Ok(Ranks::from([(rank, files)]));
     }
-    let mut ranks: BTreeMap<u32, [Option<PathBuf>; 2]> = BTreeMap::new();
+    let mut ranks = Ranks::new();
     for (which, path) in paths.into_iter().enumerate() {
-        for RankFile { rank, path } in discover(path)? {
-            ranks.entry(rank).or_default()[which] = Some(path);
+        let found = load::find(std::slice::from_ref(path), args.verify.policy())?;
+        load::reads(outputs, &found);
+        for file in found.files {
+            let rank = ranks.entry(file.rank).or_default();
+            rank[which] = Some(file);
         }
     }
     Ok(ranks)
 }
 
 /// Compares the two files of a rank.
-fn of_rank(rank: u32, paths: [&PathBuf; 2], args: &DiffArgs) -> Result<Tally, Unreadable> {
-    let sides = Unreadable::gather(paths.map(|path| Side::open(path, args.salvage)))?;
+fn of_rank(rank: u32, files: [&RankFile; 2], args: &DiffArgs) -> Result<Tally, Unreadable> {
+    let sides = Unreadable::gather(files.map(|file| Side::open(file, args.salvage)))?;
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
     let same = contents[0] == contents[1];
@@ -327,14 +345,14 @@ fn of_rank(rank: u32, paths: [&PathBuf; 2], args: &DiffArgs) -> Result<Tally, Un
         return Ok(tally);
     }
     Unreadable::gather((0..2).map(|i| sides[i].check(&mut traces[i])))?;
-    for ((trace, side), path) in traces.iter_mut().zip(&sides).zip(paths) {
+    for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
         trace.blame(|error| side.blame(error));
         if trace.nodes.len() > differences::MOST {
             let found = format!(
                 "more than {} nodes, which no comparison can hold",
                 differences::MOST
             );
-            return Err(TraceError::malformed(0, found).in_file(path).into());
+            return Err(TraceError::malformed(0, found).in_file(&file.path).into());
         }
     }
     let found = differences::traces(&traces[0], &traces[1]);

@@ -7,13 +7,14 @@ mod patterns;
 mod training;
 
 use super::output::{Destination, RunArgs, load_machine};
+use crate::files::Outputs;
 use crate::generate::{Job, Pattern};
 use crate::workload::Absent;
 use clap::Args;
 use patterns::{PatternArgs, dtype_names};
 use std::error::Error;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use training::TrainingArgs;
 
@@ -25,7 +26,7 @@ Examples:
   chakram generate gpt3-175b --tensor 8 --pipeline 8 --data 2 --batch 64 --machine dgx-a100x16
   chakram generate collective all-reduce --size 1GB --ranks 512 --machine conv-4d
   chakram generate p2p incast --size 1MiB --ranks 8 --machine dgx-h100
-  chakram generate data-parallel --ranks 8 -o /tmp/dp/job    writes /tmp/dp/job.0.et, …
+  chakram generate data-parallel --ranks 8 -o /tmp/dp/job    writes /tmp/dp/job.0.et, …, job.job.json
   chakram generate chain --ranks 1 --nodes 1000000 --machine dgx-h100 --format json
   chakram generate capture --ranks 4 --steps 2 -o /tmp/cap   writes PyTorch's files, and the truth")]
 pub struct GenerateArgs {
@@ -38,7 +39,8 @@ pub struct GenerateArgs {
 /// What becomes of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
 struct Target {
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, …
+    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
+    /// job.0.et, job.1.et, …
     #[arg(
         short,
         long,
@@ -46,6 +48,10 @@ struct Target {
         required_unless_present = "machine"
     )]
     output: Option<PathBuf>,
+    /// Write every rank as a file of its own; those that do the same are one under several names (hard links)
+    /// otherwise, so that who edits one in place edits all
+    #[arg(long, requires = "output")]
+    no_links: bool,
     /// Replay the traces on this machine: a preset or a file
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
@@ -62,16 +68,22 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some(PatternArgs::Capture(args)) = &args.pattern {
         return capture::run(args, out);
     }
-    let (machine, output, given) = match &args.pattern {
+    let (machine, output, given, no_links) = match &args.pattern {
         Some(args) => {
             let target = args.pattern()?.2;
-            (&target.machine, &target.output, &target.run)
+            (
+                &target.machine,
+                &target.output,
+                &target.run,
+                target.no_links,
+            )
         }
         None => {
             let args = &args.training;
-            (&args.machine, &args.output, &args.run)
+            (&args.machine, &args.output, &args.run, args.no_links)
         }
     };
+    let named = machine.as_deref();
     let run = match &args.pattern {
         Some(_) => given.clone(),
         None => given.unrecorded(),
@@ -100,17 +112,21 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             (job.map_err(|error| asked.origin.blame(error))?, asked.name)
         }
     };
+    let mut outputs = Outputs::default();
+    let beside = named.map(Path::new);
+    let beside = beside.into_iter().chain(args.training.files());
+    beside.for_each(|path| outputs.reads(path));
+    given.reads(&mut outputs);
     if let Some(prefix) = output {
-        files::write(&job, prefix)?;
+        let names = files::write(&job, prefix, std::mem::take(&mut outputs), !no_links, named)?;
         if machine.is_none() {
             writeln!(
                 out,
-                "wrote {} ranks, {} nodes, to {}.0.et …",
+                "wrote {} ranks, {} nodes: {names}",
                 job.ranks(),
                 (0..job.ranks())
                     .map(|rank| job.node_count(rank))
                     .sum::<u64>(),
-                prefix.display()
             )?;
         }
     }
@@ -119,7 +135,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         job.check_memory()?;
         let workload = job.workload()?;
         let options = run.options(Absent::Refuse, &workload, &mut inputs)?;
-        let mut to = Destination::Stdout(out);
+        let mut to = Destination::standard_output(out, outputs);
         return run.replay(&workload, &name, &machine, &options, &inputs, &mut to);
     }
     Ok(ExitCode::SUCCESS)

@@ -1,12 +1,13 @@
 //! `chakram inspect`: what is in a trace or a job.
 
-use super::load;
+use super::load::{self, VerifyArg};
 use super::output::Destination;
+use super::terminal;
+use crate::files::Outputs;
 use crate::inspect::{
     self, Filter, Label, Pattern, RankSet, Trace, Track, Types, critical_path, in_order,
 };
 use crate::trace::file::{Contents, RankFile};
-use crate::trace::write::NewFile;
 use crate::units::{Span, Time};
 use clap::{Args, ValueEnum};
 use std::error::Error;
@@ -97,6 +98,8 @@ pub struct InspectArgs {
     /// Which table --format csv prints; types by default
     #[arg(long, value_enum, value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
     table: Option<TableArg>,
+    #[command(flatten)]
+    verify: VerifyArg,
     /// How many ranks are read at once; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -157,7 +160,10 @@ fn parse_time(text: &str) -> Result<Time, String> {
 /// cannot be written.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
-    let mut files = load::find(&args.traces)?;
+    let found = load::find(&args.traces, args.verify.policy())?;
+    let mut outputs = Outputs::default();
+    load::reads(&mut outputs, &found);
+    let mut files = found.files;
     let found = files.len();
     if let Some(ranks) = &args.rank {
         files.retain(|file| ranks.has(file.rank));
@@ -166,20 +172,20 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = super::replay::name_of(&args.traces, &files);
+    if args.list {
+        return args.nodes(&files, out, outputs);
+    }
+    let mut to = Destination::claim(out, &args.output, outputs)?;
     if let Some(id) = args.node {
-        return args.node(id, &files, out);
+        return args.node(id, &files, &mut to);
     }
     if args.critical_path {
-        return args.path(&title, &files, out);
-    }
-    if args.list {
-        return args.nodes(&files, out);
+        return args.path(&title, &files, &mut to);
     }
     let job = inspect::gather(&files, &args.filter(), args.threads())?;
     warn(job.faults())?;
-    let mut to = args.destination(out);
     let text = match args.format {
-        FormatArg::Json => format!("{:#}\n", json::summary(&job, args.options())),
+        FormatArg::Json => terminal::json(&json::summary(&job, args.options())),
         FormatArg::Csv => csv::render(&job, args.table.unwrap_or(TableArg::Types)),
         _ => text::render(&job, &title, &args.filter_words(), to.style()),
     };
@@ -191,14 +197,12 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 fn warn(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
-        1 => writeln!(
-            anstream::stderr(),
+        1 => terminal::say(format_args!(
             "warning: 1 fault; what could be read is shown"
-        ),
-        n => writeln!(
-            anstream::stderr(),
+        )),
+        n => terminal::say(format_args!(
             "warning: {n} faults; what could be read is shown"
-        ),
+        )),
     }
 }
 
@@ -278,13 +282,6 @@ impl InspectArgs {
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    fn destination<'a>(&'a self, out: &'a mut dyn Write) -> Destination<'a> {
-        match self.output == Path::new("-") {
-            true => Destination::Stdout(out),
-            false => Destination::File(&self.output),
-        }
-    }
-
     /// The limit as it was set, or that of what is read by people.
     fn limit(&self) -> usize {
         let default = match self.format {
@@ -298,7 +295,7 @@ impl InspectArgs {
         &self,
         id: u64,
         files: &[RankFile],
-        out: &mut dyn Write,
+        to: &mut Destination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let [file] = files else {
             return Err(format!(
@@ -308,7 +305,7 @@ impl InspectArgs {
             )
             .into());
         };
-        let contents = Contents::open(&file.path)?;
+        let contents = Contents::of(file)?;
         let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
         let limit = match self.format {
             FormatArg::Dot => self.limit.unwrap_or(LISTED),
@@ -319,9 +316,8 @@ impl InspectArgs {
             format!("--node {id}: {path} has no such node\n  try: --list, which shows ids")
         })?;
         warn(trace.faults.count())?;
-        let mut to = self.destination(out);
         let text = match self.format {
-            FormatArg::Json => format!("{:#}\n", node::json(&trace, &near)),
+            FormatArg::Json => terminal::json(&node::json(&trace, &near)),
             FormatArg::Dot => near.dot(),
             _ => node::text(&trace, &near, to.style()),
         };
@@ -333,12 +329,12 @@ impl InspectArgs {
         &self,
         title: &str,
         files: &[RankFile],
-        out: &mut dyn Write,
+        to: &mut Destination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let mut tracks: Vec<Track> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
-            let contents = Contents::open(&file.path)?;
+            let contents = Contents::of(file)?;
             let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
             let faults = trace.faults.count();
             Track::new(trace)
@@ -364,9 +360,8 @@ impl InspectArgs {
             list: self.list.then(|| self.limit()),
         };
         let paths = path::paths(&tracks, critical_path);
-        let mut to = self.destination(out);
         let text = match self.format {
-            FormatArg::Json => format!("{:#}\n", shown.json(&paths)),
+            FormatArg::Json => terminal::json(&shown.json(&paths)),
             FormatArg::Csv => shown.csv(&paths),
             _ => shown.text(&paths, to.style()),
         };
@@ -374,7 +369,12 @@ impl InspectArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn nodes(&self, files: &[RankFile], out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    fn nodes(
+        &self,
+        files: &[RankFile],
+        out: &mut dyn Write,
+        mut outputs: Outputs,
+    ) -> Result<ExitCode, Box<dyn Error>> {
         let list = list::List {
             filter: self.filter(),
             format: self.format,
@@ -384,11 +384,12 @@ impl InspectArgs {
         if self.output == Path::new("-") {
             warn(list.write(files, out)?)?;
         } else {
-            let mut file = BufWriter::new(NewFile::create(&self.output)?);
-            let faults = list.write(files, &mut file)?;
-            file.into_inner()
-                .map_err(std::io::IntoInnerError::into_error)?
-                .commit()?;
+            let file = BufWriter::new(outputs.create(&self.output)?);
+            let mut text = terminal::Text::new(file, terminal::Escapes::All);
+            let faults = list.write(files, &mut text)?;
+            let file = text.into_inner().into_inner();
+            let file = file.map_err(std::io::IntoInnerError::into_error)?;
+            file.commit()?;
             warn(faults)?;
         }
         Ok(ExitCode::SUCCESS)

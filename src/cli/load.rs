@@ -1,11 +1,14 @@
 //! Loading what a command names: traces, groups, a machine, placements.
 
 use crate::bounds::{self, TooMuch};
+use crate::files::Outputs;
+pub use crate::files::identity as link_key;
 use crate::graph::{Binding, Dependencies, Graph};
 use crate::ids::{GraphId, MAX_NPUS, Npu, Rank};
 use crate::report::json::Input;
-use crate::trace::file::{self, Contents, RankFile, discover};
-use crate::trace::{TraceError, groups};
+use crate::trace::file::{self, Contents, Finder, Found, RankFile, Seal, Verify};
+use crate::trace::groups::{self, Declared};
+use crate::trace::{TraceError, shown};
 use crate::units::{Span, Time};
 use crate::workload::{Absent, Workload, WorkloadBuilder};
 use clap::{Args, ValueEnum};
@@ -14,10 +17,38 @@ use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+/// Whether traces are held against what their job's file says.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct VerifyArg {
+    /// Read traces though they are not those that the job's file, PREFIX.job.json, names
+    #[arg(long)]
+    pub no_verify: bool,
+}
+
+impl VerifyArg {
+    /// What is checked on the way into a replay.
+    pub fn policy(self) -> Verify {
+        match self.no_verify {
+            true => Verify::Nothing,
+            false => Verify::Lengths,
+        }
+    }
+
+    /// What is checked where there is time.
+    pub fn thorough(self) -> Verify {
+        match self.no_verify {
+            true => Verify::Nothing,
+            false => Verify::Hashes,
+        }
+    }
+}
+
 /// Options of a job's traces.
 #[derive(Debug, Args)]
 pub struct JobArgs {
-    /// Groups of ranks: a JSON file {"1": [0, 1], …}
+    #[command(flatten)]
+    pub(super) verify: VerifyArg,
+    /// Groups of ranks in place of those of the job's file: a JSON file {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     pub groups: Option<PathBuf>,
     /// Which dependencies hold
@@ -133,24 +164,42 @@ pub struct Job {
 }
 
 /// Finds the files of a job. Several paths are files or folders of one job.
-pub fn find(paths: &[PathBuf]) -> Result<Vec<RankFile>, TraceError> {
-    let mut files = Vec::new();
-    for path in paths {
-        files.extend(discover(path)?);
+pub fn find(paths: &[PathBuf], verify: Verify) -> Result<Found, TraceError> {
+    let mut finder = Finder::new(verify);
+    paths.iter().try_for_each(|path| finder.add(path))?;
+    Ok(finder.finish())
+}
+
+/// Tells `outputs` that the command reads what was found.
+pub fn reads(outputs: &mut Outputs, found: &Found) {
+    let traces = found.files.iter().map(|file| &file.path);
+    traces
+        .chain(found.jobs.keys())
+        .for_each(|path| outputs.reads(path));
+}
+
+/// The groups that the files of jobs declare.
+pub fn groups(found: &Found) -> Result<Declared, String> {
+    let mut all = Declared::new();
+    for (path, job) in &found.jobs {
+        for (name, ranks) in &job.groups {
+            let before = all.insert(name.clone(), ranks.clone());
+            if before.is_some_and(|before| before != *ranks) {
+                return Err(format!(
+                    "{}: group `{}` has other ranks than in the job beside it\n  try: one job, or --groups",
+                    path.display(),
+                    shown(name)
+                ));
+            }
+        }
     }
-    files.sort();
-    files.dedup();
-    Ok(files)
+    Ok(all)
 }
 
 /// Loads the job in `files`. `npus` is the size of a mirrored job that does not say its own. Hashes
 /// inputs only if `hash` is set, because that reads every byte once more.
-pub fn job(
-    files: &[RankFile],
-    args: &JobArgs,
-    npus: u32,
-    hash: bool,
-) -> Result<Job, Box<dyn Error>> {
+pub fn job(found: &Found, args: &JobArgs, npus: u32, hash: bool) -> Result<Job, Box<dyn Error>> {
+    let files = &found.files[..];
     let mut builder = WorkloadBuilder::default();
     let mut inputs = Vec::new();
     if let Some(path) = &args.groups {
@@ -159,6 +208,8 @@ pub fn job(
             inputs.push(input("groups", path, text.as_bytes()));
         }
         builder.declare(groups::parse_file(&text).map_err(|e| e.in_file(path))?);
+    } else {
+        builder.declare(groups(found)?);
     }
     let read = |contents: &[u8], file: &RankFile| {
         Graph::read(contents, file.rank, args.deps.policy()).map_err(|e| e.in_file(&file.path))
@@ -180,6 +231,12 @@ pub fn job(
         .find(|(rank, _)| !files.iter().any(|file| file.rank == *rank))
     {
         return Err(format!("--delay {rank}=…: rank {rank} has no trace").into());
+    }
+    for (path, job) in &found.jobs {
+        builder.roles(&job.roles);
+        if hash {
+            inputs.push(input("job", path, read_text(path)?.as_bytes()));
+        }
     }
     let ranks = match (args.ranks, args.absent) {
         (None, AbsentArg::Mirror) => Some(builder.ranks_seen().max(npus)),
@@ -217,7 +274,7 @@ pub fn traces(
     let mut progress = Progress::new(files.len());
     let mut linked = LinkedFiles::default();
     for file in files {
-        let key = link_key(&file.path);
+        let key = link_key(&file.path).map(|key| (key, file.seal));
         let (graph, binding) = match key.and_then(|key| linked.0.get(&key)) {
             // One file under several names says the same of every rank, unless it names its rank.
             Some((graph, binding, index)) if binding.peers.is_empty() => {
@@ -232,7 +289,7 @@ pub fn traces(
                 (*graph, binding.clone())
             }
             _ => {
-                let contents = Contents::open(&file.path)?;
+                let contents = Contents::of(file)?;
                 let read = read(contents.as_slice(), file);
                 let (graph, binding) = read.map_err(|e| contents.blame(e))?;
                 let index = inputs.as_mut().map(|inputs| {
@@ -254,21 +311,10 @@ pub fn traces(
 
 /// Files that are one file under several names, by device and inode.
 #[derive(Default)]
-struct LinkedFiles(BTreeMap<(u64, u64), (GraphId, Binding, Option<usize>)>);
+struct LinkedFiles(BTreeMap<LinkKey, (GraphId, Binding, Option<usize>)>);
 
-/// What tells a file from others, whatever its name, if the system says.
-#[cfg(unix)]
-pub fn link_key(path: &Path) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
-}
-
-/// What tells a file from others, whatever its name, if the system says.
-#[cfg(not(unix))]
-pub fn link_key(_: &Path) -> Option<(u64, u64)> {
-    None
-}
+/// The file, and what it should hold.
+type LinkKey = ((u64, u64), Option<Seal>);
 
 /// Describes an input with the hash of its bytes.
 pub fn input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {

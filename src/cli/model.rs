@@ -1,13 +1,14 @@
 //! `chakram model`: lists the models that come with the program, and shows one with its counts.
 
 use super::output::Destination;
+use crate::files::Outputs;
 use crate::model::{Definition, PRESETS, Role, Source};
 use crate::report::csv::quoted;
 use crate::report::summary::thousands;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod json;
@@ -106,11 +107,12 @@ pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         Action::List { format, output } => (list(*format)?, output),
         Action::Show(show) => (shown(show)?, &show.output),
     };
-    let mut to = match output {
-        Some(path) if path.as_os_str() != "-" => Destination::File(path),
-        _ => Destination::Stdout(out),
-    };
-    to.write(&text)?;
+    let mut outputs = Outputs::default();
+    if let Action::Show(show) = &args.action {
+        outputs.reads(Path::new(&show.name));
+    }
+    let path = output.as_deref().unwrap_or(Path::new("-"));
+    Destination::claim(out, path, outputs)?.write(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,7 +3,9 @@
 use super::compute::ComputeArgs;
 use super::custom::{self, CustomArg};
 use super::load::parse_map;
+use super::terminal;
 use crate::engine::{Options, Prepared, ReplayError};
+use crate::files::Outputs;
 use crate::ids::Npu;
 use crate::machine::{Machine, source};
 use crate::report::json::Input;
@@ -11,7 +13,6 @@ use crate::report::{self, Report};
 use crate::workload::{Absent, Workload};
 use clap::Args;
 use std::error::Error;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -168,7 +169,7 @@ impl RunArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         self.check_fit(workload)?;
         let prepared = Prepared::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = Drawing::start(self.timeline.as_deref(), &prepared)?;
+        let timeline = Drawing::start(self.timeline.as_deref(), &prepared, to.outputs())?;
         let (report, timeline) = report::replay(&prepared, timeline)?;
         Drawing::finish(timeline, self.timeline.as_deref())?;
         let style = to.style();
@@ -199,15 +200,18 @@ impl RunArgs {
         let mut code = ExitCode::SUCCESS;
         for report in reports {
             if let (Fit::Require, Some(text)) = (self.fit, report.does_not_fit()) {
-                writeln!(
-                    anstream::stderr(),
-                    "exceeded: on {}: {text}",
-                    report.machine
-                )?;
+                terminal::say(format_args!("exceeded: on {}: {text}", report.machine))?;
                 code = ExitCode::from(3);
             }
         }
         Ok(code)
+    }
+
+    /// Tells `outputs` which files these options read.
+    pub fn reads(&self, outputs: &mut Outputs) {
+        for arg in &self.custom {
+            arg.reads(outputs);
+        }
     }
 
     /// What the engine is asked for to replay `workload`; files that it takes join `inputs`, if their hashes
@@ -221,7 +225,7 @@ impl RunArgs {
         let hashed = self.wants_hashes().then_some(inputs);
         let custom = custom::load(&self.custom, hashed)?;
         for note in custom::notes(&custom, workload) {
-            writeln!(anstream::stderr(), "note: {note}")?;
+            terminal::note(format_args!("{note}"))?;
         }
         Ok(Options {
             custom,

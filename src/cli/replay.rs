@@ -3,7 +3,8 @@
 use super::compare::{Failed, compare};
 use super::load::{self, JobArgs};
 use super::output::{Destination, RunArgs, load_machine};
-use crate::trace::file::RankFile;
+use crate::files::Outputs;
+use crate::trace::file::{Found, RankFile};
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -68,10 +69,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
     }
-    let files = load::find(&args.traces)?;
+    let found = load::find(&args.traces, args.job.verify.policy())?;
     let named = match args.machine.is_empty() {
         false => args.machine.clone(),
-        true => vec![case_machine(&args.traces)?],
+        true => vec![case_machine(&args.traces, &found)?],
     };
     if let Some((_, twice)) = (1..)
         .zip(&named)
@@ -79,22 +80,25 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     {
         return Err(format!("--machine {twice} is given twice").into());
     }
+    let mut outputs = Outputs::default();
+    load::reads(&mut outputs, &found);
+    let beside = args.job.groups.iter().map(PathBuf::as_path);
+    let beside = beside.chain(named.iter().map(Path::new));
+    beside.for_each(|path| outputs.reads(path));
+    args.run.reads(&mut outputs);
+    let mut to = Destination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| load_machine(name, hash));
     let loaded: Vec<_> = loaded.collect::<Result<_, _>>()?;
     let (machines, machine_inputs): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
     let npus = machines.iter().map(|machine| machine.topology().npus());
     let npus = args.job.npus(npus)?;
-    let job = load::job(&files, &args.job, npus, hash)?;
+    let job = load::job(&found, &args.job, npus, hash)?;
     let mut inputs = job.inputs;
     inputs.extend(machine_inputs.into_iter().flatten());
     let absent = args.job.absent.policy();
     let options = args.run.options(absent, &job.workload, &mut inputs)?;
-    let mut to = match args.output == Path::new("-") {
-        true => Destination::Stdout(out),
-        false => Destination::File(&args.output),
-    };
-    let title = name_of(&args.traces, &files);
+    let title = name_of(&args.traces, &found.files);
     match &machines[..] {
         [machine] if !args.run.compares() => {
             let (run, workload) = (&args.run, &job.workload);
@@ -135,7 +139,8 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     name.unwrap_or("job").to_owned()
 }
 
-fn case_machine(paths: &[PathBuf]) -> Result<String, String> {
+/// The machine of a case, beside its traces, or that for which the job was made.
+fn case_machine(paths: &[PathBuf], found: &Found) -> Result<String, String> {
     let folder = paths.first().map(|path| match path.is_dir() {
         true => path.as_path(),
         false => path.parent().unwrap_or(Path::new("")),
@@ -143,6 +148,10 @@ fn case_machine(paths: &[PathBuf]) -> Result<String, String> {
     let file = folder.unwrap_or(Path::new("")).join(CASE_MACHINE);
     if file.is_file() {
         return Ok(file.display().to_string());
+    }
+    let mut made_for = found.jobs.values().filter_map(|job| job.machine.clone());
+    if let Some(machine) = made_for.next() {
+        return Ok(machine);
     }
     Err(format!(
         "which machine? there is no {CASE_MACHINE} beside the traces\n  try: --machine NAME, one of {}, \

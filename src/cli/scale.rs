@@ -1,9 +1,12 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
 use super::convert::FormatArg;
-use super::traces::{self, InputArgs, OutputArgs, Outputs, Traces};
+use super::terminal;
+use super::traces::{self, InputArgs, OutputArgs, Target, Traces};
 use crate::edit::scale::{Along, Grid, Scaling, Sharded};
+use crate::files::Written;
 use crate::report::summary::thousands;
+use crate::trace::job::JobFile;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -25,7 +28,8 @@ dimension is its own, modulo the old size. Groups along the dimension grow, grou
 for every further block, peers follow; groups that are no part of the grid are refused by name. Recorded
 durations stay those of the old size: a replay with --comm recorded says nothing of the new one.
 
-Ranks that do the same share one file under several names (hard links): a change of one is a change of all.")]
+Ranks that do the same share one file under several names (hard links): who edits one in place edits all.
+--no-links writes each as a file of its own.")]
 pub struct ScaleArgs {
     #[command(flatten)]
     input: InputArgs,
@@ -42,6 +46,9 @@ pub struct ScaleArgs {
     /// {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
+    /// Write every rank as a file of its own, also those that do the same
+    #[arg(long)]
+    no_links: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -70,12 +77,12 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     };
     let traces = Traces::find(&args.input)?;
     let fits = traces
-        .files
+        .files()
         .iter()
         .map(|file| file.rank)
         .eq(0..along.ranks());
     if !fits {
-        let ranks = traces.files.iter().map(|file| file.rank);
+        let ranks = traces.files().iter().map(|file| file.rank);
         let ranks: Vec<u32> = ranks.collect();
         return Err(format!(
             "--grid {} has ranks 0 to {}, and the traces are of ranks {}\n  try: a --grid of all ranks, \
@@ -87,35 +94,38 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .into());
     }
     let new_ranks = along.new_ranks();
-    let mut outputs = Outputs::new(&args.output, new_ranks as usize)?;
-    let mut scaling = Scaling::new(along, sharded, traces::declared(args.groups.as_ref())?)?;
-    for file in &traces.files {
+    let mut outputs = Target::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
+    let mut scaling = Scaling::new(
+        along,
+        sharded,
+        traces::declared(args.groups.as_ref(), &traces)?,
+    )?;
+    for file in traces.files() {
         let opened = traces.open(file)?;
         let learnt = scaling.learn(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;
     }
     scaling.check()?;
     // Which written file has the contents, and which stands for an old rank in every block.
-    let mut written: BTreeMap<[u8; 32], usize> = BTreeMap::new();
-    let mut of_old: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut written: BTreeMap<[u8; 32], Option<Written>> = BTreeMap::new();
+    let mut of_old: BTreeMap<u32, Option<Written>> = BTreeMap::new();
+    let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.along().copies(rank);
-        if let Some(&known) = of_old.get(&old) {
-            outputs.share(rank, known)?;
+        if let Some(&known) = of_old.get(&old)
+            && outputs.share(rank, known, link)?
+        {
             continue;
         }
-        let file = &traces.files[old as usize];
+        let file = &traces.files()[old as usize];
         let opened = traces.open(file)?;
         let trace = scaling.write(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.blame(e))?;
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
-            Some(&known) => {
-                outputs.share(rank, known)?;
-                known
-            }
-            None => {
-                let known = outputs.write(rank, &trace, out)?;
+            Some(&known) if outputs.share(rank, known, link)? => known,
+            _ => {
+                let known = outputs.write(rank, &trace)?;
                 written.insert(hash, known);
                 known
             }
@@ -124,13 +134,16 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             of_old.insert(old, known);
         }
     }
-    let beside = match args.groups {
-        Some(_) => Some(outputs.groups(&scaling.groups())?),
-        None => None,
-    };
+    let groups = scaling.groups();
+    let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit()?;
-    let (old, files) = (traces.files.len(), written.len() as u64);
+    // A machine for the old ranks is none for the new ones.
+    let about = JobFile {
+        machine: None,
+        ..traces.about(groups)
+    };
+    let names = outputs.commit(about)?;
+    let (old, files) = (traces.files().len(), written.len() as u64);
     match args.output.format {
         _ if piped => {}
         FormatArg::Text => {
@@ -152,8 +165,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 "ranks": new_ranks,
                 "different_traces": files,
             });
-            serde_json::to_writer_pretty(&mut *out, &document)?;
-            writeln!(out)?;
+            out.write_all(terminal::json(&document).as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)

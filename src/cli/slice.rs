@@ -1,7 +1,8 @@
 //! `chakram slice`: a part of a job as a job.
 
 use super::convert::FormatArg;
-use super::traces::{self, InputArgs, OutputArgs, Outputs, Traces};
+use super::terminal;
+use super::traces::{self, InputArgs, OutputArgs, Target, Traces};
 use crate::edit::slice::{Cut, Meetings, Part, Sliced};
 use crate::report::summary::thousands;
 use clap::{Args, ValueEnum};
@@ -69,12 +70,13 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         Some(name) => Cut::Annotation(name.clone()),
         None => Cut::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
     };
-    let groups = traces::declared(args.groups.as_ref())?;
     let traces = Traces::find(&args.input)?;
-    let mut outputs = Outputs::new(&args.output, traces.files.len())?;
+    let groups = traces::declared(args.groups.as_ref(), &traces)?;
+    let ranks = traces.files().len();
+    let mut outputs = Target::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut meetings = Meetings::default();
     let mut parts = Vec::new();
-    for file in &traces.files {
+    for file in traces.files() {
         let opened = traces.open(file)?;
         let part = Part::select(opened.as_slice(), file.rank, &cut, &groups, &mut meetings);
         parts.push(part.map_err(|e| opened.blame(e))?);
@@ -90,16 +92,17 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let start = parts.iter().map(Part::first).min().unwrap_or_default();
     let mut slices = Vec::new();
-    for (file, mut part) in traces.files.iter().zip(parts) {
+    for (file, mut part) in traces.files().iter().zip(parts) {
         part.cut(&unmatched);
         let opened = traces.open(file)?;
         let written = part.write(opened.as_slice(), start);
         let (trace, sliced) = written.map_err(|e| opened.blame(e))?;
-        outputs.write(file.rank, &trace, out)?;
+        outputs.write(file.rank, &trace)?;
         slices.push((file.rank, sliced));
     }
+    outputs.groups(&groups, false)?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit()?;
+    let names = outputs.commit(traces.about(groups))?;
     match args.output.format {
         _ if piped => {}
         FormatArg::Text => text(&slices, unmatched.count, &names, out)?,
@@ -119,8 +122,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 "unmatched_cut": unmatched.count,
                 "ranks": ranks.collect::<Vec<_>>(),
             });
-            serde_json::to_writer_pretty(&mut *out, &document)?;
-            writeln!(out)?;
+            out.write_all(terminal::json(&document).as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)

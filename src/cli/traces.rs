@@ -1,19 +1,23 @@
 //! Traces in, traces out: where commands that make traces of traces read and write.
 
 use super::convert::{CompressArg, FormatArg};
-use super::load;
+use super::load::{self, VerifyArg};
+use super::terminal;
+use crate::files::{Outputs, Written};
 use crate::trace::TraceError;
-use crate::trace::file::{Contents, Packer, RankFile};
+use crate::trace::file::{Contents, Found, Packer, RankFile};
 use crate::trace::groups::{self, Declared};
-use crate::trace::write::{ClosedFile, NewFile};
+use crate::trace::job::JobFile;
 use clap::Args;
 use std::error::Error;
-use std::fmt::Write as _;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What stands for a pipe.
-const PIPE: &str = "-";
+mod outputs;
+
+pub use outputs::{
+    JobOutputs, PIPE, ending, first_to_last, note_others, rename_contents, write_job,
+};
 
 /// Where the traces come from.
 #[derive(Debug, Args)]
@@ -22,13 +26,15 @@ pub struct InputArgs {
     /// that of rank 0
     #[arg(required = true, value_name = "TRACES")]
     pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) verify: VerifyArg,
 }
 
 /// Where the traces go.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, …; into a folder as job.0.et, job.1.et, …; - writes
-    /// a single trace to standard output
+    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
+    /// job.0.et, job.1.et, …; - writes a single trace to standard output
     #[arg(short, long, value_name = "PREFIX")]
     pub output: PathBuf,
     /// Compress the traces; ASTRA-sim reads plain ones only
@@ -42,8 +48,8 @@ pub struct OutputArgs {
 /// The traces of a job.
 #[derive(Debug)]
 pub struct Traces {
-    /// The files, by rank.
-    pub files: Vec<RankFile>,
+    /// The files, by rank, and what is said of them beside.
+    pub found: Found,
     piped: Option<Contents>,
 }
 
@@ -80,164 +86,150 @@ impl Traces {
     pub fn find(args: &InputArgs) -> Result<Self, Box<dyn Error>> {
         let pipe = |path: &PathBuf| path == Path::new(PIPE);
         if !args.traces.iter().any(pipe) {
-            let files = load::find(&args.traces)?;
-            return Ok(Self { files, piped: None });
+            let found = load::find(&args.traces, args.verify.policy())?;
+            return Ok(Self { found, piped: None });
         }
         if args.traces.len() > 1 {
             return Err("- is one trace from a pipe, and no files can stand beside it".into());
         }
         Ok(Self {
-            files: vec![RankFile {
-                rank: 0,
-                path: PathBuf::from(PIPE),
-            }],
+            found: Found {
+                files: vec![RankFile::new(0, PathBuf::from(PIPE))],
+                ..Found::default()
+            },
             piped: Some(Contents::from_pipe(io::stdin().lock())?),
         })
+    }
+
+    /// The files, by rank.
+    pub fn files(&self) -> &[RankFile] {
+        &self.found.files
+    }
+
+    /// What the job says of itself beside its ranks, with these groups.
+    pub fn about(&self, groups: Declared) -> JobFile {
+        let mut about = JobFile {
+            groups,
+            ..JobFile::default()
+        };
+        for job in self.found.jobs.values() {
+            about.roles.extend(&job.roles);
+            about.machine = about.machine.or_else(|| job.machine.clone());
+        }
+        about
     }
 
     /// Opens one of the files.
     pub fn open(&self, file: &RankFile) -> Result<Opened<'_>, Box<dyn Error>> {
         Ok(match &self.piped {
             Some(contents) => Opened::Pipe(contents),
-            None => Opened::File(Contents::open(&file.path)?),
+            None => Opened::File(Contents::of(file)?),
         })
     }
 }
 
-/// Reads the groups that are declared beside the traces.
-pub fn declared(path: Option<&PathBuf>) -> Result<Declared, Box<dyn Error>> {
+/// Reads the groups that are declared beside the traces: in the file that was named, or by the job.
+pub fn declared(path: Option<&PathBuf>, traces: &Traces) -> Result<Declared, Box<dyn Error>> {
     let Some(path) = path else {
-        return Ok(Declared::new());
+        return Ok(load::groups(&traces.found)?);
     };
     let text = load::read_text(path)?;
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Traces on their way out: nothing appears before all are complete.
-pub struct Outputs<'o> {
-    args: &'o OutputArgs,
-    pending: Vec<ClosedFile>,
-    names: Vec<PathBuf>,
+/// The traces that a command makes: a job of files, or one trace for a pipe.
+pub enum Target<'o> {
+    /// To standard output.
+    Pipe(&'o OutputArgs),
+    /// Into files.
+    Files(Box<JobOutputs>),
 }
 
-impl<'o> Outputs<'o> {
-    /// Starts. `ranks` is how many there will be.
-    pub fn new(args: &'o OutputArgs, ranks: usize) -> Result<Self, String> {
-        if args.output == Path::new(PIPE) && ranks != 1 {
-            return Err(format!(
-                "-o - writes one trace, and these are {ranks}\n  try: -o PREFIX, or the file of one rank"
-            ));
+impl<'o> Target<'o> {
+    /// Starts. `ranks` is how many there will be; `traces` and `beside` are what is read.
+    pub fn new(
+        args: &'o OutputArgs,
+        ranks: usize,
+        traces: &Traces,
+        beside: &[&Option<PathBuf>],
+    ) -> Result<Self, Box<dyn Error>> {
+        if args.output == Path::new(PIPE) {
+            return match ranks {
+                1 => Ok(Self::Pipe(args)),
+                _ => Err(format!(
+                    "-o - writes one trace, and these are {ranks}\n  try: -o PREFIX, or the file of one rank"
+                )
+                .into()),
+            };
         }
-        Ok(Self {
-            args,
-            pending: Vec::new(),
-            names: Vec::new(),
-        })
+        let mut files = Outputs::default();
+        load::reads(&mut files, &traces.found);
+        beside
+            .iter()
+            .copied()
+            .flatten()
+            .for_each(|path| files.reads(path));
+        let outputs = JobOutputs::new(&args.output, args.compress, files)?;
+        Ok(Self::Files(Box::new(outputs)))
     }
 
     /// Whether the trace goes to standard output, so that nothing else may.
     pub fn is_pipe(&self) -> bool {
-        self.args.output == Path::new(PIPE)
+        matches!(self, Self::Pipe(_))
     }
 
-    /// The name of the files without rank and ending.
-    fn prefix(&self) -> PathBuf {
-        prefix(&self.args.output)
+    /// Writes the trace of a rank, and says what was written into a file.
+    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Option<Written>, Box<dyn Error>> {
+        match self {
+            Self::Files(outputs) => outputs.write(rank, trace).map(Some),
+            Self::Pipe(args) => {
+                let ending = ending(args.compress).trim_start_matches('.');
+                let mut packer = Packer::new(terminal::standard_output(), ending)?;
+                packer.write_all(trace)?;
+                packer.finish()?.flush()?;
+                Ok(None)
+            }
+        }
     }
 
-    fn path(&self, rank: u32) -> PathBuf {
-        path(&self.prefix(), rank, self.args.compress)
-    }
-
-    /// Writes the trace of a rank, and says which of the written ones it is.
-    pub fn write(
+    /// Has `rank` share what was `written`, as a link if `link` says so; whether it could.
+    pub fn share(
         &mut self,
         rank: u32,
-        trace: &[u8],
-        out: &mut dyn Write,
-    ) -> Result<usize, Box<dyn Error>> {
-        let ending = ending(self.args.compress).trim_start_matches('.');
-        if self.is_pipe() {
-            let mut packer = Packer::new(out, ending)?;
-            packer.write_all(trace)?;
-            packer.finish()?.flush()?;
-            return Ok(0);
-        }
-        let to = self.path(rank);
-        let file = BufWriter::with_capacity(1 << 18, NewFile::create(&to)?);
-        let mut packer = Packer::new(file, ending)?;
-        packer.write_all(trace)?;
-        let file = packer.finish()?.into_inner();
-        self.pending
-            .push(file.map_err(io::IntoInnerError::into_error)?.close());
-        self.names.push(to);
-        Ok(self.pending.len() - 1)
-    }
-
-    /// Has `rank` share the `written` file.
-    pub fn share(&mut self, rank: u32, written: usize) -> Result<(), Box<dyn Error>> {
-        let to = self.path(rank);
-        let file = self.pending[written].again(&to)?;
-        self.pending.push(file);
-        self.names.push(to);
-        Ok(())
-    }
-
-    /// Writes groups beside the traces, and says where.
-    pub fn groups(&mut self, declared: &Declared) -> Result<PathBuf, Box<dyn Error>> {
-        let path = match self.is_pipe() {
-            true => {
-                return Err(
-                    "--groups writes a file beside the traces; -o - has no place for it".into(),
-                );
+        written: Option<Written>,
+        link: bool,
+    ) -> Result<bool, Box<dyn Error>> {
+        match (self, written) {
+            (Self::Files(outputs), Some(written)) => {
+                Ok(outputs.share(rank, written, link)?.is_some())
             }
-            false => PathBuf::from(format!("{}.groups.json", self.prefix().display())),
-        };
-        let mut file = NewFile::create(&path)?;
-        serde_json::to_writer(&mut file, declared)?;
-        file.write_all(b"\n")?;
-        self.pending.push(file.close());
-        Ok(path)
-    }
-
-    /// Gives all files their names, and says what they are.
-    pub fn commit(self) -> Result<String, Box<dyn Error>> {
-        for file in self.pending {
-            file.commit()?;
+            _ => Ok(false),
         }
-        let mut said = String::new();
-        match &self.names[..] {
-            [] => {}
-            [only] => write!(said, "{}", only.display())?,
-            [first, .., last] => write!(said, "{} to {}", first.display(), last.display())?,
+    }
+
+    /// Writes groups beside the traces if there are any, and says where. A pipe has no place for those that were
+    /// `asked` for.
+    pub fn groups(
+        &mut self,
+        declared: &Declared,
+        asked: bool,
+    ) -> Result<Option<PathBuf>, Box<dyn Error>> {
+        match self {
+            Self::Pipe(_) if asked => {
+                Err("--groups writes a file beside the traces; -o - has no place for it".into())
+            }
+            Self::Files(outputs) if asked || !declared.is_empty() => {
+                outputs.groups(declared).map(Some)
+            }
+            _ => Ok(None),
         }
-        Ok(said)
     }
-}
 
-/// The ending of compressed files.
-pub fn ending(compress: Option<CompressArg>) -> &'static str {
-    match compress {
-        None => "",
-        Some(CompressArg::Zst) => ".zst",
-        Some(CompressArg::Gz) => ".gz",
+    /// Gives all files their names, the last being the job's with what `about` says, and says what they are.
+    pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
+        match self {
+            Self::Files(outputs) => outputs.commit(about),
+            Self::Pipe(_) => Ok(String::new()),
+        }
     }
-}
-
-/// What the names of all files begin with. A name that ends with a separator is a folder, whether it
-/// is there or not.
-pub fn prefix(output: &Path) -> PathBuf {
-    match output.is_dir() || output.to_string_lossy().ends_with('/') {
-        true => output.join("job"),
-        false => output.to_owned(),
-    }
-}
-
-/// The file of a rank.
-pub fn path(prefix: &Path, rank: u32, compress: Option<CompressArg>) -> PathBuf {
-    PathBuf::from(format!(
-        "{}.{rank}.et{}",
-        prefix.display(),
-        ending(compress)
-    ))
 }

@@ -1,12 +1,14 @@
 //! `chakram validate`: what is wrong with traces, before anything is replayed.
 
 use super::compare::on_threads;
-use super::load::{self, AbsentArg, DepsArg};
+use super::load::{self, AbsentArg, DepsArg, VerifyArg};
 use super::output::{Destination, load_machine};
+use super::terminal;
+use crate::files::Outputs;
 use crate::graph::Dependencies;
 use crate::ids::MAX_NPUS;
 use crate::report::json::Input;
-use crate::trace::file::{Contents, RankFile};
+use crate::trace::file::{Contents, Found, RankFile};
 use crate::trace::groups;
 use crate::validate::{Options, Report, Source, Style, Tally, Trace, to_json, to_text};
 use clap::{Args, ValueEnum};
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,6 +61,8 @@ pub struct ValidateArgs {
     /// Warnings are errors
     #[arg(long)]
     strict: bool,
+    #[command(flatten)]
+    verify: VerifyArg,
     /// How many traces to read at once; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -103,8 +107,16 @@ impl Error for Unsound {}
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == Format::Json;
     let mut inputs = Vec::new();
-    let files = load::find(&args.traces)?;
-    let options = options(args, hash, &mut inputs)?;
+    // Hashes are read here at leisure; a replay checks those of small jobs only.
+    let found = load::find(&args.traces, args.verify.thorough())?;
+    let options = options(args, &found, hash, &mut inputs)?;
+    let mut outputs = Outputs::default();
+    load::reads(&mut outputs, &found);
+    let given = args.groups.iter().map(PathBuf::as_path);
+    let given = given.chain(args.machine.as_deref().map(Path::new));
+    given.for_each(|path| outputs.reads(path));
+    let mut to = Destination::claim(out, &args.output, outputs)?;
+    let files = found.files;
     let (traces, of_file) = read(&files, &options, args.threads, hash);
     let sources = files.iter().zip(&of_file).map(|(file, &trace)| Source {
         rank: file.rank,
@@ -112,22 +124,15 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         trace: &traces[trace].0,
     });
     let report = Report::new(sources.collect(), &options, args.strict);
-    let mut to = match args.output == Path::new("-") {
-        true => Destination::Stdout(out),
-        false => Destination::File(&args.output),
-    };
     to.write(&match args.format {
-        Format::Text => {
-            let coloured = args.output == Path::new("-") && io::stdout().is_terminal();
-            to_text(
-                &report,
-                if coloured {
-                    Style::coloured()
-                } else {
-                    Style::default()
-                },
-            )
-        }
+        Format::Text => to_text(
+            &report,
+            if to.is_terminal() {
+                Style::coloured()
+            } else {
+                Style::default()
+            },
+        ),
         Format::Json => {
             let read = files.iter().zip(&of_file).filter_map(|(file, &trace)| {
                 let blake3 = traces[trace].1.clone()?;
@@ -142,7 +147,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 |input| json!({"role": input.role, "name": input.name, "blake3": input.blake3}),
             );
             let document = to_json(&report, said(args), inputs.collect());
-            format!("{document:#}\n")
+            terminal::json(&document)
         }
     })?;
     match report.is_sound() {
@@ -154,6 +159,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 /// What the traces are held against.
 fn options(
     args: &ValidateArgs,
+    found: &Found,
     hash: bool,
     inputs: &mut Vec<Input>,
 ) -> Result<Options, Box<dyn Error>> {
@@ -170,6 +176,8 @@ fn options(
             inputs.push(load::input("groups", path, text.as_bytes()));
         }
         options.declared = groups::parse_file(&text).map_err(|e| e.in_file(path))?;
+    } else {
+        options.declared = load::groups(found)?;
     }
     if let Some(name) = &args.machine {
         let (machine, input) = load_machine(name, hash)?;
@@ -199,23 +207,23 @@ fn read(
             distinct.len() - 1
         };
         match load::link_key(&file.path) {
-            Some(key) => *known.entry(key).or_insert_with(new),
+            Some(key) => *known.entry((key, file.seal)).or_insert_with(new),
             None => new(),
         }
     });
     let of_file = of_file.collect();
     let traces = on_threads(distinct.len(), threads, |i| {
-        check(&distinct[i].path, options.dependencies, options.show, hash)
+        check(distinct[i], options.dependencies, options.show, hash)
     });
     (traces, of_file)
 }
 
-fn check(path: &Path, policy: Dependencies, show: usize, hash: bool) -> Read {
-    match Contents::open(path) {
+fn check(file: &RankFile, policy: Dependencies, show: usize, hash: bool) -> Read {
+    match Contents::of(file) {
         Err(error) => (Trace::unreadable(&error, show), None),
         Ok(contents) => {
             let bytes = contents.as_slice();
-            let hash = hash.then(|| load::input("trace", path, bytes).blake3);
+            let hash = hash.then(|| load::input("trace", &file.path, bytes).blake3);
             let told = |error| contents.blame(error);
             (Trace::check_told(bytes, policy, show, told), hash)
         }

@@ -36,7 +36,7 @@ pub fn gather(
 }
 
 fn summary(file: &RankFile, filter: &Filter) -> Result<RankSummary, TraceError> {
-    let contents = Contents::open(&file.path)?;
+    let contents = Contents::of(file)?;
     let length = contents.as_slice().len() as u64;
     let size = std::fs::metadata(&file.path).map_or(length, |m| m.len());
     if filter.is_empty() {

@@ -2,6 +2,7 @@
 
 use super::operators::Rows;
 use super::summary::{Report, kind_label};
+use crate::trace::escaped;
 use std::fmt::Write as _;
 
 /// Which table.
@@ -147,11 +148,14 @@ fn memory(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
 }
 
 /// A field, in quotes where it needs them (RFC 4180).
+///
+/// What a terminal or a spreadsheet may take for an order is escaped, ends of lines included, so that a row is a line.
 pub fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
+    let text = escaped(text);
+    if text.contains([',', '"']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
-        text.to_owned()
+        text.into_owned()
     }
 }
 

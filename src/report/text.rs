@@ -6,7 +6,7 @@ use super::memory;
 use super::operators::Operator;
 use super::summary::{NpuRow, Report, kind_label, percent_more, thousands};
 use crate::ids::Rank;
-use crate::trace::family;
+use crate::trace::{escaped, family};
 use crate::units::Span;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -288,11 +288,11 @@ pub fn share(part: Span, whole: Span) -> String {
 
 /// `text` in at most `width` columns; control characters are shown as spaces.
 pub fn clip(text: &str, width: usize) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let text = escaped(text);
     if text.chars().count() <= width {
-        return text.chars().map(clean).collect();
+        return text.into_owned();
     }
-    let mut short: String = text.chars().take(width - 1).map(clean).collect();
+    let mut short: String = text.chars().take(width - 1).collect();
     short.push('…');
     short
 }

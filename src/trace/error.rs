@@ -93,6 +93,11 @@ impl TraceError {
         }))
     }
 
+    /// Whether a file is not there.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(&*self.0, Fault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    }
+
     fn place(&mut self) -> Option<&mut Place> {
         match &mut *self.0 {
             Fault::Io { .. } => None,
@@ -187,6 +192,15 @@ impl TraceError {
     #[cold]
     pub(crate) fn empty() -> Self {
         Self::malformed(0, "the file is empty")
+    }
+
+    /// A file of nothing but zeros.
+    #[cold]
+    pub(crate) fn blank(bytes: usize) -> Self {
+        let found = format!(
+            "{bytes} bytes, all of them zero: the file was never written to its end, or is not an execution trace"
+        );
+        Self::malformed(0, found)
     }
 
     /// Bytes that break the format, found at `offset`.

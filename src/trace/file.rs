@@ -9,13 +9,21 @@ use std::rc::Rc;
 use unpack::{Metered, Packing, Size};
 
 mod discover;
+mod listing;
+mod mapped;
 mod named;
+mod names;
 mod pack;
+mod seal;
 mod unpack;
 
-pub use discover::{RankFile, discover, rank_of};
+pub use discover::{Finder, Found, Verify, discover, prefix_of};
+use mapped::Mapped;
+pub use mapped::mapped_file;
 pub use named::Named;
+pub use names::rank_of;
 pub use pack::{Compressor, Packer};
+pub use seal::Seal;
 pub(super) use unpack::append_all;
 pub use unpack::{decompressed, decompressed_partly, read_all, read_text};
 
@@ -33,8 +41,30 @@ pub struct Contents {
 
 #[derive(Debug)]
 enum Held {
-    Mapped(memmap2::Mmap),
+    Mapped(Mapped),
     Read(Vec<u8>),
+}
+
+/// One rank's trace file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankFile {
+    /// The rank, from the file's name or from that of the job.
+    pub rank: u32,
+    /// The file.
+    pub path: PathBuf,
+    /// What it holds, where a job's file says so.
+    pub seal: Option<Seal>,
+}
+
+impl RankFile {
+    /// A file of which nothing more is known.
+    pub fn new(rank: u32, path: PathBuf) -> Self {
+        Self {
+            rank,
+            path,
+            seal: None,
+        }
+    }
 }
 
 impl Contents {
@@ -44,8 +74,29 @@ impl Contents {
         Self::raw(path)?.current()
     }
 
+    /// Opens the trace of a rank, as [`Self::open`] has it.
+    ///
+    /// Fails where a job's file says that it is another.
+    pub fn of(file: &RankFile) -> Result<Self, TraceError> {
+        let Some(seal) = &file.seal else {
+            return Self::open(&file.path);
+        };
+        let packed = Self::packed(&file.path).map_err(|error| match error.is_missing() {
+            true => Seal::refused(
+                file,
+                "it is not there, and the job's file names it".to_owned(),
+            ),
+            false => error,
+        })?;
+        seal.check(file, packed.as_slice())?;
+        packed.unpacked()?.current()
+    }
+
     /// The same as the contents of a file of the current schema.
     fn current(mut self) -> Result<Self, TraceError> {
+        if says_nothing(self.as_slice()) {
+            return Err(TraceError::blank(self.as_slice().len()).in_file(&self.path));
+        }
         let upgraded = match form::text_form(self.as_slice()) {
             None => older::upgrade(self.as_slice(), None)
                 .map(|upgraded| upgraded.map(|upgraded| (upgraded.bytes, upgraded.origins))),
@@ -63,12 +114,15 @@ impl Contents {
 
     /// Opens `path`, which may hold anything, as open as [`Self::open`] has it.
     pub fn raw(path: &Path) -> Result<Self, TraceError> {
-        let mut this = Self::packed(path)?;
-        if let Some(result) = decompressed(this.as_slice()) {
-            let bytes = result.map_err(|source| TraceError::io(path, "decompress", source))?;
-            this.held = Held::Read(bytes);
+        Self::packed(path)?.unpacked()
+    }
+
+    fn unpacked(mut self) -> Result<Self, TraceError> {
+        if let Some(result) = decompressed(self.as_slice()) {
+            let io = |source| TraceError::io(self.path.clone(), "decompress", source);
+            self.held = Held::Read(result.map_err(io)?);
         }
-        Ok(this)
+        Ok(self)
     }
 
     /// Opens `path` without decompressing it.
@@ -77,9 +131,7 @@ impl Contents {
         let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("ask for the size"))?.len();
         let held = if size >= MAP_FROM {
-            // SAFETY: the map is read-only and private. Should another process truncate the file
-            // meanwhile, the read faults, as it would fail with an error on a read file.
-            Held::Mapped(unsafe { memmap2::Mmap::map(&file) }.map_err(io("map"))?)
+            Held::Mapped(Mapped::new(&file, path).map_err(io("map"))?)
         } else {
             Held::Read(read_all(&file, size).map_err(io("read"))?)
         };
@@ -121,7 +173,7 @@ impl Contents {
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.held {
-            Held::Mapped(map) => map,
+            Held::Mapped(map) => map.bytes(),
             Held::Read(bytes) => bytes,
         }
     }
@@ -173,4 +225,10 @@ impl Read for Stream<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.0.read(into)
     }
+}
+
+/// Whether there are bytes, all of them zero: records without content to a parser, and what a crash leaves of a file
+/// to everybody else.
+fn says_nothing(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }

@@ -79,7 +79,8 @@ pub fn parse_file(text: &str) -> Result<Declared, TraceError> {
 }
 
 /// An object whose keys are all different; a plain map would keep the last of two.
-struct GroupFile(Declared);
+#[derive(Default)]
+pub(super) struct GroupFile(pub(super) Declared);
 
 impl<'de> Deserialize<'de> for GroupFile {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,4 +1,4 @@
-//! Writing traces: nodes become the generated message types, framed, then renamed into place.
+//! Writing traces: nodes become the generated message types, framed.
 //!
 //! A [`NodeView`] holds what a replay needs, and labels. What else a source knows of a node, such as where
 //! in its own files it stands, goes beside it as [`Extra`], which replays skip.
@@ -12,13 +12,10 @@ use super::wire::Record;
 use crate::units::Span;
 use prost::Message;
 use std::io::Write;
-use std::path::PathBuf;
 
 mod frames;
-mod new_file;
 
 pub use frames::FrameWriter;
-pub use new_file::{ClosedFile, NewFile};
 
 /// Receives a trace node by node: a graph that is being built, or a file that is being written.
 pub trait Sink {
@@ -161,7 +158,7 @@ impl<W: Write> TraceWriter<W> {
             message.attr.extend(extra.attributes.iter().map(attribute));
         }
         self.frame(&message)
-            .map_err(|source| TraceError::io(PathBuf::from("trace"), "write", source))
+            .map_err(|source| TraceError::io("", "write", source))
     }
 
     /// Gives back the byte sink; everything is written, nothing is flushed.

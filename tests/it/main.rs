@@ -11,6 +11,7 @@
 //! - `convert`: conversions of captures, against the truth of generated jobs
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
+//! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
 //! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `forms`: traces of 2023, traces as text, and damaged ones
 //! - `harness`: the bodies of the fuzz targets, run on every seed
@@ -41,6 +42,8 @@ mod corpus;
 mod custom;
 mod diff;
 mod edit;
+#[cfg(unix)]
+mod files;
 mod forms;
 mod generated;
 mod harness;

@@ -23,6 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("bounds", &["units"]),
     ("config", &[]),
     ("trace", &[]),
+    ("files", &["trace"]),
     ("graph", &["trace"]),
     ("validate", &["trace", "graph"]),
     ("inspect", &["trace", "graph"]),
@@ -80,7 +81,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["model", "config", "trace", "graph", "group", "workload"],
     ),
     ("diff", &["trace", "graph", "report"]),
-    ("converters", &["trace", "graph", "group"]),
+    ("converters", &["trace", "files", "graph", "group"]),
     ("edit", &["trace", "graph"]),
     (
         "astra_sim",
@@ -102,6 +103,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const EVERYTHING: &[&str] = &[
     "config",
     "trace",
+    "files",
     "graph",
     "validate",
     "inspect",
@@ -128,6 +130,7 @@ const TRACE: &[&str] = &["trace/"];
 const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
 const JSON: &[&str] = &[
     "trace/groups.rs",
+    "trace/job.rs",
     "generate/capture/truth.rs",
     "cli.rs",
     "cli/",
@@ -168,7 +171,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
-    ("blake3", &["trace/", "cli/", "edit/"], &[]),
+    ("blake3", &["trace/", "files/", "cli/", "edit/"], &[]),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),
@@ -182,14 +185,17 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("getrandom", &["cli/anonymise.rs"], &[]),
     ("hashbrown", INTERN, &[]),
     ("imara_diff", &["diff/align.rs"], &[]),
-    ("libc", &["graph/large.rs"], ANYWHERE),
+    (
+        "libc",
+        &["graph/large.rs", "files/", "cli/signals.rs"],
+        ANYWHERE,
+    ),
     ("memmap2", TRACE, &[]),
     ("petgraph", &["graph/"], &[]),
     ("prost", PROTO, &["trace/", "graph/outline.rs", "edit/"]),
     ("serde", JSON, &[]),
     ("serde_saphyr", &["astra_sim/"], &[]),
     ("serde_json", JSON, &["trace/text/"]),
-    ("tempfile", TRACE, ANYWHERE),
     ("thiserror", ANYWHERE, &[]),
     (
         "toml",

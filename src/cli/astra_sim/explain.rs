@@ -5,10 +5,10 @@ use super::{AstraSimArgs, replay};
 use crate::astra_sim::{Quirk, Quirks};
 use crate::cli::compare::on_threads;
 use crate::cli::output::{Destination, Format};
+use crate::cli::terminal;
 use crate::engine::ReplayError;
 use crate::units::Span;
 use std::error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 
 mod table;
@@ -64,7 +64,7 @@ pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Bo
     let mut job = Job::load(args, Quirks::ALL)?;
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
     for note in &job.notes {
-        writeln!(anstream::stderr(), "note: {note}")?;
+        terminal::note(format_args!("{note}"))?;
     }
     let ended = |outcome: Result<Span, (&'static str, String)>| match outcome {
         Ok(span) => Ended::After(span),
@@ -86,7 +86,7 @@ pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Bo
         Format::Csv => table::csv(&rows, before),
         Format::Json => {
             let document = table::json(&rows, before, args.options(), &files);
-            format!("{document:#}\n")
+            terminal::json(&document)
         }
     };
     to.write(&document)?;
@@ -97,7 +97,7 @@ pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Bo
     match failed {
         None => Ok(ExitCode::SUCCESS),
         Some((how, why)) => {
-            writeln!(anstream::stderr(), "error: {how}: {why}")?;
+            terminal::say(format_args!("error: {how}: {why}"))?;
             Ok(ExitCode::FAILURE)
         }
     }

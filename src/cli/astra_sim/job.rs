@@ -131,10 +131,7 @@ fn tensors(
 /// The file of each rank; a compressed one, or one of another form, may stand for it.
 fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
     let named = Named::new(prefix);
-    let file = |rank| RankFile {
-        rank,
-        path: named.path(rank),
-    };
+    let file = |rank| RankFile::new(rank, named.path(rank));
     (0..npus).map(file).collect()
 }
 

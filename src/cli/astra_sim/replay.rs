@@ -8,16 +8,17 @@ use crate::astra_sim::{
     self, Aware, Collectives, Inputs, Links, Memory, NetworkModel, Ported, Quirk, Ran, Unaware,
 };
 use crate::cli::output::{Destination, Drawing, Format};
+use crate::cli::terminal;
 use crate::engine::{Options, Outcome, Prepared, ReplayError};
+use crate::files::{Outputs, numbered};
 use crate::graph::Kind;
 use crate::network::Network;
 use crate::report::{self, Busy, Observer, Report, Spans};
 use crate::trace::TraceError;
-use crate::trace::write::NewFile;
 use crate::workload::Workload;
 use std::error::Error;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Runs `job` and prints what `args` ask for.
 ///
@@ -28,7 +29,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     let prepared = Prepared::in_manner(workload, &machine, &options(args), &collectives);
     let prepared = prepared.map_err(ReplayError::from)?;
     for note in &job.notes {
-        writeln!(anstream::stderr(), "note: {note}")?;
+        terminal::note(format_args!("{note}"))?;
     }
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
@@ -40,7 +41,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     });
     let mut spans = job.tensors.is_some().then(|| Spans::new(&prepared));
     let path = args.timeline.as_deref();
-    let timeline = Drawing::start(path, &prepared)?;
+    let timeline = Drawing::start(path, &prepared, to.outputs())?;
     let traces = job.types.is_some();
     let mut transcript = args
         .transcribes()
@@ -50,7 +51,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     let result = replay(&prepared, inputs, &mut collectives, full, watched);
     let beyond = collectives.beyond().map(|beyond| beyond.to_string());
     if let Some(beyond) = &beyond {
-        writeln!(anstream::stderr(), "note: {beyond}")?;
+        terminal::note(format_args!("{beyond}"))?;
     }
     let result = result.map(|(_, report, (_, (_, (_, timeline))))| (report, timeline));
     let mut rows = Vec::new();
@@ -63,7 +64,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
             let ran = ran(workload, spans, *instance);
             let memory = Memory::follow(&tensors[*instance], ran);
             say_early(&memory, row.rank)?;
-            draw(&memory, row.rank, &inputs.system.memory_trace)?;
+            draw(&memory, row.rank, &inputs.system.memory_trace, to.outputs())?;
             row.peak_memory = Some(memory.peak());
         }
     }
@@ -73,7 +74,9 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
         to.write(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
-        Destination::File(&log).write(&lines.logged)?;
+        let mut file = to.outputs().create(&log)?;
+        file.write_all(terminal::plain(&lines.logged).as_bytes())?;
+        file.commit()?;
         let (_, timeline) = result?;
         Drawing::finish(timeline, path)?;
         return Ok(());
@@ -90,7 +93,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
         let document = render::json(&report, &rows, inputs, args.options(), &notes, &job.files);
-        to.write(&format!("{document:#}\n"))?;
+        to.write(&terminal::json(&document))?;
     }
     Ok(())
 }
@@ -187,19 +190,23 @@ fn say_early(memory: &Memory<'_>, rank: u32) -> io::Result<()> {
     let count = early.len();
     match early.next() {
         None => Ok(()),
-        Some(first) => writeln!(
-            anstream::stderr(),
-            "note: rank {rank}: {count} tensors are read before they are written, the first of them \
+        Some(first) => terminal::note(format_args!(
+            "rank {rank}: {count} tensors are read before they are written, the first of them \
              `{}`: they count as there from the start, where the original aborts",
             crate::trace::shown(first)
-        ),
+        )),
     }
 }
 
 /// Draws the memory of a rank into a file of its own.
-fn draw(memory: &Memory<'_>, rank: u32, name: &str) -> Result<(), TraceError> {
-    let path = PathBuf::from(format!("{name}.{rank}.json"));
-    let mut out = io::BufWriter::new(NewFile::create(&path)?);
+fn draw(
+    memory: &Memory<'_>,
+    rank: u32,
+    name: &str,
+    outputs: &mut Outputs,
+) -> Result<(), TraceError> {
+    let path = numbered(Path::new(name), rank, ".json");
+    let mut out = io::BufWriter::new(outputs.create(&path)?);
     let drawn = memory.draw(rank, &mut out);
     let file = drawn.and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));
     let file = file.map_err(|source| TraceError::io(path, "write", source))?;

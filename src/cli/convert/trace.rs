@@ -1,15 +1,18 @@
 //! `chakram convert trace`: traces of any form in, `.et` or JSON Lines out.
 
 use super::FormatArg;
-use crate::trace::file::{
-    Contents, Packer, Stream, decompressed_partly, discover, rank_of, read_all,
-};
+use crate::cli::load::{self, VerifyArg};
+use crate::cli::terminal;
+use crate::cli::traces::{note_others, rename_contents, write_job};
+use crate::files::{Outputs, Written, numbered};
+use crate::trace::file::{Contents, Found, Packer, Stream, decompressed_partly, read_all};
 use crate::trace::form::Form;
+use crate::trace::job::{JobFile, JobRank};
 use crate::trace::salvage::{self, Options, Report};
 use crate::trace::source::Source;
 use crate::trace::text::{LineWriter, TextForm};
 use crate::trace::wire::{Frames, Record};
-use crate::trace::write::{FrameWriter, NewFile};
+use crate::trace::write::FrameWriter;
 use crate::trace::{Generation, TraceError};
 use clap::{Args, ValueEnum};
 use std::error::Error;
@@ -20,7 +23,7 @@ use std::process::ExitCode;
 mod plan;
 mod summary;
 
-use plan::{Job, To};
+use plan::{Job, Plan, To};
 use summary::Converted;
 
 /// Traces of any form: to .et, or to JSON Lines and back
@@ -50,6 +53,8 @@ pub struct TraceArgs {
     /// The generation of binary inputs that do not tell it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
     #[arg(long, value_name = "VERSION", value_parser = parse_generation)]
     generation: Option<Generation>,
+    #[command(flatten)]
+    verify: VerifyArg,
     /// Keep what is sound of damaged inputs and say what is lost
     #[arg(long)]
     salvage: bool,
@@ -83,52 +88,115 @@ fn parse_generation(text: &str) -> Result<Generation, String> {
 ///
 /// Inputs that hold no trace or a damaged one, and output that cannot be written.
 pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let jobs = plan::plan(&args.inputs, &args.output, args.to)?;
+    let Plan {
+        jobs,
+        found,
+        prefix,
+    } = plan::plan(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
+    let mut outputs = Outputs::default();
+    let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
+    inputs.for_each(|file| outputs.reads(&file.path));
     let mut converted = Vec::new();
+    let mut all = Vec::new();
     for job in &jobs {
-        converted.push(one(job, args, out)?);
+        let (one, written) = one(job, args, &mut outputs)?;
+        converted.push(one);
+        all.extend(written);
+    }
+    let single = jobs[0].output.as_ref().zip(all.first());
+    match (prefix, single) {
+        (Some(prefix), _) => whole(&prefix, &jobs, &all, &found, outputs)?,
+        (None, Some((path, &written))) => {
+            rename_contents(&mut outputs, path, written)?;
+            outputs.commit()?;
+        }
+        _ => {}
     }
     let summary = match args.format {
         FormatArg::Text => summary::text(&converted),
         FormatArg::Json => summary::json(&converted),
     };
     match piped {
-        true => write!(anstream::stderr(), "{summary}")?,
+        true => terminal::say(format_args!("{}", summary.trim_end()))?,
         false => out.write_all(summary.as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Converts one trace.
-fn one(job: &Job, args: &TraceArgs, out: &mut dyn Write) -> Result<Converted, Box<dyn Error>> {
-    let name = job.input.as_deref().unwrap_or(Path::new("standard input"));
-    let written = match &job.output {
+/// Gives the files of a job their names, with a file that names them: not where that of the inputs is already, for
+/// which these are the same traces in another form.
+fn whole(
+    prefix: &Path,
+    jobs: &[Job],
+    all: &[Written],
+    found: &Found,
+    mut outputs: Outputs,
+) -> Result<(), Box<dyn Error>> {
+    let path = numbered(prefix, "job", ".json");
+    if found.jobs.contains_key(&path) {
+        return Ok(outputs.commit()?);
+    }
+    let mut about = JobFile {
+        groups: load::groups(found)?,
+        ..JobFile::default()
+    };
+    for job in found.jobs.values() {
+        about.roles.extend(&job.roles);
+        about.machine = about.machine.or_else(|| job.machine.clone());
+    }
+    for (job, written) in jobs.iter().zip(all) {
+        let (Some(input), Some(output)) = (&job.input, &job.output) else {
+            continue;
+        };
+        let file = output.file_name().unwrap_or_default();
+        about.ranks.push(JobRank {
+            rank: input.rank,
+            file: file.to_string_lossy().into_owned(),
+            seal: written.seal,
+        });
+    }
+    write_job(&mut outputs, &path, &about)?;
+    outputs.commit()?;
+    Ok(note_others(prefix, &about)?)
+}
+
+/// Converts one trace; its file waits for the others.
+fn one(
+    job: &Job,
+    args: &TraceArgs,
+    outputs: &mut Outputs,
+) -> Result<(Converted, Option<Written>), Box<dyn Error>> {
+    let input = job.input.as_ref().map(|file| file.path.as_path());
+    let name = input.unwrap_or(Path::new("standard input"));
+    let (converted, written) = match &job.output {
         None => {
-            let packer = Packer::new(&mut *out, job.packed)?;
+            let out = BufWriter::with_capacity(1 << 16, terminal::standard_output());
+            let packer = Packer::new(out, job.packed)?;
             let to = Path::new("standard output");
             let written = convert(job, args, packer);
             let (packer, written) = written.map_err(|e| e.writing_to(to).in_file(name))?;
             packer.finish()?.flush()?;
-            written
+            (written, None)
         }
         Some(path) => {
             let io = |source| TraceError::io(path.clone(), "write", source);
-            let file = BufWriter::with_capacity(1 << 16, NewFile::create(path)?);
+            let file = outputs.create(path)?.hashed();
+            let file = BufWriter::with_capacity(1 << 16, file);
             let packer = Packer::new(file, job.packed).map_err(io)?;
             let written = convert(job, args, packer);
             let (packer, written) = written.map_err(|e| e.writing_to(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
             let file = file.into_inner().map_err(|e| io(e.into_error()))?;
-            file.commit()?;
-            written
+            (written, Some(outputs.keep(file)?))
         }
     };
-    Ok(Converted {
+    let converted = Converted {
         input: name.to_owned(),
         output: job.output.clone(),
-        ..written
-    })
+        ..converted
+    };
+    Ok((converted, written))
 }
 
 /// Writes the records of a job's input into `out`.
@@ -149,7 +217,14 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
     }
     let stdin;
     let stream = match &job.input {
-        Some(path) => Stream::open(path)?,
+        Some(file) => {
+            if let Some(seal) = &file.seal
+                && let Ok(there) = file.path.metadata()
+            {
+                seal.check_length(file, there.len())?;
+            }
+            Stream::open(&file.path)?
+        }
         None => {
             stdin = io::stdin().lock();
             let stream = Stream::from_reader(stdin);
@@ -168,6 +243,9 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
     if sink.records == 0 {
         return Err(TraceError::empty());
     }
+    if sink.records == sink.blank {
+        return Err(TraceError::blank(sink.blank));
+    }
     let converted = sink.converted(source.form());
     Ok((sink.into_inner(), converted))
 }
@@ -181,8 +259,8 @@ fn salvaged(
     let held;
     let read;
     let packed = match &job.input {
-        Some(path) => {
-            held = Contents::packed(path)?;
+        Some(file) => {
+            held = Contents::packed(&file.path)?;
             held.as_slice()
         }
         None => {
@@ -208,7 +286,10 @@ fn salvaged(
 struct Sink<W: Write> {
     kind: Kind<W>,
     records: usize,
+    /// Nodes of no bytes.
     empty: usize,
+    /// Records of no bytes.
+    blank: usize,
 }
 
 enum Kind<W: Write> {
@@ -225,11 +306,13 @@ impl<W: Write> Sink<W> {
             },
             records: 0,
             empty: 0,
+            blank: 0,
         }
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
         self.empty += usize::from(record.bytes.is_empty() && self.records > 0);
+        self.blank += usize::from(record.bytes.is_empty());
         self.records += 1;
         match &mut self.kind {
             Kind::Et(frames) => frames.record(record.bytes),
@@ -255,17 +338,4 @@ impl<W: Write> Sink<W> {
             Kind::Lines(lines) => lines.into_inner(),
         }
     }
-}
-
-/// The files of a job that `path` means, with their ranks as far as their names say them.
-fn files(path: &Path) -> Result<Vec<(PathBuf, Option<u32>)>, TraceError> {
-    if path.is_file() {
-        let rank = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(rank_of);
-        return Ok(vec![(path.to_owned(), rank)]);
-    }
-    let found = discover(path)?.into_iter();
-    Ok(found.map(|file| (file.path, Some(file.rank))).collect())
 }

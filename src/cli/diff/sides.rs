@@ -3,7 +3,7 @@
 use crate::diff::tally::FaultRow;
 use crate::graph::Outline;
 use crate::trace::error::Fault;
-use crate::trace::file::{Contents, decompressed_partly};
+use crate::trace::file::{Contents, RankFile, decompressed_partly};
 use crate::trace::salvage::{self, Report};
 use crate::trace::{Place, TraceError};
 use std::error::Error;
@@ -105,9 +105,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Opens `path`; what is damaged is salvaged if that is asked for.
-    pub fn open(path: &Path, salvage: bool) -> Result<Self, Unreadable> {
-        let contents = match Contents::open(path) {
+    /// Opens `file`; what is damaged is salvaged if that is asked for.
+    pub fn open(file: &RankFile, salvage: bool) -> Result<Self, Unreadable> {
+        let path = &file.path;
+        let contents = match Contents::of(file) {
             Ok(contents) => contents,
             Err(_) if salvage => return Self::salvaged(path).map_err(Unreadable::from),
             Err(error) => return Err(error.into()),

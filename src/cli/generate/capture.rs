@@ -1,9 +1,9 @@
 //! `chakram generate capture`: the files of PyTorch's profiler, of a job that never ran.
 
+use crate::files::{OutputFile, Outputs};
 use crate::generate::capture::{Bound, Capture, Device, Options, Style, generate};
 use crate::trace::TraceError;
 use crate::trace::file::Packer;
-use crate::trace::write::NewFile;
 use crate::units::{Bandwidth, Bytes, Span};
 use clap::{Args, ValueEnum};
 use std::error::Error;
@@ -190,16 +190,18 @@ pub(super) fn run(args: &CaptureArgs, out: &mut dyn Write) -> Result<ExitCode, B
         let dot = if ending.is_empty() { "" } else { "." };
         args.output.join(format!("{what}.{rank}.json{dot}{ending}"))
     };
+    let mut outputs = Outputs::default();
     let mut bytes = 0;
     for rank in 0..capture.ranks() {
-        bytes += write(&name("host", rank), ending, |file| {
+        bytes += write(&mut outputs, &name("host", rank), ending, |file| {
             capture.write_host(rank, file)
         })?;
-        bytes += write(&name("kineto", rank), ending, |file| {
+        bytes += write(&mut outputs, &name("kineto", rank), ending, |file| {
             capture.write_kineto(rank, file)
         })?;
     }
-    truth(&capture, &args.output.join("truth.json"))?;
+    truth(&mut outputs, &capture, &args.output.join("truth.json"))?;
+    outputs.commit()?;
     writeln!(
         out,
         "wrote {} ranks, {} of JSON, to {}",
@@ -210,8 +212,8 @@ pub(super) fn run(args: &CaptureArgs, out: &mut dyn Write) -> Result<ExitCode, B
     Ok(ExitCode::SUCCESS)
 }
 
-fn truth(capture: &Capture, path: &Path) -> Result<(), TraceError> {
-    write(path, "", |file| {
+fn truth(outputs: &mut Outputs, capture: &Capture, path: &Path) -> Result<(), TraceError> {
+    write(outputs, path, "", |file| {
         let mut file = BufWriter::new(file);
         serde_json::to_writer(&mut file, &capture.truth())?;
         file.write_all(b"\n")?;
@@ -222,21 +224,23 @@ fn truth(capture: &Capture, path: &Path) -> Result<(), TraceError> {
 
 /// Writes a file, packed as `ending` says, and returns how many bytes went in.
 fn write(
+    outputs: &mut Outputs,
     path: &Path,
     ending: &str,
     body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<u64, TraceError> {
     let failed = |source| TraceError::io(path.to_owned(), "write", source);
-    let packer = Packer::new(NewFile::create(path)?, ending).map_err(failed)?;
+    let packer = Packer::new(outputs.create(path)?, ending).map_err(failed)?;
     let mut counting = Counting { packer, bytes: 0 };
     body(&mut counting).map_err(failed)?;
-    counting.packer.finish().map_err(failed)?.commit()?;
+    let file = counting.packer.finish().map_err(failed)?;
+    outputs.keep(file)?;
     Ok(counting.bytes)
 }
 
 /// Counts what goes into a file.
 struct Counting {
-    packer: Packer<NewFile>,
+    packer: Packer<OutputFile>,
     bytes: u64,
 }
 

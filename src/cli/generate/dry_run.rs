@@ -7,6 +7,7 @@ mod text;
 
 use super::training::Asked;
 use crate::cli::output::{Fit, Format, RunArgs};
+use crate::cli::terminal;
 use crate::engine::place;
 use crate::generate::training::Summary;
 use crate::machine::Machine;
@@ -73,7 +74,7 @@ pub fn run(
     out.write_all(text.as_bytes())?;
     match dry.room.exceeded() {
         Some(text) if run.fit == Fit::Require => {
-            writeln!(anstream::stderr(), "exceeded: {text}")?;
+            terminal::say(format_args!("exceeded: {text}"))?;
             Ok(ExitCode::from(3))
         }
         _ => Ok(ExitCode::SUCCESS),

@@ -9,7 +9,7 @@ use crate::units::Bytes;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 mod asked;
 
@@ -29,7 +29,8 @@ pub struct TrainingArgs {
     /// or --capacity whether it fits, with --machine where groups lie; of the options of replays, --map and --fit count
     #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, …
+    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
+    /// job.0.et, job.1.et, …
     #[arg(
         short,
         long,
@@ -37,6 +38,10 @@ pub struct TrainingArgs {
         required_unless_present_any = ["machine", "dry_run"]
     )]
     pub output: Option<PathBuf>,
+    /// Write every rank as a file of its own; those that do the same are one under several names (hard links)
+    /// otherwise, so that who edits one in place edits all
+    #[arg(long, requires = "output")]
+    pub no_links: bool,
     /// Replay the traces on this machine: a preset or a file
     #[arg(short, long, value_name = "MACHINE")]
     pub machine: Option<String>,
@@ -45,6 +50,14 @@ pub struct TrainingArgs {
     // Last, for its heading goes on.
     #[command(flatten)]
     plan: PlanArgs,
+}
+
+impl TrainingArgs {
+    /// The files that may be read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let model = self.model.as_deref().map(Path::new);
+        model.into_iter().chain(self.plan.plan.as_deref())
+    }
 }
 
 /// A plan: a file, options, or options in place of what a file says.

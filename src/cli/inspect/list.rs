@@ -2,6 +2,7 @@
 
 use super::FormatArg;
 use super::json::head;
+use crate::cli::terminal;
 use crate::inspect::{Filter, NodeRow, Trace, in_order};
 use crate::report::csv::quoted;
 use crate::trace::file::{Contents, RankFile};
@@ -109,7 +110,7 @@ impl List {
     }
 
     fn rank(&self, file: &RankFile) -> Result<Listed, TraceError> {
-        let contents = Contents::open(&file.path)?;
+        let contents = Contents::of(file)?;
         let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
         let chosen = self.filter.select(&trace);
         let nodes = trace.by_start(chosen.as_deref());
@@ -122,7 +123,11 @@ impl List {
         for &node in nodes.iter().take(self.limit) {
             let row = trace.row(node);
             let written = match self.format {
-                FormatArg::Json => writeln!(listed.text, "{},", json(&row)),
+                FormatArg::Json => writeln!(
+                    listed.text,
+                    "{},",
+                    terminal::json_escaped(json(&row).to_string())
+                ),
                 FormatArg::Csv => csv(&mut listed.text, &row),
                 _ => text(&mut listed.text, &row),
             };

@@ -1,5 +1,6 @@
 //! Machines as JSON, in base units: bytes, bytes and operations per second, picoseconds.
 
+use crate::cli::terminal;
 use crate::collective::{Choice, Inter, Intra};
 use crate::ids::Npu;
 use crate::machine::{Machine, NpuClass};
@@ -16,8 +17,7 @@ pub(super) fn print(out: &mut dyn Write, schema: &str, key: &str, value: Value) 
     document.insert("schema".to_owned(), schema.into());
     document.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
     document.insert(key.to_owned(), value);
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    writeln!(out)
+    out.write_all(terminal::json(&document).as_bytes())
 }
 
 /// A machine as the list has it.

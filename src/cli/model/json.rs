@@ -11,7 +11,7 @@ pub(super) fn document(schema: &str, key: &str, value: Value) -> String {
     document.insert("schema".to_owned(), schema.into());
     document.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
     document.insert(key.to_owned(), value);
-    format!("{:#}\n", Value::from(document))
+    crate::cli::terminal::json(&Value::from(document))
 }
 
 /// A model as the list has it.

@@ -1,26 +1,61 @@
 //! Where reports go.
 
+use crate::cli::terminal::{Escapes, Text};
+use crate::files::{Claim, Outputs};
 use crate::report::text::Style;
-use crate::trace::write::NewFile;
+use crate::trace::TraceError;
 use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::Path;
 
-/// Where a report goes.
-pub enum Destination<'a> {
-    /// To standard output, through this.
-    Stdout(&'a mut dyn Write),
-    /// Into a file, which appears when it is complete.
-    File(&'a Path),
+/// Where a report goes, among the outputs of a command.
+pub struct Destination<'a> {
+    out: &'a mut dyn Write,
+    file: Option<Claim>,
+    outputs: Outputs,
 }
 
-impl Destination<'_> {
+impl<'a> Destination<'a> {
+    /// To standard output, through this.
+    pub fn standard_output(out: &'a mut dyn Write, outputs: Outputs) -> Self {
+        Self {
+            out,
+            file: None,
+            outputs,
+        }
+    }
+
+    /// Into the file `path`, which appears when the report is complete; to standard output if it is `-`.
+    ///
+    /// Fails where no file can be, or one that the command reads.
+    pub fn claim(
+        out: &'a mut dyn Write,
+        path: &Path,
+        mut outputs: Outputs,
+    ) -> Result<Self, TraceError> {
+        let file = match path == Path::new("-") {
+            true => None,
+            false => Some(outputs.claim(path)?),
+        };
+        Ok(Self { out, file, outputs })
+    }
+
+    /// The outputs that the command has beside.
+    pub fn outputs(&mut self) -> &mut Outputs {
+        &mut self.outputs
+    }
+
     /// What suits it.
     pub fn style(&self) -> Style {
-        match self {
-            Self::Stdout(_) if io::stdout().is_terminal() => Style::coloured(),
-            _ => Style::default(),
+        match self.is_terminal() {
+            true => Style::coloured(),
+            false => Style::default(),
         }
+    }
+
+    /// Whether people see it as it is written.
+    pub fn is_terminal(&self) -> bool {
+        self.file.is_none() && io::stdout().is_terminal()
     }
 
     /// Writes all of a report.
@@ -33,15 +68,16 @@ impl Destination<'_> {
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Box<dyn Error>> {
-        match self {
-            Self::Stdout(out) => {
-                write(&mut **out)?;
-                out.flush()?;
+        match &self.file {
+            None => {
+                write(&mut *self.out)?;
+                self.out.flush()?;
             }
-            Self::File(path) => {
-                let mut file = BufWriter::new(NewFile::create(path)?);
-                write(&mut file)?;
-                let file = file.into_inner().map_err(IntoInnerError::into_error)?;
+            Some(claim) => {
+                let mut text = Text::new(BufWriter::new(claim.create()?), Escapes::All);
+                write(&mut text)?;
+                let file = text.into_inner().into_inner();
+                let file = file.map_err(IntoInnerError::into_error)?;
                 file.commit()?;
             }
         }

@@ -1,10 +1,10 @@
 //! The file that a replay is drawn into.
 
 use crate::engine::Prepared;
+use crate::files::{OutputFile, Outputs};
 use crate::report::Timeline;
 use crate::trace::TraceError;
 use crate::trace::file::Compressor;
-use crate::trace::write::NewFile;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -12,12 +12,15 @@ use std::path::Path;
 pub struct Drawing;
 
 impl Drawing {
-    /// Starts the timeline of `prepared` that will be the file `path`, if one is wanted.
+    /// Starts the timeline of `prepared` that will be the file `path` of `outputs`, if one is wanted.
     pub fn start<'a>(
         path: Option<&Path>,
         prepared: &'a Prepared<'a>,
+        outputs: &mut Outputs,
     ) -> Result<Option<Timeline<'a, Picture>>, TraceError> {
-        let picture = path.map(Picture::create).transpose()?;
+        let picture = path
+            .map(|path| Picture::create(path, outputs))
+            .transpose()?;
         Ok(picture.map(|picture| Timeline::new(prepared, picture)))
     }
 
@@ -39,13 +42,13 @@ impl Drawing {
 pub struct Picture(Form);
 
 enum Form {
-    Plain(io::BufWriter<NewFile>),
-    Compressed(Compressor<io::BufWriter<NewFile>>),
+    Plain(io::BufWriter<OutputFile>),
+    Compressed(Compressor<io::BufWriter<OutputFile>>),
 }
 
 impl Picture {
-    fn create(path: &Path) -> Result<Self, TraceError> {
-        let file = io::BufWriter::new(NewFile::create(path)?);
+    fn create(path: &Path, outputs: &mut Outputs) -> Result<Self, TraceError> {
+        let file = io::BufWriter::new(outputs.create(path)?);
         let compressed = path.extension().is_some_and(|ending| ending == "gz");
         Ok(Self(match compressed {
             true => Form::Compressed(Compressor::new(file)),
@@ -54,7 +57,7 @@ impl Picture {
     }
 
     /// Everything written, not yet under its name.
-    fn finish(self) -> io::Result<NewFile> {
+    fn finish(self) -> io::Result<OutputFile> {
         let file = match self.0 {
             Form::Plain(file) => file,
             Form::Compressed(compressor) => compressor.finish()?,

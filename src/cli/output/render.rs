@@ -2,6 +2,7 @@
 
 use super::words::{CommArg, Fit, Format, TableArg};
 use super::{CustomArg, RunArgs};
+use crate::cli::terminal;
 use crate::report::csv::Table;
 use crate::report::json::Input;
 use crate::report::operators::Rows;
@@ -48,7 +49,7 @@ impl RunArgs {
             Format::Json => {
                 let options = self.options_json(absent);
                 let document = report::json::document(report, options, inputs, self.operators());
-                return report::json::write(out, &document);
+                return report::json::write(&mut terminal::Text::json(out), &document);
             }
             Format::Csv => {
                 let table = self.table().unwrap_or_default();
@@ -89,7 +90,7 @@ impl RunArgs {
                 let options = self.options_json(absent);
                 let operators = self.operators();
                 let document = report::compare::json(comparison, options, inputs, operators);
-                return report::json::write(out, &document);
+                return report::json::write(&mut terminal::Text::json(out), &document);
             }
             Format::Csv => report::compare::csv(comparison, self.table(), self.operators()),
         };

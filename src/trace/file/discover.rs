@@ -1,139 +1,231 @@
-//! Which files of a folder are the traces of a job.
+//! Which files are the traces of a job.
 
-use super::Stream;
-use crate::trace::text::{self, Seen};
+use super::RankFile;
+use super::listing::{Listing, several};
+use super::names::split_name;
+use crate::trace::job::{self, JobFile};
 use crate::trace::{Place, TraceError};
-use std::io::Read;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// One rank's trace file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RankFile {
-    /// The rank, from the file's name.
-    pub rank: u32,
-    /// The file.
-    pub path: PathBuf,
+/// Hashes are checked of jobs that have no more bytes than this: a larger one would load noticeably slower.
+const HASHED: u64 = 64 << 20;
+
+/// What is held against a job's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Nothing; then ranks that it does not name are read, too, if they are given one by one.
+    Nothing,
+    /// The lengths of its traces, and of small jobs their hashes.
+    #[default]
+    Lengths,
+    /// Lengths and hashes.
+    Hashes,
 }
 
-/// The endings that a trace file may have after `{prefix}.{rank}`, best first. Of a job that is there
-/// with several of them, the files with the first are the traces. With the last a file may hold anything, so
-/// it counts only if its first bytes are those of a trace.
-pub(super) const ENDINGS: [&str; 4] = [".et", ".eg", ".jsonl", ".json"];
-const ANYTHING: &str = ".json";
-/// What may follow.
-pub(super) const PACKED: [&str; 3] = ["", ".gz", ".zst"];
-
-/// How much of a file is looked at to see whether it is a trace.
-const SNIFFED: u64 = 1 << 16;
-
-/// The rank in a file name `{prefix}.{rank}.et`, with the prefix and the place of the ending.
-fn split_name(name: &str) -> Option<(&str, u32, usize)> {
-    let name = PACKED[1..]
-        .iter()
-        .find_map(|end| name.strip_suffix(end))
-        .unwrap_or(name);
-    let mut endings = (0..).zip(ENDINGS);
-    let (ending, stem) =
-        endings.find_map(|(place, ending)| Some((place, name.strip_suffix(ending)?)))?;
-    let (prefix, rank) = stem.rsplit_once('.')?;
-    let plain = !rank.is_empty() && rank.bytes().all(|b| b.is_ascii_digit());
-    plain.then(|| rank.parse().ok().map(|rank| (prefix, rank, ending)))?
+/// The traces that were found, and what is said of them beside.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The traces, by rank.
+    pub files: Vec<RankFile>,
+    /// The jobs' files that name them.
+    pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
 }
 
-/// The rank in a file's name `{prefix}.{rank}.et`, whatever its form.
-pub fn rank_of(name: &str) -> Option<u32> {
-    split_name(name).map(|(_, rank, _)| rank)
+/// Finds traces; a job's file is read once.
+#[derive(Debug, Default)]
+pub struct Finder {
+    verify: Verify,
+    jobs: BTreeMap<PathBuf, Option<Arc<JobFile>>>,
+    found: Found,
 }
 
-/// Whether `path` begins as a trace in text does.
-fn begins_as_trace(path: &Path) -> bool {
-    let mut first = Vec::new();
-    let read = Stream::open(path).map(|stream| stream.take(SNIFFED).read_to_end(&mut first));
-    matches!(read, Ok(Ok(_))) && matches!(text::sniff(&first), Seen::Trace(_))
-}
-
-/// Finds the trace files that `path` means: a folder with traces of one job, one file of the job
-/// (then only that one), or the prefix that the files of a job share. Sorted by rank.
-///
-/// Of files with several endings those with the best one are taken: `.et`, then `.eg` as tools called it
-/// in 2023, `.jsonl`, and `.json`. Any of them may be compressed.
-///
-/// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
+/// Finds the traces that `path` means, as [`Finder::add`] has it.
 pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
-    let name_of = |p: &Path| p.file_name().and_then(|n| n.to_str()).map(str::to_owned);
-    if path.is_file() {
-        let rank = name_of(path).and_then(|n| rank_of(&n));
-        return match rank {
-            Some(rank) => Ok(vec![RankFile {
-                rank,
-                path: path.to_owned(),
-            }]),
-            None => Err(not_found(path, "the name is not `PREFIX.RANK.et`")),
-        };
-    }
-    let (folder, wanted) = if path.is_dir() {
-        (path.to_owned(), None)
-    } else {
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        (parent, name_of(path))
-    };
-    let listing = std::fs::read_dir(&folder)
-        .map_err(|source| TraceError::io(folder.clone(), "list", source))?;
-    let mut all: [Vec<(String, RankFile)>; ENDINGS.len()] = Default::default();
-    for entry in listing {
-        let entry = entry.map_err(|source| TraceError::io(folder.clone(), "list", source))?;
-        let name = entry.file_name();
-        let Some((prefix, rank, ending)) = name.to_str().and_then(split_name) else {
-            continue;
-        };
-        let path = entry.path();
-        // A pipe of that name would never end. What the listing says need not be asked for again.
-        let kind = entry.file_type();
-        let plain = kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
-        if wanted.as_deref().is_none_or(|w| w == prefix) && plain {
-            all[ending].push((prefix.to_owned(), RankFile { rank, path }));
+    let mut finder = Finder::default();
+    finder.add(path)?;
+    Ok(finder.finish().files)
+}
+
+/// The file of the job with this prefix.
+fn job_path(folder: &Path, prefix: &str) -> PathBuf {
+    folder.join(format!("{prefix}{}", job::ENDING))
+}
+
+/// The prefix of the job that a file called `path` would be a part of.
+pub fn prefix_of(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let (prefix, ..) = split_name(name)?;
+    Some(path.with_file_name(prefix))
+}
+
+impl Finder {
+    /// Holds files against what jobs say as `verify` has it.
+    pub fn new(verify: Verify) -> Self {
+        Self {
+            verify,
+            ..Self::default()
         }
     }
-    let best = all.iter().position(|found| !found.is_empty());
-    let mut found = best
-        .map(|best| std::mem::take(&mut all[best]))
-        .unwrap_or_default();
-    if best.is_some_and(|best| ENDINGS[best] == ANYTHING) {
-        found.retain(|(_, file)| begins_as_trace(&file.path));
+
+    /// The traces that were found, sorted by rank; one that was found twice is there once.
+    pub fn finish(self) -> Found {
+        let mut found = self.found;
+        found.files.sort();
+        found.files.dedup();
+        found
     }
-    found.sort();
-    let Some((prefix, _)) = found.first() else {
-        return Err(not_found(path, "no file is named `PREFIX.RANK.et`"));
-    };
-    if let Some((other, _)) = found.iter().find(|(p, _)| p != prefix) {
-        return Err(not_found(
-            path,
-            &format!(
-                "the folder holds several jobs; name one, for example {} or {}",
-                folder.join(prefix).display(),
-                folder.join(other).display()
-            ),
-        ));
+
+    /// Finds the traces that `path` means: a folder with traces of one job, one file of the job (then only that
+    /// one), the job's file, or the prefix that the files of a job share.
+    ///
+    /// Where the job's file lies beside them, it says which files there are and what they hold. Otherwise
+    /// names do: of files with several endings those with the best one are taken, `.et`, then `.eg` as tools called
+    /// it in 2023, `.jsonl`, and `.json`. Any of them may be compressed.
+    ///
+    /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
+    pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        if path.is_file() {
+            return match name.and_then(|name| name.strip_suffix(job::ENDING)) {
+                Some(prefix) if !prefix.is_empty() => {
+                    let job = self
+                        .job(path)?
+                        .ok_or_else(|| not_found(path, "it is gone"))?;
+                    self.take(path, &job)
+                }
+                _ => self.add_file(path),
+            };
+        }
+        if path.is_dir() {
+            return self.add_folder(path);
+        }
+        let folder = folder_of(path);
+        let prefix = name.unwrap_or_default();
+        if let Some(job) = self.job(&job_path(folder, prefix))? {
+            return self.take(&job_path(folder, prefix), &job);
+        }
+        let listing = Listing::read(folder, Some(prefix))?;
+        let files = listing.job(path, folder)?;
+        self.found.files.extend(files);
+        Ok(())
     }
-    let files: Vec<RankFile> = found.into_iter().map(|(_, file)| file).collect();
-    if let Some(pair) = files.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
-        return Err(not_found(
-            path,
-            &format!(
-                "rank {} has two files, {} and {}",
-                pair[0].rank,
-                pair[0].path.display(),
-                pair[1].path.display()
-            ),
-        ));
+
+    /// The job's file `path`, if it is there.
+    fn job(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
+        if let Some(known) = self.jobs.get(path) {
+            return Ok(known.clone());
+        }
+        let job = match path.is_file() {
+            true => match JobFile::read(path) {
+                Ok(job) => Some(Arc::new(job)),
+                // Then names say what there is.
+                Err(_) if self.verify == Verify::Nothing => None,
+                Err(error) => return Err(error),
+            },
+            false => None,
+        };
+        self.jobs.insert(path.to_owned(), job.clone());
+        Ok(job)
     }
-    Ok(files)
+
+    /// Takes all ranks of a job.
+    fn take(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
+        if job.ranks.is_empty() {
+            return Err(not_found(path, "the job's file names no rank"));
+        }
+        let lengths = job.ranks.iter().map(|row| row.seal.bytes);
+        let all = lengths.fold(0_u64, u64::saturating_add);
+        let folder = folder_of(path);
+        for row in &job.ranks {
+            let mut seal = row.seal;
+            if self.verify == Verify::Lengths && all > HASHED {
+                seal.blake3 = None;
+            }
+            let seal = (self.verify != Verify::Nothing).then_some(seal);
+            let file = RankFile {
+                rank: row.rank,
+                path: folder.join(&row.file),
+                seal,
+            };
+            self.found.files.push(file);
+        }
+        self.found.jobs.insert(path.to_owned(), job.clone());
+        Ok(())
+    }
+
+    /// Takes one file, with what the job's file beside it says.
+    fn add_file(&mut self, path: &Path) -> Result<(), TraceError> {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let Some((prefix, rank, _)) = split_name(name) else {
+            return Err(not_found(path, "the name is not `PREFIX.RANK.et`"));
+        };
+        let mut file = RankFile::new(rank, path.to_owned());
+        let beside = job_path(folder_of(path), prefix);
+        if let Some(job) = self.job(&beside)? {
+            match job.rank(rank) {
+                // Another form of the trace is not what the job's file says something of.
+                Some(row) if row.file == name && self.verify != Verify::Nothing => {
+                    file.seal = Some(row.seal);
+                }
+                None if self.verify != Verify::Nothing => {
+                    return Err(not_of_job(path, &beside, rank));
+                }
+                _ => {}
+            }
+            self.found.jobs.insert(beside, job);
+        }
+        self.found.files.push(file);
+        Ok(())
+    }
+
+    /// Takes the one job of a folder.
+    fn add_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
+        let listing = Listing::read(folder, None)?;
+        let prefixes = listing.prefixes();
+        if prefixes.len() > 1 {
+            return Err(several(folder, &prefixes));
+        }
+        if let Some(prefix) = listing.jobs.first() {
+            let path = job_path(folder, prefix);
+            if let Some(job) = self.job(&path)? {
+                return self.take(&path, &job);
+            }
+        }
+        let files = listing.job(folder, folder)?;
+        self.found.files.extend(files);
+        Ok(())
+    }
 }
 
-fn not_found(path: &Path, why: &str) -> TraceError {
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
+    let place = Place {
+        file: Some(path.to_owned()),
+        ..Place::default()
+    };
+    TraceError::refused_at(
+        place,
+        format!(
+            "it is no part of the job beside it: {} names no rank {rank}, so it may be of an earlier job",
+            job.display()
+        ),
+        "the prefix of the job for its ranks alone, or --no-verify to read the file all the same",
+    )
+}
+
+pub(super) fn not_found(path: &Path, why: &str) -> TraceError {
     let place = Place {
         file: Some(path.to_owned()),
         ..Place::default()
@@ -143,27 +235,4 @@ fn not_found(path: &Path, why: &str) -> TraceError {
         format!("no traces here: {why}"),
         "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_split_into_prefix_and_rank() {
-        assert_eq!(split_name("a.b.12.et"), Some(("a.b", 12, 0)));
-        assert_eq!(split_name("a.0.et.zst"), Some(("a", 0, 0)));
-        assert_eq!(split_name("a.0.jsonl.gz"), Some(("a", 0, 2)));
-        assert_eq!(split_name("a.1.json"), Some(("a", 1, 3)));
-        for bad in [
-            "a.et",
-            "a.+1.et",
-            "a.x.et",
-            "a.1.json.xz",
-            "a..et",
-            "a.99999999999.et",
-        ] {
-            assert_eq!(split_name(bad), None, "{bad}");
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! The files of ranks that a prefix names, whether they are there or not.
 
-use super::discover::{ENDINGS, PACKED};
+use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf, is_separator};
 

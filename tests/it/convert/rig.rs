@@ -4,6 +4,7 @@ use chakram::collective::{Algorithm, Choice};
 use chakram::compute::Peaks;
 use chakram::converters::pytorch::{self, Options as Conversion, files, summary::Summary};
 use chakram::engine::{Comm, Options as Replaying, Prepared};
+use chakram::files::Outputs;
 use chakram::generate::capture::{Options, Truth, generate};
 use chakram::graph::{Dependencies, Graph, Kind};
 use chakram::ids::{NodeIndex, Rank};
@@ -62,7 +63,9 @@ pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, Trace
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
     let pairs = files::pairs(paths)?;
-    let result = pytorch::convert(&pairs, options, &path, &|_, _| {});
+    let mut outputs = Outputs::default();
+    let result = pytorch::convert(&pairs, options, &path, &mut outputs, &|_, _| {});
+    let result = result.and_then(|(summary, _)| outputs.commit().map(|()| summary));
     if result.is_err() {
         let left = std::fs::read_dir(out.path()).unwrap().count();
         assert_eq!(left, 0, "nothing appears unless all ranks convert");

@@ -1,6 +1,9 @@
 //! Which traces are converted into which files.
 
-use super::{ToArg, files};
+use super::ToArg;
+use crate::files::numbered;
+use crate::trace::file::{Finder, Found, RankFile, Verify, rank_of};
+use crate::trace::job;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -16,12 +19,22 @@ pub(super) enum To {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Job {
     /// The file, `None` for standard input.
-    pub input: Option<PathBuf>,
+    pub input: Option<RankFile>,
     /// The file, `None` for standard output.
     pub output: Option<PathBuf>,
     pub to: To,
     /// `gz`, `zst` or nothing.
     pub packed: &'static str,
+}
+
+/// All that is converted.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub jobs: Vec<Job>,
+    /// The inputs that belong to jobs.
+    pub found: Found,
+    /// What the files of the job begin with, if a job is written and not a file.
+    pub prefix: Option<PathBuf>,
 }
 
 /// The endings that say what is written, and how it is packed.
@@ -47,7 +60,8 @@ pub(super) fn plan(
     inputs: &[PathBuf],
     output: &Path,
     to: Option<ToArg>,
-) -> Result<Vec<Job>, Box<dyn Error>> {
+    verify: Verify,
+) -> Result<Plan, Box<dyn Error>> {
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
     let name = match folder {
         true => output.join("job"),
@@ -57,60 +71,73 @@ pub(super) fn plan(
     let known = parse(&name, to)?;
     let mut sources = Vec::new();
     let mut several = folder || inputs.len() > 1;
+    let mut finder = Finder::new(verify);
     for input in inputs {
+        let name = input.file_name().and_then(|name| name.to_str());
+        let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));
-            continue;
+        } else if input.is_file() && !is_job && name.and_then(rank_of).is_none() {
+            sources.push((Some(RankFile::new(0, input.clone())), None));
+        } else {
+            several |= is_job || !input.is_file();
+            finder.add(input)?;
         }
-        several |= !input.is_file();
-        let found = files(input)?.into_iter();
-        sources.extend(found.map(|(path, rank)| (Some(path), rank)));
     }
-    sources.sort_by(|a, b| a.0.cmp(&b.0));
+    let found = finder.finish();
+    let ranked = found.files.iter().cloned();
+    sources.extend(ranked.map(|file| (Some(file.clone()), Some(file.rank))));
     sources.dedup();
     if !several {
         let (input, _) = sources.remove(0);
-        return Ok(vec![Job {
+        let jobs = vec![Job {
             input,
             output: (output.as_os_str() != "-").then(|| output.to_owned()),
             to: known.to,
             packed: known.packed,
-        }]);
+        }];
+        return Ok(Plan {
+            jobs,
+            found,
+            prefix: None,
+        });
     }
     if output.as_os_str() == "-" {
         return Err("several traces do not fit into standard output\n  try: one file".into());
     }
-    let mut ranks: BTreeMap<u32, PathBuf> = BTreeMap::new();
-    for (path, rank) in sources {
-        let Some(path) = path else {
+    let mut ranks: BTreeMap<u32, RankFile> = BTreeMap::new();
+    for (file, rank) in sources {
+        let Some(file) = file else {
             return Err("standard input has no rank\n  try: standard input by itself".into());
         };
         let Some(rank) = rank else {
             return Err(format!(
                 "{}: the name tells no rank\n  try: names PREFIX.RANK.et, or one file at a time",
-                path.display()
+                file.path.display()
             )
             .into());
         };
-        if let Some(other) = ranks.insert(rank, path.clone()) {
+        if let Some(other) = ranks.insert(rank, file.clone()) {
             return Err(format!(
                 "rank {rank} has two files, {} and {}",
-                other.display(),
-                path.display()
+                other.path.display(),
+                file.path.display()
             )
             .into());
         }
     }
-    let job = |(rank, path)| Job {
-        input: Some(path),
-        output: Some(PathBuf::from(format!(
-            "{}.{rank}{}",
-            known.stem, known.ending
-        ))),
+    let prefix = PathBuf::from(known.stem);
+    let job = |(rank, file)| Job {
+        input: Some(file),
+        output: Some(numbered(&prefix, rank, known.ending)),
         to: known.to,
         packed: known.packed,
     };
-    Ok(ranks.into_iter().map(job).collect())
+    Ok(Plan {
+        jobs: ranks.into_iter().map(job).collect(),
+        found,
+        prefix: Some(prefix),
+    })
 }
 
 /// What the name of the output and the option say together.
@@ -165,7 +192,8 @@ mod tests {
             std::fs::write(at(name), b"").unwrap();
         }
         let named = |inputs: &[PathBuf], output: &str, to| {
-            let jobs = plan(inputs, &at(output), to).map_err(|e| e.to_string())?;
+            let plan = plan(inputs, &at(output), to, Verify::Lengths);
+            let jobs = plan.map_err(|e| e.to_string())?.jobs;
             let name = |job: Job| {
                 let output = job.output.unwrap();
                 let name = output.strip_prefix(folder.path()).unwrap();
@@ -203,7 +231,8 @@ mod tests {
             let error = named(inputs, output, to).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
-        let piped = plan(&[at("a")], Path::new("-"), Some(ToArg::Et)).unwrap_err();
+        let piped = plan(&[at("a")], Path::new("-"), Some(ToArg::Et), Verify::Lengths);
+        let piped = piped.unwrap_err();
         assert!(piped.to_string().contains("several traces"), "{piped}");
     }
 }

@@ -1,0 +1,95 @@
+//! Signals that end the program: temporary files go first, and a trace that was cut short while it is read is an error
+//! like any other.
+
+/// Has signals handled from now on. Those that whoever started the program wants ignored stay ignored.
+#[cfg(unix)]
+pub fn watch() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        unix::handle(signal, unix::end as *const () as usize);
+    }
+    // Where memory is too small the allocator ends the program, and nothing is dropped.
+    // SAFETY: the function does what one may do in a handler of signals, and so at the end.
+    unsafe { libc::atexit(unix::clean) };
+    unix::handle(libc::SIGBUS, unix::cut_short as *const () as usize);
+    // A file that may not grow further is an error of writing then.
+    // SAFETY: nothing runs on this signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Has signals handled from now on.
+#[cfg(not(unix))]
+pub fn watch() {}
+
+#[cfg(unix)]
+mod unix {
+    use crate::files::{postponed, remove_temporaries};
+    use crate::trace::file::mapped_file;
+    use std::mem::MaybeUninit;
+    use std::ptr;
+
+    /// Has `handler` run on `signal`, unless that is ignored.
+    pub fn handle(signal: i32, handler: usize) {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: both structures are valid, and the handlers below do only what one may: they read lists without
+        // locks, and call what POSIX allows.
+        unsafe {
+            if libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) != 0
+                || before.assume_init_ref().sa_sigaction == libc::SIG_IGN
+            {
+                return;
+            }
+            let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+            action.sa_sigaction = handler;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(signal, &action, ptr::null_mut());
+        }
+    }
+
+    /// Removes temporary files.
+    pub extern "C" fn clean() {
+        remove_temporaries();
+    }
+
+    /// Removes temporary files and ends the program by `signal`, as it would have ended without this.
+    pub extern "C" fn end(signal: i32, _: *const libc::siginfo_t, _: *const libc::c_void) {
+        if postponed(signal) {
+            return;
+        }
+        remove_temporaries();
+        die(signal);
+    }
+
+    fn die(signal: i32) {
+        // SAFETY: all of these may be called in a handler.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            let mut set = MaybeUninit::uninit();
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), signal);
+            libc::raise(signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
+            libc::_exit(128 + signal);
+        }
+    }
+
+    /// Ends the program with an error if memory that cannot be read is that of a trace: the file has become shorter.
+    pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
+        // SAFETY: the system hands over what it knows of the fault.
+        let address = unsafe { (*info).si_addr() } as usize;
+        remove_temporaries();
+        let Some(name) = mapped_file(address) else {
+            return die(signal);
+        };
+        say(b"error: ");
+        say(name.to_bytes());
+        say(b": it became shorter, or could not be read, while it was being read\n  try: once more, when nobody writes it\n");
+        // SAFETY: this may be called in a handler.
+        unsafe { libc::_exit(2) };
+    }
+
+    fn say(text: &[u8]) {
+        // SAFETY: the bytes are there, and writing may be done in a handler.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    }
+}

@@ -1,0 +1,251 @@
+//! What reaches a terminal: text without characters that it would obey, and errors of writing that say where.
+
+use crate::trace::{TraceError, escaped, is_harmful};
+use std::fmt::{Arguments, Write as _};
+use std::io::{self, IsTerminal, Write};
+
+/// Standard output, as bytes; its errors name it.
+pub struct Standard(io::Stdout);
+
+/// Standard output for whatever is no text.
+pub fn standard_output() -> Standard {
+    Standard(io::stdout())
+}
+
+impl Standard {
+    fn named(error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::Interrupted => error,
+            kind => io::Error::new(kind, TraceError::io("standard output", "write", error)),
+        }
+    }
+}
+
+impl Write for Standard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(Self::named)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(Self::named)
+    }
+}
+
+/// How characters that a terminal would obey are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Escapes {
+    /// All as `\u{1b}`.
+    All,
+    /// The same, but for changes of colour.
+    AllButColours,
+    /// As JSON has it, within which they stand in texts alone.
+    Json,
+}
+
+/// Text on its way out: every character that a terminal would obey is written as `\u{1b}`, but for ends of lines, tabs
+/// and, where there is colour, changes of colour.
+pub struct Text<W: Write> {
+    out: W,
+    escapes: Escapes,
+    /// The beginning of a character.
+    begun: Vec<u8>,
+}
+
+impl Text<io::BufWriter<Standard>> {
+    /// Standard output.
+    pub fn standard_output() -> Self {
+        let escapes = match io::stdout().is_terminal() {
+            true => Escapes::AllButColours,
+            false => Escapes::All,
+        };
+        Self::new(io::BufWriter::new(standard_output()), escapes)
+    }
+}
+
+impl<'w> Text<&'w mut dyn Write> {
+    /// For a JSON document.
+    pub fn json(out: &'w mut dyn Write) -> Self {
+        Self::new(out, Escapes::Json)
+    }
+}
+
+impl<W: Write> Text<W> {
+    /// Writes into `out`.
+    pub fn new(out: W, escapes: Escapes) -> Self {
+        Self {
+            out,
+            escapes,
+            begun: Vec::new(),
+        }
+    }
+
+    /// What is behind it.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    fn text(&mut self, text: &str) -> io::Result<()> {
+        match safe(text, self.escapes) {
+            None => self.out.write_all(text.as_bytes()),
+            Some(safe) => self.out.write_all(safe.as_bytes()),
+        }
+    }
+}
+
+impl<W: Write> Write for Text<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut joined = std::mem::take(&mut self.begun);
+        let all = match joined.is_empty() {
+            true => bytes,
+            false => {
+                joined.extend_from_slice(bytes);
+                &joined
+            }
+        };
+        for chunk in all.utf8_chunks() {
+            self.text(chunk.valid())?;
+            let end = chunk.invalid().as_ptr_range().end == all.as_ptr_range().end;
+            match chunk.invalid() {
+                [] => {}
+                // Three bytes at most may be the beginning of a character.
+                begun
+                    if end
+                        && begun.len() < 4
+                        && std::str::from_utf8(begun).is_err_and(|e| e.error_len().is_none()) =>
+                {
+                    self.begun = begun.to_vec();
+                }
+                _ => self.out.write_all("\u{fffd}".as_bytes())?,
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// `text` as it may be written, `None` if it may be as it is.
+fn safe(text: &str, escapes: Escapes) -> Option<String> {
+    let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
+    if !text.contains(foreign) {
+        return None;
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(at) = rest.find(foreign) {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let length = rest.chars().next().map_or(1, char::len_utf8);
+        let taken = match (escapes, colour(rest)) {
+            (Escapes::AllButColours, Some(length)) => {
+                out.push_str(&rest[..length]);
+                length
+            }
+            (Escapes::Json, _) => {
+                for unit in rest[..length].encode_utf16() {
+                    write!(out, "\\u{unit:04x}").expect("a string grows as needed");
+                }
+                length
+            }
+            _ => {
+                out.push_str(&escaped(&rest[..length]));
+                length
+            }
+        };
+        rest = &rest[taken..];
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+/// The length of the change of colour that `text` begins with.
+fn colour(text: &str) -> Option<usize> {
+    let numbers = text.strip_prefix("\u{1b}[")?;
+    let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    numbers[end..].starts_with('m').then_some(end + 3)
+}
+
+/// Text for a file.
+pub fn plain(text: &str) -> std::borrow::Cow<'_, str> {
+    match safe(text, Escapes::All) {
+        None => text.into(),
+        Some(safe) => safe.into(),
+    }
+}
+
+/// Says something on standard error.
+pub fn say(words: Arguments<'_>) -> io::Result<()> {
+    let mut text = words.to_string();
+    text = plain(&text).into_owned();
+    writeln!(anstream::stderr(), "{text}")
+}
+
+/// Says on standard error what is worth knowing.
+pub fn note(words: Arguments<'_>) -> io::Result<()> {
+    say(format_args!("note: {words}"))
+}
+
+/// A JSON document for programs, and for terminals: what these would obey is escaped as JSON has it.
+pub fn json(document: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
+    let mut text = json_escaped(text);
+    text.push('\n');
+    text
+}
+
+/// JSON with what terminals would obey escaped.
+pub fn json_escaped(text: String) -> String {
+    safe(&text, Escapes::Json).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn through(pieces: &[&[u8]], coloured: bool) -> String {
+        let escapes = match coloured {
+            true => Escapes::AllButColours,
+            false => Escapes::All,
+        };
+        let mut text = Text::new(Vec::new(), escapes);
+        for piece in pieces {
+            text.write_all(piece).unwrap();
+        }
+        String::from_utf8(text.into_inner()).unwrap()
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_comes_through() {
+        assert_eq!(through(&[b"a\tb\n"], false), "a\tb\n");
+        assert_eq!(
+            through(&[b"\x1b[1mb\x1b[0m"], false),
+            "\\u{1b}[1mb\\u{1b}[0m"
+        );
+        assert_eq!(
+            through(&[b"\x1b[1mb\x1b[0m\x1b[2J\x07"], true),
+            "\x1b[1mb\x1b[0m\\u{1b}[2J\\u{7}"
+        );
+        assert_eq!(through(&["a\u{202e}b".as_bytes()], true), "a\\u{202e}b");
+        // A character in two pieces, half a one, and what is none.
+        assert_eq!(
+            through(
+                &["ü\u{202e}".as_bytes().split_at(3).0, &[0x80, 0xae]],
+                false
+            ),
+            "ü\\u{202e}"
+        );
+        assert_eq!(through(&[b"a\xffb"], false), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn json_stays_what_it_says() {
+        let document = serde_json::json!({"a\u{9b}": "x\u{202e}\u{e0041}\u{1b}\n"});
+        let text = json(&document);
+        assert!(text.chars().all(|c| c == '\n' || !is_harmful(c)), "{text}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            document
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! A job on its way out: nothing appears before all of it is complete, and the file that names its ranks appears
+//! last.
+
+use super::super::convert::CompressArg;
+use super::super::terminal;
+use crate::files::{OutputFile, Outputs, Written, numbered};
+use crate::trace::file::{Packer, prefix_of};
+use crate::trace::groups::Declared;
+use crate::trace::job::{self, JobFile, JobRank};
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// What stands for a pipe.
+pub const PIPE: &str = "-";
+
+/// The name that a job gets in a folder.
+const JOB: &str = "job";
+
+/// What the names of a job's files begin with. A name that ends with a separator is a folder, whether it
+/// is there or not.
+pub fn prefix(output: &Path) -> Result<PathBuf, String> {
+    let text = output.to_string_lossy();
+    let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
+    match () {
+        () if output
+            .file_name()
+            .is_some_and(|name| name.to_str().is_none()) =>
+        {
+            Err("-o has a name that is no UTF-8, and the job's file could not say it".to_owned())
+        }
+        () if text.is_empty() => Err("-o has no name\n  try: -o PREFIX".to_owned()),
+        () if folder || output.is_dir() => Ok(output.join(JOB)),
+        () => Ok(output.to_owned()),
+    }
+}
+
+/// The ending of compressed files.
+pub fn ending(compress: Option<CompressArg>) -> &'static str {
+    match compress {
+        None => "",
+        Some(CompressArg::Zst) => ".zst",
+        Some(CompressArg::Gz) => ".gz",
+    }
+}
+
+/// A trace that is being written.
+pub type TraceOutput = Packer<BufWriter<OutputFile>>;
+
+/// A job on its way out.
+pub struct JobOutputs {
+    prefix: PathBuf,
+    packed: &'static str,
+    /// The files, and what the command reads.
+    pub files: Outputs,
+    ranks: Vec<JobRank>,
+    names: Vec<PathBuf>,
+}
+
+impl JobOutputs {
+    /// Starts a job that `output` names.
+    pub fn new(
+        output: &Path,
+        compress: Option<CompressArg>,
+        files: Outputs,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            prefix: prefix(output)?,
+            packed: ending(compress),
+            files,
+            ranks: Vec::new(),
+            names: Vec::new(),
+        })
+    }
+
+    /// The file of a rank.
+    pub fn path(&self, rank: u32) -> PathBuf {
+        numbered(&self.prefix, rank, &format!(".et{}", self.packed))
+    }
+
+    /// Starts the trace of a rank.
+    pub fn start(&mut self, rank: u32) -> Result<TraceOutput, Box<dyn Error>> {
+        let file = self.files.create(&self.path(rank))?.hashed();
+        let file = BufWriter::with_capacity(1 << 18, file);
+        Ok(Packer::new(file, self.packed.trim_start_matches('.'))?)
+    }
+
+    /// Ends the trace of a rank.
+    pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<Written, Box<dyn Error>> {
+        let file = trace.finish()?.into_inner();
+        let file = file.map_err(io::IntoInnerError::into_error)?;
+        let written = self.files.keep(file)?;
+        let path = self.path(rank);
+        self.add(rank, path, written);
+        Ok(written)
+    }
+
+    /// Writes the trace of a rank, which is there as a whole.
+    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Written, Box<dyn Error>> {
+        let mut file = self.start(rank)?;
+        file.write_all(trace)?;
+        self.finish(rank, file)
+    }
+
+    /// Has the trace of `rank` be what was `written`, under another name of the same file if `link` says so, or as
+    /// a copy; `None` where it has to be written again.
+    pub fn share(
+        &mut self,
+        rank: u32,
+        written: Written,
+        link: bool,
+    ) -> Result<Option<Written>, Box<dyn Error>> {
+        let path = self.path(rank);
+        let shared = self.files.again(written, &path, link)?;
+        if let Some(shared) = shared {
+            self.add(rank, path, shared);
+        }
+        Ok(shared)
+    }
+
+    /// Makes `written` the trace of `rank`.
+    pub fn add(&mut self, rank: u32, path: PathBuf, written: Written) {
+        let file = path.file_name().unwrap_or_default();
+        self.ranks.push(JobRank {
+            rank,
+            file: file.to_string_lossy().into_owned(),
+            seal: written.seal,
+        });
+        self.names.push(path);
+    }
+
+    /// Writes groups into a file of their own, for those who read no job's file, and says where.
+    pub fn groups(&mut self, declared: &Declared) -> Result<PathBuf, Box<dyn Error>> {
+        let path = numbered(&self.prefix, "groups", ".json");
+        let mut file = BufWriter::new(self.files.create(&path)?);
+        serde_json::to_writer_pretty(&mut file, declared)?;
+        file.write_all(b"\n")?;
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        self.files.keep(file)?;
+        Ok(path)
+    }
+
+    /// Writes the job's file, which says of the job what `about` does beside its ranks; then gives all files their
+    /// names, and says what those of the traces are.
+    pub fn commit(mut self, about: JobFile) -> Result<String, Box<dyn Error>> {
+        self.ranks.sort_by_key(|row| row.rank);
+        let path = numbered(&self.prefix, "job", ".json");
+        let job = JobFile {
+            ranks: self.ranks,
+            ..about
+        };
+        write_job(&mut self.files, &path, &job)?;
+        self.files.commit()?;
+        note_others(&self.prefix, &job)?;
+        Ok(first_to_last(&self.names))
+    }
+}
+
+/// Writes a job's file.
+pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), Box<dyn Error>> {
+    let mut file = files.create(path)?;
+    file.write_all(job.to_text().as_bytes())?;
+    files.keep(file)?;
+    Ok(())
+}
+
+/// Has the job's file beside `path`, if it names that file, say that it holds what is `written` now.
+pub fn rename_contents(
+    files: &mut Outputs,
+    path: &Path,
+    written: Written,
+) -> Result<(), Box<dyn Error>> {
+    let Some(prefix) = prefix_of(path) else {
+        return Ok(());
+    };
+    let beside = numbered(&prefix, "job", ".json");
+    if !beside.is_file() {
+        return Ok(());
+    }
+    let mut job = JobFile::read(&beside)?;
+    let named = |row: &&mut JobRank| path.file_name().is_some_and(|name| *name == *row.file);
+    if let Some(row) = job.ranks.iter_mut().find(named) {
+        row.seal = written.seal;
+        write_job(files, &beside, &job)?;
+    }
+    Ok(())
+}
+
+/// Names of files for people.
+pub fn first_to_last(names: &[PathBuf]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.display().to_string(),
+        [first, .., last] => format!("{} to {}", first.display(), last.display()),
+    }
+}
+
+/// Says which traces with the prefix of a job are no part of it.
+pub fn note_others(prefix: &Path, job: &JobFile) -> io::Result<()> {
+    let folder = match prefix.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let named: BTreeSet<&str> = job.ranks.iter().map(|row| &row.file[..]).collect();
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let name = entry.file_name();
+        let path = prefix.with_file_name(&name);
+        let is_trace = prefix_of(&path).as_deref() == Some(prefix);
+        if is_trace && !named.contains(name.to_string_lossy().as_ref()) {
+            others.push(path);
+        }
+    }
+    others.sort();
+    match others.len() {
+        0 => Ok(()),
+        count => terminal::note(format_args!(
+            "{} ({count} files) of earlier jobs stay there; {}{} does not name them, so they are not read with it",
+            first_to_last(&others),
+            prefix.display(),
+            job::ENDING
+        )),
+    }
+}

@@ -1,0 +1,15 @@
+//! Files that the program writes: each is complete or not there, and those of one command appear together.
+//!
+//! A regular file is written under another name in its folder, synced and renamed, and keeps the permissions of what
+//! it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`) are written to.
+//! What a command reads it does not replace, and no two of its outputs are one file ([`Outputs`]).
+
+mod output;
+mod outputs;
+mod target;
+mod temporary;
+
+pub use output::OutputFile;
+pub use outputs::{Claim, Outputs, Written, numbered};
+pub use target::identity;
+pub use temporary::{postponed, remove_temporaries};

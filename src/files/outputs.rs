@@ -1,0 +1,262 @@
+//! The outputs of one command: none is what it reads, no two are one, and a job's appear together.
+
+use super::output::{Closed, OutputFile, sync_folder};
+use super::target::{Target, folder, identity, refused};
+use super::temporary::{Renaming, sweep};
+use crate::trace::TraceError;
+use crate::trace::file::Seal;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// The outputs of one command.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    inputs: BTreeMap<(u64, u64), PathBuf>,
+    /// What has been claimed, as files are called behind all links.
+    claimed: BTreeSet<PathBuf>,
+    swept: BTreeSet<PathBuf>,
+    closed: Vec<Closed>,
+}
+
+/// The right to write a file.
+#[derive(Debug)]
+pub struct Claim {
+    path: PathBuf,
+    target: Target,
+}
+
+/// A file that is complete and waits for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    index: usize,
+    /// How long it is, and the hash of what it holds if it was hashed.
+    pub seal: Seal,
+}
+
+impl Claim {
+    /// Starts the file.
+    pub fn create(&self) -> Result<OutputFile, TraceError> {
+        OutputFile::create(&self.path, &self.target)
+    }
+}
+
+impl Outputs {
+    /// Remembers that the command reads `path`, if it is a file.
+    pub fn reads(&mut self, path: &Path) {
+        if path.is_file()
+            && let Some(identity) = identity(path)
+        {
+            self.inputs
+                .entry(identity)
+                .or_insert_with(|| path.to_owned());
+        }
+    }
+
+    /// Whether the command reads the file `path`.
+    pub fn is_read(&self, path: &Path) -> bool {
+        identity(path).is_some_and(|identity| self.inputs.contains_key(&identity))
+    }
+
+    /// Claims `path`. Nothing is written yet, but for what earlier runs left behind: that goes.
+    ///
+    /// Fails where the command reads the file or writes it already, and where no file can be.
+    pub fn claim(&mut self, path: &Path) -> Result<Claim, TraceError> {
+        let target = Target::find(path)?;
+        let input = identity(path).and_then(|identity| self.inputs.get(&identity));
+        let name = match &target {
+            Target::File(to, _) => {
+                if let Some(input) = input {
+                    let found = match input == path {
+                        true => "this command reads it, and so does not write it".to_owned(),
+                        false => format!(
+                            "it is the file {}, which this command reads, and so does not write",
+                            input.display()
+                        ),
+                    };
+                    return Err(refused(path, found, "another name"));
+                }
+                if self.swept.insert(folder(to).to_owned()) {
+                    sweep(folder(to));
+                }
+                let parent = folder(to).canonicalize();
+                match (parent, to.file_name()) {
+                    (Ok(parent), Some(name)) => Some(parent.join(name)),
+                    _ => Some(to.clone()),
+                }
+            }
+            Target::Special(true) => None,
+            Target::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
+            Target::Descriptor(_) => Some(path.to_owned()),
+        };
+        if name.is_some_and(|name| !self.claimed.insert(name)) {
+            let found = "two outputs of this command are this file".to_owned();
+            return Err(refused(path, found, "another name for one of them"));
+        }
+        Ok(Claim {
+            path: path.to_owned(),
+            target,
+        })
+    }
+
+    /// Claims `path` and starts the file.
+    pub fn create(&mut self, path: &Path) -> Result<OutputFile, TraceError> {
+        self.claim(path)?.create()
+    }
+
+    /// Ends writing `file`, which then waits for [`Outputs::commit`].
+    pub fn keep(&mut self, file: OutputFile) -> Result<Written, TraceError> {
+        Ok(self.wait(file.close()?))
+    }
+
+    /// Has `path` be what `written` is: another name of one file if `link` says so and the system has that, or a
+    /// copy. `None` where what was written is gone into a device.
+    pub fn again(
+        &mut self,
+        written: Written,
+        path: &Path,
+        link: bool,
+    ) -> Result<Option<Written>, TraceError> {
+        let claim = self.claim(path)?;
+        let again = self.closed[written.index].again(path, &claim.target, link)?;
+        Ok(again.map(|closed| self.wait(closed)))
+    }
+
+    fn wait(&mut self, closed: Closed) -> Written {
+        self.closed.push(closed);
+        Written {
+            index: self.closed.len() - 1,
+            seal: self.closed[self.closed.len() - 1].seal,
+        }
+    }
+
+    /// Has the contents of all files that wait outlive a loss of power. File systems gather what is synced at one
+    /// time, so several at once take little longer than one.
+    fn sync(&self) -> Result<(), TraceError> {
+        const AT_ONCE: usize = 16;
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                match self.closed.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    Some(closed) => closed.sync()?,
+                    None => return Ok(()),
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let others = (1..AT_ONCE.min(self.closed.len())).map(|_| scope.spawn(work));
+            let others: Vec<_> = others.collect();
+            let mut result = work();
+            for other in others {
+                result = result.and(other.join().expect("syncing does not panic"));
+            }
+            result
+        })
+    }
+
+    /// Gives all files that wait their names, in the order in which they were written.
+    ///
+    /// Fails where a name cannot be given, and says which files are new by then and which are as before.
+    pub fn commit(mut self) -> Result<(), TraceError> {
+        self.sync()?;
+        let _renaming = Renaming::begin();
+        let mut done = 0;
+        while done < self.closed.len() {
+            if let Err(error) = self.closed[done].rename() {
+                let (new, old) = self.closed.split_at(done);
+                return Err(halfway(error, new, old));
+            }
+            done += 1;
+        }
+        let folders: BTreeSet<&Path> = self.closed.iter().filter_map(Closed::folder).collect();
+        folders.into_iter().try_for_each(sync_folder)
+    }
+}
+
+/// What to say where a name could not be given to the first of `old`, after `new` have theirs.
+fn halfway(error: TraceError, new: &[Closed], old: &[Closed]) -> TraceError {
+    let because = std::error::Error::source(&error);
+    let because = because.map_or(String::new(), |cause| format!(": {cause}"));
+    let names = |files: &[Closed]| match files {
+        [] => "none".to_owned(),
+        [one] => one.path.display().to_string(),
+        [first, .., last] => format!(
+            "{} to {} ({} files)",
+            first.path.display(),
+            last.path.display(),
+            files.len()
+        ),
+    };
+    let found = format!(
+        "it cannot be given its name{because}\n  new: {}\n  as before: {}",
+        names(new),
+        names(old)
+    );
+    refused(
+        &old[0].path,
+        found,
+        "the same command once more, when the cause is gone",
+    )
+}
+
+/// `PREFIX.MIDDLE` and an ending: names that belong together.
+pub fn numbered(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
+    let mut name = prefix.as_os_str().to_owned();
+    name.push(format!(".{middle}{ending}"));
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Write;
+
+    /// The second of three names becomes a folder after it was claimed, so no file can have it.
+    #[test]
+    fn a_commit_that_fails_halfway_says_what_is_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut outputs = Outputs::default();
+        for name in ["a", "b", "c"] {
+            let mut file = outputs.create(&at(name)).unwrap();
+            file.write_all(name.as_bytes()).unwrap();
+            outputs.keep(file).unwrap();
+        }
+        fs::create_dir(at("b")).unwrap();
+        let error = outputs.commit().unwrap_err().to_string();
+        for part in [
+            "b: it cannot be given its name".to_owned(),
+            format!("new: {}", at("a").display()),
+            format!(
+                "as before: {} to {} (2 files)",
+                at("b").display(),
+                at("c").display()
+            ),
+        ] {
+            assert!(error.contains(&part), "{part} in {error}");
+        }
+        assert_eq!(fs::read(at("a")).unwrap(), b"a");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a and b");
+    }
+
+    #[test]
+    fn what_is_written_again_is_a_link_or_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut outputs = Outputs::default();
+        let mut file = outputs.create(&at("a")).unwrap().hashed();
+        file.write_all(b"text").unwrap();
+        let first = outputs.keep(file).unwrap();
+        assert_eq!(first.seal.blake3, Some(*blake3::hash(b"text").as_bytes()));
+        let link = outputs.again(first, &at("b"), true).unwrap().unwrap();
+        let copy = outputs.again(first, &at("c"), false).unwrap().unwrap();
+        assert_eq!([link.seal, copy.seal], [first.seal; 2]);
+        outputs.commit().unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| identity(&at(name)));
+        assert!(cfg!(not(unix)) || a == b && a != c);
+        assert_eq!(fs::read(at("c")).unwrap(), b"text");
+    }
+}

@@ -1,0 +1,170 @@
+//! Names of outputs, and what is behind them.
+
+use crate::trace::{Place, TraceError};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What tells a file from others, whatever its name, if the system says.
+#[cfg(unix)]
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path)
+        .ok()
+        .map(|metadata| identity_of(&metadata))
+}
+
+#[cfg(unix)]
+fn identity_of(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+/// What tells a file from others, whatever its name, if the system says.
+#[cfg(not(unix))]
+pub fn identity(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+/// What is behind a name.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// A regular file with what is known of it, or none: it gets this name, which no link is.
+    File(PathBuf, Option<Metadata>),
+    /// A device, a pipe or a socket; with whether it takes more than one output.
+    Special(bool),
+    /// An open descriptor of this process.
+    Descriptor(i32),
+}
+
+impl Target {
+    /// Looks what is behind `path`.
+    pub fn find(path: &Path) -> Result<Self, TraceError> {
+        if path.file_name().is_none() {
+            let found = "it is no name of a file".to_owned();
+            return Err(refused(path, found, "a name in that folder"));
+        }
+        if let Some(number) = descriptor(path) {
+            return Ok(Self::Descriptor(number));
+        }
+        let there = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self::File(end_of_links(path)?, None));
+            }
+            Err(error) => return Err(TraceError::io(path, "look at", error)),
+        };
+        if there.is_dir() {
+            let found = "it is a folder, and a file is to be written".to_owned();
+            return Err(refused(path, found, "a name in that folder"));
+        }
+        if !there.is_file() {
+            return Ok(Self::Special(takes_several(&there)));
+        }
+        let real = fs::canonicalize(path);
+        let real = real.map_err(|error| TraceError::io(path, "follow links of", error))?;
+        Ok(Self::File(real, Some(there)))
+    }
+
+    /// Opens what is not replaced but written to.
+    pub fn open(&self, path: &Path) -> Result<File, TraceError> {
+        let opened = match self {
+            Self::Descriptor(number) => duplicate(*number),
+            _ => fs::OpenOptions::new().write(true).open(path),
+        };
+        let opened = opened.or_else(|error| connect(path, error));
+        opened.map_err(|error| TraceError::io(path, "open", error))
+    }
+}
+
+pub(super) fn refused(path: &Path, found: String, hint: &str) -> TraceError {
+    let place = Place {
+        file: Some(path.to_owned()),
+        ..Place::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}
+
+/// The name that links which lead nowhere lead to, `path` itself if it is none.
+fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
+    const MOST: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST {
+        match fs::read_link(&path) {
+            Ok(to) => path = folder(&path).join(to),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(refused(
+        &path,
+        "links lead from one to another and nowhere else".to_owned(),
+        "another name",
+    ))
+}
+
+/// The folder of a file.
+pub(super) fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(unix)]
+fn takes_several(metadata: &Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    metadata.file_type().is_char_device()
+}
+
+#[cfg(not(unix))]
+fn takes_several(_: &Metadata) -> bool {
+    true
+}
+
+/// The descriptor that `path` stands for. A regular file behind it was opened by whoever started the program, and
+/// what else they write there goes on.
+fn descriptor(path: &Path) -> Option<i32> {
+    let path = path.to_str()?;
+    match path {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        _ => {
+            let folders = ["/dev/fd/", "/proc/self/fd/"];
+            let number = folders.iter().find_map(|start| path.strip_prefix(start))?;
+            number.parse().ok()
+        }
+    }
+}
+
+#[cfg(unix)]
+fn duplicate(number: i32) -> io::Result<File> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a number that is no descriptor is an error.
+    match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: it is new, and nobody else has it.
+        new => Ok(unsafe { File::from_raw_fd(new) }),
+    }
+}
+
+#[cfg(not(unix))]
+fn duplicate(_: i32) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// A socket is not opened but connected to.
+#[cfg(unix)]
+fn connect(path: &Path, error: io::Error) -> io::Result<File> {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => UnixStream::connect(path)
+            .map(|stream| File::from(OwnedFd::from(stream)))
+            .map_err(|_| error),
+        _ => Err(error),
+    }
+}
+
+#[cfg(not(unix))]
+fn connect(_: &Path, error: io::Error) -> io::Result<File> {
+    Err(error)
+}

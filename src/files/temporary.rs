@@ -1,0 +1,230 @@
+//! Files under names of their own until they are complete, and how these go, whatever ends the program.
+
+use crate::trace::registry::{Entry, Registry};
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+/// The names of all that are there, as the system takes them.
+static ALL: Registry<CString> = Registry::new();
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What names begin and end with; between them stand the namespace of the process, its id, and a number.
+const BEGIN: &str = ".chakram-";
+const END: &str = ".tmp";
+
+/// A file that goes when this is dropped, unless it got its name.
+#[derive(Debug)]
+pub(super) struct Temporary {
+    path: PathBuf,
+    entry: &'static Entry<CString>,
+}
+
+impl std::fmt::Debug for Entry<CString> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.value().fmt(f)
+    }
+}
+
+impl Temporary {
+    /// A new file in `folder`, as private as `mode` says if that is said.
+    pub fn create(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        if let Some(mode) = mode {
+            // Whoever may not read the result may not read it before, either.
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode & 0o700);
+        }
+        let _ = mode;
+        Self::make(folder, |path| options.open(path))
+    }
+
+    /// `from`, a file of the same folder, once more: a hard link.
+    pub fn link(folder: &Path, from: &Path) -> io::Result<Self> {
+        Self::make(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
+    }
+
+    fn make<T>(
+        folder: &Path,
+        mut make: impl FnMut(&Path) -> io::Result<T>,
+    ) -> io::Result<(Self, T)> {
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!(
+                "{BEGIN}{}-{}-{number}{END}",
+                namespace(),
+                std::process::id()
+            );
+            let path = folder.join(name);
+            let bytes = path.as_os_str().as_encoded_bytes();
+            // On the list before it is there: no signal comes in between.
+            let entry = ALL.add(CString::new(bytes)?);
+            match make(&path) {
+                Ok(made) => return Ok((Self { path, entry }, made)),
+                Err(error) => {
+                    entry.remove();
+                    if error.kind() != io::ErrorKind::AlreadyExists {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file its name, replacing what was there.
+    pub fn rename(self, to: &Path) -> io::Result<()> {
+        fs::rename(&self.path, to)?;
+        self.entry.remove();
+        // Renaming a file onto another of its names leaves both. Elsewhere there is nothing left.
+        let _ = fs::remove_file(&self.path);
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        self.entry.remove();
+    }
+}
+
+/// Removes all temporary files of this process. A handler of signals may call this.
+#[cfg(unix)]
+pub fn remove_temporaries() {
+    for path in ALL.iter() {
+        // SAFETY: the name ends with a zero, and unlinking is safe in a handler.
+        unsafe { libc::unlink(path.as_ptr()) };
+    }
+}
+
+/// Removes all temporary files of this process.
+#[cfg(not(unix))]
+pub fn remove_temporaries() {}
+
+/// Tells processes apart that may share an id: a hash of the host's name and the namespace of ids.
+fn namespace() -> &'static str {
+    static NAMESPACE: OnceLock<String> = OnceLock::new();
+    NAMESPACE.get_or_init(|| {
+        let host = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+        let ids = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let mut hasher = blake3::Hasher::new();
+        hasher
+            .update(&host)
+            .update(ids.as_os_str().as_encoded_bytes());
+        hasher.finalize().to_hex()[..8].to_owned()
+    })
+}
+
+/// Removes from `folder` what runs that were killed left there.
+pub(super) fn sweep(folder: &Path) {
+    let Ok(listing) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in listing.flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(is_stale) {
+            // Somebody else's stays.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_stale(name: &str) -> bool {
+    let id = name
+        .strip_prefix(BEGIN)
+        .and_then(|rest| rest.strip_suffix(END))
+        .and_then(|rest| rest.strip_prefix(namespace()))
+        .and_then(|rest| rest.strip_prefix('-'))
+        .and_then(|rest| rest.split_once('-'));
+    let id = id.and_then(|(id, _)| id.parse::<u32>().ok());
+    id.is_some_and(|id| !is_running(id))
+}
+
+/// Whether there may be a process of this id.
+#[cfg(unix)]
+fn is_running(id: u32) -> bool {
+    let Ok(id) = libc::pid_t::try_from(id) else {
+        return false;
+    };
+    // SAFETY: the signal 0 is never delivered.
+    let sent = unsafe { libc::kill(id, 0) };
+    sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+#[cfg(not(unix))]
+fn is_running(_: u32) -> bool {
+    true
+}
+
+static RENAMING: AtomicUsize = AtomicUsize::new(0);
+static AWAITING: AtomicI32 = AtomicI32::new(0);
+
+/// A while in which files get their names, and nothing but the power supply comes between them.
+pub(super) struct Renaming;
+
+impl Renaming {
+    pub fn begin() -> Self {
+        RENAMING.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Renaming {
+    fn drop(&mut self) {
+        if RENAMING.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let signal = AWAITING.swap(0, Ordering::SeqCst);
+            #[cfg(unix)]
+            if signal != 0 {
+                // SAFETY: the process has a handler of this signal, which put it off.
+                unsafe { libc::raise(signal) };
+            }
+            let _ = signal;
+        }
+    }
+}
+
+/// Whether `signal`, which would end the program, has to wait because files are getting their names; it is then
+/// raised again. For handlers of signals.
+pub fn postponed(signal: i32) -> bool {
+    if RENAMING.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    AWAITING.store(signal, Ordering::SeqCst);
+    // Where it was over meanwhile nobody may have seen this.
+    RENAMING.load(Ordering::SeqCst) > 0 || AWAITING.swap(0, Ordering::SeqCst) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_of_the_dead_are_swept_and_those_of_the_living_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        // No system has as many processes.
+        let dead = format!("{BEGIN}{}-4194999-0{END}", namespace());
+        let elsewhere = format!("{BEGIN}00000000-4194999-0{END}");
+        let other = ".chakram-notes.tmp".to_owned();
+        for name in [&dead, &elsewhere, &other] {
+            fs::write(folder.path().join(name), b"x").unwrap();
+        }
+        let (mine, _) = Temporary::create(folder.path(), None).unwrap();
+        sweep(folder.path());
+        assert!(mine.path().exists());
+        let left = [&dead, &elsewhere, &other].map(|name| folder.path().join(name).exists());
+        assert_eq!(left, [false, true, true]);
+        let path = mine.path().to_owned();
+        drop(mine);
+        assert!(!path.exists());
+    }
+}

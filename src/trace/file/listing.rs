@@ -1,0 +1,109 @@
+//! What of a folder looks like traces and jobs.
+
+use super::discover::not_found;
+use super::names::{ANYTHING, ENDINGS, split_name};
+use super::{RankFile, Stream};
+use crate::trace::text::{self, Seen};
+use crate::trace::{TraceError, job};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::Path;
+
+/// How much of a file is looked at to see whether it is a trace.
+const SNIFFED: u64 = 1 << 16;
+/// What of a folder looks like jobs.
+#[derive(Default)]
+pub(super) struct Listing {
+    /// Traces with the best ending that there is, by prefix.
+    traces: Vec<(String, RankFile)>,
+    /// The prefixes of jobs' files.
+    pub jobs: BTreeSet<String>,
+}
+
+impl Listing {
+    /// Lists `folder`, or only what has one prefix.
+    pub fn read(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
+        let io = |source| TraceError::io(folder, "list", source);
+        let mut all: [Vec<(String, RankFile)>; ENDINGS.len()] = Default::default();
+        let mut this = Self::default();
+        for entry in std::fs::read_dir(folder).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let job = name.strip_suffix(job::ENDING);
+            if let Some(prefix) = job.filter(|prefix| !prefix.is_empty()) {
+                this.jobs.insert(prefix.to_owned());
+                continue;
+            }
+            let Some((prefix, rank, ending)) = split_name(name) else {
+                continue;
+            };
+            let path = entry.path();
+            // A pipe of that name would never end. What the listing says need not be asked for again.
+            let kind = entry.file_type();
+            let plain =
+                kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
+            if wanted.is_none_or(|wanted| wanted == prefix) && plain {
+                all[ending].push((prefix.to_owned(), RankFile::new(rank, path)));
+            }
+        }
+        if let Some(best) = all.iter().position(|found| !found.is_empty()) {
+            this.traces = std::mem::take(&mut all[best]);
+            if ENDINGS[best] == ANYTHING {
+                this.traces.retain(|(_, file)| begins_as_trace(&file.path));
+            }
+        }
+        this.traces.sort();
+        Ok(this)
+    }
+
+    pub fn prefixes(&self) -> BTreeSet<&str> {
+        let traces = self.traces.iter().map(|(prefix, _)| prefix.as_str());
+        traces.chain(self.jobs.iter().map(String::as_str)).collect()
+    }
+
+    /// The traces of the one job that there is without a file of its own, `path` having been asked for.
+    pub fn job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
+        let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
+        match prefixes.len() {
+            0 => return Err(not_found(path, "no file is named `PREFIX.RANK.et`")),
+            1 => {}
+            _ => return Err(several(folder, &prefixes)),
+        }
+        let files: Vec<RankFile> = self.traces.into_iter().map(|(_, file)| file).collect();
+        if let Some(pair) = files.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
+            return Err(not_found(
+                path,
+                &format!(
+                    "rank {} has two files, {} and {}",
+                    pair[0].rank,
+                    pair[0].path.display(),
+                    pair[1].path.display()
+                ),
+            ));
+        }
+        Ok(files)
+    }
+}
+
+/// Whether `path` begins as a trace in text does.
+fn begins_as_trace(path: &Path) -> bool {
+    let mut first = Vec::new();
+    let read = Stream::open(path).map(|stream| stream.take(SNIFFED).read_to_end(&mut first));
+    matches!(read, Ok(Ok(_))) && matches!(text::sniff(&first), Seen::Trace(_))
+}
+
+/// What to say of a folder with jobs of these prefixes.
+pub(super) fn several(folder: &Path, prefixes: &BTreeSet<&str>) -> TraceError {
+    const SHOWN: usize = 8;
+    let named = prefixes.iter().take(SHOWN);
+    let named = named.map(|prefix| folder.join(prefix).display().to_string());
+    let named: Vec<String> = named.collect();
+    let more = match prefixes.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = named.join(", ");
+    let found = format!("the folder holds several jobs; name one: {named}{more}");
+    not_found(folder, &found)
+}

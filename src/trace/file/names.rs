@@ -1,0 +1,51 @@
+//! Names of trace files: `{prefix}.{rank}.et`, and what else they may end with.
+
+/// The endings that a trace file may have after `{prefix}.{rank}`, best first. Of a job that is there
+/// with several of them, the files with the first are the traces. With the last a file may hold anything, so
+/// it counts only if its first bytes are those of a trace.
+pub(super) const ENDINGS: [&str; 4] = [".et", ".eg", ".jsonl", ".json"];
+pub(super) const ANYTHING: &str = ".json";
+/// What may follow.
+pub(super) const PACKED: [&str; 3] = ["", ".gz", ".zst"];
+
+/// The rank in a file name `{prefix}.{rank}.et`, with the prefix and the place of the ending.
+pub(super) fn split_name(name: &str) -> Option<(&str, u32, usize)> {
+    let name = PACKED[1..]
+        .iter()
+        .find_map(|end| name.strip_suffix(end))
+        .unwrap_or(name);
+    let mut endings = (0..).zip(ENDINGS);
+    let (ending, stem) =
+        endings.find_map(|(place, ending)| Some((place, name.strip_suffix(ending)?)))?;
+    let (prefix, rank) = stem.rsplit_once('.')?;
+    let plain = !rank.is_empty() && rank.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| rank.parse().ok().map(|rank| (prefix, rank, ending)))?
+}
+
+/// The rank in a file's name `{prefix}.{rank}.et`, whatever its form.
+pub fn rank_of(name: &str) -> Option<u32> {
+    split_name(name).map(|(_, rank, _)| rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_split_into_prefix_and_rank() {
+        assert_eq!(split_name("a.b.12.et"), Some(("a.b", 12, 0)));
+        assert_eq!(split_name("a.0.et.zst"), Some(("a", 0, 0)));
+        assert_eq!(split_name("a.0.jsonl.gz"), Some(("a", 0, 2)));
+        assert_eq!(split_name("a.1.json"), Some(("a", 1, 3)));
+        for bad in [
+            "a.et",
+            "a.+1.et",
+            "a.x.et",
+            "a.1.json.xz",
+            "a..et",
+            "a.99999999999.et",
+        ] {
+            assert_eq!(split_name(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A job as one thing on disk: `PREFIX.job.json`, which names the traces of its ranks and what they need beside.
+//!
+//! ```json
+//! {
+//!   "schema": "chakram.job.1",
+//!   "tool_version": "0.1.0",
+//!   "machine": "dgx-h100",
+//!   "roles": "tensor 1-4",
+//!   "groups": {
+//!     "1": [0,1]
+//!   },
+//!   "ranks": [
+//!     {"rank":0,"file":"job.0.et","bytes":4711,"blake3":"…"}
+//!   ]
+//! }
+//! ```
+//!
+//! Files lie in its own folder. Bytes and hashes are those of the files as they are, compressed or not.
+
+use super::file::{Seal, read_text};
+use super::groups::{Declared, GroupFile};
+use super::roles::Roles;
+use super::{TraceError, shown};
+use serde::Deserialize;
+use serde_json::json;
+use std::fmt::Write;
+use std::path::Path;
+
+/// The ending behind the prefix.
+pub const ENDING: &str = ".job.json";
+const SCHEMA: &str = "chakram.job.1";
+
+/// The contents of a job's file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFile {
+    /// Its ranks, ascending.
+    pub ranks: Vec<JobRank>,
+    /// Groups that traces use without declaring them.
+    pub groups: Declared,
+    /// What groups are for, unless traces say it.
+    pub roles: Roles,
+    /// The machine that it was made for: a preset, or a file.
+    pub machine: Option<String>,
+}
+
+/// The trace of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobRank {
+    /// Whose.
+    pub rank: u32,
+    /// The file, in the folder of the job's file.
+    pub file: String,
+    /// What it holds.
+    pub seal: Seal,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    schema: String,
+    #[serde(default)]
+    machine: Option<String>,
+    #[serde(default)]
+    roles: String,
+    #[serde(default)]
+    groups: GroupFile,
+    ranks: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    rank: u32,
+    file: String,
+    bytes: u64,
+    blake3: String,
+}
+
+impl JobFile {
+    /// Reads the file `path`.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let read = || {
+            let file = std::fs::File::open(path)?;
+            read_text(&file, file.metadata()?.len())
+        };
+        let text = read().map_err(|error| TraceError::io(path, "read", error))?;
+        Self::parse(&text).map_err(|error| error.in_file(path))
+    }
+
+    /// Parses the contents of such a file.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let wrong = |found: String| TraceError::malformed(0, found);
+        let document: Document = serde_json::from_str(text).map_err(|error| {
+            let at = (error.line(), error.column());
+            TraceError::in_text(
+                at,
+                None,
+                format!("{error}; a job's file begins with {SCHEMA}"),
+            )
+        })?;
+        if document.schema != SCHEMA {
+            let found = shown(&document.schema);
+            return Err(wrong(format!(
+                "its schema is `{found}`, and {SCHEMA} is known here"
+            )));
+        }
+        let mut ranks = Vec::with_capacity(document.ranks.len());
+        for row in document.ranks {
+            let file = shown(&row.file);
+            if row.file.is_empty() || row.file.contains(['/', '\\', '\0']) || row.file == ".." {
+                return Err(wrong(format!(
+                    "rank {}: `{file}` is no name of a file in this folder",
+                    row.rank
+                )));
+            }
+            let Ok(hash) = blake3::Hash::from_hex(&row.blake3) else {
+                let found = shown(&row.blake3);
+                return Err(wrong(format!(
+                    "rank {}: `{found}` is no BLAKE3 hash",
+                    row.rank
+                )));
+            };
+            ranks.push(JobRank {
+                rank: row.rank,
+                file: row.file,
+                seal: Seal {
+                    bytes: row.bytes,
+                    blake3: Some(*hash.as_bytes()),
+                },
+            });
+        }
+        ranks.sort_by_key(|row| row.rank);
+        if let Some(pair) = ranks.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
+            return Err(wrong(format!("it names rank {} twice", pair[0].rank)));
+        }
+        let Ok(roles) = document.roles.parse();
+        Ok(Self {
+            ranks,
+            groups: document.groups.0,
+            roles,
+            machine: document.machine,
+        })
+    }
+
+    /// The contents of the file.
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "{{\n  \"schema\": \"{SCHEMA}\",\n  \"tool_version\": \"{}\"",
+            env!("CARGO_PKG_VERSION")
+        );
+        let mut say = |line: std::fmt::Arguments<'_>| {
+            text.write_fmt(line).expect("a string grows as needed");
+        };
+        if let Some(machine) = &self.machine {
+            say(format_args!(",\n  \"machine\": {}", json!(machine)));
+        }
+        if !self.roles.is_empty() {
+            say(format_args!(
+                ",\n  \"roles\": {}",
+                json!(self.roles.to_string())
+            ));
+        }
+        if !self.groups.is_empty() {
+            say(format_args!(",\n  \"groups\": {{"));
+            for (i, (name, ranks)) in self.groups.iter().enumerate() {
+                let comma = if i == 0 { "" } else { "," };
+                say(format_args!(
+                    "{comma}\n    {}: {}",
+                    json!(name),
+                    json!(ranks)
+                ));
+            }
+            say(format_args!("\n  }}"));
+        }
+        say(format_args!(",\n  \"ranks\": ["));
+        for (i, row) in self.ranks.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            let hash = row.seal.blake3.map(blake3::Hash::from_bytes);
+            let hash = hash.map_or(String::new(), |hash| hash.to_hex().to_string());
+            say(format_args!(
+                "{comma}\n    {{\"rank\":{},\"file\":{},\"bytes\":{},\"blake3\":\"{hash}\"}}",
+                row.rank,
+                json!(row.file),
+                row.seal.bytes
+            ));
+        }
+        say(format_args!("\n  ]\n}}\n"));
+        text
+    }
+
+    /// The trace of `rank`.
+    pub fn rank(&self, rank: u32) -> Option<&JobRank> {
+        let found = self.ranks.binary_search_by_key(&rank, |row| row.rank);
+        found.ok().map(|index| &self.ranks[index])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> JobFile {
+        let seal = |bytes: u64| Seal {
+            bytes,
+            blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
+        };
+        let rank = |rank: u32| JobRank {
+            rank,
+            file: format!("it's \"a\".{rank}.et"),
+            seal: seal(rank.into()),
+        };
+        JobFile {
+            ranks: [0, 1, 7].map(rank).to_vec(),
+            groups: Declared::from([("1".to_owned(), vec![0, 7]), ("\u{1b}".to_owned(), vec![])]),
+            roles: "tensor 1-4".parse().unwrap(),
+            machine: Some("dgx-h100".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let bare = JobFile {
+            ranks: job().ranks,
+            ..JobFile::default()
+        };
+        for job in [job(), bare] {
+            assert_eq!(JobFile::parse(&job.to_text()).unwrap(), job);
+        }
+        assert_eq!(job().rank(7).unwrap().seal.bytes, 7);
+        assert_eq!(job().rank(2), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let text = job().to_text();
+        for (from, to, part) in [
+            (
+                "chakram.job.1",
+                "chakram.job.2",
+                "its schema is `chakram.job.2`",
+            ),
+            ("\"rank\":7", "\"rank\":1", "it names rank 1 twice"),
+            (
+                "it's \\\"a\\\".7.et",
+                "../x.et",
+                "`../x.et` is no name of a file",
+            ),
+            ("\"blake3\":\"", "\"blake3\":\"x", "is no BLAKE3 hash"),
+            ("\"1\": [0,7]", "\"\\u001b\": [0,7]", "is declared twice"),
+            ("\"ranks\"", "\"other\"", "missing field `ranks`"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            let error = JobFile::parse(&text.replace(from, to)).unwrap_err();
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What the program writes and reads: outputs of every kind, jobs as one thing, signals, and names from files.
+
+mod job;
+mod job_commands;
+mod outputs;
+mod shown;
+mod signals;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A folder with what a test writes.
+pub struct Folder(TempDir);
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("there is room"))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, contents: &[u8]) {
+        std::fs::write(self.at(name), contents).expect("there is room");
+    }
+
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.at(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// What is in it, hidden files included.
+    pub fn names(&self) -> Vec<String> {
+        let listing = std::fs::read_dir(self.path()).expect("it is there");
+        let names = listing.map(|entry| entry.expect("it can be listed").file_name());
+        let mut names: Vec<_> = names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The program in this folder.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
+        command.current_dir(self.path()).args(args);
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the program was built")
+    }
+
+    /// What the program says if it is content.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        text(&output.stdout)
+    }
+
+    /// What the program says against bad input.
+    pub fn refused(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        text(&output.stderr)
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("it says text")
+}
+
+/// The makespan of a replay, in picoseconds.
+pub fn makespan(folder: &Folder, args: &[&str]) -> u64 {
+    let json = folder.ok(&[args, &["--format", "json"]].concat());
+    let report: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    report["makespan_ps"].as_u64().expect("it is whole")
+}

@@ -1,0 +1,271 @@
+//! Jobs as one thing on disk: what is read, and what is not.
+
+use super::{Folder, makespan, text};
+use chakram::trace::file::{Finder, Verify};
+use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const MACHINE: [&str; 2] = ["-m", "dgx-h100"];
+
+fn generate(folder: &Folder, ranks: &str, prefix: &str) {
+    let pattern = ["generate", "data-parallel", "--ranks", ranks, "-o", prefix];
+    folder.ok(&pattern);
+}
+
+fn read(folder: &Folder, name: &str) -> Value {
+    serde_json::from_slice(&folder.read(name)).expect("it is JSON")
+}
+
+/// Ranks 1, 2 and 4 of 6 share a group, which a trace names and does not declare.
+#[test]
+fn a_folder_is_a_job_with_its_groups_and_its_machine() {
+    let folder = Folder::new();
+    let pattern = [
+        "generate",
+        "collective",
+        "all-gather",
+        "--size",
+        "1MB",
+        "--ranks",
+        "6",
+    ];
+    let pattern = [&pattern[..], &["--group", "4,1,2", "-m", "w-2d"]].concat();
+    let direct = makespan(&folder, &pattern);
+    folder.ok(&[&pattern[..], &["-o", "s/job"]].concat());
+    assert!(direct > 0);
+    for job in ["s", "s/job", "s/job.job.json"] {
+        assert_eq!(
+            makespan(&folder, &["replay", job, "-m", "w-2d"]),
+            direct,
+            "{job}"
+        );
+        // The machine is that for which the job was generated.
+        assert_eq!(makespan(&folder, &["replay", job]), direct, "{job}");
+        folder.ok(&["validate", job]);
+    }
+    let files: Vec<String> = (0..6).map(|rank| format!("s/job.{rank}.et")).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    assert_eq!(
+        makespan(&folder, &[&["replay"], &files[..]].concat()),
+        direct
+    );
+    let job = read(&folder, "s/job.job.json");
+    assert_eq!(job["schema"], "chakram.job.1");
+    assert_eq!(job["machine"], "w-2d");
+    assert_eq!(job["groups"], read(&folder, "s/job.groups.json"));
+    for (rank, row) in job["ranks"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(row["rank"], rank);
+        let file = folder.read(&format!("s/{}", row["file"].as_str().unwrap()));
+        assert_eq!(row["bytes"], file.len());
+        assert_eq!(row["blake3"], blake3::hash(&file).to_hex().as_str());
+    }
+    let report = folder.ok(&["replay", "s", "--format", "json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let inputs = report["inputs"].as_array().unwrap();
+    let roles = inputs.iter().map(|input| input["role"].as_str().unwrap());
+    let mut roles: Vec<_> = roles.collect();
+    roles.dedup();
+    assert_eq!(roles, ["trace", "job", "machine"]);
+    // What is said with --groups takes the place of what the job says.
+    folder.write("none.json", b"{}");
+    let error = folder.refused(&["replay", "s", "--groups", "none.json"]);
+    assert!(error.contains("is not declared"), "{error}");
+    // Without the job's file, it is as it was.
+    std::fs::remove_file(folder.at("s/job.job.json")).unwrap();
+    folder.refused(&["replay", "s", "-m", "w-2d"]);
+    let groups = ["replay", "s", "-m", "w-2d", "--groups", "s/job.groups.json"];
+    assert_eq!(makespan(&folder, &groups), direct);
+}
+
+/// Four ranks written over eight.
+#[test]
+fn ranks_of_an_earlier_job_are_not_read() {
+    let folder = Folder::new();
+    generate(&folder, "4", "four");
+    let four = makespan(&folder, &[&["replay", "four"], &MACHINE[..]].concat());
+    generate(&folder, "8", "s/job");
+    let eight = makespan(&folder, &[&["replay", "s"], &MACHINE[..]].concat());
+    assert_ne!(four, eight);
+    let output = folder.run(&["generate", "data-parallel", "--ranks", "4", "-o", "s/job"]);
+    let note = text(&output.stderr);
+    let expected = "note: s/job.4.et to s/job.7.et (4 files) of earlier jobs stay there";
+    assert!(note.starts_with(expected), "{note}");
+    assert!(folder.at("s/job.7.et").exists());
+    for job in ["s", "s/job"] {
+        assert_eq!(
+            makespan(&folder, &[&["replay", job], &MACHINE[..]].concat()),
+            four
+        );
+    }
+    // As a shell makes of s/job.*.et.
+    let all: Vec<String> = (0..8).map(|rank| format!("s/job.{rank}.et")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let replay = [&["replay"], &all[..], &MACHINE].concat();
+    let error = folder.refused(&replay);
+    assert!(
+        error.contains("s/job.4.et: it is no part of the job"),
+        "{error}"
+    );
+    folder.refused(&["inspect", "s/job.5.et"]);
+    folder.ok(&["inspect", "s/job.5.et", "--no-verify"]);
+}
+
+#[test]
+fn traces_that_were_changed_are_refused_by_name() {
+    let folder = Folder::new();
+    let generate = [
+        "generate",
+        "data-parallel",
+        "--ranks",
+        "4",
+        "--no-links",
+        "-o",
+        "job",
+    ];
+    folder.ok(&generate);
+    let replay = [&["replay", "job"], &MACHINE[..]].concat();
+    let sound = makespan(&folder, &replay);
+    let trace = folder.read("job.2.et");
+    // One node fewer, and a letter in a name that is another one.
+    let mut other = trace.clone();
+    let at = trace
+        .windows(4)
+        .position(|four| four == b"grad")
+        .unwrap_or(trace.len() / 2);
+    other[at] = b'x';
+    for (contents, part) in [
+        (&trace[..trace.len() - 1], "by the job's file"),
+        (&other, "its contents are not those"),
+    ] {
+        folder.write("job.2.et", contents);
+        for command in [
+            &replay[..],
+            &["inspect", "job"],
+            &["audit", "--leaks", "job"],
+        ] {
+            let output = folder.run(command);
+            let all = text(&output.stdout) + &text(&output.stderr);
+            assert!(
+                all.contains("job.2.et") && all.contains(part),
+                "{command:?}: {all}"
+            );
+        }
+        let error = folder.refused(&replay);
+        assert!(error.contains("--no-verify"), "{error}");
+        let output = folder.run(&["validate", "job"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stdout).contains(part), "{output:?}");
+    }
+    folder.ok(&[&replay[..], &["--no-verify"]].concat());
+    std::fs::remove_file(folder.at("job.2.et")).unwrap();
+    let error = folder.refused(&replay);
+    assert!(error.contains("job.2.et: it is not there"), "{error}");
+    folder.write("job.2.et", &trace);
+    assert_eq!(makespan(&folder, &replay), sound);
+    // A job's file that cannot be read is an error, unless it does not count.
+    let job = folder.read("job.job.json");
+    folder.write("job.job.json", &job[..job.len() / 2]);
+    let error = folder.refused(&replay);
+    assert!(error.contains("job.job.json, line"), "{error}");
+    folder.ok(&[&replay[..], &["--no-verify"]].concat());
+    folder.ok(&["replay", ".", "-m", "dgx-h100", "--no-verify"]);
+    folder.write("job.job.json", &job);
+    // Another form of a trace is none of those that the job's file names.
+    folder.ok(&["convert", "trace", "job.0.et", "-o", "job.0.jsonl"]);
+    folder.ok(&["inspect", "job.0.jsonl"]);
+    // The program itself may write one of the traces, and says so in the job's file.
+    folder.ok(&["convert", "trace", "job.0.jsonl", "-o", "job.2.et"]);
+    assert_eq!(folder.read("job.2.et"), folder.read("job.0.et"));
+    folder.ok(&replay);
+}
+
+/// Of more than 64 MiB only lengths are looked at, but where there is time.
+#[test]
+fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
+    let folder = Folder::new();
+    for (bytes, hashed) in [(64 << 20, true), ((64 << 20) + 1, false)] {
+        let hash = blake3::hash(b"").to_hex();
+        let row =
+            format!("{{\"rank\":0,\"file\":\"a.0.et\",\"bytes\":{bytes},\"blake3\":\"{hash}\"}}");
+        let job = format!("{{\"schema\":\"chakram.job.1\",\"ranks\":[{row}]}}");
+        folder.write("a.job.json", job.as_bytes());
+        for (verify, expected) in [
+            (Verify::Lengths, Some(hashed)),
+            (Verify::Hashes, Some(true)),
+            (Verify::Nothing, None),
+        ] {
+            let mut finder = Finder::new(verify);
+            finder.add(&folder.at("a")).unwrap();
+            let seal = finder.finish().files[0].seal;
+            assert_eq!(seal.map(|seal| seal.blake3.is_some()), expected);
+        }
+    }
+}
+
+#[test]
+fn a_folder_with_several_jobs_says_which() {
+    let folder = Folder::new();
+    generate(&folder, "2", "s/first");
+    generate(&folder, "2", "s/second");
+    let error = folder.refused(&[&["replay", "s"], &MACHINE[..]].concat());
+    assert!(
+        error.contains("several jobs; name one: s/first, s/second\n"),
+        "{error}"
+    );
+    // A job's file counts though its traces are elsewhere.
+    std::fs::remove_file(folder.at("s/second.0.et")).unwrap();
+    std::fs::remove_file(folder.at("s/second.1.et")).unwrap();
+    folder.refused(&[&["replay", "s"], &MACHINE[..]].concat());
+}
+
+#[test]
+fn a_job_goes_into_a_folder_under_a_name() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.at("there")).unwrap();
+    for (output, said) in [
+        ("new/", "new/job.0.et to new/job.1.et"),
+        ("there", "there/job.0.et to there/job.1.et"),
+        ("new/.", "new/./job.0.et"),
+        ("a/b", "a/b.0.et to a/b.1.et"),
+    ] {
+        let args = ["generate", "data-parallel", "--ranks", "2", "-o", output];
+        let text = folder.ok(&args);
+        assert!(text.contains(said), "{text}");
+    }
+    for name in ["new", "there"] {
+        let listing = std::fs::read_dir(folder.at(name)).unwrap();
+        let mut names: Vec<_> = listing.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["job.0.et", "job.1.et", "job.job.json"]);
+    }
+    folder.refused(&["generate", "data-parallel", "--ranks", "2", "-o", ""]);
+}
+
+/// Ranks that are alike are one file under several names, unless they are not to be.
+#[test]
+fn links_are_made_unless_they_are_not_wanted() {
+    let folder = Folder::new();
+    let links = |name: &str| std::fs::metadata(folder.at(name)).unwrap().nlink();
+    generate(&folder, "4", "linked");
+    let generate = [
+        "generate",
+        "data-parallel",
+        "--ranks",
+        "4",
+        "--no-links",
+        "-o",
+        "copied",
+    ];
+    folder.ok(&generate);
+    assert_eq!([links("linked.0.et"), links("copied.0.et")], [4, 1]);
+    assert_eq!(folder.read("linked.3.et"), folder.read("copied.3.et"));
+    let scale = ["scale", "linked", "--grid", "dp=4", "--to", "dp=6", "-o"];
+    folder.ok(&[&scale[..], &["more"]].concat());
+    folder.ok(&[&scale[..], &["apart", "--no-links"]].concat());
+    assert_eq!([links("more.5.et"), links("apart.5.et")], [6, 1]);
+    assert_eq!(folder.read("more.5.et"), folder.read("apart.5.et"));
+    let first = read(&folder, "more.job.json")["ranks"].clone();
+    assert_eq!(first.as_array().unwrap().len(), 6);
+    assert!(Path::new(&folder.at("apart.job.json")).exists());
+}

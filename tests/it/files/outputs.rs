@@ -1,0 +1,377 @@
+//! Outputs that are devices, pipes, links, inputs, or one another; and disks that are full.
+
+use super::{Folder, text};
+use std::fs::{self, File, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+
+const LIST: [&str; 4] = ["model", "list", "-o", "out"];
+
+fn fifo(folder: &Folder, name: &str) {
+    let made = Command::new("mkfifo").arg(folder.at(name)).status();
+    assert!(made.expect("there is mkfifo").success());
+}
+
+/// A job of two ranks that are one file under two names.
+fn job(folder: &Folder) {
+    let pattern = ["generate", "collective", "all-reduce", "--size", "1MB"];
+    folder.ok(&[&pattern[..], &["--ranks", "2", "-o", "job"]].concat());
+}
+
+#[test]
+fn a_file_is_replaced_and_keeps_its_permissions() {
+    let folder = Folder::new();
+    let expected = folder.ok(&["model", "list"]);
+    folder.ok(&LIST);
+    assert_eq!(text(&folder.read("out")), expected);
+    let umask = fs::metadata(folder.at("out")).unwrap().mode() & 0o777;
+    assert_eq!(umask & 0o600, 0o600, "{umask:o}");
+    for mode in [0o600, 0o640, 0o755] {
+        folder.write("out", b"old");
+        let before = fs::metadata(folder.at("out")).unwrap();
+        fs::set_permissions(folder.at("out"), Permissions::from_mode(mode)).unwrap();
+        folder.ok(&LIST);
+        let after = fs::metadata(folder.at("out")).unwrap();
+        assert_eq!(after.mode() & 0o7777, mode, "{:o}", after.mode());
+        assert_ne!(after.ino(), before.ino(), "it is another file, renamed");
+        assert_eq!(text(&folder.read("out")), expected);
+    }
+    assert_eq!(folder.names(), ["out"]);
+}
+
+#[test]
+fn links_are_followed() {
+    let folder = Folder::new();
+    let expected = folder.ok(&["model", "list"]);
+    fs::create_dir(folder.at("far")).unwrap();
+    folder.write("far/real", b"old");
+    symlink("far/real", folder.at("first")).unwrap();
+    symlink("first", folder.at("out")).unwrap();
+    symlink("far/new", folder.at("dangling")).unwrap();
+    folder.ok(&LIST);
+    folder.ok(&["model", "list", "-o", "dangling"]);
+    for link in ["first", "out", "dangling"] {
+        assert!(folder.at(link).is_symlink(), "{link}");
+    }
+    for real in ["far/real", "far/new"] {
+        assert!(folder.at(real).symlink_metadata().unwrap().is_file());
+        assert_eq!(text(&folder.read(real)), expected);
+    }
+    // Links in a circle lead nowhere.
+    symlink("b", folder.at("a")).unwrap();
+    symlink("a", folder.at("b")).unwrap();
+    folder.refused(&["model", "list", "-o", "a"]);
+}
+
+/// The device is behind a link of its own, so that a program which replaces names spoils no more than that.
+#[test]
+fn devices_and_pipes_are_written_to() {
+    let folder = Folder::new();
+    let expected = folder.ok(&["model", "list"]);
+    symlink("/dev/null", folder.at("out")).unwrap();
+    folder.ok(&LIST);
+    assert!(folder.at("out").is_symlink());
+    let null = fs::metadata("/dev/null").unwrap();
+    assert!(null.file_type().is_char_device());
+
+    fifo(&folder, "pipe");
+    let mut child = folder
+        .command(&["model", "list", "-o", "pipe"])
+        .spawn()
+        .unwrap();
+    let mut read = String::new();
+    File::open(folder.at("pipe"))
+        .unwrap()
+        .read_to_string(&mut read)
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read, expected);
+    let pipe = folder.at("pipe").symlink_metadata().unwrap();
+    assert!(pipe.file_type().is_fifo());
+
+    let listener = UnixListener::bind(folder.at("socket")).unwrap();
+    let mut child = folder
+        .command(&["model", "list", "-o", "socket"])
+        .spawn()
+        .unwrap();
+    let mut read = String::new();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_to_string(&mut read).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read, expected);
+
+    // A descriptor that whoever started the program opened stays theirs.
+    let both = File::create(folder.at("both")).unwrap();
+    let mut first = folder.command(&["model", "list", "-o", "/dev/stdout"]);
+    assert!(first.stdout(both).status().unwrap().success());
+    assert_eq!(text(&folder.read("both")), expected);
+    assert_eq!(folder.names(), ["both", "out", "pipe", "socket"]);
+}
+
+#[test]
+fn what_a_command_reads_it_does_not_replace() {
+    let folder = Folder::new();
+    job(&folder);
+    folder.ok(&[
+        "generate", "chain", "--ranks", "1", "--nodes", "3", "-o", "other",
+    ]);
+    folder.write("groups.json", b"{}");
+    folder.write("key", b"secret");
+    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    folder.write("mine.toml", machine.as_bytes());
+    symlink("job.1.et", folder.at("link")).unwrap();
+    let before: Vec<_> = folder
+        .names()
+        .iter()
+        .map(|name| folder.read(name))
+        .collect();
+    let replay = [
+        "replay",
+        "job",
+        "-m",
+        "mine.toml",
+        "--groups",
+        "groups.json",
+    ];
+    for (args, out) in [
+        (&replay[..], "job.0.et"),
+        (&replay, "./job.1.et"),
+        (&replay, "link"),
+        (&replay, "mine.toml"),
+        (&replay, "groups.json"),
+        (&replay, "job.job.json"),
+        (&["validate", "job"], "job.0.et"),
+        (&["inspect", "job", "--list"], "job.0.et"),
+        (&["inspect", "job"], "job.0.et"),
+        (&["diff", "job", "other"], "other.0.et"),
+        (&["slice", "job", "--from", "0"], "job"),
+        (&["scale", "job", "--grid", "dp=2", "--to", "dp=4"], "job"),
+        (&["anonymise", "job", "--key-file", "key"], "job"),
+        (&["convert", "trace", "job.0.et"], "job.0.et"),
+        (
+            &[
+                "generate",
+                "collective",
+                "all-reduce",
+                "--size",
+                "1MB",
+                "--ranks",
+                "2",
+                "--custom",
+                "all-reduce=job",
+                "-m",
+                "mine.toml",
+            ],
+            "job",
+        ),
+    ] {
+        let error = folder.refused(&[args, &["-o", out]].concat());
+        assert!(error.contains("this command reads"), "{args:?}: {error}");
+    }
+    let timeline = [&replay[..], &["--timeline", "job.0.et"]].concat();
+    folder.refused(&timeline);
+    let after: Vec<_> = folder
+        .names()
+        .iter()
+        .map(|name| folder.read(name))
+        .collect();
+    assert!(before == after);
+}
+
+#[test]
+fn two_outputs_are_two_files() {
+    let folder = Folder::new();
+    job(&folder);
+    symlink("a", folder.at("b")).unwrap();
+    let replay = ["replay", "job", "-m", "dgx-h100", "-o", "a", "--timeline"];
+    for other in ["a", "./a", "b"] {
+        let error = folder.refused(&[&replay[..], &[other]].concat());
+        assert!(error.contains("two outputs"), "{error}");
+        assert!(!folder.at("a").exists());
+    }
+    folder.ok(&[&replay[..], &["c"]].concat());
+    // A folder is no file.
+    fs::create_dir(folder.at("d")).unwrap();
+    let error = folder.refused(&["model", "list", "-o", "d"]);
+    assert!(error.contains("it is a folder"), "{error}");
+}
+
+/// All the commands that write a report, with what is needed for the option that names its file.
+fn reports() -> Vec<Vec<&'static str>> {
+    let all: [&[&str]; 13] = [
+        &["replay", "job", "-m", "dgx-h100", "-o"],
+        &["replay", "job", "-m", "dgx-h100", "--format", "json", "-o"],
+        &["replay", "job", "-m", "dgx-h100", "-m", "mi300x", "-o"],
+        &["replay", "job", "-m", "dgx-h100", "--timeline"],
+        &[
+            "generate",
+            "chain",
+            "--ranks",
+            "1",
+            "--nodes",
+            "9",
+            "-m",
+            "dgx-h100",
+            "--timeline",
+        ],
+        &["validate", "job", "-o"],
+        &["inspect", "job", "-o"],
+        &["inspect", "job", "--list", "-o"],
+        &["inspect", "job", "--critical-path", "-o"],
+        &["diff", "job", "job", "-o"],
+        &["model", "list", "-o"],
+        &["model", "show", "gpt2-xl", "-o"],
+        &["convert", "trace", "job.0.et", "--to", "jsonl", "-o"],
+    ];
+    all.iter().map(|args| args.to_vec()).collect()
+}
+
+#[test]
+fn full_disks_exit_2_and_name_the_file() {
+    let folder = Folder::new();
+    job(&folder);
+    folder.ok(&["generate", "capture", "--ranks", "2", "-o", "cap"]);
+    symlink("/dev/full", folder.at("full")).unwrap();
+    symlink("/dev/full", folder.at("out.0.et")).unwrap();
+    symlink("/dev/full", folder.at("out.0.jsonl")).unwrap();
+    let mut all = reports();
+    all.iter_mut().for_each(|args| args.push("full"));
+    let jobs: [&[&str]; 7] = [
+        &["slice", "job", "--from", "0", "-o", "out"],
+        &[
+            "scale", "job", "--grid", "dp=2", "--to", "dp=4", "-o", "out",
+        ],
+        &["anonymise", "job", "--random-key", "-o", "out"],
+        &[
+            "generate", "chain", "--ranks", "2", "--nodes", "9", "-o", "out",
+        ],
+        &[
+            "generate", "chain", "--ranks", "2", "--nodes", "90000", "-o", "out",
+        ],
+        &["convert", "trace", "job", "-o", "out.jsonl"],
+        &["convert", "pytorch", "cap", "-o", "out"],
+    ];
+    all.extend(jobs.iter().map(|args| args.to_vec()));
+    for args in &all {
+        let error = folder.refused(args);
+        let named = error.contains("full: cannot write") || error.contains("out.0.");
+        assert!(
+            named && error.contains("No space left"),
+            "{args:?}: {error}"
+        );
+        assert_eq!(error.matches("cannot write").count(), 1, "{error}");
+    }
+    let left = folder.names();
+    assert!(
+        left.iter()
+            .all(|name| !name.contains("tmp") && name != "out.1.et"),
+        "{left:?}"
+    );
+    let printed: [&[&str]; 13] = [
+        &["completions", "bash"],
+        &["replay", "job", "-m", "dgx-h100"],
+        &["replay", "job", "-m", "dgx-h100", "--format", "json"],
+        &[
+            "generate", "chain", "--ranks", "1", "--nodes", "9", "-m", "dgx-h100",
+        ],
+        &["validate", "job"],
+        &["inspect", "job", "--list"],
+        &["diff", "job", "job"],
+        &[
+            "slice", "job", "--from", "0", "-o", "sliced", "--format", "json",
+        ],
+        &["slice", "job.0.et", "--from", "0", "-o", "-"],
+        &["convert", "trace", "job.0.et", "--to", "jsonl", "-o", "-"],
+        &["machine", "list"],
+        &["machine", "list", "--format", "json"],
+        &["audit", "--leaks", "job", "--format", "json"],
+    ];
+    for args in printed {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = folder.command(args);
+        let output = command
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        let expected = "error: standard output: cannot write\n  because: No space left";
+        assert!(error.starts_with(expected), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn closed_pipes_are_no_failures() {
+    let folder = Folder::new();
+    job(&folder);
+    let printed: [&[&str]; 7] = [
+        &["replay", "job", "-m", "dgx-h100", "--format", "json"],
+        &[
+            "slice", "job", "--from", "0", "-o", "sliced", "--format", "json",
+        ],
+        &["audit", "--leaks", "job", "--format", "json"],
+        &["machine", "list", "--format", "json"],
+        &["inspect", "job", "--list"],
+        &["convert", "trace", "job.0.et", "--to", "jsonl", "-o", "-"],
+        &["completions", "bash"],
+    ];
+    for args in printed {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = folder.command(args);
+        let output = command
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+    }
+}
+
+/// Files may not grow beyond 100 kB: the second rank's does.
+#[test]
+fn a_job_that_does_not_fit_leaves_the_old_one() {
+    let folder = Folder::new();
+    let chain = [
+        "generate",
+        "chain",
+        "--ranks",
+        "2",
+        "--no-links",
+        "-o",
+        "job",
+        "--nodes",
+    ];
+    folder.ok(&[&chain[..], &["9"]].concat());
+    let before: Vec<_> = folder
+        .names()
+        .iter()
+        .map(|name| folder.read(name))
+        .collect();
+    let program = env!("CARGO_BIN_EXE_chakram");
+    let limited = format!("ulimit -f 100; exec {program} {} 90000", chain.join(" "));
+    let mut shell = Command::new("bash");
+    shell.current_dir(folder.path()).args(["-c", &limited]);
+    let output = shell.output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(error.contains("job.0.et: cannot write"), "{error}");
+    let after: Vec<_> = folder
+        .names()
+        .iter()
+        .map(|name| folder.read(name))
+        .collect();
+    assert!(before == after, "{:?}", folder.names());
+
+    // Rank 0 is complete when rank 1 is not.
+    fs::remove_file(folder.at("job.1.et")).unwrap();
+    symlink("/dev/full", folder.at("job.1.et")).unwrap();
+    let old = folder.read("job.0.et");
+    let error = folder.refused(&[&chain[..], &["8"]].concat());
+    assert!(error.contains("job.1.et"), "{error}");
+    assert!(old == folder.read("job.0.et"));
+}

@@ -1,0 +1,156 @@
+//! Signals that come while files are written, and files that are cut short while they are read.
+
+use super::{Folder, text};
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// A job that takes long enough to be interrupted.
+const LARGE: [&str; 9] = [
+    "generate",
+    "chain",
+    "--ranks",
+    "64",
+    "--nodes",
+    "1000000",
+    "--no-links",
+    "-o",
+    "job",
+];
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Starts the job and comes back when something was written.
+fn start(folder: &Folder) -> Child {
+    let child = folder
+        .command(&LARGE)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let id = format!("-{}-", child.id());
+    wait_until("temporary file", || {
+        let names = folder.names();
+        names
+            .iter()
+            .any(|name| name.contains(&id) && name.ends_with(".tmp"))
+    });
+    child
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: the child was started here and is not waited for yet, so the id is its own.
+    let sent = unsafe { libc::kill(child.id() as i32, signal) };
+    assert_eq!(sent, 0);
+}
+
+#[test]
+fn whoever_is_interrupted_leaves_nothing() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let folder = Folder::new();
+        let mut child = start(&folder);
+        send(&child, signal);
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(signal), "{status}");
+        assert_eq!(folder.names(), [""; 0], "signal {signal}");
+    }
+}
+
+/// As under `nohup`: the parent wants the signal ignored.
+#[test]
+fn what_is_to_be_ignored_is_ignored() {
+    let folder = Folder::new();
+    let mut command = folder.command(&LARGE);
+    // SAFETY: between fork and exec this may be called.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            Ok(())
+        })
+    };
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    wait_until("temporary file", || !folder.names().is_empty());
+    send(&child, libc::SIGHUP);
+    std::thread::sleep(Duration::from_millis(50));
+    send(&child, libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn what_killed_runs_left_goes_with_the_next() {
+    let folder = Folder::new();
+    let mut child = start(&folder);
+    send(&child, libc::SIGKILL);
+    child.wait().unwrap();
+    let left = folder.names();
+    assert!(!left.is_empty());
+    // A run that goes on keeps its own.
+    let mut other = start(&folder);
+    let theirs = format!("-{}-", other.id());
+    folder.ok(&[
+        "generate", "chain", "--ranks", "1", "--nodes", "1", "-o", "job",
+    ]);
+    let names = folder.names();
+    assert!(left.iter().all(|name| !names.contains(name)), "{names:?}");
+    assert!(names.iter().any(|name| name.contains(&theirs)), "{names:?}");
+    send(&other, libc::SIGTERM);
+    other.wait().unwrap();
+    assert_eq!(folder.names(), ["job.0.et", "job.job.json"]);
+}
+
+/// A trace of nodes with names of a megabyte each, which are zeros that take no room.
+fn huge(folder: &Folder) {
+    const NAME: u64 = 1 << 20;
+    let varint = |mut value: u64| {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    };
+    let mut file = File::create(folder.at("huge.0.et")).unwrap();
+    // The metadata record: version (field 1) is 0.0.4.
+    file.write_all(b"\x07\x0a\x050.0.4").unwrap();
+    for id in 1..=192 {
+        // The id is field 1, the name field 2, the type (a kernel, 4) field 3.
+        let id = [vec![0x08], varint(id)].concat();
+        let name = [vec![0x12], varint(NAME)].concat();
+        let length = (id.len() + name.len()) as u64 + NAME + 2;
+        file.write_all(&[varint(length), id, name].concat())
+            .unwrap();
+        file.seek(SeekFrom::Current(NAME as i64)).unwrap();
+        file.write_all(&[0x18, 4]).unwrap();
+    }
+}
+
+#[test]
+fn a_trace_that_is_cut_while_it_is_read_is_an_error() {
+    let folder = Folder::new();
+    huge(&folder);
+    let mut command = folder.command(&["inspect", "huge.0.et", "-o", "report"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let maps = format!("/proc/{}/maps", child.id());
+    wait_until("map", || {
+        let maps = std::fs::read_to_string(&maps).unwrap_or_default();
+        maps.contains("huge.0.et") || child.try_wait().unwrap().is_some()
+    });
+    let file = File::options().write(true).open(folder.at("huge.0.et"));
+    file.unwrap().set_len(4096).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{:?} {error}", output.status);
+    assert!(
+        error.starts_with("error: huge.0.et: it became shorter"),
+        "{error}"
+    );
+    assert_eq!(folder.names(), ["huge.0.et"]);
+}
