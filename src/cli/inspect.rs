@@ -172,7 +172,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = super::replay::name_of(&args.traces, &files);
-    if args.list {
+    if args.list && !args.critical_path {
         return args.nodes(&files, out, outputs);
     }
     let mut to = Destination::claim(out, &args.output, outputs)?;

@@ -309,7 +309,7 @@ fn one(number: u32, raw: Raw<'_>) -> String {
     };
     match raw {
         Raw::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
-            Ok(text) => format!("{:?}", super::shown(text)),
+            Ok(text) => format!("\"{}\"", super::shown(text)),
             Err(_) => format!("{} bytes that are no text", bytes.len()),
         },
         _ => match found.number() {

@@ -156,7 +156,7 @@ impl<'a> Facts<'a> {
             return Err(TraceError::refused(
                 id,
                 format!(
-                    "`in_switch` is {:?} on a node of type {kind}, which is no load or store",
+                    "`in_switch` is \"{}\" on a node of type {kind}, which is no load or store",
                     shown(found)
                 ),
                 "drop the attribute; collectives among NPUs are nodes of their own",
@@ -225,7 +225,7 @@ impl<'a> Facts<'a> {
                 let what = if store { "store" } else { "load" };
                 return Err(TraceError::refused(
                     id,
-                    format!("`in_switch` is {:?} on a {what}", shown(found)),
+                    format!("`in_switch` is \"{}\" on a {what}", shown(found)),
                     format!("on a {what} it is {expected:?}"),
                 ));
             }
@@ -370,7 +370,7 @@ mod tests {
         for (kind, place, text, expected) in [
             (2, 2, "reduce_scatter", "on a load it is \"all_gather\""),
             (3, 2, "all_gather", "on a store it is \"reduce_scatter\""),
-            (2, 2, "\u{1b}x", "\u{fffd}x"),
+            (2, 2, "\u{1b}x", "`in_switch` is \"\\u{1b}x\""),
             (2, 1, "all_gather", "local memory"),
             (
                 4,
