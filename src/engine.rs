@@ -141,13 +141,13 @@ struct Pair {
 }
 
 /// A prepared replay.
-pub struct Engine<'a, N, M: Manner> {
+pub struct Engine<'a, O: ?Sized, N, M: Manner> {
     workload: &'a Workload,
     topology: &'a Topology,
     plan: &'a Plan,
     stepwise: bool,
     comm: Comm,
-    observer: &'a mut dyn Observer,
+    observer: &'a mut O,
     agenda: Agenda,
     network: N,
     manner: &'a mut M,
@@ -225,10 +225,10 @@ impl Schedule for Agenda {
     }
 }
 
-impl<'a, N: Network, M: Manner> Engine<'a, N, M> {
+impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
     fn new(
         prepared: &'a Prepared<'a>,
-        observer: &'a mut dyn Observer,
+        observer: &'a mut O,
         mut network: N,
         manner: &'a mut M,
     ) -> Self {

@@ -74,10 +74,17 @@ pub trait Observer {
     fn delayed(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    /// Whether it need not be told anything.
+    fn is_nobody(&self) -> bool {
+        false
+    }
 }
 
 /// Nobody.
 impl Observer for () {
+    fn is_nobody(&self) -> bool {
+        true
+    }
     fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
     fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
@@ -109,10 +116,16 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         (**self).ready(now, instance, node);
     }
+    fn is_nobody(&self) -> bool {
+        (**self).is_nobody()
+    }
 }
 
 /// An observer that is there only if it was asked for.
 impl<O: Observer> Observer for Option<O> {
+    fn is_nobody(&self) -> bool {
+        self.as_ref().is_none_or(O::is_nobody)
+    }
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
         if let Some(observer) = self {
@@ -152,6 +165,9 @@ impl<O: Observer> Observer for Option<O> {
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
+    fn is_nobody(&self) -> bool {
+        self.0.is_nobody() && self.1.is_nobody()
+    }
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
         self.0.issued(now, instance, node, kind);

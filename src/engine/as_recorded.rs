@@ -10,12 +10,13 @@ use super::{Comm, Engine};
 use crate::collective::Manner;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::Network;
+use crate::report::Observer;
 use crate::units::{Span, Time};
 
 /// How a collective's waiting is told: the sum over members, and who caused most of it and how much.
 pub(super) type Waiting = (Span, Option<(Rank, Span)>);
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Whether a collective node waits for no other member, nor for its turn among them: it never
     /// holds its lane for anybody, so no circle of waits can go through it.
     #[inline(never)]

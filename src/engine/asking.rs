@@ -11,9 +11,10 @@ use super::{Channel, Engine};
 use crate::collective::Manner;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{Message, Network};
+use crate::report::Observer;
 use crate::units::{Amount, Time};
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// A member asks all sources to which it listens from now on.
     pub(super) fn ask(&mut self, now: Time, id: u32, cell: u32) {
         for k in 0.. {

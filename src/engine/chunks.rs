@@ -7,6 +7,7 @@ use super::plan::NONE;
 use crate::collective::{Cue, Manner, Queue, Seat, Step};
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{Message, Network};
+use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::Time;
 
@@ -25,7 +26,7 @@ enum Wait {
     Gate(usize),
 }
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// The chunks of the member at `position` wait for their first stage, or begin it.
     pub(super) fn enroll_at(&mut self, now: Time, id: u32, position: u32) {
         let run = &self.runs[id as usize];

@@ -9,6 +9,7 @@ use crate::collective::{Manner, Quiet, Request};
 use crate::ids::NodeIndex;
 use crate::network::Network;
 use crate::report::CollectiveRecord;
+use crate::report::Observer;
 use crate::units::{Span, Time};
 
 /// What is kept of collectives in flight, of each chunk at each member for each stage and once more, is at
@@ -34,7 +35,7 @@ fn too_large(run: &Run, members: usize) -> Option<Refusal> {
     })
 }
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// The group slot behind a collective node, and its sequence in the group.
     #[inline]
     pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (Slot, u32) {

@@ -6,6 +6,7 @@ use super::event::{Class, Event};
 use crate::collective::{Clock, Endpoint, Load, Manner, Passing, Seat, Ticket};
 use crate::ids::Npu;
 use crate::network::Network;
+use crate::report::Observer;
 use crate::units::Time;
 
 /// A bus schedules its events among its NPU's delays.
@@ -24,7 +25,7 @@ fn ticket(event: Event, detail: u32) -> Ticket {
     Ticket { word, detail }
 }
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// The endpoint of a member takes in what it begins a stage with: that gives it its first credits.
     #[inline]
     pub(super) fn open_endpoint(

@@ -12,6 +12,7 @@ use super::event::{Class, Event};
 use crate::collective::Manner;
 use crate::ids::Npu;
 use crate::network::Network;
+use crate::report::Observer;
 use crate::units::{Span, Time};
 
 /// Numbers of foldings, which the end of a run carries, have as many bits as a rank in an event.
@@ -34,7 +35,7 @@ impl Reached {
     }
 }
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// A run whose members all start `now` is over after `span`, if it can have its links for itself.
     /// Returns whether it can.
     pub(super) fn fold(&mut self, now: Time, id: u32, span: Span) -> bool {

@@ -7,6 +7,7 @@ use crate::collective::Manner;
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::Network;
+use crate::report::Observer;
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
 
@@ -21,7 +22,7 @@ pub(super) struct Disagreement {
     pub other: (Rank, NodeIndex),
 }
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Where everything happens in order: one event and what follows from it.
     #[inline]
     pub(super) fn happen(&mut self, now: Time, event: Event) {

@@ -9,6 +9,7 @@ use crate::collective::{Cue, Manner};
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::{Message, Network, NetworkEvent, Notice};
+use crate::report::Observer;
 use crate::units::{Amount, Time};
 use std::collections::VecDeque;
 
@@ -39,7 +40,7 @@ pub(super) struct Leaving {
 
 type Key = (u32, u32, u32, u32, u64);
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// A message leaves `now`. Where it can meet others, all that leave at this instant are gathered first.
     pub(super) fn send_off(&mut self, now: Time, key: Key, message: Message) {
         match M::IN_ORDER {

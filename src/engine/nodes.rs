@@ -8,9 +8,10 @@ use crate::collective::Manner;
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::network::Network;
+use crate::report::Observer;
 use crate::units::{Span, Time};
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// All that `node` waits for is complete, but it is ready only after `delay`.
     #[inline(never)]
     pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {

@@ -155,12 +155,16 @@ impl<'a> Prepared<'a> {
 
     /// Runs to the end, watched by `observer`.
     pub fn run<O: Observer>(&self, mut observer: O) -> Result<(Outcome, O), ReplayError> {
-        let outcome = self.run_watched(&mut observer)?;
+        // The loop is compiled once for all that come this way: a virtual call for what an observer is told.
+        let outcome = self.run_inline::<dyn Observer>(&mut observer)?;
         Ok((outcome, observer))
     }
 
-    /// The loop is compiled once for each network, not for each observer as well: a virtual call a node.
-    fn run_watched(&self, observer: &mut dyn Observer) -> Result<Outcome, ReplayError> {
+    /// As [`Self::run`], with the loop compiled for this observer: for those of every report.
+    pub(crate) fn run_inline<O: Observer + ?Sized>(
+        &self,
+        observer: &mut O,
+    ) -> Result<Outcome, ReplayError> {
         let topology = self.machine.topology();
         let manner = &mut native(self.machine, &self.custom);
         match self.network {
@@ -171,9 +175,9 @@ impl<'a> Prepared<'a> {
     }
 
     /// Runs to the end over `network`, with collectives in the manner that this was prepared for.
-    pub fn run_in<N: Network, M: Manner>(
+    pub fn run_in<O: Observer + ?Sized, N: Network, M: Manner>(
         &self,
-        observer: &mut dyn Observer,
+        observer: &mut O,
         network: N,
         manner: &mut M,
     ) -> Result<Outcome, ReplayError> {

@@ -11,6 +11,7 @@ use crate::ids::{NodeIndex, Npu};
 use crate::machine::Machine;
 use crate::memory::{Access, MOST_CHUNKS, RemoteAccess, Turn};
 use crate::network::{Model, Network, Place};
+use crate::report::Observer;
 use crate::units::Time;
 
 /// What to do about too many chunks.
@@ -41,7 +42,7 @@ fn port(npu: Npu, dimension: usize, store: bool) -> Place {
     }
 }
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// A load or store beyond the NPU begins.
     pub(super) fn reach_out(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let graph = self.instances[instance as usize].graph;

@@ -11,9 +11,10 @@ use super::collective_run::Op;
 use super::event::{Class, Event};
 use crate::collective::{Act, Cue, Manner};
 use crate::network::{Message, Network};
+use crate::report::Observer;
 use crate::units::{Amount, Time};
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Gives the member of `cell` a cue, and does what it does then.
     pub(super) fn play(&mut self, now: Time, id: u32, cell: u32, cue: Cue) {
         let mut acts = Vec::new();

@@ -7,6 +7,7 @@ use crate::collective::Manner;
 use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::network::Network;
+use crate::report::Observer;
 use crate::trace::shown;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ const NAMED: usize = 24;
 /// An incomplete node of an instance.
 type Vertex = (u32, NodeIndex);
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Describes the state in which the replay is stuck.
     pub(super) fn diagnose(&self) -> Stuck {
         let mut waiting = Vec::new();
@@ -262,9 +263,9 @@ impl<N: Network, M: Manner> Engine<'_, N, M> {
 struct Blockers(BTreeMap<u32, Vec<u32>>);
 
 impl Blockers {
-    fn of<N: Network, M: Manner>(
+    fn of<O: Observer + ?Sized, N: Network, M: Manner>(
         &mut self,
-        engine: &Engine<'_, N, M>,
+        engine: &Engine<'_, O, N, M>,
         (i, node): Vertex,
     ) -> Option<Vertex> {
         let blockers = self.0.entry(i).or_insert_with(|| {

@@ -9,6 +9,7 @@ use super::Engine;
 use super::collective_run::OUTSIDE;
 use crate::collective::Manner;
 use crate::network::Network;
+use crate::report::Observer;
 
 /// A message, or an asking for one, that came before its receiver was enrolled.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ pub(super) struct Unsorted {
     asking: bool,
 }
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// The number of a message or asking as its receiver has it; none if that never listens to the sender, or
     /// is not enrolled, and then it is kept.
     pub(super) fn sort(

@@ -107,10 +107,20 @@ pub struct Report {
 }
 
 /// Replays `prepared`, watched by `extra` too, and reports.
-pub fn replay<O: Observer>(prepared: &Prepared<'_>, extra: O) -> Result<(Report, O), ReplayError> {
-    let (outcome, observers) = prepared.run(observers(prepared, extra))?;
+pub fn replay<O: Observer>(
+    prepared: &Prepared<'_>,
+    mut extra: O,
+) -> Result<(Report, O), ReplayError> {
+    // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
+    let others: Option<&mut dyn Observer> = match extra.is_nobody() {
+        true => None,
+        false => Some(&mut extra),
+    };
+    let mut observers = observers(prepared, others);
+    let outcome = prepared.run_inline(&mut observers)?;
     let network = prepared.network().to_string();
-    Ok(finish(prepared, outcome, observers, network))
+    let (report, _) = finish(prepared, outcome, observers, network);
+    Ok((report, extra))
 }
 
 /// As [`replay`], over another network and with collectives in another manner.
@@ -121,7 +131,8 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
     manner: &mut M,
 ) -> Result<(Report, O), ReplayError> {
     let mut observers = observers(prepared, extra);
-    let outcome = prepared.run_in(&mut observers, network, manner)?;
+    let watched: &mut dyn Observer = &mut observers;
+    let outcome = prepared.run_in(watched, network, manner)?;
     Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
 }
 

@@ -164,7 +164,8 @@ fn replay_over<N: Network, O: Observer>(
             replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer))
         }
         false => {
-            let outcome = prepared.run_in(&mut observer, network, collectives)?;
+            let outcome =
+                prepared.run_in::<dyn Observer, _, _>(&mut observer, network, collectives)?;
             Ok((outcome, None, observer))
         }
     }

@@ -8,8 +8,9 @@ use crate::engine::{Engine, Refusal, matching};
 use crate::graph::Graph;
 use crate::ids::NodeIndex;
 use crate::network::Network;
+use crate::report::Observer;
 
-impl<N: Network, M: Manner> Engine<'_, N, M> {
+impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// A message that waits for its other half.
     pub(super) fn wait_in_channel(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
         let graph = self.instances[instance as usize].graph;
