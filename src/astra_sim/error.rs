@@ -69,6 +69,16 @@ impl Note {
     /// Where flags stand.
     pub const COMMAND_LINE: &'static str = "command line";
 
+    /// A note about what `file` has no line for: a node of a trace.
+    pub fn node(file: &str, key: String, why: String) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: None,
+            key,
+            why,
+        }
+    }
+
     /// A note about the flag `flag`, which begins with `--`.
     pub fn flag(flag: impl Into<String>, why: impl Into<String>) -> Self {
         Self {

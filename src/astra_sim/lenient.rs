@@ -33,14 +33,7 @@ pub(super) fn runnable(
     file: &str,
     notes: &mut Vec<Note>,
 ) -> Result<Vec<u8>, TraceError> {
-    let mut note = |key: String, why: String| {
-        notes.push(Note {
-            file: file.to_owned(),
-            line: None,
-            key,
-            why,
-        });
-    };
+    let mut note = |key: String, why: String| notes.push(Note::node(file, key, why));
     let mut frames = Frames::new(contents);
     let mut first = &contents[..0];
     // By id: the frame, and what the node waits for.

@@ -105,14 +105,7 @@ impl<'a> Reader<'a> {
         };
         let policy = Dependencies::Both;
         let (graph, binding) = Graph::read_edited(contents, rank, policy, |n| state.edit(n))?;
-        let mut note = |key: String, why: String| {
-            notes.push(Note {
-                file: file.to_owned(),
-                line: None,
-                key,
-                why,
-            });
-        };
+        let mut note = |key: String, why: String| notes.push(Note::node(file, key, why));
         let repairs = graph.repairs();
         for (count, of, original) in [
             (

@@ -4,6 +4,7 @@
 use super::collective_run::Op;
 use super::event::{Class, Event};
 use super::plan::NONE;
+use super::ways::Unsorted;
 use super::{Comm, Engine, Pair};
 use crate::collective::{Cue, Manner};
 use crate::graph::Kind;
@@ -244,7 +245,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                     } => match self.varies {
                         false => self.reach(now, run, to, stage, heard),
                         true => {
-                            if let Some(heard) = self.sort(run, (from, to), stage, heard, false) {
+                            let message = Unsorted {
+                                from,
+                                stage,
+                                number: heard,
+                                asking: false,
+                            };
+                            if let Some(heard) = self.sort(run, to, message) {
                                 self.reach(now, run, to, stage, heard);
                             }
                         }
@@ -265,7 +272,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                     } => match self.varies {
                         false => self.asked(now, run, to, stage, step),
                         true => {
-                            if let Some(step) = self.sort(run, (from, to), stage, step, true) {
+                            let asking = Unsorted {
+                                from,
+                                stage,
+                                number: step,
+                                asking: true,
+                            };
+                            if let Some(step) = self.sort(run, to, asking) {
                                 self.asked(now, run, to, stage, step);
                             }
                         }

@@ -11,53 +11,39 @@ use crate::collective::Manner;
 use crate::network::Network;
 use crate::report::Observer;
 
-/// A message, or an asking for one, that came before its receiver was enrolled.
+/// A message, or an asking for one, as its sender numbers it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unsorted {
     /// The sender's cell.
-    from: u32,
-    stage: u16,
+    pub from: u32,
+    pub stage: u16,
     /// Of a message, the steps that its receiver has taken when it listens; of an asking, the step that is
     /// asked for; both as the sender has them.
-    number: u32,
-    asking: bool,
+    pub number: u32,
+    pub asking: bool,
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// The number of a message or asking as its receiver has it; none if that never listens to the sender, or
-    /// is not enrolled, and then it is kept.
-    pub(super) fn sort(
-        &mut self,
-        id: u32,
-        (from, to): (u32, u32),
-        stage: u16,
-        number: u32,
-        asking: bool,
-    ) -> Option<u32> {
+    /// The number of a message or asking as its receiver, in the cell `to`, has it; none if that never listens to
+    /// the sender, or is not enrolled, and then it is kept.
+    pub(super) fn sort(&mut self, id: u32, to: u32, message: Unsorted) -> Option<u32> {
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut()?;
         if progress.cells[to as usize].stage == OUTSIDE {
-            let kept = progress.unsorted.entry(to).or_default();
-            kept.push(Unsorted {
-                from,
-                stage,
-                number,
-                asking,
-            });
+            progress.unsorted.entry(to).or_default().push(message);
             return None;
         }
-        self.as_received(id, (from, to), stage, number, asking)
+        self.as_received(id, to, message)
     }
 
     /// The same where both ends are enrolled.
-    fn as_received(
-        &mut self,
-        id: u32,
-        (from, to): (u32, u32),
-        stage: u16,
-        number: u32,
-        asking: bool,
-    ) -> Option<u32> {
+    fn as_received(&mut self, id: u32, to: u32, message: Unsorted) -> Option<u32> {
+        let Unsorted {
+            from,
+            stage,
+            number,
+            asking,
+        } = message;
         let run = &self.runs[id as usize];
         let progress = run.progress.as_ref()?;
         let turn = |cell: u32| progress.turns[cell as usize * run.length + stage as usize];
@@ -96,9 +82,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let mut ways = ways.map(|(own, other)| (self.manner.way(*own), self.manner.way(*other)));
         progress.mixed |= ways.any(|(own, other)| own != other);
         for early in progress.unsorted.remove(&cell).unwrap_or_default() {
-            let (ends, stage) = ((early.from, cell), early.stage);
-            let found = self.as_received(id, ends, stage, early.number, early.asking);
-            let Some(number) = found else {
+            let stage = early.stage;
+            let Some(number) = self.as_received(id, cell, early) else {
                 continue;
             };
             let run = &mut self.runs[id as usize];
