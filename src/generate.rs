@@ -18,7 +18,6 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
 
-pub mod capture;
 pub mod chain;
 pub mod collective;
 pub mod data_parallel;

@@ -3,10 +3,8 @@
 use super::{best, held_since, rate, reset_peak};
 use chakram::converters::pytorch::{Options, convert, files};
 use chakram::files::Outputs;
-use chakram::generate::capture::{self, Device, Style, generate};
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
+use testkit::capture::{self, Device, Style, generate};
 
 /// Converts captures of every kind, of about the same size.
 pub fn all() {
@@ -69,14 +67,7 @@ fn one(
 
 fn write(folder: &Path, options: &capture::Options) -> u64 {
     let capture = generate(options).expect("the options make sense");
-    let file = |name: String| {
-        BufWriter::new(File::create(folder.join(name)).expect("there is room for it"))
-    };
-    for rank in 0..capture.ranks() {
-        let host = capture.write_host(rank, file(format!("host.{rank}.json")));
-        let kineto = capture.write_kineto(rank, file(format!("kineto.{rank}.json")));
-        host.and(kineto).expect("there is room for it");
-    }
+    capture.write(folder).expect("there is room for it");
     let files = std::fs::read_dir(folder).expect("it was just made");
     let sizes = files.map(|file| file.and_then(|file| file.metadata()).map_or(0, |m| m.len()));
     sizes.sum()

@@ -1,6 +1,5 @@
 //! `chakram generate`: microbenchmarks and training steps, into files or straight into a replay.
 
-mod capture;
 mod dry_run;
 mod files;
 mod patterns;
@@ -27,8 +26,7 @@ Examples:
   chakram generate collective all-reduce --size 1GB --ranks 512 --machine conv-4d
   chakram generate p2p incast --size 1MiB --ranks 8 --machine dgx-h100
   chakram generate data-parallel --ranks 8 -o /tmp/dp/job    writes /tmp/dp/job.0.et, …, job.job.json
-  chakram generate chain --ranks 1 --nodes 1000000 --machine dgx-h100 --format json
-  chakram generate capture --ranks 4 --steps 2 -o /tmp/cap   writes PyTorch's files, and the truth")]
+  chakram generate chain --ranks 1 --nodes 1000000 --machine dgx-h100 --format json")]
 pub struct GenerateArgs {
     #[command(subcommand)]
     pattern: Option<PatternArgs>,
@@ -65,9 +63,6 @@ struct Target {
 ///
 /// Options that make no sense, a replay that fails, or output that cannot be written.
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some(PatternArgs::Capture(args)) = &args.pattern {
-        return capture::run(args, out);
-    }
     let (machine, output, given, no_links) = match &args.pattern {
         Some(args) => {
             let target = args.pattern()?.2;

@@ -1,11 +1,10 @@
-//! ASTRA-sim 2.x: a simulator of its behaviour that is only there to be right, and what holds it
-//! against the answers of the original, where the variable `CHAKRAM_CORPUS` names a folder with them.
+//! ASTRA-sim 2.x: the plain simulator of `testkit` held against the answers of the original, where the variable
+//! `CHAKRAM_CORPUS` names a folder with them, and the program held against both.
 
 mod against;
 mod chance;
 mod golden;
 mod inputs;
-pub mod oracle;
 mod outputs;
 mod product;
 mod quirks;

@@ -67,19 +67,6 @@ fn exit_codes_tell_done_from_stuck_from_bad_input() {
             "w-2d",
         ],
         &["generate", "chain", "--ranks", "1", "--nodes", "1"],
-        &[
-            "generate", "capture", "--ranks", "3", "--tp", "2", "-o", "x",
-        ],
-        &[
-            "generate",
-            "capture",
-            "--ranks",
-            "2",
-            "--straggler",
-            "1",
-            "-o",
-            "x",
-        ],
         &["nonsense"],
     ] {
         assert_eq!(code(bad), 2, "{bad:?}");
@@ -297,41 +284,6 @@ fn a_replay_is_held_against_its_capture() {
         csv.lines().skip(1).all(|line| line.ends_with(",,")),
         "{csv}"
     );
-}
-
-#[test]
-fn captures_are_written_plain_and_packed() {
-    let folder = tempfile::tempdir().expect("there is room");
-    let at = |name: &str| folder.path().join(name);
-    let read = |name: &str| std::fs::read(at(name)).expect("it was written");
-    for packed in [None, Some("gz"), Some("zst")] {
-        let to = at(packed.unwrap_or("plain"));
-        let to = to.to_str().expect("a plain name");
-        let options = [
-            "generate",
-            "capture",
-            "--ranks",
-            "2",
-            "--straggler",
-            "1=1.5",
-        ];
-        let packing = packed.map(|format| ["-z", format]);
-        let args = [&options[..], &["-o", to], packing.as_slice().as_flattened()].concat();
-        assert!(chakram(&args).status.success());
-    }
-    for rank in 0..2 {
-        for file in ["host", "kineto"] {
-            let plain = read(&format!("plain/{file}.{rank}.json"));
-            for ending in ["gz", "zst"] {
-                let packed = format!("{ending}/{file}.{rank}.json.{ending}");
-                let contents = Contents::raw(&at(&packed)).expect("it is whole");
-                assert!(contents.as_slice() == plain, "{packed}");
-            }
-        }
-    }
-    let truth: Value = serde_json::from_slice(&read("zst/truth.json")).expect("it is JSON");
-    assert_eq!(truth["version"], 1);
-    assert_eq!(truth["ranks"][1]["straggle_permille"], 1500);
 }
 
 #[test]

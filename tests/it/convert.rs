@@ -3,7 +3,6 @@
 //! - `rig`: captures of generated jobs, their conversion, and the traces as other readers see them
 //! - `schedule`: when the nodes of a job's traces start and end, by a few lines that share nothing
 //!   with the engine
-//! - `tiny`: captures written by hand, event by event
 //!
 //! The other modules are tests, one theme each.
 
@@ -13,6 +12,5 @@ mod refused;
 pub mod rig;
 mod same;
 mod schedule;
-mod tiny;
 mod truth;
 mod what_if;

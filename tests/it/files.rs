@@ -9,6 +9,7 @@ mod signals;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
+use testkit::capture::{Device, Options, Style};
 
 /// A folder with what a test writes.
 pub struct Folder(TempDir);
@@ -54,6 +55,14 @@ impl Folder {
 
     pub fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("the program was built")
+    }
+
+    /// Captures a job of two ranks into the folder `name`.
+    pub fn capture(&self, name: &str) {
+        std::fs::create_dir(self.at(name)).expect("there is room");
+        let options = Options::new(Device::Cpu, Style::Ddp, 2);
+        let capture = testkit::capture::generate(&options).expect("the options make sense");
+        capture.write(&self.at(name)).expect("there is room");
     }
 
     /// What the program says if it is content.

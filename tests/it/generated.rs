@@ -1,9 +1,9 @@
 //! Generated captures: parsed back and held against their truth, and against real ones.
 
 use crate::corpus::corpus;
-use chakram::generate::capture::{Bound, Capture, Device, Options, Style, Truth, generate};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use testkit::capture::{Bound, Capture, Device, Options, Style, Truth, generate};
 
 /// A rank's two files.
 struct Files {

@@ -131,7 +131,6 @@ const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
 const JSON: &[&str] = &[
     "trace/groups.rs",
     "trace/job.rs",
-    "generate/capture/truth.rs",
     "cli.rs",
     "cli/",
     "diff/render/json.rs",
@@ -309,6 +308,18 @@ fn every_package_has_a_door() {
         .collect();
     let doors: BTreeSet<String> = DOORS.iter().map(|(name, ..)| (*name).to_owned()).collect();
     assert_eq!(packages, doors);
+}
+
+#[test]
+fn the_testkit_does_not_depend_on_what_is_held_against_it() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("testkit/Cargo.toml");
+    let manifest: toml::Table = std::fs::read_to_string(manifest).unwrap().parse().unwrap();
+    assert!(
+        !manifest["dependencies"]
+            .as_table()
+            .unwrap()
+            .contains_key("chakram")
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Arguments of patterns: one subcommand each.
 
-use super::{Target, capture};
+use super::Target;
 use crate::trace::{CollectiveKind, Dtype};
 use crate::units::{Bandwidth, Bytes, FlopRate, Span};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -172,8 +172,6 @@ Examples:
         #[command(flatten)]
         target: Target,
     },
-    /// A job as PyTorch's profiler captures it, with the truth beside it
-    Capture(capture::CaptureArgs),
 }
 
 /// Who sends to whom.

@@ -1,12 +1,12 @@
 //! The program, with closed forms and without, against the plain simulator, on random configurations.
 
 use super::chance::does_nothing;
-use super::oracle::{self, overlapping, random};
 use super::product;
 use crate::commands::chakram;
 use serde_json::Value;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use testkit::astra_sim::{self as oracle, overlapping, random};
 
 /// The note on jobs that the original does not finish.
 const NEVER: &str = "note: the original would never finish this job: ";

@@ -1,7 +1,7 @@
 //! Random configurations: nearly all finish, and they come back from files as they were.
 
-use super::oracle::config::{Config, Work};
-use super::oracle::{Answer, load, random, run};
+use testkit::astra_sim::config::{Config, Work};
+use testkit::astra_sim::{Answer, load, random, run};
 
 /// Those of some configurations that do not finish.
 fn stuck(seeds: u64) -> Vec<(u64, Config)> {

@@ -4,16 +4,16 @@
 pub mod groups;
 mod table;
 
-use super::oracle::algorithms::Algorithm;
-use super::oracle::config::{
-    Attachment, Config, Dim, Kind, Memory, Network, Node, Policy, Shape, System, Work,
-};
-use super::oracle::{self, Answer};
 use super::product;
 use Kind::{AllGather, AllReduce, AllToAll, ReduceScatter};
 use Network::{Aware, Unaware};
 use Shape::{FullyConnected, Ring, Switch};
 use std::collections::BTreeMap;
+use testkit::astra_sim::algorithms::Algorithm;
+use testkit::astra_sim::config::{
+    Attachment, Config, Dim, Kind, Memory, Network, Node, Policy, Shape, System, Work,
+};
+use testkit::astra_sim::{self as oracle, Answer};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,11 +1,11 @@
 //! The program on the files of a case.
 
-use super::oracle::{Answer, Config};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
+use testkit::astra_sim::{Answer, Config};
 
 /// Does `work` on each item, on all cores.
 pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {

@@ -7,13 +7,13 @@ mod said;
 
 use super::golden::groups::halves;
 use super::golden::one;
-use super::oracle::config::{Attachment, Config, Kind, Network, Node, Shape, Work};
-use super::oracle::random;
 use Kind::{AllGather, AllReduce, ReduceScatter};
 use Network::{Aware, Unaware};
 use Shape::{FullyConnected, Ring, Switch};
 use serde_json::Value;
 use std::process::Command;
+use testkit::astra_sim::config::{Attachment, Config, Kind, Network, Node, Shape, Work};
+use testkit::astra_sim::random;
 
 const MIB: u64 = 1 << 20;
 

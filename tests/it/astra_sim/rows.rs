@@ -1,11 +1,11 @@
 //! The plain simulator, and the program, against the answers of the original.
 
-use super::oracle::{load, run};
 use super::product::{self, Ran};
 use crate::corpus::{Case, cases, corpus};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use testkit::astra_sim::{load, run};
 
 /// The original looks up more dimensions than it has room for, and says something else every time.
 const BEYOND_MEMORY: &[&str] = &["u_x_5D"];

@@ -1,10 +1,10 @@
 //! Captures at the edge of what there can be.
 
 use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
-use super::tiny::{Event, Rank, all_reduce, alone, event, op};
 use chakram::engine::Comm;
 use chakram::workload::Absent;
 use std::time::Instant;
+use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
 
 /// Converts a job of one rank, and checks what holds for every conversion: causes have lower ids, and
 /// replays end when the capture did.

@@ -148,7 +148,7 @@ fn replays_of_real_captures_end_when_these_did() {
 fn a_missing_rank_is_mirrored() {
     for (what, options) in jobs() {
         // Messages to a rank that is not there have no other end.
-        if options.style == chakram::generate::capture::Style::Pipeline {
+        if options.style == testkit::capture::Style::Pipeline {
             continue;
         }
         let captured = capture(&options);

@@ -2,14 +2,14 @@
 //! to try; nothing is written, and nothing panics.
 
 use super::rig::{Captured, capture, try_convert};
-use super::tiny::{alone, op};
 use crate::corpus::corpus;
 use chakram::converters::pytorch::Options as Conversion;
-use chakram::generate::capture::{Device, Options, Style};
 use chakram::trace::file::Packer;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testkit::capture::handwritten::{alone, op};
+use testkit::capture::{Device, Options, Style};
 
 fn job(style: Style, seed: u64, ranks: u32) -> Captured {
     capture(&Options {

@@ -5,7 +5,6 @@ use chakram::compute::Peaks;
 use chakram::converters::pytorch::{self, Options as Conversion, files, summary::Summary};
 use chakram::engine::{Comm, Options as Replaying, Prepared};
 use chakram::files::Outputs;
-use chakram::generate::capture::{Options, Truth, generate};
 use chakram::graph::{Dependencies, Graph, Kind};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{Machine, NpuClass};
@@ -18,9 +17,9 @@ use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_prot
 use chakram::units::{Bandwidth, Bytes, Span, Time};
 use chakram::workload::{Absent, WorkloadBuilder};
 use prost::Message;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use testkit::capture::{Options, Truth, generate};
 
 /// The files of a generated job.
 pub struct Captured {
@@ -31,14 +30,7 @@ pub struct Captured {
 pub fn capture(options: &Options) -> Captured {
     let folder = tempfile::tempdir().unwrap();
     let made = generate(options).unwrap();
-    for rank in 0..options.ranks {
-        let file = |what: &str| {
-            let name = format!("{what}.{rank}.json");
-            std::io::BufWriter::new(File::create(folder.path().join(name)).unwrap())
-        };
-        made.write_host(rank, file("host")).unwrap();
-        made.write_kineto(rank, file("kineto")).unwrap();
-    }
+    made.write(folder.path()).unwrap();
     Captured {
         truth: made.truth(),
         folder,

@@ -3,11 +3,11 @@
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
 use chakram::converters::pytorch::Options as Conversion;
-use chakram::generate::capture::{Device, Options, Style};
 use chakram::trace::file::Packer;
 use chakram::trace::proto::Node;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use testkit::capture::{Device, Options, Style};
 
 fn job(style: Style) -> Options {
     Options {

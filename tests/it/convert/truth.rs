@@ -5,9 +5,9 @@ use super::rig::{
     on_host, text, wait,
 };
 use super::schedule::schedule;
-use chakram::generate::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
+use testkit::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
 
 /// From the end of what a thread waits for until it runs again, `WAKE` of the generator.
 const WAKE: u64 = 10_000;

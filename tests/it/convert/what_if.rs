@@ -5,9 +5,9 @@ use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, s
 use super::schedule::schedule;
 use super::truth::origin;
 use chakram::engine::Comm;
-use chakram::generate::capture::{Bound, Device, Options, Style, Truth};
 use chakram::trace::proto::Node;
 use chakram::workload::Absent;
+use testkit::capture::{Bound, Device, Options, Style, Truth};
 
 fn jobs() -> Vec<(String, Options)> {
     let mut jobs = Vec::new();
@@ -100,9 +100,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
                     late: vec![(rank, late)],
                     ..options.clone()
                 };
-                let truth = chakram::generate::capture::generate(&changed)
-                    .unwrap()
-                    .truth();
+                let truth = testkit::capture::generate(&changed).unwrap().truth();
                 let by = |r| if r == rank { late } else { 0 };
                 let what = format!("{what}, rank {rank} {late} ns late");
                 wrong_by(
@@ -137,9 +135,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
             bandwidth: options.bandwidth / 2,
             ..options.clone()
         };
-        let truth = chakram::generate::capture::generate(&changed)
-            .unwrap()
-            .truth();
+        let truth = testkit::capture::generate(&changed).unwrap().truth();
         wrong_by(
             &format!("{what}, half the bandwidth"),
             &job.traces,
@@ -170,9 +166,7 @@ fn a_straggler_costs_as_much_as_predicted() {
             stragglers: vec![(2, 1500)],
             ..options.clone()
         };
-        let truth = chakram::generate::capture::generate(&changed)
-            .unwrap()
-            .truth();
+        let truth = testkit::capture::generate(&changed).unwrap().truth();
         wrong_by(
             &format!("{what}, a straggler"),
             &job.traces,
@@ -208,9 +202,7 @@ fn streams_wait_for_what_they_use() {
             late: vec![(2, 10_000_000)],
             ..options
         };
-        let truth = chakram::generate::capture::generate(&changed)
-            .unwrap()
-            .truth();
+        let truth = testkit::capture::generate(&changed).unwrap().truth();
         let late = |rank| if rank == 2 { 10_000_000 } else { 0 };
         wrong_by(
             &format!("{style:?} without synchronisation"),

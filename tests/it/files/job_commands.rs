@@ -112,7 +112,7 @@ fn a_larger_job_has_its_own_groups_and_no_machine() {
 #[test]
 fn a_capture_becomes_a_job() {
     let folder = Folder::new();
-    folder.ok(&["generate", "capture", "--ranks", "2", "-o", "cap"]);
+    folder.capture("cap");
     folder.ok(&["convert", "pytorch", "cap", "-o", "out/", "-z", "zst"]);
     let job = read(&folder, "out/job.job.json");
     for (rank, row) in job["ranks"].as_array().unwrap().iter().enumerate() {

@@ -232,7 +232,7 @@ fn reports() -> Vec<Vec<&'static str>> {
 fn full_disks_exit_2_and_name_the_file() {
     let folder = Folder::new();
     job(&folder);
-    folder.ok(&["generate", "capture", "--ranks", "2", "-o", "cap"]);
+    folder.capture("cap");
     symlink("/dev/full", folder.at("full")).unwrap();
     symlink("/dev/full", folder.at("out.0.et")).unwrap();
     symlink("/dev/full", folder.at("out.0.jsonl")).unwrap();

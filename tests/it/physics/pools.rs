@@ -6,10 +6,8 @@ use super::rig::{cases, job, released, replay};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryPlace, Op};
 use chakram::workload::Absent;
-use oracle::{Load, Tree};
 use proptest::prelude::*;
-
-mod oracle;
+use testkit::switch_pool::{self, Load, Tree};
 
 /// `npus` NPUs, with this remote memory.
 fn machine(npus: u32, remote: &str) -> Machine {
@@ -99,7 +97,7 @@ proptest! {
         let begins: Vec<Load> = begins
             .map(|(npu, lane)| Load { npu, at: at(npu) as f64 * 1000.0, bytes: bytes(npu, lane) as f64 })
             .collect();
-        let expected = oracle::ends(&tree, &begins);
+        let expected = switch_pool::ends(&tree, &begins);
         for (i, (load, expected)) in begins.iter().zip(expected).enumerate() {
             let found = replay.end(load.npu, i as u32 % 2 + 1);
             // Each change of a rate rounds an instant, by half a picosecond of all rates.

@@ -9,7 +9,6 @@ use chakram::network::Model;
 use chakram::trace::{CollectiveKind as K, MemoryPlace, Op};
 use chakram::workload::Workload;
 
-mod oracle;
 mod random;
 
 const MODELS: [Model; 3] = [Model::ContentionFree, Model::Ports, Model::Links];

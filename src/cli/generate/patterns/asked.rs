@@ -142,7 +142,6 @@ impl PatternArgs {
                 });
                 (pattern, format!("data-parallel, {layers} layers"), target)
             }
-            PatternArgs::Capture(_) => unreachable!("it is no pattern, and was run"),
         })
     }
 }

@@ -1,9 +1,9 @@
 //! Systems on which one quirk matters and no other does, and what holds whatever is corrected.
 
 use super::*;
-use crate::astra_sim::oracle::{self, config::Config};
 use crate::astra_sim::product;
 use std::sync::Mutex;
+use testkit::astra_sim::{self as oracle, config::Config};
 
 /// What each replay of the table changes, in ps, by what is corrected.
 fn changes(config: &Config) -> Vec<(String, Option<i64>)> {

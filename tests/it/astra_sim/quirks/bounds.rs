@@ -2,8 +2,8 @@
 //! bytes divided by the bandwidth at least.
 
 use super::*;
-use crate::astra_sim::oracle::random::Dice;
 use crate::astra_sim::product;
+use testkit::astra_sim::random::Dice;
 
 /// Bytes that each NPU sends into each dimension, at the least: of S bytes n_0 n_1 … NPUs at the least
 /// exchange, scattering, (n_d - 1) / n_d of what dimensions inside have left.

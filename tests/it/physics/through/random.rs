@@ -1,6 +1,5 @@
 //! Loads and stores through ports, alone and among messages and collectives, at random.
 
-use super::oracle::{self, Access, Job, Message};
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
 use crate::physics::rig::{cases, job};
@@ -9,6 +8,7 @@ use chakram::network::Model;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
+use testkit::port_chunks::{self, Access, Job, Message};
 
 /// Rates in ps per byte that are whole bytes per second.
 fn rates() -> impl Strategy<Value = u64> {
@@ -95,7 +95,7 @@ proptest! {
         prop_assert_eq!(run(&quiet, &machine, Model::ContentionFree).ps(), formula);
         for network in SHARED {
             prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
-            let expected = oracle::ends(&Job {
+            let expected = port_chunks::ends(&Job {
                 npus: npus as usize,
                 latency: link_ns * 1000,
                 last_link_first: network == Model::Ports,

@@ -6,11 +6,11 @@
 use super::Style;
 use super::build::{Builder, Call, forward, plain};
 use super::comm::Ask;
+use super::cost::CollectiveKind;
 use super::ops::Linear;
 use super::program::Axis;
 use super::reducer::Reducer;
 use super::tensor::{Arg, Tensor};
-use crate::trace::CollectiveKind;
 
 /// A layer's parameters: gain and bias of the normalization, then weights and biases of the matrices.
 #[derive(Clone, Debug)]

@@ -2,11 +2,11 @@
 
 use super::Device;
 use super::build::{Builder, Call, annotation, plain};
+use super::cost::CollectiveKind;
 use super::cost::Exchange;
 use super::layout::record_name;
 use super::program::{Axis, Instr};
 use super::tensor::{Arg, NUMBER, Tensor};
-use crate::trace::CollectiveKind;
 
 /// A collective that a program asks for.
 #[derive(Clone, Copy, Debug)]

@@ -1,78 +1,43 @@
-//! Captures as PyTorch's profiler writes them, of a job that is simulated here, with the truth.
-//!
-//! A capture is two files per rank: the host's operators from `ExecutionTraceObserver`, and the
-//! timeline from Kineto. Converters can be tried and measured on them without PyTorch, at any size,
-//! and held against [`Truth`], which knows when everything happened.
-//!
-//! # The job
-//!
-//! Every rank trains layers of a normalization and a perceptron with two matrices. A rank's thread
-//! goes through its program in order; durations come from round constants and from the sizes of the
-//! tensors (`cost.rs`), stretched by the rank's factor and a pseudo-random part. Ranks meet in
-//! collectives: one begins to transfer when its last member has started, and ends on all at once,
-//! but for a few nanoseconds.
-//!
-//! - On a CPU with Gloo, two workers per group take collectives in order, the thread goes on, and
-//!   stands still in the end until the gradients are reduced. In a pipeline, messages are
-//!   annotations on the thread itself.
-//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream; collectives run
-//!   on a stream of their group's, and streams wait for one another through events. The host waits
-//!   only at the end of a step.
-//!
-//! This has nothing in common with chakram's engine, nor with its readers of captures.
-//!
-//! # Where it differs from PyTorch
-//!
-//! Workers of Gloo record no operators of their own, and their annotations never become parents of
-//! others in the host's file. Ids of correlation and of external events have no gaps within a
-//! block, and the allocator never gives a freed storage to another tensor. Communicators are not
-//! set up, buckets are not rebuilt, there is no clock drift, and the memory of a GPU moves without
-//! allocations. On GPUs only the calls that the job needs are recorded: launches, copies, events,
-//! and one synchronization per step.
+//! What can be captured, and which options make sense.
 
-use super::{GenerateError, check_at_least, check_limit, refused};
-use crate::units::{Bandwidth, Span};
-use cost::draw;
-use layout::Layout;
-use meet::{Outcome, clock, pace, simulate};
-use program::Program;
-use simulate::Clock;
-use std::io::{Result, Write};
+use super::EPOCH;
+use clap::{Args, ValueEnum};
+use std::fmt::{self, Display};
 
-mod build;
-mod comm;
-mod cost;
-mod gpu;
-mod host;
-mod kineto;
-mod layout;
-mod meet;
-mod model;
-mod ops;
-mod out;
-mod program;
-mod records;
-mod reducer;
-mod schema;
-mod simulate;
-mod step;
-mod tensor;
-#[cfg(test)]
-mod tests;
-mod truth;
+/// An option that makes no sense, alone or beside the others, or asks for more than is simulated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionError(String);
 
-pub use simulate::Waiter;
-pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
+impl Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
-/// Kineto's `baseTimeNanoseconds`.
-const BASE: u64 = 1_790_857_026_000_000_000;
-/// Where the job begins, behind that.
-const EPOCH: u64 = 4_313_706_734_900_000;
-/// The process of rank 0; the others follow.
-const PID: u64 = 19_340;
+impl std::error::Error for OptionError {}
+
+fn refused(option: &str, found: impl Display, expected: impl Display) -> OptionError {
+    OptionError(format!("`{option}` is {found}; expected {expected}"))
+}
+
+fn check_at_least(option: &str, value: u32, least: u32) -> Result<(), OptionError> {
+    if value < least {
+        return Err(refused(option, value, format!("{least} or more")));
+    }
+    Ok(())
+}
+
+fn check_limit(what: &str, found: u128, limit: u128, hint: &str) -> Result<(), OptionError> {
+    if found > limit {
+        let text =
+            format!("{what} would be {found}, and {limit} are simulated at most; try {hint}");
+        return Err(OptionError(text));
+    }
+    Ok(())
+}
 
 /// What the job computes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Device {
     /// The CPU, and Gloo.
     Cpu,
@@ -81,7 +46,7 @@ pub enum Device {
 }
 
 impl Device {
-    fn backends(self) -> &'static str {
+    pub(super) fn backends(self) -> &'static str {
         match self {
             Self::Cpu => "cpu:gloo,cuda:gloo",
             Self::Cuda => "cuda:nccl",
@@ -90,7 +55,7 @@ impl Device {
 }
 
 /// How ranks share the work and call collectives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
     /// Replicas, as `DistributedDataParallel`: `c10d::allreduce_` of buckets.
     Ddp,
@@ -101,7 +66,7 @@ pub enum Style {
 }
 
 /// What a step on a GPU is bound by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bound {
     /// Kernels are shorter than what it takes to launch them.
     Launch,
@@ -110,57 +75,85 @@ pub enum Bound {
 }
 
 /// What to capture.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Args)]
 pub struct Options {
-    /// What the job computes on.
+    /// What the job computes on
+    #[arg(long, value_enum, default_value_t = Device::Cpu, value_name = "DEVICE")]
     pub device: Device,
-    /// How ranks share the work.
+    /// How ranks share the work, and which collectives they call
+    #[arg(long, value_enum, default_value_t = Style::Ddp, value_name = "STYLE")]
     pub style: Style,
-    /// How many ranks there are.
+    /// How many ranks there are
+    #[arg(long, value_name = "N")]
     pub ranks: u32,
-    /// How many ranks share each layer; 1 for no tensor parallelism.
+    /// How many ranks share each layer; 1 for no tensor parallelism
+    #[arg(long = "tp", default_value_t = 1, value_name = "N")]
     pub tensor_parallel: u32,
-    /// How many steps are captured.
+    /// How many steps are captured
+    #[arg(long, default_value_t = 1, value_name = "N")]
     pub steps: u32,
-    /// Layers of the model.
+    /// Layers of the model
+    #[arg(long, default_value_t = 4, value_name = "N")]
     pub layers: u32,
-    /// Numbers per token between layers.
+    /// Numbers per token between layers
+    #[arg(long, default_value_t = 256, value_name = "N")]
     pub hidden: u32,
-    /// Tokens per replica and step, or per microbatch.
+    /// Tokens per replica and step, or per microbatch
+    #[arg(long, default_value_t = 128, value_name = "N")]
     pub tokens: u32,
-    /// Microbatches per step of a pipeline.
+    /// Microbatches per step of a pipeline
+    #[arg(long, default_value_t = 4, value_name = "N")]
     pub microbatches: u32,
-    /// Bytes after which a bucket of gradients is reduced.
+    /// Bytes after which a bucket of gradients is reduced
+    #[arg(long, default_value_t = 1 << 20, value_name = "BYTES")]
     pub bucket: u64,
-    /// Bytes per second of a collective or message.
+    /// Bytes per second of a collective or message
+    #[arg(long, default_value_t = 1_000_000_000, value_name = "BYTES_PER_SECOND")]
     pub bandwidth: u64,
-    /// What a step on a GPU is bound by.
+    /// What a step on a GPU is bound by
+    #[arg(long, value_enum, default_value_t = Bound::Kernel, value_name = "WHAT")]
     pub bound: Bound,
-    /// Whatever takes time takes up to this many thousandths longer, differently each time.
+    /// Whatever takes time takes up to this many thousandths longer, differently each time
+    #[arg(long, default_value_t = 50, value_name = "PERMILLE")]
     pub skew: u32,
-    /// Members of a collective end up to this many nanoseconds after it.
+    /// Members of a collective end up to this many nanoseconds after it
+    #[arg(long, default_value_t = 200, value_name = "NS")]
     pub jitter: u32,
-    /// Ranks that take so many thousandths of the time for everything.
+    /// A rank that takes FACTOR times as long for everything, kept in thousandths; may be repeated
+    #[arg(long = "straggler", value_name = "RANK=FACTOR", value_parser = straggler)]
     pub stragglers: Vec<(u32, u32)>,
-    /// Ranks that begin so many nanoseconds after the others.
+    /// A rank that begins so many nanoseconds after the others; may be repeated
+    #[arg(long, value_name = "RANK=NS", value_parser = late)]
     pub late: Vec<(u32, u64)>,
-    /// Ranks' clocks are off by up to this many nanoseconds, but for rank 0's.
+    /// Ranks' clocks are off by up to this many nanoseconds, but for rank 0's
+    #[arg(long, default_value_t = 0, value_name = "NS")]
     pub clock_skew: u64,
-    /// What pseudo-random numbers come from.
+    /// What pseudo-random numbers come from
+    #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
 }
 
+/// Parses RANK=VALUE.
+fn of_rank<T: std::str::FromStr>(text: &str, value: &str) -> Result<(u32, T), String> {
+    let parsed = text
+        .split_once('=')
+        .and_then(|(rank, value)| Some((rank.trim().parse().ok()?, value.trim().parse().ok()?)));
+    parsed.ok_or_else(|| format!("expected RANK={value}"))
+}
+
+fn straggler(text: &str) -> Result<(u32, u32), String> {
+    let (rank, factor) = of_rank::<f64>(text, "FACTOR, for example 3=1.5")?;
+    if !(0.001..=1000.0).contains(&factor) {
+        return Err("expected a factor from 0.001 to 1000".to_owned());
+    }
+    Ok((rank, (factor * 1000.0).round() as u32))
+}
+
+fn late(text: &str) -> Result<(u32, u64), String> {
+    of_rank(text, "NS, for example 3=10000000")
+}
+
 impl Options {
-    /// Bytes per second from a bandwidth, rounded down.
-    pub fn bytes_per_second(bandwidth: Bandwidth) -> u64 {
-        bandwidth.bytes_per_second() as u64
-    }
-
-    /// Whole nanoseconds of a span.
-    pub fn nanoseconds(span: Span) -> u64 {
-        span.0 / 1000
-    }
-
     /// Small, quick, and with a bit of everything.
     pub fn new(device: Device, style: Style, ranks: u32) -> Self {
         Self {
@@ -186,7 +179,7 @@ impl Options {
     }
 
     /// Says what is wrong, if anything is.
-    pub fn validate(&self) -> std::result::Result<(), GenerateError> {
+    pub fn validate(&self) -> Result<(), OptionError> {
         for (option, value) in [
             ("ranks", self.ranks),
             ("tp", self.tensor_parallel),
@@ -258,7 +251,7 @@ impl Options {
         self.validate_size()
     }
 
-    fn validate_pipeline(&self) -> std::result::Result<(), GenerateError> {
+    fn validate_pipeline(&self) -> Result<(), OptionError> {
         if self.device == Device::Cuda {
             return Err(refused("style", "pipeline", "ddp or functional on cuda"));
         }
@@ -274,7 +267,7 @@ impl Options {
     }
 
     /// Times are whole nanoseconds below 2^62, and what a rank remembers fits into memory.
-    fn validate_size(&self) -> std::result::Result<(), GenerateError> {
+    fn validate_size(&self) -> Result<(), OptionError> {
         let wide = |value: u32| u128::from(value);
         let (h, tokens, layers) = (wide(self.hidden), wide(self.tokens), wide(self.layers));
         let many = match self.style {
@@ -326,95 +319,5 @@ impl Options {
             "fewer ranks, steps or layers",
         )?;
         Ok(())
-    }
-}
-
-/// A job that has been simulated and can be written.
-#[derive(Debug)]
-pub struct Capture {
-    options: Options,
-    layout: Layout,
-    /// One for all ranks, or one for each stage.
-    programs: Vec<Program>,
-    outcome: Outcome,
-}
-
-/// Simulates the job that `options` describe.
-pub fn generate(options: &Options) -> std::result::Result<Capture, GenerateError> {
-    options.validate()?;
-    let mut layout = Layout::new(options);
-    let different = match options.style {
-        Style::Pipeline => options.ranks,
-        _ => 1,
-    };
-    let mut programs = Vec::new();
-    for rank in 0..different {
-        let (mut program, asked) = step::program(options, &layout, rank);
-        if rank == 0 {
-            layout.settle(options, &mut program, &asked);
-        }
-        programs.push(program);
-    }
-    let outcome = simulate(options, &layout, &programs);
-    Ok(Capture {
-        options: options.clone(),
-        layout,
-        programs,
-        outcome,
-    })
-}
-
-impl Capture {
-    /// How many ranks there are.
-    pub fn ranks(&self) -> u32 {
-        self.options.ranks
-    }
-
-    /// Writes the host's file of `rank`.
-    ///
-    /// # Errors
-    /// Those of `sink`.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    pub fn write_host(&self, rank: u32, sink: impl Write) -> Result<()> {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
-        host::write(self, rank, sink)
-    }
-
-    /// Writes Kineto's file of `rank`.
-    ///
-    /// # Errors
-    /// Those of `sink`.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    pub fn write_kineto(&self, rank: u32, sink: impl Write) -> Result<()> {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
-        kineto::write(self, rank, sink)
-    }
-
-    /// The program of `rank`, with what its groups and devices are called.
-    fn program(&self, rank: u32) -> Program {
-        step::program(&self.options, &self.layout, rank).0
-    }
-
-    /// The program of `rank` but for names.
-    fn shared_program(&self, rank: u32) -> &Program {
-        &self.programs[(rank as usize).min(self.programs.len() - 1)]
-    }
-
-    fn clock(&self, rank: u32) -> Clock {
-        clock(&self.options, rank)
-    }
-
-    /// How far the clock of `rank` is ahead.
-    fn offset(&self, rank: u32) -> i64 {
-        let skew = self.options.clock_skew;
-        if rank == 0 || skew == 0 {
-            return 0;
-        }
-        let drawn = draw([self.options.seed, 0x0c10c, rank.into()]) % (2 * skew + 1);
-        drawn as i64 - skew as i64
     }
 }

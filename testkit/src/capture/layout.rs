@@ -1,9 +1,9 @@
 //! Who belongs to which group, and the meetings of a step.
 
+use super::cost::CollectiveKind;
 use super::cost::Exchange;
 use super::program::{Axis, Meet, Meeting, Program};
 use super::{Options, Style};
-use crate::trace::CollectiveKind;
 
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use super::build::{Builder, Call, annotation, plain};
 use super::comm::Ask;
+use super::cost::CollectiveKind;
 use super::cost::Exchange;
 use super::layout::Layout;
 use super::model::{Layer, Saved};
@@ -9,7 +10,6 @@ use super::program::{Axis, Copy, Instr, Program};
 use super::reducer::Reducer;
 use super::tensor::{Arg, NUMBER, Tensor};
 use super::{Options, Style};
-use crate::trace::CollectiveKind;
 use std::collections::VecDeque;
 
 /// The number of the first step that is recorded.

@@ -1,8 +1,7 @@
 //! Nodes of traces from and to files.
 
 use super::config::{Kind, Node, Work};
-use chakram::trace::proto::attribute_proto::Value;
-use chakram::trace::proto::{AttributeProto, BoolList, GlobalMetadata, Node as Message};
+use super::message::{self, Attribute, Bools, Metadata, Value};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
@@ -18,11 +17,11 @@ const BROADCAST: i128 = 5;
 /// Reads the nodes of a file, up to the first that is not whole.
 pub fn read(mut bytes: &[u8]) -> Vec<Node> {
     let mut nodes = Vec::new();
-    if GlobalMetadata::decode_length_delimited(&mut bytes).is_err() {
+    if Metadata::decode_length_delimited(&mut bytes).is_err() {
         return nodes;
     }
     while !bytes.is_empty() {
-        match Message::decode_length_delimited(&mut bytes) {
+        match message::Node::decode_length_delimited(&mut bytes) {
             Ok(message) => nodes.push(node(message)),
             Err(_) => break,
         }
@@ -32,16 +31,16 @@ pub fn read(mut bytes: &[u8]) -> Vec<Node> {
 
 fn number(value: &Value) -> Option<i128> {
     Some(match *value {
-        Value::Int32Val(v) | Value::Sint32Val(v) | Value::Sfixed32Val(v) => v.into(),
-        Value::Int64Val(v) | Value::Sint64Val(v) | Value::Sfixed64Val(v) => v.into(),
-        Value::Uint32Val(v) | Value::Fixed32Val(v) => v.into(),
-        Value::Uint64Val(v) | Value::Fixed64Val(v) => v.into(),
-        Value::BoolVal(v) => v.into(),
+        Value::Int32(v) | Value::Sint32(v) | Value::Sfixed32(v) => v.into(),
+        Value::Int64(v) | Value::Sint64(v) | Value::Sfixed64(v) => v.into(),
+        Value::Uint32(v) | Value::Fixed32(v) => v.into(),
+        Value::Uint64(v) | Value::Fixed64(v) => v.into(),
+        Value::Bool(v) => v.into(),
         _ => return None,
     })
 }
 
-fn node(message: Message) -> Node {
+fn node(message: message::Node) -> Node {
     let values: BTreeMap<&str, &Value> = message
         .attr
         .iter()
@@ -51,18 +50,18 @@ fn node(message: Message) -> Node {
     let count = |name: &str| int(name) as u64;
     let npu = |name: &str| int(name) as usize;
     let group = match values.get("pg_name") {
-        Some(Value::StringVal(text)) => text.parse().unwrap_or(0),
+        Some(Value::Text(text)) => text.parse().unwrap_or(0),
         Some(other) => number(other).unwrap_or(0) as u64,
         None => 0,
     };
     let dims = match values.get("involved_dim") {
-        Some(Value::BoolList(list)) => Some(list.values.clone()),
+        Some(Value::Bools(list)) => Some(list.values.clone()),
         _ => None,
     };
     let (bytes, tag) = (count("comm_size"), count("comm_tag"));
-    let work = match message.r#type {
+    let work = match message.kind {
         2 | 3 => Work::Memory {
-            store: message.r#type == 3,
+            store: message.kind == 3,
             bytes: count("tensor_size"),
         },
         4 => Work::Compute {
@@ -104,9 +103,8 @@ fn node(message: Message) -> Node {
 /// Writes a file.
 pub fn write(nodes: &[Node]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let start = GlobalMetadata {
+    let start = Metadata {
         version: "0.0.4".to_owned(),
-        attr: Vec::new(),
     };
     bytes.extend(start.encode_length_delimited_to_vec());
     for node in nodes {
@@ -115,29 +113,29 @@ pub fn write(nodes: &[Node]) -> Vec<u8> {
     bytes
 }
 
-fn message(node: &Node) -> Message {
-    let mut values = vec![("is_cpu_op", Value::BoolVal(node.cpu))];
-    let size = |bytes: u64| ("comm_size", Value::Int64Val(bytes as i64));
-    let rank = |npu: usize| Value::Int32Val(npu as i32);
-    let r#type = match node.work {
+fn message(node: &Node) -> message::Node {
+    let mut values = vec![("is_cpu_op", Value::Bool(node.cpu))];
+    let size = |bytes: u64| ("comm_size", Value::Int64(bytes as i64));
+    let rank = |npu: usize| Value::Int32(npu as i32);
+    let kind = match node.work {
         Work::Nothing => 0,
         Work::Memory { store, bytes } => {
-            values.push(("tensor_size", Value::Uint64Val(bytes)));
+            values.push(("tensor_size", Value::Uint64(bytes)));
             if store { 3 } else { 2 }
         }
         Work::Compute { ops, bytes } => {
-            values.push(("num_ops", Value::Int64Val(ops as i64)));
-            values.push(("tensor_size", Value::Uint64Val(bytes)));
+            values.push(("num_ops", Value::Int64(ops as i64)));
+            values.push(("tensor_size", Value::Uint64(bytes)));
             4
         }
         Work::Send { dst, bytes, tag } => {
             values.extend([("comm_dst", rank(dst)), size(bytes)]);
-            values.push(("comm_tag", Value::Int32Val(tag as i32)));
+            values.push(("comm_tag", Value::Int32(tag as i32)));
             5
         }
         Work::Receive { src, bytes, tag } => {
             values.extend([("comm_src", rank(src)), size(bytes)]);
-            values.push(("comm_tag", Value::Int32Val(tag as i32)));
+            values.push(("comm_tag", Value::Int32(tag as i32)));
             6
         }
         Work::Collective {
@@ -148,41 +146,40 @@ fn message(node: &Node) -> Message {
             priority,
         } => {
             let code = KINDS.iter().find(|(_, k)| *k == kind).map_or(0, |k| k.0);
-            values.extend([("comm_type", Value::Int64Val(code as i64)), size(bytes)]);
-            values.push(("comm_priority", Value::Int32Val(priority as i32)));
+            values.extend([("comm_type", Value::Int64(code as i64)), size(bytes)]);
+            values.push(("comm_priority", Value::Int32(priority as i32)));
             if group != 0 {
-                values.push(("pg_name", Value::StringVal(group.to_string())));
+                values.push(("pg_name", Value::Text(group.to_string())));
             }
             if let Some(dims) = dims {
-                let values_of = BoolList {
+                let values_of = Bools {
                     values: dims.clone(),
                 };
-                values.push(("involved_dim", Value::BoolList(values_of)));
+                values.push(("involved_dim", Value::Bools(values_of)));
             }
             7
         }
         Work::Broadcast => {
-            values.push(("comm_type", Value::Int64Val(BROADCAST as i64)));
+            values.push(("comm_type", Value::Int64(BROADCAST as i64)));
             values.push(size(1));
             7
         }
         Work::Unsupported => {
-            values.push(("comm_type", Value::Int64Val(9)));
+            values.push(("comm_type", Value::Int64(9)));
             7
         }
     };
-    let attribute = |(name, value): (&str, Value)| AttributeProto {
+    let attribute = |(name, value): (&str, Value)| Attribute {
         name: name.to_owned(),
         value: Some(value),
-        ..AttributeProto::default()
     };
-    Message {
+    message::Node {
         id: node.id,
         name: format!("n{}", node.id),
-        r#type,
+        kind,
+        ctrl_deps: Vec::new(),
         data_deps: node.deps.clone(),
         duration_micros: node.micros,
         attr: values.into_iter().map(attribute).collect(),
-        ..Message::default()
     }
 }

@@ -4,7 +4,6 @@
 //! show. A rank's numbers are these, stretched as the options say.
 
 use super::{Bound, Device, Options};
-use crate::trace::CollectiveKind;
 
 /// From an operator's start to its first child or to its work.
 pub(super) const HEAD: u64 = 2_000;
@@ -63,6 +62,26 @@ pub(super) fn transfer(kind: Exchange, bytes: u64, members: u32, bytes_per_secon
     LATENCY.saturating_add(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
+/// The collectives that jobs call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CollectiveKind {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+}
+
+impl CollectiveKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::AllGather => "all-gather",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::Broadcast => "broadcast",
+        }
+    }
+}
+
 /// What members do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchange {
@@ -76,7 +95,7 @@ impl Exchange {
     /// The name in the truth.
     pub(super) fn name(self) -> String {
         match self {
-            Self::Collective(kind) => kind.to_string(),
+            Self::Collective(kind) => kind.name().to_owned(),
             Self::Message => "message".to_owned(),
         }
     }

@@ -3,10 +3,10 @@
 use super::Style;
 use super::build::{Builder, plain};
 use super::comm::Ask;
+use super::cost::CollectiveKind;
 use super::model::Layer;
 use super::program::Axis;
 use super::tensor::{Arg, Tensor};
-use crate::trace::CollectiveKind;
 
 /// The gradients of a rank, in one step.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! ASTRA-sim 2.x with its analytical networks, as a simulator that does one thing after another.
 //!
 //! Nothing is computed in closed form and nothing is skipped: every message and every delay is an
-//! event. It shares no code with the library but the generated types of traces.
+//! event.
 
 pub mod agenda;
 pub mod algorithm;
@@ -11,6 +11,7 @@ pub mod collective;
 pub mod config;
 pub mod load;
 pub mod memory;
+mod message;
 pub mod network;
 pub mod post;
 pub mod queues;

@@ -1,0 +1,181 @@
+//! Captures as PyTorch's profiler writes them, of a job that is simulated here, with the truth.
+//!
+//! A capture is two files per rank: the host's operators from `ExecutionTraceObserver`, and the
+//! timeline from Kineto. Converters can be tried and measured on them without PyTorch, at any size,
+//! and held against [`Truth`], which knows when everything happened.
+//!
+//! # The job
+//!
+//! Every rank trains layers of a normalization and a perceptron with two matrices. A rank's thread
+//! goes through its program in order; durations come from round constants and from the sizes of the
+//! tensors (`cost.rs`), stretched by the rank's factor and a pseudo-random part. Ranks meet in
+//! collectives: one begins to transfer when its last member has started, and ends on all at once,
+//! but for a few nanoseconds.
+//!
+//! - On a CPU with Gloo, two workers per group take collectives in order, the thread goes on, and
+//!   stands still in the end until the gradients are reduced. In a pipeline, messages are
+//!   annotations on the thread itself.
+//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream; collectives run
+//!   on a stream of their group's, and streams wait for one another through events. The host waits
+//!   only at the end of a step.
+//!
+//! # Where it differs from PyTorch
+//!
+//! Workers of Gloo record no operators of their own, and their annotations never become parents of
+//! others in the host's file. Ids of correlation and of external events have no gaps within a
+//! block, and the allocator never gives a freed storage to another tensor. Communicators are not
+//! set up, buckets are not rebuilt, there is no clock drift, and the memory of a GPU moves without
+//! allocations. On GPUs only the calls that the job needs are recorded: launches, copies, events,
+//! and one synchronization per step.
+
+use cost::draw;
+use layout::Layout;
+use meet::{Outcome, clock, pace, simulate};
+use program::Program;
+use simulate::Clock;
+use std::fs::File;
+use std::io::{BufWriter, Result, Write};
+use std::path::Path;
+
+mod build;
+mod comm;
+mod cost;
+mod gpu;
+pub mod handwritten;
+mod host;
+mod kineto;
+mod layout;
+mod meet;
+mod model;
+mod ops;
+mod options;
+mod out;
+mod program;
+mod records;
+mod reducer;
+mod schema;
+mod simulate;
+mod step;
+mod tensor;
+#[cfg(test)]
+mod tests;
+mod truth;
+
+pub use options::{Bound, Device, OptionError, Options, Style};
+pub use simulate::Waiter;
+pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
+
+/// Kineto's `baseTimeNanoseconds`.
+const BASE: u64 = 1_790_857_026_000_000_000;
+/// Where the job begins, behind that.
+const EPOCH: u64 = 4_313_706_734_900_000;
+/// The process of rank 0; the others follow.
+const PID: u64 = 19_340;
+
+/// A job that has been simulated and can be written.
+#[derive(Debug)]
+pub struct Capture {
+    options: Options,
+    layout: Layout,
+    /// One for all ranks, or one for each stage.
+    programs: Vec<Program>,
+    outcome: Outcome,
+}
+
+/// Simulates the job that `options` describe.
+pub fn generate(options: &Options) -> std::result::Result<Capture, OptionError> {
+    options.validate()?;
+    let mut layout = Layout::new(options);
+    let different = match options.style {
+        Style::Pipeline => options.ranks,
+        _ => 1,
+    };
+    let mut programs = Vec::new();
+    for rank in 0..different {
+        let (mut program, asked) = step::program(options, &layout, rank);
+        if rank == 0 {
+            layout.settle(options, &mut program, &asked);
+        }
+        programs.push(program);
+    }
+    let outcome = simulate(options, &layout, &programs);
+    Ok(Capture {
+        options: options.clone(),
+        layout,
+        programs,
+        outcome,
+    })
+}
+
+impl Capture {
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.options.ranks
+    }
+
+    /// Writes the host's file of `rank`.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn write_host(&self, rank: u32, sink: impl Write) -> Result<()> {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        host::write(self, rank, sink)
+    }
+
+    /// Writes Kineto's file of `rank`.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn write_kineto(&self, rank: u32, sink: impl Write) -> Result<()> {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        kineto::write(self, rank, sink)
+    }
+
+    /// Writes `host.RANK.json` and `kineto.RANK.json` of every rank into `folder`, which is there.
+    ///
+    /// # Errors
+    /// Those of files.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        for rank in 0..self.ranks() {
+            let file = |what| File::create(folder.join(format!("{what}.{rank}.json")));
+            let (mut host, mut kineto) = (
+                BufWriter::new(file("host")?),
+                BufWriter::new(file("kineto")?),
+            );
+            self.write_host(rank, &mut host)?;
+            self.write_kineto(rank, &mut kineto)?;
+            host.flush().and(kineto.flush())?;
+        }
+        Ok(())
+    }
+
+    /// The program of `rank`, with what its groups and devices are called.
+    fn program(&self, rank: u32) -> Program {
+        step::program(&self.options, &self.layout, rank).0
+    }
+
+    /// The program of `rank` but for names.
+    fn shared_program(&self, rank: u32) -> &Program {
+        &self.programs[(rank as usize).min(self.programs.len() - 1)]
+    }
+
+    fn clock(&self, rank: u32) -> Clock {
+        clock(&self.options, rank)
+    }
+
+    /// How far the clock of `rank` is ahead.
+    fn offset(&self, rank: u32) -> i64 {
+        let skew = self.options.clock_skew;
+        if rank == 0 || skew == 0 {
+            return 0;
+        }
+        let drawn = draw([self.options.seed, 0x0c10c, rank.into()]) % (2 * skew + 1);
+        drawn as i64 - skew as i64
+    }
+}

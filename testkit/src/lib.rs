@@ -1,0 +1,14 @@
+//! What chakram is held against: captures of jobs that never ran, with their truth, and plain simulators.
+//!
+//! Nothing here depends on chakram or shares code with it, and nothing of it reaches a user. What tests need that
+//! speaks chakram's own types lies beside them, in `tests/it`.
+//!
+//! - [`capture`]: files as PyTorch's profiler writes them, and when everything in them really happened
+//! - [`astra_sim`]: ASTRA-sim 2.x as a simulator that does one thing after another, and random jobs for it
+//! - [`switch_pool`]: loads through two levels of switches, by bisection
+//! - [`port_chunks`]: chunks of loads and messages that take turns at ports
+
+pub mod astra_sim;
+pub mod capture;
+pub mod port_chunks;
+pub mod switch_pool;
