@@ -4,6 +4,7 @@
 //! leak found. 0 means that every node of every rank completed.
 
 use crate::bounds;
+use crate::job::JobError;
 use crate::trace::TraceError;
 use crate::trace::error::Fault;
 use crate::units::Bytes;
@@ -154,6 +155,10 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();
         let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        let io = io.or_else(|| match error.downcast_ref()? {
+            JobError::Io(source) => Some(source.kind()),
+            _ => None,
+        });
         io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
             Fault::Io { source, .. } => Some(source.kind()),
             _ => None,

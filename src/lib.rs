@@ -14,6 +14,7 @@
 //! - [`machine`]: the simulated system;
 //! - [`engine`]: the one event loop, with its ordering contract;
 //! - [`report`]: what came out;
+//! - [`job`]: jobs from files, from a pattern or from ASTRA-sim's inputs, and their replay in one call;
 //! - [`inspect`]: what is in traces, without a replay;
 //! - [`model`]: networks of layers, and what they count;
 //! - [`generate`]: workloads without a capture;
@@ -43,6 +44,7 @@ pub mod graph;
 pub mod group;
 pub mod ids;
 pub mod inspect;
+pub mod job;
 pub mod machine;
 pub mod memory;
 pub mod model;

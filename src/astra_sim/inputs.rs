@@ -67,6 +67,31 @@ pub struct Flags {
     pub quirks: Quirks,
 }
 
+impl Flags {
+    /// The flags that name these files, with the original's defaults: no groups, the congestion-unaware network, and
+    /// all quirks.
+    pub fn new(workload: PathBuf, system: PathBuf, network: PathBuf, memory: PathBuf) -> Self {
+        Self {
+            model: NetworkModel::Unaware,
+            workload,
+            groups: PathBuf::from("empty"),
+            system,
+            memory,
+            network,
+            logging: PathBuf::from("empty"),
+            logging_folder: None,
+            queues: NonZeroU32::MIN,
+            compute_scale: 1.0,
+            comm_scale: 1.0,
+            injection_scale: 1.0,
+            rendezvous: false,
+            lenient: false,
+            logs: false,
+            quirks: Quirks::ALL,
+        }
+    }
+}
+
 /// All inputs of a run but its traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inputs {

@@ -1,10 +1,10 @@
 //! `chakram anonymise`: traces that can be shown to others.
 
 use super::convert::FormatArg;
-use super::load;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, Target, Traces};
+use super::traces::{self, InputArgs, OutputArgs, Target};
 use crate::edit::anonymise::{Anonymised, Anonymiser};
+use crate::job::{groups_of, read_text};
 use crate::report::summary::thousands;
 use crate::trace::job::JobFile;
 use clap::{ArgGroup, Args};
@@ -59,7 +59,7 @@ pub struct AnonymiseArgs {
 fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
-        (None, Some(path)) => load::read_text(path)?.trim_end().to_owned().into_bytes(),
+        (None, Some(path)) => read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];
             getrandom::fill(&mut key).map_err(|e| format!("no random key can be had here: {e}"))?;
@@ -79,8 +79,8 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 /// Traces that cannot be read, and output that cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let anonymiser = Anonymiser::new(&secret(args)?, !args.all, args.keep.clone());
-    let traces = Traces::find(&args.input)?;
-    let groups = anonymiser.groups(&traces::declared(args.groups.as_ref(), &traces)?);
+    let traces = traces::find(&args.input)?;
+    let groups = anonymiser.groups(&groups_of(args.groups.as_deref(), &traces.found, None)?);
     let beside = [&args.groups, &args.key_file];
     let mut outputs = Target::new(&args.output, traces.files().len(), &traces, &beside)?;
     let mut sum = Anonymised::default();

@@ -2,10 +2,11 @@
 
 use super::output::{Destination, Format};
 use crate::astra_sim::{Flags, NetworkModel, Note, Quirk, Quirks};
+use crate::cli::load::with_progress;
 use crate::files::Outputs;
+use crate::job::{AstraSimJob, JobError};
 use crate::trace::file::discover;
 use clap::{ArgAction, Args, ValueEnum};
-use job::Job;
 use serde_json::{Map, Value, json};
 use std::error::Error;
 use std::io::Write;
@@ -15,7 +16,6 @@ use std::process::ExitCode;
 
 mod arguments;
 mod explain;
-mod job;
 mod render;
 mod replay;
 mod transcript;
@@ -181,12 +181,21 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }
-    let job = Job::load(args, args.quirks)?;
+    let job = args.job(args.quirks)?;
     replay::run(args, job, &mut to)?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl AstraSimArgs {
+    /// Reads everything that they name, for a run with these quirks.
+    fn job(&self, quirks: Quirks) -> Result<AstraSimJob, JobError> {
+        let hash = self.format == Format::Json;
+        let flags = self.flags(quirks);
+        let mut job = with_progress(|progress| AstraSimJob::load(&flags, hash, progress))?;
+        job.notes.splice(..0, self.ignored.iter().cloned());
+        Ok(job)
+    }
+
     /// Whether the original's own lines are printed and logged: under one of its names, unless another format
     /// is asked for.
     fn transcribes(&self) -> bool {

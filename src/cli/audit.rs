@@ -2,7 +2,7 @@
 
 use super::convert::FormatArg;
 use super::terminal;
-use super::traces::{InputArgs, Traces};
+use super::traces::{self, InputArgs};
 use crate::edit::audit::{Audit, Finding, Kind};
 use crate::report::summary::thousands;
 use crate::trace::shown;
@@ -48,7 +48,7 @@ const FOUND: u8 = 3;
 ///
 /// Traces that cannot be read to their end, and output that cannot be written.
 pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let traces = Traces::find(&args.input)?;
+    let traces = traces::find(&args.input)?;
     let mut texts = 0;
     let mut all: Vec<(&Path, Finding)> = Vec::new();
     for file in traces.files() {

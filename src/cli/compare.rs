@@ -1,8 +1,9 @@
 //! One job on several machines: the replays, on as many threads as there is use for.
 
-use crate::engine::{Options, Prepared, ReplayError};
+use crate::engine::{Options, ReplayError};
+use crate::job;
 use crate::machine::Machine;
-use crate::report::{self, Column, Comparison, Report};
+use crate::report::{Column, Comparison};
 use crate::workload::Workload;
 use std::error::Error;
 use std::fmt;
@@ -22,7 +23,7 @@ pub fn compare<'a>(
     threads: Option<NonZeroUsize>,
 ) -> Comparison<'a> {
     let results = on_threads(machines.len(), threads, |index| {
-        replay(workload, &machines[index], options)
+        job::replay(workload, &machines[index], options)
     });
     let names = names(named, machines);
     let columns = machines.iter().zip(names).zip(results);
@@ -68,15 +69,6 @@ pub fn on_threads<T: Send + Sync>(
     });
     let results = results.into_iter().map(OnceLock::into_inner);
     results.map(|r| r.expect("every index was taken")).collect()
-}
-
-fn replay(
-    workload: &Workload,
-    machine: &Machine,
-    options: &Options,
-) -> Result<Report, ReplayError> {
-    let prepared = Prepared::new(workload, machine, options)?;
-    report::replay(&prepared, ()).map(|(report, ())| report)
 }
 
 /// What the machines call themselves, or what they were called where two say the same.

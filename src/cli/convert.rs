@@ -1,9 +1,10 @@
 //! `chakram convert`: captured traces in, traces out; and traces of any form in, of another out.
 
 use super::terminal;
-use super::traces::JobOutputs;
+use super::traces;
 use crate::converters::pytorch::{self as converter, Options, files, summary::Summary};
 use crate::files::Outputs;
+use crate::job::JobOutputs;
 use crate::trace::job::JobFile;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
@@ -100,7 +101,11 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         outputs.reads(&pair.host);
         outputs.reads(&pair.kineto);
     }
-    let mut job = JobOutputs::new(&args.output, args.compress, Outputs::default())?;
+    let mut job = JobOutputs::new(
+        &args.output,
+        traces::ending(args.compress),
+        Outputs::default(),
+    )?;
     let show = io::stderr().is_terminal();
     let progress = |done: usize, of: usize| {
         if show {
@@ -118,7 +123,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         job.add(rank, job.path(rank), written);
     }
     // The traces declare their groups themselves.
-    job.commit(JobFile::default())?;
+    traces::saved(&job.commit(JobFile::default())?)?;
     match args.format {
         FormatArg::Text => text::write(&summary, out)?,
         FormatArg::Json => {

@@ -1,40 +1,28 @@
 //! `--custom`: collectives whose algorithm is a trace for each member.
 
-use super::load::input;
-use crate::astra_sim::custom;
-use crate::collective::{Custom, Fault, Scripts};
+use crate::collective::Custom;
 use crate::files::Outputs;
-use crate::report::json::Input;
-use crate::trace::file::{Contents, RankFile, discover};
-use crate::trace::{CollectiveKind, Place, TraceError};
+use crate::job::CustomFiles;
+use crate::trace::CollectiveKind;
+use crate::trace::file::discover;
 use crate::workload::Workload;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
 
-/// A parsed `--custom`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CustomArg {
-    kind: CollectiveKind,
-    prefix: PathBuf,
+/// Tells `outputs` which files `custom` is read from.
+pub fn mark_read(custom: &CustomFiles, outputs: &mut Outputs) {
+    for file in discover(&custom.prefix).unwrap_or_default() {
+        outputs.reads(&file.path);
+    }
 }
 
-impl CustomArg {
-    /// Tells `outputs` which files this reads.
-    pub fn reads(&self, outputs: &mut Outputs) {
-        for file in discover(&self.prefix).unwrap_or_default() {
-            outputs.reads(&file.path);
-        }
-    }
-
-    /// As a report names it.
-    pub fn json(&self) -> Value {
-        let prefix = self.prefix.display().to_string();
-        json!({"kind": self.kind.to_string(), "prefix": prefix})
-    }
+/// `custom` as a report names it.
+pub fn json(custom: &CustomFiles) -> Value {
+    let prefix = custom.prefix.display().to_string();
+    json!({"kind": custom.kind.to_string(), "prefix": prefix})
 }
 
 /// Parses `KIND=PREFIX`.
-pub fn parse(text: &str) -> Result<CustomArg, String> {
+pub fn parse(text: &str) -> Result<CustomFiles, String> {
     let (name, prefix) = text
         .split_once('=')
         .filter(|(_, prefix)| !prefix.is_empty())
@@ -48,14 +36,14 @@ pub fn parse(text: &str) -> Result<CustomArg, String> {
             all.join(", ")
         ));
     };
-    Ok(CustomArg {
+    Ok(CustomFiles {
         kind: *kind,
         prefix: prefix.into(),
     })
 }
 
 /// Refuses two algorithms for one kind.
-pub fn check(args: &[CustomArg]) -> Result<(), String> {
+pub fn check(args: &[CustomFiles]) -> Result<(), String> {
     for (i, arg) in args.iter().enumerate() {
         if args[..i].iter().any(|other| other.kind == arg.kind) {
             return Err(format!(
@@ -65,97 +53,6 @@ pub fn check(args: &[CustomArg]) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// The algorithms that `args` name; their files join `inputs`.
-pub fn load(
-    args: &[CustomArg],
-    mut inputs: Option<&mut Vec<Input>>,
-) -> Result<Vec<Custom>, TraceError> {
-    let mut load = |arg: &CustomArg| {
-        let files = files(&arg.prefix)?;
-        let contents = files.iter().map(Contents::of);
-        let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
-        let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
-        if let Some(inputs) = &mut inputs {
-            let all = files.iter().zip(&bytes);
-            inputs.extend(all.map(|(file, bytes)| input("custom", &file.path, bytes)));
-        }
-        let scripts = custom::read(&bytes, custom::Lasting::Recorded);
-        let scripts = scripts.map_err(|(p, error)| contents[p as usize].blame(error))?;
-        let matched = scripts.matched();
-        Ok(Custom {
-            kind: arg.kind,
-            name: arg.prefix.display().to_string(),
-            scripts: matched.map_err(|fault| refusal(fault, &scripts, &files))?,
-        })
-    };
-    args.iter().map(&mut load).collect()
-}
-
-/// The files of an algorithm: one for each position from 0 on, and two at least.
-fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
-    let files = discover(prefix)?;
-    let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
-    let missing = missing.map(|(position, _)| position);
-    let missing = missing.or((files.len() == 1).then_some(1));
-    let Some(position) = missing else {
-        return Ok(files);
-    };
-    let beside = &files[0].path;
-    Err(TraceError::refused_at(
-        Place {
-            file: Some(prefix.to_owned()),
-            ..Place::default()
-        },
-        format!(
-            "there is a file {}, but none for position {position}",
-            beside.display()
-        ),
-        "the prefix of files PREFIX.P.et, one for each position P from 0, and two at least",
-    ))
-}
-
-/// `fault`, where it is in the files.
-fn refusal(fault: Fault, scripts: &Scripts, files: &[RankFile]) -> TraceError {
-    let (position, part, found, hint) = match fault {
-        Fault::Stranger {
-            position,
-            part,
-            peer,
-        } => (
-            position,
-            part,
-            format!("the peer {peer} has no file; there are {}", files.len()),
-            "peers are positions of the group, counted from 0",
-        ),
-        Fault::Unpaired {
-            position,
-            part,
-            peer,
-            receive,
-        } => (
-            position,
-            part,
-            match receive {
-                true => format!("position {peer} does not send what this receives"),
-                false => format!("position {peer} does not receive what this sends"),
-            },
-            "a receive for each send, with the same tag and size",
-        ),
-        Fault::Circle { position, part } => (
-            position,
-            part,
-            "it waits, through other positions, for itself".to_owned(),
-            "a send in front of a receive at one of them; sends do not wait for their receivers",
-        ),
-    };
-    let place = Place {
-        file: Some(files[position as usize].path.clone()),
-        node: Some(scripts.script(position).id(part)),
-        ..Place::default()
-    };
-    TraceError::refused_at(place, found, hint)
 }
 
 /// What to say of algorithms that no collective of `workload` takes.

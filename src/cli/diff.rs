@@ -1,7 +1,7 @@
 //! `chakram diff`: two jobs in, or two reports; out comes what differs.
 
 use super::compare::on_threads;
-use super::load::{self, VerifyArg};
+use super::load::VerifyArg;
 use super::output::{Destination, Format};
 use super::terminal;
 use crate::diff::render::{self, Limits, Titles, Verdict};
@@ -9,6 +9,7 @@ use crate::diff::tally::{FaultRow, Keep, Tally, Tolerance};
 use crate::diff::{Aspect, differences, reports};
 use crate::files::Outputs;
 use crate::graph::Outline;
+use crate::job::{find, mark_read};
 use crate::trace::file::{Contents, RankFile, rank_of, read_text};
 use crate::trace::{TraceError, form, job};
 use crate::units::Span;
@@ -312,8 +313,8 @@ fn ranks(args: &DiffArgs, outputs: &mut Outputs) -> Result<Ranks, Box<dyn Error>
     }
     let mut ranks = Ranks::new();
     for (which, path) in paths.into_iter().enumerate() {
-        let found = load::find(std::slice::from_ref(path), args.verify.policy())?;
-        load::reads(outputs, &found);
+        let found = find([path], args.verify.policy())?;
+        mark_read(outputs, &found);
         for file in found.files {
             let rank = ranks.entry(file.rank).or_default();
             rank[which] = Some(file);

@@ -1,12 +1,13 @@
 //! `chakram inspect`: what is in a trace or a job.
 
-use super::load::{self, VerifyArg};
+use super::load::VerifyArg;
 use super::output::Destination;
 use super::terminal;
 use crate::files::Outputs;
 use crate::inspect::{
     self, Filter, Label, Pattern, RankSet, Trace, Track, Types, critical_path, in_order,
 };
+use crate::job;
 use crate::trace::file::{Contents, RankFile};
 use crate::units::{Span, Time};
 use clap::{Args, ValueEnum};
@@ -160,9 +161,9 @@ fn parse_time(text: &str) -> Result<Time, String> {
 /// cannot be written.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
-    let found = load::find(&args.traces, args.verify.policy())?;
+    let found = job::find(&args.traces, args.verify.policy())?;
     let mut outputs = Outputs::default();
-    load::reads(&mut outputs, &found);
+    job::mark_read(&mut outputs, &found);
     let mut files = found.files;
     let found = files.len();
     if let Some(ranks) = &args.rank {
@@ -171,7 +172,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if files.is_empty() {
         return Err(args.no_rank(found).into());
     }
-    let title = super::replay::name_of(&args.traces, &files);
+    let title = job::name_of(&args.traces, &files);
     if args.list && !args.critical_path {
         return args.nodes(&files, out, outputs);
     }

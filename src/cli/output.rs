@@ -1,12 +1,13 @@
 //! How a replay is asked for and its report printed, whatever the workload came from.
 
 use super::compute::ComputeArgs;
-use super::custom::{self, CustomArg};
+use super::custom;
 use super::load::parse_map;
 use super::terminal;
 use crate::engine::{Options, Prepared, ReplayError};
 use crate::files::Outputs;
 use crate::ids::Npu;
+use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
 use crate::report::json::Input;
 use crate::report::{self, Report};
@@ -45,7 +46,7 @@ pub struct RunArgs {
     /// Members play collectives of a kind from files PREFIX.0.et, PREFIX.1.et, …, one for each member, where a
     /// group has as many: KIND=PREFIX, for example all-reduce=ring8; for each kind once
     #[arg(long, value_name = "KIND=PREFIX", value_parser = custom::parse)]
-    pub custom: Vec<CustomArg>,
+    pub custom: Vec<CustomFiles>,
     /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
     #[arg(long, value_name = "FILE.json.gz")]
     pub timeline: Option<PathBuf>,
@@ -210,7 +211,7 @@ impl RunArgs {
     /// Tells `outputs` which files these options read.
     pub fn reads(&self, outputs: &mut Outputs) {
         for arg in &self.custom {
-            arg.reads(outputs);
+            custom::mark_read(arg, outputs);
         }
     }
 
@@ -223,7 +224,7 @@ impl RunArgs {
         inputs: &mut Vec<Input>,
     ) -> Result<Options, Box<dyn Error>> {
         let hashed = self.wants_hashes().then_some(inputs);
-        let custom = custom::load(&self.custom, hashed)?;
+        let custom = job::load_custom(&self.custom, hashed)?;
         for note in custom::notes(&custom, workload) {
             terminal::note(format_args!("{note}"))?;
         }
@@ -257,11 +258,8 @@ pub fn load_machine(name: &str, hash: bool) -> Result<(Machine, Option<Input>), 
         false => None,
         true => {
             let source = source(name)?;
-            Some(super::load::input(
-                "machine",
-                Path::new(name),
-                source.text.as_bytes(),
-            ))
+            let (path, text) = (Path::new(name), source.text.as_bytes());
+            Some(job::hashed_input("machine", path, text))
         }
     };
     Ok((machine, input))

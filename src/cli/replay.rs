@@ -4,7 +4,8 @@ use super::compare::{Failed, compare};
 use super::load::{self, JobArgs};
 use super::output::{Destination, RunArgs, load_machine};
 use crate::files::Outputs;
-use crate::trace::file::{Found, RankFile};
+use crate::job::{self, CASE_MACHINE};
+use crate::trace::file::Found;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -55,9 +56,6 @@ pub struct ReplayArgs {
     output: PathBuf,
 }
 
-/// The machine of a case, beside its traces.
-const CASE_MACHINE: &str = "machine.toml";
-
 /// Does what `args` ask for and prints the report to `out`.
 ///
 /// # Errors
@@ -69,7 +67,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
     }
-    let found = load::find(&args.traces, args.job.verify.policy())?;
+    let found = job::find(&args.traces, args.job.verify.policy())?;
     let named = match args.machine.is_empty() {
         false => args.machine.clone(),
         true => vec![case_machine(&args.traces, &found)?],
@@ -81,7 +79,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         return Err(format!("--machine {twice} is given twice").into());
     }
     let mut outputs = Outputs::default();
-    load::reads(&mut outputs, &found);
+    job::mark_read(&mut outputs, &found);
     let beside = args.job.groups.iter().map(PathBuf::as_path);
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
@@ -93,27 +91,20 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let (machines, machine_inputs): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
     let npus = machines.iter().map(|machine| machine.topology().npus());
     let npus = args.job.npus(npus)?;
-    let job = load::job(&found, &args.job, npus, hash)?;
-    let mut inputs = job.inputs;
+    let title = job::name_of(&args.traces, &found.files);
+    let job = load::load(&found, title, &args.job, npus, hash)?;
+    let (title, workload) = (job.name(), job.workload());
+    let mut inputs = job.inputs().to_vec();
     inputs.extend(machine_inputs.into_iter().flatten());
     let absent = args.job.absent.policy();
-    let options = args.run.options(absent, &job.workload, &mut inputs)?;
-    let title = name_of(&args.traces, &found.files);
+    let options = args.run.options(absent, workload, &mut inputs)?;
     match &machines[..] {
-        [machine] if !args.run.compares() => {
-            let (run, workload) = (&args.run, &job.workload);
-            run.replay(workload, &title, machine, &options, &inputs, &mut to)
-        }
+        [machine] if !args.run.compares() => args
+            .run
+            .replay(workload, title, machine, &options, &inputs, &mut to),
         _ => {
-            args.run.check_fit(&job.workload)?;
-            let comparison = compare(
-                &job.workload,
-                &title,
-                &named,
-                &machines,
-                &options,
-                args.threads,
-            );
+            args.run.check_fit(workload)?;
+            let comparison = compare(workload, title, &named, &machines, &options, args.threads);
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
                 to.fill(|out| run.render_comparison(&comparison, absent, &inputs, style, out))?;
@@ -127,33 +118,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// What people call the job: the folder, file or prefix that was given, or of several the first
-/// rank's file, so that their order does not matter.
-pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
-    let path = match (paths, files) {
-        ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
-        (_, [first, ..]) => first.path.clone(),
-        _ => PathBuf::new(),
-    };
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.unwrap_or("job").to_owned()
-}
-
-/// The machine of a case, beside its traces, or that for which the job was made.
+/// The machine that nobody named.
 fn case_machine(paths: &[PathBuf], found: &Found) -> Result<String, String> {
-    let folder = paths.first().map(|path| match path.is_dir() {
-        true => path.as_path(),
-        false => path.parent().unwrap_or(Path::new("")),
-    });
-    let file = folder.unwrap_or(Path::new("")).join(CASE_MACHINE);
-    if file.is_file() {
-        return Ok(file.display().to_string());
-    }
-    let mut made_for = found.jobs.values().filter_map(|job| job.machine.clone());
-    if let Some(machine) = made_for.next() {
-        return Ok(machine);
-    }
-    Err(format!(
+    let machine = job::machine_of(paths, found);
+    machine.ok_or_else(|| format!(
         "which machine? there is no {CASE_MACHINE} beside the traces\n  try: --machine NAME, one of {}, \
          or a file",
         crate::machine::PRESETS

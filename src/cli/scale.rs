@@ -2,9 +2,10 @@
 
 use super::convert::FormatArg;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, Target, Traces};
+use super::traces::{self, InputArgs, OutputArgs, Target};
 use crate::edit::scale::{Along, Grid, Scaling, Sharded};
 use crate::files::Written;
+use crate::job::groups_of;
 use crate::report::summary::thousands;
 use crate::trace::job::JobFile;
 use clap::{Args, ValueEnum};
@@ -75,7 +76,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         ShardedArg::KeepTotal => Sharded::KeepTotal,
         ShardedArg::KeepShard => Sharded::KeepShard,
     };
-    let traces = Traces::find(&args.input)?;
+    let traces = traces::find(&args.input)?;
     let fits = traces
         .files()
         .iter()
@@ -98,7 +99,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut scaling = Scaling::new(
         along,
         sharded,
-        traces::declared(args.groups.as_ref(), &traces)?,
+        groups_of(args.groups.as_deref(), &traces.found, None)?,
     )?;
     for file in traces.files() {
         let opened = traces.open(file)?;

@@ -2,8 +2,9 @@
 
 use super::convert::FormatArg;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, Target, Traces};
+use super::traces::{self, InputArgs, OutputArgs, Target};
 use crate::edit::slice::{Cut, Meetings, Part, Sliced};
+use crate::job::groups_of;
 use crate::report::summary::thousands;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -70,8 +71,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         Some(name) => Cut::Annotation(name.clone()),
         None => Cut::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
     };
-    let traces = Traces::find(&args.input)?;
-    let groups = traces::declared(args.groups.as_ref(), &traces)?;
+    let traces = traces::find(&args.input)?;
+    let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.files().len();
     let mut outputs = Target::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut meetings = Meetings::default();

@@ -1,23 +1,17 @@
 //! Traces in, traces out: where commands that make traces of traces read and write.
 
 use super::convert::{CompressArg, FormatArg};
-use super::load::{self, VerifyArg};
+use super::load::VerifyArg;
 use super::terminal;
 use crate::files::{Outputs, Written};
-use crate::trace::TraceError;
-use crate::trace::file::{Contents, Found, Packer, RankFile};
-use crate::trace::groups::{self, Declared};
-use crate::trace::job::JobFile;
+use crate::job::{self, JobOutputs, JobTraces, SavedJob};
+use crate::trace::file::Packer;
+use crate::trace::groups::Declared;
+use crate::trace::job::{ENDING, JobFile};
 use clap::Args;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-
-mod outputs;
-
-pub use outputs::{
-    JobOutputs, PIPE, ending, first_to_last, note_others, rename_contents, write_job,
-};
 
 /// Where the traces come from.
 #[derive(Debug, Args)]
@@ -45,96 +39,28 @@ pub struct OutputArgs {
     pub format: FormatArg,
 }
 
-/// The traces of a job.
-#[derive(Debug)]
-pub struct Traces {
-    /// The files, by rank, and what is said of them beside.
-    pub found: Found,
-    piped: Option<Contents>,
+/// What stands for a pipe.
+pub const PIPE: &str = "-";
+
+/// Finds the files that `args` name, or reads the pipe.
+pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
+    let pipe = |path: &PathBuf| path == Path::new(PIPE);
+    if !args.traces.iter().any(pipe) {
+        return Ok(JobTraces::find(&args.traces, args.verify.policy())?);
+    }
+    if args.traces.len() > 1 {
+        return Err("- is one trace from a pipe, and no files can stand beside it".into());
+    }
+    Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
 }
 
-/// The contents of a trace.
-#[derive(Debug)]
-pub enum Opened<'t> {
-    /// Of a file.
-    File(Contents),
-    /// Of the pipe.
-    Pipe(&'t Contents),
-}
-
-impl Opened<'_> {
-    fn contents(&self) -> &Contents {
-        match self {
-            Self::File(contents) => contents,
-            Self::Pipe(contents) => contents,
-        }
+/// The ending of compressed files.
+pub fn ending(compress: Option<CompressArg>) -> &'static str {
+    match compress {
+        None => "",
+        Some(CompressArg::Zst) => ".zst",
+        Some(CompressArg::Gz) => ".gz",
     }
-
-    /// The bytes.
-    pub fn as_slice(&self) -> &[u8] {
-        self.contents().as_slice()
-    }
-
-    /// An error about the bytes as one about what they came from.
-    pub fn blame(&self, error: TraceError) -> TraceError {
-        self.contents().blame(error)
-    }
-}
-
-impl Traces {
-    /// Finds the files, or reads the pipe.
-    pub fn find(args: &InputArgs) -> Result<Self, Box<dyn Error>> {
-        let pipe = |path: &PathBuf| path == Path::new(PIPE);
-        if !args.traces.iter().any(pipe) {
-            let found = load::find(&args.traces, args.verify.policy())?;
-            return Ok(Self { found, piped: None });
-        }
-        if args.traces.len() > 1 {
-            return Err("- is one trace from a pipe, and no files can stand beside it".into());
-        }
-        Ok(Self {
-            found: Found {
-                files: vec![RankFile::new(0, PathBuf::from(PIPE))],
-                ..Found::default()
-            },
-            piped: Some(Contents::from_pipe(io::stdin().lock())?),
-        })
-    }
-
-    /// The files, by rank.
-    pub fn files(&self) -> &[RankFile] {
-        &self.found.files
-    }
-
-    /// What the job says of itself beside its ranks, with these groups.
-    pub fn about(&self, groups: Declared) -> JobFile {
-        let mut about = JobFile {
-            groups,
-            ..JobFile::default()
-        };
-        for job in self.found.jobs.values() {
-            about.roles.extend(&job.roles);
-            about.machine = about.machine.or_else(|| job.machine.clone());
-        }
-        about
-    }
-
-    /// Opens one of the files.
-    pub fn open(&self, file: &RankFile) -> Result<Opened<'_>, Box<dyn Error>> {
-        Ok(match &self.piped {
-            Some(contents) => Opened::Pipe(contents),
-            None => Opened::File(Contents::of(file)?),
-        })
-    }
-}
-
-/// Reads the groups that are declared beside the traces: in the file that was named, or by the job.
-pub fn declared(path: Option<&PathBuf>, traces: &Traces) -> Result<Declared, Box<dyn Error>> {
-    let Some(path) = path else {
-        return Ok(load::groups(&traces.found)?);
-    };
-    let text = load::read_text(path)?;
-    Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
 /// The traces that a command makes: a job of files, or one trace for a pipe.
@@ -150,7 +76,7 @@ impl<'o> Target<'o> {
     pub fn new(
         args: &'o OutputArgs,
         ranks: usize,
-        traces: &Traces,
+        traces: &JobTraces,
         beside: &[&Option<PathBuf>],
     ) -> Result<Self, Box<dyn Error>> {
         if args.output == Path::new(PIPE) {
@@ -163,13 +89,13 @@ impl<'o> Target<'o> {
             };
         }
         let mut files = Outputs::default();
-        load::reads(&mut files, &traces.found);
+        job::mark_read(&mut files, &traces.found);
         beside
             .iter()
             .copied()
             .flatten()
             .for_each(|path| files.reads(path));
-        let outputs = JobOutputs::new(&args.output, args.compress, files)?;
+        let outputs = JobOutputs::new(&args.output, ending(args.compress), files)?;
         Ok(Self::Files(Box::new(outputs)))
     }
 
@@ -181,7 +107,7 @@ impl<'o> Target<'o> {
     /// Writes the trace of a rank, and says what was written into a file.
     pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Option<Written>, Box<dyn Error>> {
         match self {
-            Self::Files(outputs) => outputs.write(rank, trace).map(Some),
+            Self::Files(outputs) => Ok(Some(outputs.write(rank, trace)?)),
             Self::Pipe(args) => {
                 let ending = ending(args.compress).trim_start_matches('.');
                 let mut packer = Packer::new(terminal::standard_output(), ending)?;
@@ -219,7 +145,7 @@ impl<'o> Target<'o> {
                 Err("--groups writes a file beside the traces; -o - has no place for it".into())
             }
             Self::Files(outputs) if asked || !declared.is_empty() => {
-                outputs.groups(declared).map(Some)
+                Ok(Some(outputs.groups(declared)?))
             }
             _ => Ok(None),
         }
@@ -228,8 +154,36 @@ impl<'o> Target<'o> {
     /// Gives all files their names, the last being the job's with what `about` says, and says what they are.
     pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
-            Self::Files(outputs) => outputs.commit(about),
+            Self::Files(outputs) => saved(&outputs.commit(about)?),
             Self::Pipe(_) => Ok(String::new()),
         }
+    }
+}
+
+/// Says which traces are no part of the job, and returns the names of those that are.
+pub fn saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
+    note_others(&job.prefix, &job.others)?;
+    Ok(first_to_last(&job.traces))
+}
+
+/// Names of files for people.
+fn first_to_last(names: &[PathBuf]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.display().to_string(),
+        [first, .., last] => format!("{} to {}", first.display(), last.display()),
+    }
+}
+
+/// Says which traces with the prefix of a job are no part of it.
+pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
+    match others.len() {
+        0 => Ok(()),
+        count => terminal::note(format_args!(
+            "{} ({count} files) of earlier jobs stay there; {}{} does not name them, so they are not read with it",
+            first_to_last(others),
+            prefix.display(),
+            ENDING
+        )),
     }
 }

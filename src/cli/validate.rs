@@ -1,15 +1,15 @@
 //! `chakram validate`: what is wrong with traces, before anything is replayed.
 
 use super::compare::on_threads;
-use super::load::{self, AbsentArg, DepsArg, VerifyArg};
+use super::load::{AbsentArg, DepsArg, VerifyArg};
 use super::output::{Destination, load_machine};
 use super::terminal;
-use crate::files::Outputs;
+use crate::files::{Outputs, identity};
 use crate::graph::Dependencies;
 use crate::ids::MAX_NPUS;
+use crate::job;
 use crate::report::json::Input;
 use crate::trace::file::{Contents, Found, RankFile};
-use crate::trace::groups;
 use crate::validate::{Options, Report, Source, Style, Tally, Trace, to_json, to_text};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -108,10 +108,10 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let hash = args.format == Format::Json;
     let mut inputs = Vec::new();
     // Hashes are read here at leisure; a replay checks those of small jobs only.
-    let found = load::find(&args.traces, args.verify.thorough())?;
+    let found = job::find(&args.traces, args.verify.thorough())?;
     let options = options(args, &found, hash, &mut inputs)?;
     let mut outputs = Outputs::default();
-    load::reads(&mut outputs, &found);
+    job::mark_read(&mut outputs, &found);
     let given = args.groups.iter().map(PathBuf::as_path);
     let given = given.chain(args.machine.as_deref().map(Path::new));
     given.for_each(|path| outputs.reads(path));
@@ -170,15 +170,7 @@ fn options(
         show: args.show,
         ..Options::default()
     };
-    if let Some(path) = &args.groups {
-        let text = load::read_text(path)?;
-        if hash {
-            inputs.push(load::input("groups", path, text.as_bytes()));
-        }
-        options.declared = groups::parse_file(&text).map_err(|e| e.in_file(path))?;
-    } else {
-        options.declared = load::groups(found)?;
-    }
+    options.declared = job::groups_of(args.groups.as_deref(), found, hash.then_some(&mut *inputs))?;
     if let Some(name) = &args.machine {
         let (machine, input) = load_machine(name, hash)?;
         inputs.extend(input);
@@ -206,7 +198,7 @@ fn read(
             distinct.push(file);
             distinct.len() - 1
         };
-        match load::link_key(&file.path) {
+        match identity(&file.path) {
             Some(key) => *known.entry((key, file.seal)).or_insert_with(new),
             None => new(),
         }
@@ -223,7 +215,7 @@ fn check(file: &RankFile, policy: Dependencies, show: usize, hash: bool) -> Read
         Err(error) => (Trace::unreadable(&error, show), None),
         Ok(contents) => {
             let bytes = contents.as_slice();
-            let hash = hash.then(|| load::input("trace", &file.path, bytes).blake3);
+            let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
             let told = |error| contents.blame(error);
             (Trace::check_told(bytes, policy, show, told), hash)
         }

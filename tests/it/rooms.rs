@@ -83,6 +83,23 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("diff", &["trace", "graph", "report"]),
     ("converters", &["trace", "files", "graph", "group"]),
     ("edit", &["trace", "graph"]),
+    // Where a job comes from, and its replay in one call: it puts the other rooms together, as `cli` did.
+    (
+        "job",
+        &[
+            "trace",
+            "files",
+            "graph",
+            "workload",
+            "network",
+            "collective",
+            "machine",
+            "engine",
+            "report",
+            "generate",
+            "astra_sim",
+        ],
+    ),
     (
         "astra_sim",
         &[
@@ -123,6 +140,7 @@ const EVERYTHING: &[&str] = &[
     "converters",
     "edit",
     "astra_sim",
+    "job",
 ];
 
 const ANYWHERE: &[&str] = &[""];
@@ -139,6 +157,7 @@ const JSON: &[&str] = &[
     "report.rs",
     "report/",
     "validate/json.rs",
+    "job/outputs.rs",
     "converters/",
     "astra_sim/",
 ];
@@ -170,7 +189,11 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
-    ("blake3", &["trace/", "files/", "cli/", "edit/"], &[]),
+    (
+        "blake3",
+        &["trace/", "files/", "cli/", "edit/", "job/"],
+        &[],
+    ),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),

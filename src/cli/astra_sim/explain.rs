@@ -1,6 +1,5 @@
 //! What quirks do to an answer: replays with all of them, with each one corrected, and with all corrected.
 
-use super::job::Job;
 use super::{AstraSimArgs, replay};
 use crate::astra_sim::{Quirk, Quirks};
 use crate::cli::compare::on_threads;
@@ -61,7 +60,7 @@ struct Row {
 /// Replays what `args` name again and again and prints the table. Where a replay with a quirk corrected
 /// fails, the table says so, and so does the exit code.
 pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Box<dyn Error>> {
-    let mut job = Job::load(args, Quirks::ALL)?;
+    let mut job = args.job(Quirks::ALL)?;
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
     for note in &job.notes {
         terminal::note(format_args!("{note}"))?;
@@ -70,7 +69,7 @@ pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Bo
         Ok(span) => Ended::After(span),
         Err((how, why)) => Ended::Failed { how, why },
     };
-    let before = replay::outcome(args, job)?.makespan;
+    let before = replay::outcome(args, &job)?.makespan;
     let all = Corrected::all();
     let again = on_threads(all.len(), None, |index| match all[index] {
         Corrected::Nothing => Ended::After(before),
@@ -105,8 +104,10 @@ pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Bo
 
 /// How long a replay with these quirks takes, or how it failed and why.
 fn makespan(args: &AstraSimArgs, quirks: Quirks) -> Result<Span, (&'static str, String)> {
-    let job = Job::load(args, quirks).map_err(|error| ("refused", error.to_string()))?;
-    let outcome = replay::outcome(args, job).map_err(|error| {
+    let job = args
+        .job(quirks)
+        .map_err(|error| ("refused", error.to_string()))?;
+    let outcome = replay::outcome(args, &job).map_err(|error| {
         let how = match error {
             ReplayError::Refused(_) => "refused",
             ReplayError::Stuck(_) => "stuck",

@@ -1,19 +1,16 @@
 //! The run: the one event loop over the network that was chosen, watched for what is to be printed.
 
 use super::AstraSimArgs;
-use super::job::Job;
 use super::render::{self, Row};
 use super::transcript::{self, Transcript};
-use crate::astra_sim::{
-    self, Aware, Collectives, Inputs, Links, Memory, NetworkModel, Ported, Quirk, Ran, Unaware,
-};
+use crate::astra_sim::{self, Memory, Ran};
 use crate::cli::output::{Destination, Drawing, Format};
 use crate::cli::terminal;
-use crate::engine::{Options, Outcome, Prepared, ReplayError};
+use crate::engine::{Options, Outcome, ReplayError};
 use crate::files::{Outputs, numbered};
 use crate::graph::Kind;
-use crate::network::Network;
-use crate::report::{self, Busy, Observer, Report, Spans};
+use crate::job::{AstraSimJob, run_inputs};
+use crate::report::{Busy, Spans};
 use crate::trace::TraceError;
 use crate::workload::Workload;
 use std::error::Error;
@@ -23,11 +20,14 @@ use std::path::Path;
 /// Runs `job` and prints what `args` ask for.
 ///
 /// Where the replay is stuck, text and CSV still have the ranks that finished.
-pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<(), Box<dyn Error>> {
-    let (inputs, workload, mut collectives) = (&job.inputs, &job.workload, job.collectives);
-    let machine = astra_sim::machine(inputs, job.lanes);
-    let prepared = Prepared::in_manner(workload, &machine, &options(args), &collectives);
-    let prepared = prepared.map_err(ReplayError::from)?;
+pub fn run(
+    args: &AstraSimArgs,
+    job: AstraSimJob,
+    to: &mut Destination<'_>,
+) -> Result<(), Box<dyn Error>> {
+    let (inputs, workload, machine) = (&job.inputs, &job.workload, job.machine());
+    let prepared = job.prepare(&machine, &options(args))?;
+    let mut collectives = job.collectives.clone();
     for note in &job.notes {
         terminal::note(format_args!("{note}"))?;
     }
@@ -48,7 +48,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
         .then(|| Transcript::new(workload, traces));
     let watched = (&mut busy, (spans.as_mut(), (transcript.as_mut(), timeline)));
     let full = args.format == Format::Json;
-    let result = replay(&prepared, inputs, &mut collectives, full, watched);
+    let result = run_inputs(&prepared, inputs, &mut collectives, full, watched);
     let beyond = collectives.beyond().map(|beyond| beyond.to_string());
     if let Some(beyond) = &beyond {
         terminal::note(format_args!("{beyond}"))?;
@@ -103,72 +103,17 @@ pub fn options(args: &AstraSimArgs) -> Options {
     Options {
         // Closed forms say when members end, and not in which order at an instant.
         stepwise: args.stepwise || args.transcribes(),
-        lonely_messages: args.lenient,
         ..Options::default()
     }
 }
 
 /// Replays `job` and says how it ended, and nothing else.
-pub fn outcome(args: &AstraSimArgs, job: Job) -> Result<Outcome, ReplayError> {
-    let (inputs, mut collectives) = (&job.inputs, job.collectives);
-    let machine = astra_sim::machine(inputs, job.lanes);
-    let prepared = Prepared::in_manner(&job.workload, &machine, &options(args), &collectives);
-    let (outcome, _, ()) = replay(&prepared?, inputs, &mut collectives, false, ())?;
+pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<Outcome, ReplayError> {
+    let machine = job.machine();
+    let prepared = job.prepare(&machine, &options(args))?;
+    let mut collectives = job.collectives.clone();
+    let (outcome, _, ()) = run_inputs(&prepared, &job.inputs, &mut collectives, false, ())?;
     Ok(outcome)
-}
-
-/// How a replay ended, with a report if one was wanted, and who watched it.
-type Replayed<O> = Result<(Outcome, Option<Report>, O), ReplayError>;
-
-/// Replays `prepared` over the network that `inputs` choose, with a report if a `full` one is wanted.
-fn replay<O: Observer>(
-    prepared: &Prepared<'_>,
-    inputs: &Inputs,
-    collectives: &mut Collectives,
-    full: bool,
-    observer: O,
-) -> Replayed<O> {
-    let (file, quirks) = (&inputs.network, inputs.quirks);
-    let shares = !quirks.has(Quirk::FreePorts);
-    let cuts_through = !quirks.has(Quirk::StoreAndForward);
-    match inputs.model {
-        NetworkModel::Unaware if shares => {
-            let network = Ported::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
-        }
-        NetworkModel::Unaware => {
-            let network = Unaware::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
-        }
-        NetworkModel::Aware if cuts_through => {
-            let network = Links::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
-        }
-        NetworkModel::Aware => {
-            let network = Aware::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
-        }
-    }
-}
-
-fn replay_over<N: Network, O: Observer>(
-    network: N,
-    prepared: &Prepared<'_>,
-    collectives: &mut Collectives,
-    full: bool,
-    mut observer: O,
-) -> Replayed<O> {
-    match full {
-        true => {
-            let replayed = report::replay_in(prepared, observer, network, collectives);
-            replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer))
-        }
-        false => {
-            let outcome =
-                prepared.run_in::<dyn Observer, _, _>(&mut observer, network, collectives)?;
-            Ok((outcome, None, observer))
-        }
-    }
 }
 
 /// The nodes of an instance as they completed.

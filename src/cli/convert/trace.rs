@@ -1,13 +1,14 @@
 //! `chakram convert trace`: traces of any form in, `.et` or JSON Lines out.
 
 use super::FormatArg;
-use crate::cli::load::{self, VerifyArg};
+use crate::cli::load::VerifyArg;
 use crate::cli::terminal;
-use crate::cli::traces::{note_others, rename_contents, write_job};
+use crate::cli::traces::note_others;
 use crate::files::{Outputs, Written, numbered};
+use crate::job::{about, declared_groups, others, rename_contents, write_job};
 use crate::trace::file::{Contents, Found, Packer, Stream, decompressed_partly, read_all};
 use crate::trace::form::Form;
-use crate::trace::job::{JobFile, JobRank};
+use crate::trace::job::JobRank;
 use crate::trace::salvage::{self, Options, Report};
 use crate::trace::source::Source;
 use crate::trace::text::{LineWriter, TextForm};
@@ -137,14 +138,7 @@ fn whole(
     if found.jobs.contains_key(&path) {
         return Ok(outputs.commit()?);
     }
-    let mut about = JobFile {
-        groups: load::groups(found)?,
-        ..JobFile::default()
-    };
-    for job in found.jobs.values() {
-        about.roles.extend(&job.roles);
-        about.machine = about.machine.or_else(|| job.machine.clone());
-    }
+    let mut about = about(found, declared_groups(found)?);
     for (job, written) in jobs.iter().zip(all) {
         let (Some(input), Some(output)) = (&job.input, &job.output) else {
             continue;
@@ -158,7 +152,7 @@ fn whole(
     }
     write_job(&mut outputs, &path, &about)?;
     outputs.commit()?;
-    Ok(note_others(prefix, &about)?)
+    Ok(note_others(prefix, &others(prefix, &about)?)?)
 }
 
 /// Converts one trace; its file waits for the others.

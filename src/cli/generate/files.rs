@@ -1,8 +1,9 @@
 //! Traces of all ranks as a job on disk.
 
-use crate::cli::traces::JobOutputs;
+use crate::cli::traces;
 use crate::files::{Outputs, Written};
 use crate::generate::Job;
+use crate::job::JobOutputs;
 use crate::trace::job::JobFile;
 use crate::trace::roles;
 use crate::trace::write::{TraceWriter, Value};
@@ -19,7 +20,7 @@ pub fn write(
     link: bool,
     machine: Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
-    let mut outputs = JobOutputs::new(output, None, outputs)?;
+    let mut outputs = JobOutputs::new(output, "", outputs)?;
     let roles = job.roles().to_string();
     let metadata: &[_] = match &roles[..] {
         "" => &[],
@@ -44,10 +45,10 @@ pub fn write(
     if !groups.is_empty() {
         outputs.groups(&groups)?;
     }
-    outputs.commit(JobFile {
+    traces::saved(&outputs.commit(JobFile {
         groups,
         roles: job.roles(),
         machine: machine.map(str::to_owned),
         ..JobFile::default()
-    })
+    })?)
 }

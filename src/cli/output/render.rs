@@ -1,7 +1,8 @@
 //! Reports as they are asked for, and what they say of the options that led to them.
 
+use super::RunArgs;
 use super::words::{CommArg, Fit, Format, TableArg};
-use super::{CustomArg, RunArgs};
+use crate::cli::custom;
 use crate::cli::terminal;
 use crate::report::csv::Table;
 use crate::report::json::Input;
@@ -137,7 +138,7 @@ impl RunArgs {
             options.insert("all_operators".to_owned(), true.into());
         }
         if !self.custom.is_empty() {
-            let custom = self.custom.iter().map(CustomArg::json);
+            let custom = self.custom.iter().map(custom::json);
             options.insert("custom".to_owned(), custom.collect());
         }
         if let Some(map) = &self.map {

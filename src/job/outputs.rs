@@ -1,26 +1,21 @@
 //! A job on its way out: nothing appears before all of it is complete, and the file that names its ranks appears
 //! last.
 
-use super::super::convert::CompressArg;
-use super::super::terminal;
+use super::JobError;
 use crate::files::{OutputFile, Outputs, Written, numbered};
 use crate::trace::file::{Packer, prefix_of};
 use crate::trace::groups::Declared;
-use crate::trace::job::{self, JobFile, JobRank};
+use crate::trace::job::{JobFile, JobRank};
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-
-/// What stands for a pipe.
-pub const PIPE: &str = "-";
 
 /// The name that a job gets in a folder.
 const JOB: &str = "job";
 
 /// What the names of a job's files begin with. A name that ends with a separator is a folder, whether it
 /// is there or not.
-pub fn prefix(output: &Path) -> Result<PathBuf, String> {
+fn prefix(output: &Path) -> Result<PathBuf, JobError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
     match () {
@@ -28,20 +23,13 @@ pub fn prefix(output: &Path) -> Result<PathBuf, String> {
             .file_name()
             .is_some_and(|name| name.to_str().is_none()) =>
         {
-            Err("-o has a name that is no UTF-8, and the job's file could not say it".to_owned())
+            Err(JobError::Output(
+                "-o has a name that is no UTF-8, and the job's file could not say it",
+            ))
         }
-        () if text.is_empty() => Err("-o has no name\n  try: -o PREFIX".to_owned()),
+        () if text.is_empty() => Err(JobError::Output("-o has no name\n  try: -o PREFIX")),
         () if folder || output.is_dir() => Ok(output.join(JOB)),
         () => Ok(output.to_owned()),
-    }
-}
-
-/// The ending of compressed files.
-pub fn ending(compress: Option<CompressArg>) -> &'static str {
-    match compress {
-        None => "",
-        Some(CompressArg::Zst) => ".zst",
-        Some(CompressArg::Gz) => ".gz",
     }
 }
 
@@ -49,6 +37,7 @@ pub fn ending(compress: Option<CompressArg>) -> &'static str {
 pub type TraceOutput = Packer<BufWriter<OutputFile>>;
 
 /// A job on its way out.
+#[derive(Debug)]
 pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
@@ -59,15 +48,11 @@ pub struct JobOutputs {
 }
 
 impl JobOutputs {
-    /// Starts a job that `output` names.
-    pub fn new(
-        output: &Path,
-        compress: Option<CompressArg>,
-        files: Outputs,
-    ) -> Result<Self, String> {
+    /// Starts a job that `output` names, of files that end with `packed`: `.zst`, `.gz` or nothing.
+    pub fn new(output: &Path, packed: &'static str, files: Outputs) -> Result<Self, JobError> {
         Ok(Self {
             prefix: prefix(output)?,
-            packed: ending(compress),
+            packed,
             files,
             ranks: Vec::new(),
             names: Vec::new(),
@@ -80,14 +65,14 @@ impl JobOutputs {
     }
 
     /// Starts the trace of a rank.
-    pub fn start(&mut self, rank: u32) -> Result<TraceOutput, Box<dyn Error>> {
+    pub fn start(&mut self, rank: u32) -> Result<TraceOutput, JobError> {
         let file = self.files.create(&self.path(rank))?.hashed();
         let file = BufWriter::with_capacity(1 << 18, file);
         Ok(Packer::new(file, self.packed.trim_start_matches('.'))?)
     }
 
     /// Ends the trace of a rank.
-    pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<Written, Box<dyn Error>> {
+    pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<Written, JobError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
         let written = self.files.keep(file)?;
@@ -97,7 +82,7 @@ impl JobOutputs {
     }
 
     /// Writes the trace of a rank, which is there as a whole.
-    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Written, Box<dyn Error>> {
+    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Written, JobError> {
         let mut file = self.start(rank)?;
         file.write_all(trace)?;
         self.finish(rank, file)
@@ -110,7 +95,7 @@ impl JobOutputs {
         rank: u32,
         written: Written,
         link: bool,
-    ) -> Result<Option<Written>, Box<dyn Error>> {
+    ) -> Result<Option<Written>, JobError> {
         let path = self.path(rank);
         let shared = self.files.again(written, &path, link)?;
         if let Some(shared) = shared {
@@ -131,10 +116,10 @@ impl JobOutputs {
     }
 
     /// Writes groups into a file of their own, for those who read no job's file, and says where.
-    pub fn groups(&mut self, declared: &Declared) -> Result<PathBuf, Box<dyn Error>> {
+    pub fn groups(&mut self, declared: &Declared) -> Result<PathBuf, JobError> {
         let path = numbered(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create(&path)?);
-        serde_json::to_writer_pretty(&mut file, declared)?;
+        serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
         self.files.keep(file)?;
@@ -142,8 +127,8 @@ impl JobOutputs {
     }
 
     /// Writes the job's file, which says of the job what `about` does beside its ranks; then gives all files their
-    /// names, and says what those of the traces are.
-    pub fn commit(mut self, about: JobFile) -> Result<String, Box<dyn Error>> {
+    /// names.
+    pub fn commit(mut self, about: JobFile) -> Result<SavedJob, JobError> {
         self.ranks.sort_by_key(|row| row.rank);
         let path = numbered(&self.prefix, "job", ".json");
         let job = JobFile {
@@ -152,13 +137,27 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit()?;
-        note_others(&self.prefix, &job)?;
-        Ok(first_to_last(&self.names))
+        Ok(SavedJob {
+            others: others(&self.prefix, &job)?,
+            traces: self.names,
+            prefix: self.prefix,
+        })
     }
 }
 
+/// A job that was written.
+#[derive(Debug)]
+pub struct SavedJob {
+    /// What the names of its files begin with.
+    pub prefix: PathBuf,
+    /// Its traces, in the order in which they were written.
+    pub traces: Vec<PathBuf>,
+    /// Traces with its prefix that are no part of it, in order.
+    pub others: Vec<PathBuf>,
+}
+
 /// Writes a job's file.
-pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), Box<dyn Error>> {
+pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let mut file = files.create(path)?;
     file.write_all(job.to_text().as_bytes())?;
     files.keep(file)?;
@@ -166,11 +165,7 @@ pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), 
 }
 
 /// Has the job's file beside `path`, if it names that file, say that it holds what is `written` now.
-pub fn rename_contents(
-    files: &mut Outputs,
-    path: &Path,
-    written: Written,
-) -> Result<(), Box<dyn Error>> {
+pub fn rename_contents(files: &mut Outputs, path: &Path, written: Written) -> Result<(), JobError> {
     let Some(prefix) = prefix_of(path) else {
         return Ok(());
     };
@@ -187,17 +182,8 @@ pub fn rename_contents(
     Ok(())
 }
 
-/// Names of files for people.
-pub fn first_to_last(names: &[PathBuf]) -> String {
-    match names {
-        [] => String::new(),
-        [only] => only.display().to_string(),
-        [first, .., last] => format!("{} to {}", first.display(), last.display()),
-    }
-}
-
-/// Says which traces with the prefix of a job are no part of it.
-pub fn note_others(prefix: &Path, job: &JobFile) -> io::Result<()> {
+/// Lists the traces with the prefix of a job that are no part of it.
+pub fn others(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -213,13 +199,5 @@ pub fn note_others(prefix: &Path, job: &JobFile) -> io::Result<()> {
         }
     }
     others.sort();
-    match others.len() {
-        0 => Ok(()),
-        count => terminal::note(format_args!(
-            "{} ({count} files) of earlier jobs stay there; {}{} does not name them, so they are not read with it",
-            first_to_last(&others),
-            prefix.display(),
-            job::ENDING
-        )),
-    }
+    Ok(others)
 }

@@ -1,0 +1,114 @@
+//! Collectives whose algorithm is a trace for each member.
+
+use super::input::hashed_input;
+use crate::astra_sim::custom;
+use crate::collective::{Custom, Fault, Scripts};
+use crate::report::json::Input;
+use crate::trace::file::{Contents, RankFile, discover};
+use crate::trace::{CollectiveKind, Place, TraceError};
+use std::path::{Path, PathBuf};
+
+/// An algorithm in files: the collectives that it carries out, and what the names of its files begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomFiles {
+    /// The collectives.
+    pub kind: CollectiveKind,
+    /// The prefix of files `PREFIX.P.et`, one for each position.
+    pub prefix: PathBuf,
+}
+
+/// Loads the algorithms that `args` name; their files join `inputs`, if hashes are wanted.
+///
+/// # Errors
+///
+/// When positions lack a file, or a file is no algorithm or does not go with the others.
+pub fn load_custom(
+    args: &[CustomFiles],
+    mut inputs: Option<&mut Vec<Input>>,
+) -> Result<Vec<Custom>, TraceError> {
+    let mut load = |arg: &CustomFiles| {
+        let files = files(&arg.prefix)?;
+        let contents = files.iter().map(Contents::of);
+        let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
+        let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
+        if let Some(inputs) = &mut inputs {
+            let all = files.iter().zip(&bytes);
+            inputs.extend(all.map(|(file, bytes)| hashed_input("custom", &file.path, bytes)));
+        }
+        let scripts = custom::read(&bytes, custom::Lasting::Recorded);
+        let scripts = scripts.map_err(|(p, error)| contents[p as usize].blame(error))?;
+        let matched = scripts.matched();
+        Ok(Custom {
+            kind: arg.kind,
+            name: arg.prefix.display().to_string(),
+            scripts: matched.map_err(|fault| refusal(fault, &scripts, &files))?,
+        })
+    };
+    args.iter().map(&mut load).collect()
+}
+
+/// The files of an algorithm: one for each position from 0 on, and two at least.
+fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
+    let files = discover(prefix)?;
+    let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
+    let missing = missing.map(|(position, _)| position);
+    let missing = missing.or((files.len() == 1).then_some(1));
+    let Some(position) = missing else {
+        return Ok(files);
+    };
+    let beside = &files[0].path;
+    Err(TraceError::refused_at(
+        Place {
+            file: Some(prefix.to_owned()),
+            ..Place::default()
+        },
+        format!(
+            "there is a file {}, but none for position {position}",
+            beside.display()
+        ),
+        "the prefix of files PREFIX.P.et, one for each position P from 0, and two at least",
+    ))
+}
+
+/// `fault`, where it is in the files.
+fn refusal(fault: Fault, scripts: &Scripts, files: &[RankFile]) -> TraceError {
+    let (position, part, found, hint) = match fault {
+        Fault::Stranger {
+            position,
+            part,
+            peer,
+        } => (
+            position,
+            part,
+            format!("the peer {peer} has no file; there are {}", files.len()),
+            "peers are positions of the group, counted from 0",
+        ),
+        Fault::Unpaired {
+            position,
+            part,
+            peer,
+            receive,
+        } => (
+            position,
+            part,
+            if receive {
+                format!("position {peer} does not send what this receives")
+            } else {
+                format!("position {peer} does not receive what this sends")
+            },
+            "a receive for each send, with the same tag and size",
+        ),
+        Fault::Circle { position, part } => (
+            position,
+            part,
+            "it waits, through other positions, for itself".to_owned(),
+            "a send in front of a receive at one of them; sends do not wait for their receivers",
+        ),
+    };
+    let place = Place {
+        file: Some(files[position as usize].path.clone()),
+        node: Some(scripts.script(position).id(part)),
+        ..Place::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}

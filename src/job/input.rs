@@ -1,0 +1,56 @@
+//! Files that a job is read from: their text, their hashes, and what people call them together.
+
+use crate::report::json::Input;
+use crate::trace::TraceError;
+use crate::trace::file::{self, Found, RankFile};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// The machine of a case, beside its traces.
+pub const CASE_MACHINE: &str = "machine.toml";
+
+/// Describes an input with the hash of its bytes.
+pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {
+    Input {
+        role,
+        name: path.display().to_string(),
+        blake3: blake3::hash(bytes).to_hex().to_string(),
+    }
+}
+
+/// Reads a text file.
+pub fn read_text(path: &Path) -> Result<String, TraceError> {
+    let read = || {
+        let file = File::open(path)?;
+        file::read_text(&file, file.metadata()?.len())
+    };
+    read().map_err(|source| TraceError::io(path.to_owned(), "read", source))
+}
+
+/// Returns what people call the job: the folder, file or prefix that was given, or of several the first
+/// rank's file, so that their order does not matter.
+pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
+    let path = match (paths, files) {
+        ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
+        (_, [first, ..]) => first.path.clone(),
+        _ => PathBuf::new(),
+    };
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.unwrap_or("job").to_owned()
+}
+
+/// Returns the machine of a case, beside its traces, or that for which the job was made.
+pub fn machine_of(paths: &[PathBuf], found: &Found) -> Option<String> {
+    let folder = paths.first().map(|path| {
+        if path.is_dir() {
+            path.as_path()
+        } else {
+            path.parent().unwrap_or(Path::new(""))
+        }
+    });
+    let file = folder.unwrap_or(Path::new("")).join(CASE_MACHINE);
+    if file.is_file() {
+        return Some(file.display().to_string());
+    }
+    found.jobs.values().find_map(|job| job.machine.clone())
+}

@@ -1,0 +1,96 @@
+//! The traces of a job one by one, for what makes traces of traces; or one trace from a pipe.
+
+use super::JobError;
+use super::load::find;
+use crate::trace::TraceError;
+use crate::trace::file::{Contents, Found, RankFile, Verify};
+use crate::trace::groups::Declared;
+use crate::trace::job::JobFile;
+use std::io::Read;
+use std::path::PathBuf;
+
+/// The traces of a job.
+#[derive(Debug)]
+pub struct JobTraces {
+    /// The files, by rank, and the jobs' files that name them.
+    pub found: Found,
+    piped: Option<Contents>,
+}
+
+/// The contents of a trace.
+#[derive(Debug)]
+pub enum OpenedTrace<'t> {
+    /// Of a file.
+    File(Contents),
+    /// Of the pipe.
+    Pipe(&'t Contents),
+}
+
+impl OpenedTrace<'_> {
+    fn contents(&self) -> &Contents {
+        match self {
+            Self::File(contents) => contents,
+            Self::Pipe(contents) => contents,
+        }
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.contents().as_slice()
+    }
+
+    /// An error about the bytes as one about what they came from.
+    pub fn blame(&self, error: TraceError) -> TraceError {
+        self.contents().blame(error)
+    }
+}
+
+impl JobTraces {
+    /// Finds the files that `paths` name.
+    pub fn find(paths: &[PathBuf], verify: Verify) -> Result<Self, TraceError> {
+        let found = find(paths, verify)?;
+        Ok(Self { found, piped: None })
+    }
+
+    /// Reads the trace of rank 0 from `pipe`, which messages call `name`.
+    pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
+        Ok(Self {
+            found: Found {
+                files: vec![RankFile::new(0, PathBuf::from(name))],
+                ..Found::default()
+            },
+            piped: Some(Contents::from_pipe(pipe)?),
+        })
+    }
+
+    /// The files, by rank.
+    pub fn files(&self) -> &[RankFile] {
+        &self.found.files
+    }
+
+    /// What the job says of itself beside its ranks, with these groups.
+    pub fn about(&self, groups: Declared) -> JobFile {
+        about(&self.found, groups)
+    }
+
+    /// Opens one of the files.
+    pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
+        Ok(match &self.piped {
+            Some(contents) => OpenedTrace::Pipe(contents),
+            None => OpenedTrace::File(Contents::of(file)?),
+        })
+    }
+}
+
+/// Collects what the jobs in `found` say beside their ranks, with these groups.
+pub fn about(found: &Found, groups: Declared) -> JobFile {
+    let mut about = JobFile {
+        groups,
+        ..JobFile::default()
+    };
+    for job in found.jobs.values() {
+        about.roles.extend(&job.roles);
+        about.machine = about.machine.or_else(|| job.machine.clone());
+    }
+    about
+}
