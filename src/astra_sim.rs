@@ -13,13 +13,26 @@
 //!
 //! What ASTRA-sim does and a sound model would not is a [`Quirk`] with a name. A run has them all unless some
 //! are corrected.
+//!
+//! ```
+//! use chakram::astra_sim::{Flags, Quirks};
+//! use chakram::{AstraSimJob, engine::Options};
+//!
+//! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
+//! let mut flags = Flags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
+//! let original = AstraSimJob::open(&flags)?.replay(&Options::default())?;
+//! flags.quirks = Quirks::NONE;
+//! let corrected = AstraSimJob::open(&flags)?.replay(&Options::default())?;
+//! println!("{} and {}", original.outcome.makespan, corrected.outcome.makespan);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod algorithm;
 mod aware;
 mod beyond;
 mod check;
 mod collectives;
-pub mod custom;
+pub(crate) mod custom;
 mod document;
 mod error;
 mod groups_file;
@@ -27,7 +40,7 @@ mod inputs;
 mod json;
 mod lenient;
 mod links;
-pub mod logging;
+pub(crate) mod logging;
 mod machine;
 mod memory;
 mod memory_file;

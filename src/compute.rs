@@ -33,6 +33,7 @@ impl Peaks {
 
 /// How durations of kernels are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub enum ComputeModel {
     /// As recorded.
     #[default]

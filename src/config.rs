@@ -20,6 +20,7 @@ pub(crate) use nearest::{did_you_mean, nearest};
 
 /// A text that was refused; every message says where, what was found and what is allowed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// It is not TOML.
     #[error("{file}:{line}: not TOML: {why}")]

@@ -4,23 +4,34 @@
 //! Two traces are compared in three steps. [`pairs`](mod@pairs) finds which node of the one is which of the
 //! other; [`Differences`] says what differs, given that; [`Tally`] adds up, over nodes and over ranks. A
 //! pairing can be poor and what is said still true: it is only more than it had to be.
+//!
+//! ```
+//! use chakram::diff::{Outline, traces};
+//! use chakram::trace::Contents;
+//!
+//! let files = ["traces/data-parallel-8/job.0.et", "traces/data-parallel-8/job.1.et"];
+//! let [a, b] = files.map(|file| Contents::open(file.as_ref()).expect("it is there"));
+//! let (a, b) = (Outline::read(a.as_slice()), Outline::read(b.as_slice()));
+//! assert!(traces(&a, &b).is_empty());
+//! ```
 
 mod align;
 mod alike;
 mod alone;
 mod classes;
-pub mod differences;
+pub(crate) mod differences;
 mod fields;
 mod flood;
 mod labels;
-pub mod pairs;
-pub mod render;
-pub mod reports;
+pub(crate) mod pairs;
+pub(crate) mod render;
+pub(crate) mod reports;
 mod same_ids;
 mod side;
-pub mod tally;
+pub(crate) mod tally;
 mod value;
 
+pub use crate::graph::Outline;
 pub use differences::{Changed, Differences, Edge, traces};
 pub use fields::{Aspect, Field, FieldChange};
 pub use tally::{Tally, Tolerance};

@@ -3,15 +3,30 @@
 //! Every command here works on the contents of files, one rank at a time, and copies what it does not
 //! mean to change as it came: unknown fields survive a [`mod@slice`] and a [`scale`], and none
 //! survives [`anonymise`].
+//!
+//! ```
+//! use chakram::edit::Anonymiser;
+//! use chakram::trace::Contents;
+//!
+//! let contents = Contents::open("traces/data-parallel-8/job.0.et".as_ref())?;
+//! let (_, done) = Anonymiser::new(b"nobody knows it", true, Vec::new()).trace(contents.as_slice())?;
+//! assert!(done.hashed > 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::trace::TraceError;
 use crate::trace::attr::Attr;
 use crate::trace::wire::{Cursor, Raw, Record};
 
-pub mod anonymise;
-pub mod audit;
-pub mod scale;
-pub mod slice;
+pub(crate) mod anonymise;
+pub(crate) mod audit;
+pub(crate) mod scale;
+pub(crate) mod slice;
+
+pub use anonymise::{Anonymised, Anonymiser};
+pub use audit::Audit;
+pub use scale::{Along, Grid, Scaling, Sharded};
+pub use slice::{Cut, Meetings, Part, Sliced};
 
 /// The number of a metadata node's type.
 const METADATA: u64 = 1;

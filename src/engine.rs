@@ -27,6 +27,22 @@
 //! when those it waits for have started and completes its own duration later. Starts are gathered and
 //! settled like arrivals above, and lanes and turns are the same; but whoever waits for nobody needs
 //! no turn.
+//!
+//! # Example
+//!
+//! Message by message a collective takes as long as in closed form:
+//!
+//! ```
+//! use chakram::engine::Options;
+//! use chakram::{Job, Machine};
+//!
+//! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+//! let closed = job.replay(&machine, &Options::default())?;
+//! let options = Options::with(|options| options.stepwise = true);
+//! let stepwise = job.replay(&machine, &options)?;
+//! assert_eq!(stepwise.outcome.makespan, closed.outcome.makespan);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::collective::{Cue, Manner};
 use crate::graph::{Graph, Kind, large};
@@ -66,6 +82,8 @@ mod stuck;
 mod unpriced;
 mod ways;
 
+pub use crate::compute::ComputeModel;
+pub use crate::network::Model as NetworkModel;
 pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
 pub use plan::{Basis, Comm, Options, place};
 pub use prepared::{GroupView, Prepared};

@@ -3,6 +3,18 @@
 //! A [`Pattern`] is what the caller asks for. A [`Job`] is a pattern that was found to make sense;
 //! it streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from
 //! the options, so the same options give the same bytes.
+//!
+//! ```
+//! use chakram::generate::{Collective, Pattern};
+//! use chakram::trace::CollectiveKind;
+//! use chakram::{Job, Machine, engine::Options};
+//!
+//! let collective = Collective::new(CollectiveKind::AllReduce, 1 << 30, 8);
+//! let job = Job::generate(Pattern::Collective(collective))?;
+//! let report = job.replay(&Machine::load("dgx-h100")?, &Options::default())?;
+//! assert_eq!(report.outcome.nodes, 8);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::bounds::{self, TooMuch};
 use crate::graph::{Binding, Dependencies, Graph, GraphBuilder};
@@ -18,17 +30,17 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
 
-pub mod chain;
-pub mod collective;
-pub mod data_parallel;
-pub mod memory;
-pub mod p2p;
-pub mod plan;
-pub mod schedule;
-pub mod sharding;
+pub(crate) mod chain;
+pub(crate) mod collective;
+pub(crate) mod data_parallel;
+pub(crate) mod memory;
+pub(crate) mod p2p;
+pub(crate) mod plan;
+pub(crate) mod schedule;
+pub(crate) mod sharding;
 #[cfg(test)]
 mod testing;
-pub mod training;
+pub(crate) mod training;
 
 pub use chain::Chain;
 pub use collective::Collective;
@@ -40,6 +52,7 @@ pub use training::Training;
 
 /// What to generate.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Pattern {
     /// One collective, once or several times.
     Collective(Collective),
@@ -212,6 +225,7 @@ trait Generator: Debug + Send + Sync {
 
 /// Options from which nothing can be generated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GenerateError {
     /// One option makes no sense, alone or beside the others.
     #[error("`{option}` is {found}; expected {expected}")]

@@ -1,4 +1,10 @@
 //! Small integer names for things, so that an index of one kind cannot be used for another.
+//!
+//! ```
+//! use chakram::ids::{Npu, Rank};
+//!
+//! assert_eq!(Rank(3).index(), Npu(3).index());
+//! ```
 
 use std::fmt;
 

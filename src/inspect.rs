@@ -4,6 +4,16 @@
 //! Nothing is replayed and no machine is needed. A rank is read into a [`Trace`] by itself, whatever is wrong
 //! with its file; ranks are read by several threads and handed on in their order ([`in_order`]), so that at
 //! most a few are held at a time.
+//!
+//! ```
+//! use chakram::inspect::{Filter, gather};
+//! use chakram::trace::discover;
+//!
+//! let files = discover("traces/data-parallel-8".as_ref())?;
+//! let job = gather(&files, &Filter::default(), 1)?;
+//! assert_eq!(job.ranks.len(), 8);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod attributes;
 mod class;

@@ -29,14 +29,14 @@ mod load;
 mod outputs;
 mod traces;
 
-pub use astra_sim::{AstraSimJob, run_inputs};
+pub use astra_sim::AstraSimJob;
+pub(crate) use astra_sim::run_inputs;
 pub use custom::{CustomFiles, load_custom};
-pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
-pub use load::{
-    JobOptions, Progress, declared_groups, find, groups_of, load, mark_read, read_traces,
-};
-pub use outputs::{JobOutputs, SavedJob, TraceOutput, others, rename_contents, write_job};
-pub use traces::{JobTraces, OpenedTrace, about};
+pub(crate) use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
+pub use load::{JobOptions, Progress};
+pub(crate) use load::{declared_groups, find, groups_of, load, mark_read};
+pub(crate) use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
+pub(crate) use traces::{JobTraces, about};
 
 /// A job that is ready to be replayed on any machine.
 #[derive(Debug)]

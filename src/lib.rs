@@ -1,57 +1,68 @@
 //! Replays machine-learning execution traces on hardware you do not have.
 //!
-//! One graph of compute, memory and communication nodes per NPU goes in, and a description of a
-//! machine; out comes when everything happened, and why. In reading order:
+//! One graph of compute, memory and communication nodes per NPU goes in, and a description of a machine; out comes when
+//! everything happened, and why. A job comes from files, which are traces:
 //!
-//! - [`units`], [`ids`]: quantities, and names for things;
-//! - [`bounds`]: how much memory the process may take;
-//! - [`config`]: files that people write for this program;
-//! - [`trace`]: execution traces as files say them;
-//! - [`graph`]: the compact form of one rank's trace;
-//! - [`validate`]: what is wrong with traces, before anything is replayed;
-//! - [`group`], [`workload`]: who takes part, and all of it together;
-//! - [`topology`], [`network`], [`memory`], [`compute`], [`collective`]: what things cost;
-//! - [`machine`]: the simulated system;
-//! - [`engine`]: the one event loop, with its ordering contract;
+//! ```
+//! use chakram::{Job, Machine, engine::Options};
+//!
+//! let job = Job::open(["traces/data-parallel-8"])?;
+//! let report = job.replay(&Machine::load("dgx-h100")?, &Options::default())?;
+//! println!("{} ranks take {}", report.ranks, report.outcome.makespan);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! It may also be generated ([`Job::generate`]), or be what ASTRA-sim reads ([`AstraSimJob`]).
+//!
+//! - [`job`]: jobs from files, from patterns or from ASTRA-sim's inputs, and their replay;
+//! - [`machine`], [`topology`]: the simulated system;
+//! - [`engine`]: the one event loop, with its ordering contract, and how it can be asked to run;
 //! - [`report`]: what came out;
-//! - [`job`]: jobs from files, from a pattern or from ASTRA-sim's inputs, and their replay in one call;
-//! - [`inspect`]: what is in traces, without a replay;
-//! - [`model`]: networks of layers, and what they count;
-//! - [`generate`]: workloads without a capture;
-//! - [`converters`]: what other tools capture;
-//! - [`edit`]: traces that become other traces;
-//! - [`diff`]: what differs between two jobs;
+//! - [`generate`], [`model`]: workloads without a capture, and networks of layers that they train;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
-//! - [`files`]: what is written, complete or not at all;
-//! - [`cli`]: the command line.
+//! - [`trace`]: execution traces as files say them;
+//! - [`validate`], [`inspect`]: what is wrong with traces, and what is in them;
+//! - [`diff`], [`edit`]: what differs between traces, and traces that become other traces;
+//! - [`units`], [`ids`]: quantities, and names for things.
 //!
-//! The library is silent: it returns data, and only `cli` and the binary print.
+//! The library is silent: it returns data. `ARCHITECTURE.md` is the map of what is inside.
+
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "docs of modules lead on to what is inside"
+)]
 
 pub mod astra_sim;
-pub mod bounds;
-pub mod cli;
-pub mod collective;
-pub mod compute;
-pub mod config;
+mod bounds;
+mod cli;
+mod collective;
+mod compute;
+mod config;
 #[path = "../converters/mod.rs"]
-pub mod converters;
+mod converters;
 pub mod diff;
 pub mod edit;
 pub mod engine;
-pub mod files;
+mod files;
 pub mod generate;
-pub mod graph;
-pub mod group;
+mod graph;
+mod group;
 pub mod ids;
 pub mod inspect;
+#[doc(hidden)]
+pub mod internals;
 pub mod job;
 pub mod machine;
-pub mod memory;
+mod memory;
 pub mod model;
-pub mod network;
+mod network;
 pub mod report;
 pub mod topology;
 pub mod trace;
 pub mod units;
 pub mod validate;
-pub mod workload;
+mod workload;
+
+pub use job::{AstraSimJob, Job};
+pub use machine::Machine;
+pub use report::Report;

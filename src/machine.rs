@@ -2,6 +2,14 @@
 //!
 //! A machine is described in a TOML file, or is a preset, or is built by an importer. Its NPUs
 //! belong to classes; its network is a stack of dimensions; it may have memory beyond the NPUs' own.
+//!
+//! ```
+//! use chakram::machine::Machine;
+//!
+//! let machine = Machine::load("dgx-h100x2")?;
+//! assert_eq!(machine.topology().npus(), 16);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::collective::{Choice, Pipeline};
 use crate::compute::Peaks;

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 /// What inputs make the program ask for is bounded, and counted where no check comes before it.
 #[global_allocator]
-static ALLOCATOR: chakram::bounds::allocator::Counting = chakram::bounds::allocator::Counting;
+static ALLOCATOR: chakram::internals::bounds::allocator::Counting =
+    chakram::internals::bounds::allocator::Counting;
 
 fn main() -> ExitCode {
-    chakram::cli::main()
+    chakram::internals::cli::main()
 }

@@ -17,6 +17,14 @@
 //! - *Kept bytes* are those that the backward pass needs ([`Work::saved_bytes`]).
 //!
 //! Counts are whole numbers of 64 bits that stop at [`u64::MAX`]; a model's file that gets there is refused.
+//!
+//! ```
+//! use chakram::model::Model;
+//!
+//! let model = Model::named("gpt2-xl")?;
+//! assert_eq!(model.parameters() / 1_000_000, 1_557);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod build;
 mod count;

@@ -26,6 +26,7 @@ pub use trains::Trains;
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Model {
     /// Operations do not meet one another.
     #[default]

@@ -2,25 +2,37 @@
 //!
 //! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an
 //! observer asks for it.
+//!
+//! ```
+//! use chakram::{Job, Machine, engine::Options};
+//!
+//! let job = Job::open(["traces/data-parallel-8"])?;
+//! let report = job.replay(&Machine::load("dgx-h100")?, &Options::default())?;
+//! for row in &report.rows {
+//!     println!("rank {}: {}", row.rank, report.outcome.makespan);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-pub mod breakdown;
-pub mod busy;
-pub mod collectives;
-pub mod compare;
-pub mod csv;
-pub mod json;
-pub mod memory;
-pub mod operators;
-pub mod spans;
+pub(crate) mod breakdown;
+pub(crate) mod busy;
+pub(crate) mod collectives;
+pub(crate) mod compare;
+pub(crate) mod csv;
+pub(crate) mod json;
+pub(crate) mod memory;
+pub(crate) mod operators;
+pub(crate) mod spans;
 mod started;
-pub mod summary;
-pub mod text;
-pub mod timeline;
+pub(crate) mod summary;
+pub(crate) mod text;
+pub(crate) mod timeline;
 
 pub use breakdown::{Breakdown, Charged, Part};
 pub use busy::{Busy, BusyTime};
 pub use collectives::Collectives;
 pub use compare::{Column, Comparison};
+pub use json::Input;
 pub use memory::{Memory, MemoryRow};
 pub use operators::Operators;
 pub use spans::{NodeSpan, Spans};

@@ -16,6 +16,21 @@
 //! | ring or mesh of 2 | all to its one neighbour | B |
 //!
 //! An NPU at the end of a mesh has one neighbour, and so B/2.
+//!
+//! ```
+//! use chakram::topology::{Dimension, Shape, Topology};
+//!
+//! let dimension = Dimension {
+//!     name: "nvlink".to_owned(),
+//!     shape: Shape::Switch,
+//!     size: 8,
+//!     bandwidth: "450 GB/s".parse()?,
+//!     latency: "500 ns".parse()?,
+//! };
+//! let topology = Topology::new(vec![dimension]).expect("it has NPUs, and not too many");
+//! assert_eq!(topology.npus(), 8);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::ids::{MAX_NPUS, Npu};
 use crate::units::{Amount, Bandwidth, Slowness, Span};

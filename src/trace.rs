@@ -6,48 +6,65 @@
 //! from the mapped file, looks at every byte once and allocates nothing; it feeds the graph builder.
 //! [`proto`] holds the generated types; it serves writing, rewriting and tools. Tests hold the two
 //! against each other.
+//!
+//! ```
+//! use chakram::trace::{NodeView, Op, Sink, TraceWriter};
+//! use chakram::validate::Trace;
+//!
+//! let kernel = |flops| Op::Compute { flops, bytes: 0, dtype: None };
+//! let mut writer = TraceWriter::new(Vec::new())?;
+//! writer.node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
+//! writer.node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
+//! let file = writer.into_inner();
+//! assert_eq!(Trace::check(&file, Default::default(), 1).nodes(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::fmt;
 
-pub mod attr;
-pub mod error;
+pub(crate) mod attr;
+pub(crate) mod error;
 mod family;
-pub mod file;
-pub mod form;
-pub mod groups;
-pub mod job;
-pub mod labels;
-pub mod older;
-pub mod op;
+pub(crate) mod file;
+pub(crate) mod form;
+pub(crate) mod groups;
+pub(crate) mod job;
+pub(crate) mod labels;
+pub(crate) mod older;
+pub(crate) mod op;
 mod origins;
-pub mod proto;
-pub mod put;
-pub mod registry;
-pub mod rewrite;
-pub mod roles;
-pub mod salvage;
-pub mod scan;
+pub(crate) mod proto;
+pub(crate) mod put;
+pub(crate) mod registry;
+pub(crate) mod rewrite;
+pub(crate) mod roles;
+pub(crate) mod salvage;
+pub(crate) mod scan;
 mod shape;
 mod shown;
-pub mod source;
-pub mod tensors;
-pub mod text;
+pub(crate) mod source;
+pub(crate) mod tensors;
+pub(crate) mod text;
 mod utf8;
-pub mod wire;
-pub mod write;
+pub(crate) mod wire;
+pub(crate) mod write;
 
 pub use error::{Place, TraceError};
 pub use family::{family, of_any_micro_batch};
+pub use file::{Contents, Found, RankFile, Verify, discover};
 pub use labels::{Labels, Phase};
 pub use older::Generation;
 pub use op::{GroupName, MemoryPlace, Op};
 use origins::Origins;
+pub use scan::NodeView;
 pub use shown::{escaped, is_harmful, shown};
 pub use tensors::{MemoryChanges, TensorClass};
+pub use write::{Sink, TraceWriter};
 
 /// A number format that NPUs compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Dtype {
     /// IEEE double precision.
     Fp64,

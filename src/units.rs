@@ -2,6 +2,16 @@
 //!
 //! Instants and durations are whole picoseconds in 64 bits (213 days); one byte at 400 GB/s takes
 //! 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
+//!
+//! ```
+//! use chakram::units::{Bandwidth, Bytes, Span};
+//!
+//! let bandwidth: Bandwidth = "50 GB/s".parse()?;
+//! assert_eq!(bandwidth.bytes_per_second(), 50e9);
+//! assert_eq!("1 GiB".parse::<Bytes>()?, Bytes(1 << 30));
+//! assert_eq!("500 ns".parse::<Span>()?, Span::from_ns(500));
+//! # Ok::<(), chakram::units::QuantityError>(())
+//! ```
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

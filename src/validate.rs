@@ -12,6 +12,16 @@
 //!
 //! A rank whose trace cannot be read to the end, has an id twice or a cycle is left out where ranks are held
 //! against one another: what it lacks would look like a fault of the others.
+//!
+//! ```
+//! use chakram::trace::Contents;
+//! use chakram::validate::Trace;
+//!
+//! let contents = Contents::open("traces/data-parallel-8/job.0.et".as_ref())?;
+//! let trace = Trace::check(contents.as_slice(), Default::default(), 10);
+//! assert_eq!(trace.findings().tally().errors, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::graph::Dependencies;
 use crate::trace::groups::Declared;
@@ -43,6 +53,7 @@ pub use trace::Trace;
 
 /// What a job is held against.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// Which dependencies hold.
     pub dependencies: Dependencies,
@@ -57,6 +68,15 @@ pub struct Options {
     pub dimensions: Option<Vec<u32>>,
     /// How many defects of each kind are kept.
     pub show: usize,
+}
+
+impl Options {
+    /// Returns the defaults as `change` leaves them.
+    pub fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut options = Self::default();
+        change(&mut options);
+        options
+    }
 }
 
 /// A rank's trace as a report names it.

@@ -37,6 +37,7 @@ pub struct Workload {
 
 /// Why ranks do not make a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WorkloadError {
     /// Nothing was added.
     #[error("no traces were given")]

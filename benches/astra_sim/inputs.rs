@@ -1,8 +1,8 @@
 //! What the program is given: traces of ranks that do the same, and the files beside them.
 
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Sink, TraceWriter};
-use chakram::trace::{CollectiveKind, GroupName, Op};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Sink, TraceWriter};
+use chakram::internals::trace::{CollectiveKind, GroupName, Op};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! How fast captures convert: generated ones of two ranks, read and written on one thread.
 
 use super::{best, held_since, rate, reset_peak};
-use chakram::converters::pytorch::{Options, convert, files};
-use chakram::files::Outputs;
+use chakram::internals::converters::pytorch::{Options, convert, files};
+use chakram::internals::files::Outputs;
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, Style, generate};
 

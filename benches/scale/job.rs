@@ -1,13 +1,13 @@
 //! A job of the shape of a large language model's step, written for this benchmark alone: transformer layers
 //! under tensor, pipeline and data parallelism, one forward pass and one backward in turn.
 
-use chakram::graph::{Binding, DeclaredGroups, Dependencies, Graph, GraphBuilder};
-use chakram::ids::Rank;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{CollectiveKind, GroupName, Op};
-use chakram::units::{Span, Time};
-use chakram::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::graph::{Binding, DeclaredGroups, Dependencies, Graph, GraphBuilder};
+use chakram::internals::ids::Rank;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{CollectiveKind, GroupName, Op};
+use chakram::internals::units::{Span, Time};
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
 
 /// How large it is. Ranks of a tensor group are neighbours, stages follow, then replicas.
 #[derive(Clone, Copy)]

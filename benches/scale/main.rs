@@ -6,9 +6,9 @@
 
 mod job;
 
-use chakram::engine::{Options, Prepared};
-use chakram::machine::Machine;
-use chakram::report;
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::machine::Machine;
+use chakram::internals::report;
 use job::Job;
 use std::hint::black_box;
 use std::time::Instant;
@@ -89,7 +89,7 @@ fn line(name: &str, job: Job) {
         generated + planned + replayed + rendered,
         nodes / replayed,
         peak(),
-        chakram::graph::fingerprint(&format!("{report:?}")),
+        chakram::internals::graph::fingerprint(&format!("{report:?}")),
     );
 }
 

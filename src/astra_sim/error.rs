@@ -5,6 +5,7 @@ use std::io;
 
 /// An input file that was refused.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum InputError {
     /// The text is not in the format of the file.
     #[error("{file}:{line}: not {format}: {why}")]

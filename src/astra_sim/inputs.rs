@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Which of the two analytical networks carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NetworkModel {
     /// No link is ever busy.
     Unaware,
@@ -32,6 +33,7 @@ impl fmt::Display for NetworkModel {
 
 /// What the command line says. Scales are finite and at least 0.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Flags {
     /// Which network.
     pub model: NetworkModel,

@@ -12,6 +12,7 @@ use std::str::FromStr;
 /// Something that ASTRA-sim does and a sound model would not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Quirk {
     /// Chunks that do not end with the buffer.
     Padding,

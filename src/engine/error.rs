@@ -29,6 +29,7 @@ impl fmt::Display for NodeRef {
 /// What can be known before the run, and makes it pointless.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
+#[non_exhaustive]
 pub struct Refusal {
     /// What was found, and what was expected.
     pub found: String,
@@ -95,6 +96,7 @@ impl fmt::Display for Stuck {
 
 /// Why a replay gave no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReplayError {
     /// Known before the run.
     #[error(transparent)]

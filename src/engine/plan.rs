@@ -19,6 +19,7 @@ use std::fmt;
 
 /// How a workload is replayed.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// How durations of kernels are found.
     pub compute: ComputeModel,
@@ -43,11 +44,21 @@ pub struct Options {
     pub lonely_messages: bool,
 }
 
+impl Options {
+    /// Returns the defaults as `change` leaves them.
+    pub fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut options = Self::default();
+        change(&mut options);
+        options
+    }
+}
+
 /// How durations of collectives and messages are found.
 ///
 /// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
 /// ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Comm {
     /// The machine's network carries them.
     #[default]

@@ -23,6 +23,7 @@ pub struct P2p {
 /// Who sends to whom in a round. A rank that neither sends nor receives has one kernel of no work,
 /// so that every rank has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Traffic {
     /// Rank 0 to the last rank, which answers when it has received; then the next round.
     PingPong,

@@ -6,6 +6,7 @@ use std::io;
 
 /// A machine file, or a machine's name, that was refused.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MachineError {
     /// The file's text was refused.
     #[error(transparent)]

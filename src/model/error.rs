@@ -5,6 +5,7 @@ use std::io;
 
 /// A model's file, or a model's name, that was refused.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ModelError {
     /// The file's text was refused.
     #[error(transparent)]

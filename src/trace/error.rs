@@ -47,6 +47,7 @@ pub struct TraceError(Box<Fault>);
 
 /// What is wrong with a trace.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Fault {
     /// The operating system refused.
     #[error("{}: cannot {doing}", file.display())]

@@ -31,6 +31,7 @@ macro_rules! kinds {
         /// What can be wrong. Errors come first, then warnings, then notes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum Kind {
             $(#[doc = $meaning] $kind,)*
         }

@@ -4,8 +4,8 @@
 mod plain;
 
 use crate::corpus::corpus;
-use chakram::converters::pytorch::{HostTrace, Kind, KinetoTrace, sniff};
-use chakram::trace::file::Contents;
+use chakram::internals::converters::pytorch::{HostTrace, Kind, KinetoTrace, sniff};
+use chakram::internals::trace::file::Contents;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 //! `expected.txt`. Where there are machines beside `machine.toml` they are compared with it. `BLESS=1 cargo
 //! test --test it cases` writes the goldens anew; say in the commit why the new answer is right.
 
-use chakram::trace::file::Contents;
+use chakram::internals::trace::file::Contents;
 use std::path::Path;
 use std::process::Command;
 

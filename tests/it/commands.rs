@@ -1,9 +1,9 @@
 //! The program as a shell sees it: exit codes, the order of files, and what goes where.
 
-use chakram::trace::file::Contents;
-use chakram::trace::write::{Sink, TraceWriter, Value as Field};
-use chakram::trace::{CollectiveKind, GroupName, Op, scan::NodeView};
-use chakram::units::Span;
+use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::write::{Sink, TraceWriter, Value as Field};
+use chakram::internals::trace::{CollectiveKind, GroupName, Op, scan::NodeView};
+use chakram::internals::units::Span;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};

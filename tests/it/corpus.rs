@@ -8,16 +8,16 @@ mod skipped;
 use crate::harness::replay::Count;
 pub use captures::refusal;
 pub use cases::{Case, cases, machine, rank_of, sizes};
-use chakram::compute::ComputeModel;
-use chakram::engine::{Options, Outcome, Prepared};
-use chakram::graph::{Dependencies, Graph};
-use chakram::ids::Rank;
-use chakram::machine::Machine;
-use chakram::trace::file::Contents;
-use chakram::trace::groups;
-use chakram::trace::rewrite::{Mode, rewrite};
-use chakram::units::Time;
-use chakram::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::compute::ComputeModel;
+use chakram::internals::engine::{Options, Outcome, Prepared};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::ids::Rank;
+use chakram::internals::machine::Machine;
+use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::groups;
+use chakram::internals::trace::rewrite::{Mode, rewrite};
+use chakram::internals::units::Time;
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
 pub use skipped::corpus;
 use std::collections::BTreeMap;
 
@@ -151,11 +151,10 @@ fn a_captured_trace_loads_and_replays() {
     let workload = builder.finish(None, Absent::Mirror).unwrap();
     let machine = Machine::preset("dgx-h100").unwrap();
     let with = |compute| {
-        let options = Options {
-            compute,
-            absent: Absent::Mirror,
-            ..Options::default()
-        };
+        let options = Options::with(|o| {
+            o.compute = compute;
+            o.absent = Absent::Mirror;
+        });
         run(&workload, &machine, options).unwrap()
     };
     let recorded = with(ComputeModel::Recorded);

@@ -1,10 +1,10 @@
 //! `chakram replay --custom`: files of an algorithm, and what is refused.
 
 use super::commands::chakram;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Sink, TraceWriter};
-use chakram::trace::{CollectiveKind, GroupName, Op};
-use chakram::units::Span;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Sink, TraceWriter};
+use chakram::internals::trace::{CollectiveKind, GroupName, Op};
+use chakram::internals::units::Span;
 use std::path::Path;
 
 const MACHINE: &str = r#"

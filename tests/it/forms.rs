@@ -7,8 +7,8 @@ mod old;
 mod pasted;
 mod wire;
 
-use chakram::trace::proto::{GlobalMetadata, Node};
-use chakram::trace::wire::Frames;
+use chakram::internals::trace::proto::{GlobalMetadata, Node};
+use chakram::internals::trace::wire::Frames;
 use prost::Message;
 
 /// The metadata record of a file and its nodes, by the generated types.

@@ -7,8 +7,8 @@ mod small;
 mod times;
 mod whole;
 
-use chakram::trace::file::Contents;
-use chakram::trace::proto::{
+use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::proto::{
     AttributeProto, GlobalMetadata, Node, attribute_proto::Value as Attribute,
 };
 use prost::Message;

@@ -4,16 +4,16 @@ mod commands;
 mod files;
 mod oracle;
 
-use chakram::engine::{Comm, Options, Prepared};
-use chakram::graph::{Dependencies, Graph};
-use chakram::ids::Rank;
-use chakram::machine::Machine;
-use chakram::report::{MemoryRow, Report, Spans, replay};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Sink, TraceWriter};
-use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, Op};
-use chakram::units::{Bytes, Span, Time};
-use chakram::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::engine::{Comm, Options, Prepared};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::ids::Rank;
+use chakram::internals::machine::Machine;
+use chakram::internals::report::{MemoryRow, Report, Spans, replay};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Sink, TraceWriter};
+use chakram::internals::trace::{CollectiveKind, GroupName, MemoryChanges, Op};
+use chakram::internals::units::{Bytes, Span, Time};
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
 
 /// A node: its operation, lane, nanoseconds, what it changes, and what it waits for. Its id is its place,
 /// from 1.
@@ -81,10 +81,9 @@ fn job(ranks: &[Vec<Line>]) -> Workload {
 fn report(ranks: &[Vec<Line>]) -> (Report, Vec<Vec<(Time, Time)>>) {
     let workload = job(ranks);
     let machine = Machine::preset("dgx-h100").unwrap();
-    let options = Options {
-        comm: Comm::Recorded,
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.comm = Comm::Recorded;
+    });
     let prepared = Prepared::new(&workload, &machine, &options).unwrap();
     let (report, spans) = replay(&prepared, Spans::new(&prepared)).unwrap();
     let ran = (0..ranks.len()).map(|rank| {

@@ -1,9 +1,9 @@
 //! What the ASTRA-sim 2.0 paper reports, from the machine files under `traces/` and the presets.
 
-use chakram::engine::{Options, Prepared};
-use chakram::generate::{Collective, Job, Pattern};
-use chakram::machine::Machine;
-use chakram::trace::CollectiveKind;
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::machine::Machine;
+use chakram::internals::trace::CollectiveKind;
 use std::path::Path;
 
 /// Microseconds of an all-reduce of 10^9 bytes among all NPUs, answered by closed form.

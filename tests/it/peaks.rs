@@ -2,17 +2,17 @@
 //! it takes.
 
 use crate::commands::{chakram, code};
-use chakram::compute::{ComputeModel, Efficiency};
-use chakram::engine::{Options, Prepared};
-use chakram::generate::{Job, Pattern, Plan, Training};
-use chakram::graph::{Dependencies, Graph, Kind};
-use chakram::ids::Rank;
-use chakram::machine::Machine;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Sink, TraceWriter};
-use chakram::trace::{Dtype, Op};
-use chakram::units::{Span, Time};
-use chakram::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::compute::{ComputeModel, Efficiency};
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::generate::{Job, Pattern, Plan, Training};
+use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::ids::Rank;
+use chakram::internals::machine::Machine;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Sink, TraceWriter};
+use chakram::internals::trace::{Dtype, Op};
+use chakram::internals::units::{Span, Time};
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
 
 /// A kernel: recorded ns, FLOPs, bytes, format.
 type Work = (u64, u64, u64, Option<Dtype>);
@@ -46,10 +46,9 @@ fn job(ranks: &[&[Work]]) -> Workload {
 }
 
 fn roofline() -> Options {
-    Options {
-        compute: ComputeModel::Roofline(Efficiency::default()),
-        ..Options::default()
-    }
+    Options::with(|o| {
+        o.compute = ComputeModel::Roofline(Efficiency::default());
+    })
 }
 
 /// The makespan in picoseconds on a DGX A100, or why there is none.
@@ -104,7 +103,7 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
 fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = Plan::new();
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
-    let model = chakram::model::Model::named("gpt2-small").unwrap();
+    let model = chakram::internals::model::Model::named("gpt2-small").unwrap();
     let pattern = Pattern::Training(Box::new(Training { model, plan }));
     let workload = Job::new(pattern).unwrap().workload().unwrap();
     let mut count = 0;

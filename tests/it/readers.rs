@@ -7,7 +7,9 @@ mod records;
 mod rewriting;
 mod sharing;
 
-use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
+use chakram::internals::trace::proto::{
+    AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
+};
 use prost::Message;
 
 /// An attribute.

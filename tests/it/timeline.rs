@@ -1,17 +1,17 @@
 //! The timeline, parsed back: every node is a slice, slices of a track do not overlap, and every
 //! arrow has both ends.
 
-use chakram::engine::{Comm, Options, Prepared};
-use chakram::generate::{DataParallel, Job, P2p, Pattern, Traffic};
-use chakram::graph::{Dependencies, GraphBuilder};
-use chakram::ids::Rank;
-use chakram::machine::Machine;
-use chakram::report::{Timeline, replay};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{CollectiveKind, GroupName, Op};
-use chakram::units::{Span, Time};
-use chakram::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::engine::{Comm, Options, Prepared};
+use chakram::internals::generate::{DataParallel, Job, P2p, Pattern, Traffic};
+use chakram::internals::graph::{Dependencies, GraphBuilder};
+use chakram::internals::ids::Rank;
+use chakram::internals::machine::Machine;
+use chakram::internals::report::{Timeline, replay};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{CollectiveKind, GroupName, Op};
+use chakram::internals::units::{Span, Time};
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -163,9 +163,10 @@ fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
 
 #[test]
 fn delays_are_blank_and_communication_says_that_it_is_recorded() {
-    let options = |comm| Options {
-        comm,
-        ..Options::default()
+    let options = |comm| {
+        Options::with(|o| {
+            o.comm = comm;
+        })
     };
     let arrows = |events: &[Value]| events.iter().filter(|e| e["cat"] == "message").count();
     let named = |start, name: &str, duration| (name.to_owned(), start, duration);

@@ -1,16 +1,16 @@
 //! Models under plans: what is conserved over a grid of them, and what formulas say of time, bytes and memory.
 
-use chakram::compute::{ComputeModel, Efficiency};
-use chakram::engine::{Options, Outcome, Prepared};
-use chakram::generate::{Job, Pattern, Plan, Training};
-use chakram::machine::Machine;
-use chakram::model::{
+use chakram::internals::compute::{ComputeModel, Efficiency};
+use chakram::internals::engine::{Options, Outcome, Prepared};
+use chakram::internals::generate::{Job, Pattern, Plan, Training};
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{
     Block, Function, Head, Layer, Model, Operator, Positions, Role, Transformer, Work,
 };
-use chakram::report::Observer;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{Op, TensorClass, TraceError};
+use chakram::internals::report::Observer;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{Op, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
 mod captured;
@@ -105,10 +105,9 @@ fn replay(job: &Job, machine: &Machine) -> Outcome {
 
 fn replay_with<O: Observer>(job: &Job, machine: &Machine, observer: O) -> (Outcome, O) {
     let workload = job.workload().unwrap();
-    let options = Options {
-        compute: ComputeModel::Roofline(Efficiency::default()),
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.compute = ComputeModel::Roofline(Efficiency::default());
+    });
     let prepared = Prepared::new(&workload, machine, &options).unwrap();
     prepared.run(observer).unwrap()
 }
@@ -121,7 +120,7 @@ struct Sums {
     /// Bytes by (source, destination, tag): sent, received.
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
     /// `comm_size` of collectives by their names.
-    collectives: Vec<(String, chakram::trace::CollectiveKind, u64)>,
+    collectives: Vec<(String, chakram::internals::trace::CollectiveKind, u64)>,
     used: [u64; TensorClass::COUNT],
     peak: [u64; TensorClass::COUNT],
 }
@@ -185,7 +184,11 @@ fn products(blocks: usize, side: u64) -> Model {
         Layer::new(
             name,
             role,
-            vec![Operator::new("norm", work, chakram::model::Cut::Whole)],
+            vec![Operator::new(
+                "norm",
+                work,
+                chakram::internals::model::Cut::Whole,
+            )],
         )
     };
     let product = Work::Linear {
@@ -195,7 +198,7 @@ fn products(blocks: usize, side: u64) -> Model {
         bias: false,
         tied: false,
     };
-    let product = Operator::new("product", product, chakram::model::Cut::Whole);
+    let product = Operator::new("product", product, chakram::internals::model::Cut::Whole);
     let block = |i: usize| Layer::new(format!("layer{i}"), Role::Block, vec![product.clone()]);
     let mut layers = vec![norm("in", Role::Input)];
     layers.extend((0..blocks).map(block));

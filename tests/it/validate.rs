@@ -7,7 +7,7 @@ mod inject;
 mod known;
 mod program;
 
-use chakram::validate::{Findings, Kind};
+use chakram::internals::validate::{Findings, Kind};
 
 /// All defects in short, for messages.
 fn told(findings: &Findings) -> String {

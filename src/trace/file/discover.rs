@@ -14,6 +14,7 @@ const HASHED: u64 = 64 << 20;
 
 /// What is held against a job's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verify {
     /// Nothing; then ranks that it does not name are read, too, if they are given one by one.
     Nothing,

@@ -4,10 +4,10 @@
 use crate::commands::chakram;
 use crate::corpus::cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::astra_sim::{Flags, Inputs, NetworkModel, PerNode, Quirks};
-use chakram::trace::Op;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Extra, Sink, TraceWriter};
+use chakram::internals::astra_sim::{Flags, Inputs, NetworkModel, PerNode, Quirks};
+use chakram::internals::trace::Op;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Extra, Sink, TraceWriter};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -331,28 +331,14 @@ fn cases_of_the_corpus_are_read() {
             false => NetworkModel::Unaware,
         };
         let groups = line.contains("comm-group-configuration");
-        let flags = Flags {
-            model,
-            workload: "wl/wl".into(),
-            groups: if groups { "comm.json" } else { "empty" }.into(),
-            system: "system.json".into(),
-            memory: "memory.json".into(),
-            network: "network.yml".into(),
-            logging: "empty".into(),
-            logging_folder: None,
-            queues: NonZeroU32::MIN,
-            compute_scale: 1.0,
-            comm_scale: 1.0,
-            injection_scale: if line.contains("injection-scale=2") {
-                2.0
-            } else {
-                1.0
-            },
-            rendezvous: line.contains("rendezvous-protocol=true"),
-            lenient: false,
-            logs: false,
-            quirks: Quirks::ALL,
-        };
+        let [system, network, memory] = ["system.json", "network.yml", "memory.json"];
+        let mut flags = Flags::new("wl/wl".into(), system.into(), network.into(), memory.into());
+        flags.model = model;
+        flags.groups = if groups { "comm.json" } else { "empty" }.into();
+        flags.rendezvous = line.contains("rendezvous-protocol=true");
+        if line.contains("injection-scale=2") {
+            flags.injection_scale = 2.0;
+        }
         let read = &mut |_: &'static str, path: &Path| {
             let found = get(path.to_str().expect("plain names"));
             found
@@ -363,11 +349,8 @@ fn cases_of_the_corpus_are_read() {
             Err(error) => {
                 let expected = get("expect.json").expect("each case has its answer");
                 let expected: Value = serde_json::from_str(expected).expect("it is JSON");
-                let lenient = Flags {
-                    lenient: true,
-                    ..flags
-                };
-                let read = Inputs::read(&lenient, read).is_ok();
+                flags.lenient = true;
+                let read = Inputs::read(&flags, read).is_ok();
                 assert_eq!(read, expected["status"] == "ok", "{name}: {error}");
                 refused.push((name.clone(), error.to_string()));
             }

@@ -1,10 +1,10 @@
 //! What `chakram astra-sim` prints and writes: the original's lines, the report, the table, the picture
 //! and the memory of tensors, of jobs so small that every number is worked out here.
 
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Attribute, Extra, TraceWriter, Value as Field};
-use chakram::trace::{MemoryPlace, Op};
-use chakram::units::Span;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Attribute, Extra, TraceWriter, Value as Field};
+use chakram::internals::trace::{MemoryPlace, Op};
+use chakram::internals::units::Span;
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 

@@ -1,6 +1,6 @@
 //! What a plain parse of a whole file says, by rules that share nothing with the readers.
 
-use chakram::converters::pytorch::{Category, HostTrace, KinetoTrace};
+use chakram::internals::converters::pytorch::{Category, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! Captures at the edge of what there can be.
 
 use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
-use chakram::engine::Comm;
-use chakram::workload::Absent;
+use chakram::internals::engine::Comm;
+use chakram::internals::workload::Absent;
 use std::time::Instant;
 use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
 

@@ -4,9 +4,9 @@
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
 use crate::corpus::{corpus, refusal};
-use chakram::converters::pytorch::Options as Conversion;
-use chakram::engine::Comm;
-use chakram::workload::Absent;
+use chakram::internals::converters::pytorch::Options as Conversion;
+use chakram::internals::engine::Comm;
+use chakram::internals::workload::Absent;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,8 @@
 
 use super::rig::{Captured, capture, try_convert};
 use crate::corpus::corpus;
-use chakram::converters::pytorch::Options as Conversion;
-use chakram::trace::file::Packer;
+use chakram::internals::converters::pytorch::Options as Conversion;
+use chakram::internals::trace::file::Packer;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;

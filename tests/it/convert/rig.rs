@@ -1,21 +1,25 @@
 //! Captures of generated jobs, their conversion, and the traces as other readers see them.
 
-use chakram::collective::{Algorithm, Choice};
-use chakram::compute::Peaks;
-use chakram::converters::pytorch::{self, Options as Conversion, files, summary::Summary};
-use chakram::engine::{Comm, Options as Replaying, Prepared};
-use chakram::files::Outputs;
-use chakram::graph::{Dependencies, Graph, Kind};
-use chakram::ids::{NodeIndex, Rank};
-use chakram::machine::{Machine, NpuClass};
-use chakram::memory::LocalMemory;
-use chakram::report::{CollectiveRecord, Observer};
-use chakram::topology::{Dimension, Shape, Topology};
-use chakram::trace::TraceError;
-use chakram::trace::file::Contents;
-use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
-use chakram::units::{Bandwidth, Bytes, Span, Time};
-use chakram::workload::{Absent, WorkloadBuilder};
+use chakram::internals::collective::{Algorithm, Choice};
+use chakram::internals::compute::Peaks;
+use chakram::internals::converters::pytorch::{
+    self, Options as Conversion, files, summary::Summary,
+};
+use chakram::internals::engine::{Comm, Options as Replaying, Prepared};
+use chakram::internals::files::Outputs;
+use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::ids::{NodeIndex, Rank};
+use chakram::internals::machine::{Machine, NpuClass};
+use chakram::internals::memory::LocalMemory;
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::topology::{Dimension, Shape, Topology};
+use chakram::internals::trace::TraceError;
+use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::proto::{
+    AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
+};
+use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
+use chakram::internals::workload::{Absent, WorkloadBuilder};
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -258,11 +262,10 @@ pub fn replay(traces: &[Trace], comm: Comm, late: impl Fn(u32) -> u64, absent: A
     }
     let ranks = builder.ranks_seen();
     let workload = builder.finish(Some(ranks), absent).unwrap();
-    let options = Replaying {
-        comm,
-        absent,
-        ..Replaying::default()
-    };
+    let options = Replaying::with(|o| {
+        o.comm = comm;
+        o.absent = absent;
+    });
     let machine = machine(ranks);
     let prepared = Prepared::new(&workload, &machine, &options).unwrap();
     prepared

@@ -2,9 +2,9 @@
 
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
-use chakram::converters::pytorch::Options as Conversion;
-use chakram::trace::file::Packer;
-use chakram::trace::proto::Node;
+use chakram::internals::converters::pytorch::Options as Conversion;
+use chakram::internals::trace::file::Packer;
+use chakram::internals::trace::proto::Node;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
@@ -117,9 +117,9 @@ fn a_step_is_that_part_of_the_whole() {
         }
         let log = super::rig::replay(
             &part.traces,
-            chakram::engine::Comm::Recorded,
+            chakram::internals::engine::Comm::Recorded,
             |_| 0,
-            chakram::workload::Absent::Refuse,
+            chakram::internals::workload::Absent::Refuse,
         );
         for (end, trace) in log.ends().iter().zip(&part.traces) {
             assert_eq!(*end, trace.captured_ns(), "{what}");

@@ -1,12 +1,12 @@
 //! The cases of the corpus, and machines that suit them.
 
 use super::corpus;
-use chakram::collective::{Algorithm, Choice};
-use chakram::compute::Peaks;
-use chakram::machine::{Machine, NpuClass};
-use chakram::memory::{Attachment, LocalMemory, RemoteMemory};
-use chakram::topology::{Dimension, Shape, Topology};
-use chakram::units::{Bandwidth, Bytes, Span};
+use chakram::internals::collective::{Algorithm, Choice};
+use chakram::internals::compute::Peaks;
+use chakram::internals::machine::{Machine, NpuClass};
+use chakram::internals::memory::{Attachment, LocalMemory, RemoteMemory};
+use chakram::internals::topology::{Dimension, Shape, Topology};
+use chakram::internals::units::{Bandwidth, Bytes, Span};
 use std::collections::BTreeMap;
 use std::io::Read;
 

@@ -1,8 +1,8 @@
 //! `chakram diff` as a shell sees it.
 
 use crate::commands::{answer, chakram};
-use chakram::trace::proto::{GlobalMetadata, Node, attribute_proto::Value as Field};
-use chakram::trace::wire::Frames;
+use chakram::internals::trace::proto::{GlobalMetadata, Node, attribute_proto::Value as Field};
+use chakram::internals::trace::wire::Frames;
 use prost::Message;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ const RANKS: u32 = 8;
 /// The nodes of a rank of the case.
 fn nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
-    let file = chakram::trace::file::Contents::open(&path.join(format!("job.{rank}.et")));
+    let file =
+        chakram::internals::trace::file::Contents::open(&path.join(format!("job.{rank}.et")));
     let file = file.expect("the case is there");
     let mut frames = Frames::new(file.as_slice());
     let mut nodes = Vec::new();

@@ -1,8 +1,8 @@
 //! Random traces, other orders of them, and what a comparison says of two.
 
-use chakram::diff::{self, Differences};
-use chakram::graph::Outline;
-use chakram::trace::proto::{
+use chakram::internals::diff::{self, Differences};
+use chakram::internals::graph::Outline;
+use chakram::internals::trace::proto::{
     AttributeProto, BoolList, BytesList, DoubleList, Fixed32List, Fixed64List, FloatList,
     GlobalMetadata, Int32List, Int64List, Node, Sfixed32List, Sfixed64List, Sint32List, Sint64List,
     StringList, Uint32List, Uint64List, attribute_proto::Value,

@@ -1,9 +1,9 @@
 //! Slices of random graphs against what a few lines say of who waits for whom, and since when.
 
 use super::rig::{count, file, nodes, whole};
-use chakram::edit::slice::{Cut, MOST_BEHIND, Meetings, Part};
-use chakram::trace::groups::Declared;
-use chakram::trace::proto::Node;
+use chakram::internals::edit::slice::{Cut, MOST_BEHIND, Meetings, Part};
+use chakram::internals::trace::groups::Declared;
+use chakram::internals::trace::proto::Node;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

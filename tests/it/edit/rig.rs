@@ -2,8 +2,10 @@
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::trace::file::{Contents, discover};
-use chakram::trace::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
+use chakram::internals::trace::file::{Contents, discover};
+use chakram::internals::trace::proto::{
+    AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
+};
 use prost::Message;
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
 use crate::corpus::{corpus, refusal};
-use chakram::trace::proto::Node;
+use chakram::internals::trace::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -189,7 +189,7 @@ fn slices_go_through_pipes() {
     let contents = std::fs::read(trace).unwrap();
     let packed = [&["slice", "-"][..], &cut, &["-z", "gz"]].concat();
     let (code, from_pipe) = run(&packed, &contents);
-    let unpacked = chakram::trace::file::decompressed(&from_pipe)
+    let unpacked = chakram::internals::trace::file::decompressed(&from_pipe)
         .unwrap()
         .unwrap();
     assert_eq!((code, unpacked == from_file), (0, true));

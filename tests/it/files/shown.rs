@@ -1,10 +1,10 @@
 //! Names from files on their way to a terminal, and files without content.
 
 use super::{Folder, text};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Extra, TraceWriter, Value as Field};
-use chakram::trace::{CollectiveKind, GroupName, Op};
-use chakram::units::Span;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Extra, TraceWriter, Value as Field};
+use chakram::internals::trace::{CollectiveKind, GroupName, Op};
+use chakram::internals::units::Span;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};

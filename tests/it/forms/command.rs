@@ -2,7 +2,7 @@
 
 use super::wire::{Wire, file};
 use crate::commands::{answer, chakram, code};
-use chakram::trace::file::Contents;
+use chakram::internals::trace::file::Contents;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;

@@ -3,12 +3,14 @@
 use super::decoded;
 use super::lines::to_lines;
 use super::wire::{Wire, file};
-use chakram::graph::{Dependencies, Graph};
-use chakram::trace::file::decompressed_partly;
-use chakram::trace::older::Generation;
-use chakram::trace::proto::{AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value};
-use chakram::trace::salvage::{Options, Report, salvage};
-use chakram::trace::wire::Frames;
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::trace::file::decompressed_partly;
+use chakram::internals::trace::older::Generation;
+use chakram::internals::trace::proto::{
+    AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
+};
+use chakram::internals::trace::salvage::{Options, Report, salvage};
+use chakram::internals::trace::wire::Frames;
 use prost::Message;
 use std::io::Write;
 use std::ops::Range;

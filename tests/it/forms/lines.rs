@@ -2,10 +2,12 @@
 
 use super::decoded;
 use crate::readers::arbitrary::{node, scattered, unknown};
-use chakram::trace::proto::{self, AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
-use chakram::trace::rewrite::{Mode, rewrite};
-use chakram::trace::text::{self, LineReader, LineWriter, TextForm};
-use chakram::trace::wire::Frames;
+use chakram::internals::trace::proto::{
+    self, AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
+};
+use chakram::internals::trace::rewrite::{Mode, rewrite};
+use chakram::internals::trace::text::{self, LineReader, LineWriter, TextForm};
+use chakram::internals::trace::wire::Frames;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;

@@ -2,10 +2,10 @@
 
 use super::decoded;
 use super::wire::{Wire, file};
-use chakram::graph::{Dependencies, Graph};
-use chakram::trace::file::Contents;
-use chakram::trace::older::{Generation, upgrade};
-use chakram::trace::proto::{self, AttributeProto, Node, attribute_proto::Value};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::older::{Generation, upgrade};
+use chakram::internals::trace::proto::{self, AttributeProto, Node, attribute_proto::Value};
 
 mod attributes;
 

@@ -2,9 +2,11 @@
 
 use super::decoded;
 use crate::corpus::corpus;
-use chakram::trace::file::Contents;
-use chakram::trace::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
-use chakram::trace::text::{TextForm, read};
+use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::proto::{
+    self, AttributeProto, IoInfo, Node, attribute_proto::Value,
+};
+use chakram::internals::trace::text::{TextForm, read};
 use std::path::Path;
 
 /// Reads a text through a file, as every command does.
@@ -322,7 +324,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
         ("[[]]", "is not an execution trace"),
     ] {
         let result = opened(text).and_then(|bytes| {
-            let mut frames = chakram::trace::wire::Frames::new(&bytes);
+            let mut frames = chakram::internals::trace::wire::Frames::new(&bytes);
             frames.next_record().map(drop).map_err(|e| e.to_string())
         });
         let error = result.unwrap_err();
@@ -370,7 +372,7 @@ fn no_capture_is_taken_for_a_trace() {
     let mut seen = 0;
     for folder in std::fs::read_dir(&captures).unwrap() {
         let folder = folder.unwrap().path();
-        let found = chakram::trace::file::discover(&folder);
+        let found = chakram::internals::trace::file::discover(&folder);
         if folder.is_dir() && !holds_et(&folder) {
             let error = found.unwrap_err().to_string();
             assert!(

@@ -1,7 +1,9 @@
 //! Any bytes as each of ASTRA-sim's files: read, or refused with a reason of a few lines that names
 //! the file and a line.
 
-use chakram::astra_sim::{Groups, InputError, Network, PerNode, Remote, System, logging};
+use chakram::internals::astra_sim::{
+    Groups, InputError, Network, PerNode, Remote, System, logging,
+};
 
 pub fn run(data: &[u8]) {
     parse_all(&String::from_utf8_lossy(data));
@@ -17,7 +19,7 @@ pub fn parse_all(text: &str) {
     for lenient in [false, true] {
         let _ = System::parse(text, "f", lenient).map_err(check);
         if let Ok((network, _)) = Network::parse(text, "f", lenient).map_err(check) {
-            assert!(network.npus() >= 2 && network.npus() <= chakram::ids::MAX_NPUS);
+            assert!(network.npus() >= 2 && network.npus() <= chakram::internals::ids::MAX_NPUS);
         }
         let _ = Remote::parse(text, "f", lenient).map_err(check);
         let _ = Groups::parse(text, "f", lenient).map_err(check);

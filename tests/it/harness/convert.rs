@@ -2,14 +2,14 @@
 //! operators, intervals, kernels and collectives of two ranks. What converts must load and, on its own
 //! times, end when the capture ended.
 
-use chakram::converters::pytorch::{Options, convert_bytes};
-use chakram::engine::{Comm, Options as Replay, Prepared};
-use chakram::graph::{Dependencies, Graph};
-use chakram::ids::Rank;
-use chakram::machine::Machine;
-use chakram::report::{CollectiveRecord, Observer};
-use chakram::units::Time;
-use chakram::workload::{Absent, WorkloadBuilder};
+use chakram::internals::converters::pytorch::{Options, convert_bytes};
+use chakram::internals::engine::{Comm, Options as Replay, Prepared};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::ids::Rank;
+use chakram::internals::machine::Machine;
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::units::Time;
+use chakram::internals::workload::{Absent, WorkloadBuilder};
 use std::fmt::Write;
 
 /// Hands out numbers until there are none left.
@@ -144,13 +144,20 @@ fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
 struct Last(Vec<Time>);
 
 impl Observer for Last {
-    fn issued(&mut self, _: Time, _: u32, _: chakram::ids::NodeIndex, _: chakram::graph::Kind) {}
+    fn issued(
+        &mut self,
+        _: Time,
+        _: u32,
+        _: chakram::internals::ids::NodeIndex,
+        _: chakram::internals::graph::Kind,
+    ) {
+    }
     fn completed(
         &mut self,
         now: Time,
         instance: u32,
-        _: chakram::ids::NodeIndex,
-        _: chakram::graph::Kind,
+        _: chakram::internals::ids::NodeIndex,
+        _: chakram::internals::graph::Kind,
     ) {
         self.0[instance as usize] = self.0[instance as usize].max(now);
     }
@@ -190,10 +197,9 @@ pub fn run(data: &[u8]) {
         .finish(None, Absent::Refuse)
         .expect("both ranks are there");
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
-    let options = Replay {
-        comm: Comm::Captured,
-        ..Replay::default()
-    };
+    let options = Replay::with(|o| {
+        o.comm = Comm::Captured;
+    });
     // A job without communication, or whose messages lack an end, may be refused; it never sticks.
     let Ok(prepared) = Prepared::new(&workload, &machine, &options) else {
         return;

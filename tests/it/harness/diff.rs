@@ -1,11 +1,11 @@
 //! Any bytes as two traces: what differs accounts for every node and dependency of both, is the same
 //! twice, and is nothing between a trace and itself.
 
-use chakram::diff::render::{Limits, Titles, csv, json, text};
-use chakram::diff::tally::{Keep, Tally};
-use chakram::diff::{self, Differences};
-use chakram::graph::Outline;
-use chakram::report::text::Style;
+use chakram::internals::diff::render::{Limits, Titles, csv, json, text};
+use chakram::internals::diff::tally::{Keep, Tally};
+use chakram::internals::diff::{self, Differences};
+use chakram::internals::graph::Outline;
+use chakram::internals::report::text::Style;
 
 /// What is done with `data`: two bytes say how long the first trace is, the rest is the second.
 pub fn run(data: &[u8]) {

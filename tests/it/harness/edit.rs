@@ -1,13 +1,13 @@
 //! Any bytes as a trace: it is cut, anonymised, audited and scaled, or refused with a reason. What comes
 //! out of a trace that can be replayed can be, and an anonymised one tells nothing.
 
-use chakram::edit::anonymise::Anonymiser;
-use chakram::edit::audit::Audit;
-use chakram::edit::scale::{Along, Grid, Scaling, Sharded};
-use chakram::edit::slice::{Cut, Meetings, Part};
-use chakram::graph::{Dependencies, Graph};
-use chakram::trace::groups::Declared;
-use chakram::units::Span;
+use chakram::internals::edit::anonymise::Anonymiser;
+use chakram::internals::edit::audit::Audit;
+use chakram::internals::edit::scale::{Along, Grid, Scaling, Sharded};
+use chakram::internals::edit::slice::{Cut, Meetings, Part};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::trace::groups::Declared;
+use chakram::internals::units::Span;
 
 /// What is done with `data`.
 pub fn run(data: &[u8]) {
@@ -81,6 +81,6 @@ fn scale(data: &[u8], to: u32, sharded: Sharded) {
 
 /// How many records there are.
 fn nodes(data: &[u8]) -> usize {
-    let mut frames = chakram::trace::wire::Frames::new(data);
+    let mut frames = chakram::internals::trace::wire::Frames::new(data);
     std::iter::from_fn(|| frames.next_record().ok().flatten()).count()
 }

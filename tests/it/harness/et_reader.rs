@@ -2,11 +2,11 @@
 //! hot reader and the rewriter agree with them.
 
 use super::oracle;
-use chakram::graph::{Dependencies, Graph};
-use chakram::trace::file::decompressed;
-use chakram::trace::proto::Node;
-use chakram::trace::rewrite::{Mode, rewrite};
-use chakram::trace::wire::Frames;
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::trace::file::decompressed;
+use chakram::internals::trace::proto::Node;
+use chakram::internals::trace::rewrite::{Mode, rewrite};
+use chakram::internals::trace::wire::Frames;
 use prost::Message;
 
 /// What is done with `data`.

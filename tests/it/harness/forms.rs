@@ -1,14 +1,14 @@
 //! Any bytes as traces in other forms: those of 2023, JSON Lines, pasted JSON, and damaged files.
 
-use chakram::graph::{Dependencies, Graph};
-use chakram::trace::TraceError;
-use chakram::trace::file::Stream;
-use chakram::trace::older::{Generation, upgrade};
-use chakram::trace::proto::{GlobalMetadata, Node};
-use chakram::trace::salvage::{Options, salvage};
-use chakram::trace::source::Source;
-use chakram::trace::text::{LineReader, LineWriter, TextForm, read};
-use chakram::trace::wire::Frames;
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::trace::TraceError;
+use chakram::internals::trace::file::Stream;
+use chakram::internals::trace::older::{Generation, upgrade};
+use chakram::internals::trace::proto::{GlobalMetadata, Node};
+use chakram::internals::trace::salvage::{Options, salvage};
+use chakram::internals::trace::source::Source;
+use chakram::internals::trace::text::{LineReader, LineWriter, TextForm, read};
+use chakram::internals::trace::wire::Frames;
 use prost::Message;
 
 /// An error says something, and on a few lines.

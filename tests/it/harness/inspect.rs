@@ -1,10 +1,12 @@
 //! Any bytes as a trace to look at: what can be read is summed up, and the sums agree; nothing panics, and what
 //! replays accept has no fault.
 
-use chakram::graph::{Dependencies, Graph};
-use chakram::inspect::{Filter, Neighbourhood, RankSummary, Trace, Track, critical_path};
-use chakram::trace::file::decompressed;
-use chakram::units::{Span, Time};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::inspect::{
+    Filter, Neighbourhood, RankSummary, Trace, Track, critical_path,
+};
+use chakram::internals::trace::file::decompressed;
+use chakram::internals::units::{Span, Time};
 use std::path::Path;
 
 /// What is done with `data`.
@@ -36,7 +38,7 @@ pub fn run(data: &[u8]) {
 
 /// The tables of a summary count the same nodes.
 fn sums(trace: &Trace<'_>, file: &Path, size: u64) {
-    let mut job = chakram::inspect::Inspection::default();
+    let mut job = chakram::internals::inspect::Inspection::default();
     job.add(RankSummary::new(
         trace,
         &Filter::default(),

@@ -1,7 +1,7 @@
 //! Any bytes as a machine file: refused with a reason, or a machine that keeps its promises.
 
-use chakram::ids::Npu;
-use chakram::machine::Machine;
+use chakram::internals::ids::Npu;
+use chakram::internals::machine::Machine;
 
 /// What is done with `data`.
 pub fn run(data: &[u8]) {

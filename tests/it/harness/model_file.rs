@@ -1,6 +1,6 @@
 //! Any bytes as a model's file: refused with a reason, or a model whose parts add up.
 
-use chakram::model::Definition;
+use chakram::internals::model::Definition;
 use std::collections::BTreeSet;
 
 /// What is done with `data`.

@@ -1,10 +1,10 @@
 //! What a record should read as, from the generated types, by code that the hot reader does not share.
 
 use super::coerce::{count, format, group, mask, truth, whole, word};
-use chakram::trace::proto::{AttributeProto, Node, attribute_proto::Value};
-use chakram::trace::scan::{self, Dependencies};
-use chakram::trace::wire::Record;
-use chakram::trace::{CollectiveKind, GroupName, MemoryPlace, Op, TraceError};
+use chakram::internals::trace::proto::{AttributeProto, Node, attribute_proto::Value};
+use chakram::internals::trace::scan::{self, Dependencies};
+use chakram::internals::trace::wire::Record;
+use chakram::internals::trace::{CollectiveKind, GroupName, MemoryPlace, Op, TraceError};
 use prost::Message;
 
 /// A node as a reader gives it, with its dependencies.

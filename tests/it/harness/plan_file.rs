@@ -1,17 +1,17 @@
 //! Any bytes as a plan's file for one of a few models, which the first byte picks: the plan is refused with a reason, or
 //! what it comes to can be said; and if that is little, every rank's nodes are held against one another and replayed.
 
-use chakram::compute::{ComputeModel, Efficiency};
-use chakram::engine::{Options, Prepared, ReplayError};
-use chakram::generate::plan::{Recompute, Zero};
-use chakram::generate::training::Summary;
-use chakram::generate::{Job, Pattern, Plan, Training};
-use chakram::machine::Machine;
-use chakram::model::{Definition, Model};
-use chakram::trace::groups::Declared;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{GroupName, Op, TensorClass, TraceError};
+use chakram::internals::compute::{ComputeModel, Efficiency};
+use chakram::internals::engine::{Options, Prepared, ReplayError};
+use chakram::internals::generate::plan::{Recompute, Zero};
+use chakram::internals::generate::training::Summary;
+use chakram::internals::generate::{Job, Pattern, Plan, Training};
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{Definition, Model};
+use chakram::internals::trace::groups::Declared;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{GroupName, Op, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
 /// Operators that all passes of a plan go through, above which its nodes are not looked at; and so many more, above which
@@ -330,10 +330,9 @@ fn ranks(job: &Job, plan: &Plan, summary: &Summary) {
     }
     let workload = job.workload().expect("a job is a workload");
     let machine = machine(job.ranks());
-    let options = Options {
-        compute: ComputeModel::Roofline(Efficiency::default()),
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.compute = ComputeModel::Roofline(Efficiency::default());
+    });
     let prepared = Prepared::new(&workload, &machine, &options).expect("it can be replayed");
     match prepared.run(()) {
         Ok((outcome, ())) => assert_eq!(outcome.nodes, all.nodes),

@@ -1,13 +1,13 @@
 //! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
 //! reason is named. Nothing panics, and the same input gives the same outcome.
 
-use chakram::engine::{Comm, Options, Outcome, Prepared, ReplayError};
-use chakram::graph::{Dependencies, Graph, Kind};
-use chakram::ids::{NodeIndex, Rank};
-use chakram::machine::Machine;
-use chakram::report::{CollectiveRecord, Observer};
-use chakram::units::Time;
-use chakram::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::engine::{Comm, Options, Outcome, Prepared, ReplayError};
+use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::ids::{NodeIndex, Rank};
+use chakram::internals::machine::Machine;
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::units::Time;
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
 
 /// Traces with more nodes are left out.
 const MOST_NODES: usize = 2000;
@@ -83,12 +83,11 @@ pub fn run(data: &[u8]) {
             stepwise.map(move |stepwise| (comm, stepwise))
         });
         for (comm, stepwise) in modes {
-            let options = Options {
-                absent: Absent::Mirror,
-                comm,
-                stepwise,
-                ..Options::default()
-            };
+            let options = Options::with(|o| {
+                o.absent = Absent::Mirror;
+                o.comm = comm;
+                o.stepwise = stepwise;
+            });
             let first = replay(&workload, &machine, &options);
             assert_eq!(first, replay(&workload, &machine, &options));
         }

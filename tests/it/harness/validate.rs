@@ -1,9 +1,11 @@
 //! Any bytes as the traces of one rank, or of two, alike or different: they are sound, or it is said why not, the
 //! same twice. What cannot be read as a graph is unsound. Nothing panics.
 
-use chakram::graph::{Dependencies, Graph};
-use chakram::trace::groups::Declared;
-use chakram::validate::{Findings, Kind, Options, Report, Source, Style, Trace, to_json, to_text};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::trace::groups::Declared;
+use chakram::internals::validate::{
+    Findings, Kind, Options, Report, Source, Style, Trace, to_json, to_text,
+};
 
 /// How many defects of a kind are kept.
 const SHOW: usize = 3;
@@ -18,14 +20,14 @@ pub fn run(data: &[u8]) {
             (true, None, Some(vec![2, 2])),
             (true, Some(2), None),
         ] {
-            let options = Options {
-                dependencies,
-                mirror,
-                ranks,
-                dimensions,
-                declared: Declared::from([("1".to_owned(), vec![0, 1])]),
-                show: SHOW,
-            };
+            let options = Options::with(|o| {
+                o.dependencies = dependencies;
+                o.mirror = mirror;
+                o.ranks = ranks;
+                o.dimensions = dimensions;
+                o.declared = Declared::from([("1".to_owned(), vec![0, 1])]);
+                o.show = SHOW;
+            });
             check(&[&trace], &options);
             check(&[&trace, &trace], &options);
             check(&[&trace, &half], &options);

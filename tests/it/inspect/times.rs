@@ -1,16 +1,16 @@
 //! When nodes ran: as a replay as captured has it, to the picosecond.
 
 use super::{encoded, json, number, rows, with};
-use chakram::engine::{Comm, Options, Prepared};
-use chakram::graph::{Dependencies, Graph};
-use chakram::ids::Rank;
-use chakram::inspect::{Basis, Trace};
-use chakram::machine::Machine;
-use chakram::report::{Spans, replay};
-use chakram::trace::file::{Contents, discover};
-use chakram::trace::proto::{Node, attribute_proto::Value as Attribute};
-use chakram::units::{Span, Time};
-use chakram::workload::{Absent, WorkloadBuilder};
+use chakram::internals::engine::{Comm, Options, Prepared};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::ids::Rank;
+use chakram::internals::inspect::{Basis, Trace};
+use chakram::internals::machine::Machine;
+use chakram::internals::report::{Spans, replay};
+use chakram::internals::trace::file::{Contents, discover};
+use chakram::internals::trace::proto::{Node, attribute_proto::Value as Attribute};
+use chakram::internals::units::{Span, Time};
+use chakram::internals::workload::{Absent, WorkloadBuilder};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -26,10 +26,9 @@ fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>
     let workload = builder
         .finish(Some(ranks.len() as u32), Absent::Refuse)
         .ok()?;
-    let options = Options {
-        comm: Comm::Captured,
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.comm = Comm::Captured;
+    });
     let prepared = Prepared::new(&workload, machine, &options).ok()?;
     let (_, spans) = replay(&prepared, Spans::new(&prepared)).ok()?;
     let of = |instance| {

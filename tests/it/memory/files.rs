@@ -2,11 +2,11 @@
 
 use super::{KERNEL, Line, activations, contents};
 use crate::commands::{answer, chakram};
-use chakram::graph::{Dependencies, Graph, GraphBuilder};
-use chakram::ids::NodeIndex;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{Labels, MemoryChanges, Phase};
+use chakram::internals::graph::{Dependencies, Graph, GraphBuilder};
+use chakram::internals::ids::NodeIndex;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{Labels, MemoryChanges, Phase};
 use serde_json::Value;
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn graphs_from_files_and_from_memory_are_one() {
             let name = format!("n{}", i + 1);
             let node = NodeView {
                 lane: Some(lane),
-                recorded: chakram::units::Span::from_ns(ns),
+                recorded: chakram::internals::units::Span::from_ns(ns),
                 memory,
                 ..NodeView::new(i as u64 + 1, &name, op)
             };

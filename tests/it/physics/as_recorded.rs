@@ -2,15 +2,15 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
-use chakram::collective::Algorithm::Ring;
-use chakram::engine::{Comm, Prepared, ReplayError};
-use chakram::ids::Rank;
-use chakram::machine::Machine;
-use chakram::report;
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
-use chakram::units::Span;
-use chakram::workload::Absent;
+use chakram::internals::collective::Algorithm::Ring;
+use chakram::internals::engine::{Comm, Prepared, ReplayError};
+use chakram::internals::ids::Rank;
+use chakram::internals::machine::Machine;
+use chakram::internals::report;
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::units::Span;
+use chakram::internals::workload::Absent;
 
 fn ring_of(n: usize) -> Machine {
     machine(&[dim(Shape::Ring, n as u32, Ring)])

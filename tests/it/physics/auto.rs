@@ -2,13 +2,13 @@
 
 use super::lines::{Line, call};
 use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
-use chakram::collective::{Algorithm, Choice};
-use chakram::engine::Options;
-use chakram::machine::Machine;
-use chakram::report;
-use chakram::topology::{Shape, Switching};
-use chakram::trace::CollectiveKind as K;
-use chakram::workload::Workload;
+use chakram::internals::collective::{Algorithm, Choice};
+use chakram::internals::engine::Options;
+use chakram::internals::machine::Machine;
+use chakram::internals::report;
+use chakram::internals::topology::{Shape, Switching};
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::workload::Workload;
 
 /// Every rank does `lines`.
 fn all_do(ranks: u32, lines: &[Line]) -> Workload {
@@ -74,7 +74,8 @@ fn the_report_says_what_was_used() {
     let dims = [dim(Shape::Ring, 8, Algorithm::HalvingDoubling)];
     let said = |workload: &Workload, machine: &Machine| {
         let prepared =
-            chakram::engine::Prepared::new(workload, machine, &Options::default()).unwrap();
+            chakram::internals::engine::Prepared::new(workload, machine, &Options::default())
+                .unwrap();
         let (report, ()) = report::replay(&prepared, ()).unwrap();
         let rows = report.collectives.into_iter();
         rows.map(|row| row.algorithm).collect::<Vec<_>>()

@@ -5,11 +5,11 @@ use super::lines::{call, kernel, receive, send};
 use super::naive;
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with};
 use super::wires::{Busy, Wiring, alone};
-use chakram::collective::Algorithm;
-use chakram::machine::Machine;
-use chakram::network::Model::{self, ContentionFree, Links, Ports};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::Model::{self, ContentionFree, Links, Ports};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 const ALL: [Model; 3] = [ContentionFree, Ports, Links];

@@ -1,8 +1,8 @@
 //! Bytes in are bytes out: counted from the programs themselves.
 
 use super::rig::cases;
-use chakram::collective::{Algorithm, Primitive, Seat, Stage};
-use chakram::units::Amount;
+use chakram::internals::collective::{Algorithm, Primitive, Seat, Stage};
+use chakram::internals::units::Amount;
 use proptest::prelude::*;
 
 const PRIMITIVES: [Primitive; 8] = [

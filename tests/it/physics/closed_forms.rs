@@ -2,11 +2,11 @@
 
 use super::oracle;
 use super::rig::{dim, machine, replay, replay_with, stepwise};
-use chakram::collective::Algorithm;
-use chakram::generate::{Collective, Job, Pattern};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind;
-use chakram::workload::Workload;
+use chakram::internals::collective::Algorithm;
+use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind;
+use chakram::internals::workload::Workload;
 
 const SHAPES: [Shape; 3] = [Shape::Ring, Shape::FullyConnected, Shape::Switch];
 

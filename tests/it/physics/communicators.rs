@@ -2,14 +2,14 @@
 
 use super::lines::{Line, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
-use chakram::collective::Algorithm::{self, Direct, Ring};
-use chakram::engine::{Options, Prepared, ReplayError};
-use chakram::graph::Dependencies;
-use chakram::network::Model;
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
-use chakram::trace::groups::Declared;
-use chakram::validate::{Findings, Kind, Trace};
+use chakram::internals::collective::Algorithm::{self, Direct, Ring};
+use chakram::internals::engine::{Options, Prepared, ReplayError};
+use chakram::internals::graph::Dependencies;
+use chakram::internals::network::Model;
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::trace::groups::Declared;
+use chakram::internals::validate::{Findings, Kind, Trace};
 use proptest::prelude::*;
 
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
@@ -22,13 +22,12 @@ fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Findings {
     let traces: Vec<Trace> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
-    let options = chakram::validate::Options {
-        ranks: Some(ranks.len() as u32),
-        declared: declared.collect::<Declared>(),
-        show: 9,
-        ..chakram::validate::Options::default()
-    };
-    chakram::validate::job(&members, &options)
+    let options = chakram::internals::validate::Options::with(|o| {
+        o.ranks = Some(ranks.len() as u32);
+        o.declared = declared.collect::<Declared>();
+        o.show = 9;
+    });
+    chakram::internals::validate::job(&members, &options)
 }
 
 /// Every network, by closed form and in messages.
@@ -229,7 +228,9 @@ proptest! {
         let ascending: Vec<u32> = (0..plan.ranks).collect();
         let mut turned = ascending.clone();
         turned.rotate_left(1);
-        let options = Options { network: Some(model), ..Options::default() };
+        let options = Options::with(|o| {
+o.network = Some(model);
+});
         let time = |members, all| plan.time(members, all, algorithm, &options);
         let equal = time([&ascending, &ascending], plan.ranks);
         prop_assert_eq!(time([&ascending, &turned], plan.ranks), equal);

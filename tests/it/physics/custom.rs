@@ -6,13 +6,13 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
-use chakram::astra_sim::custom::{Lasting, read};
-use chakram::collective::{Algorithm, Custom};
-use chakram::engine::Options;
-use chakram::network::Model;
-use chakram::topology::Shape;
-use chakram::trace::{CollectiveKind as K, Op};
-use chakram::workload::{Absent, Workload};
+use chakram::internals::astra_sim::custom::{Lasting, read};
+use chakram::internals::collective::{Algorithm, Custom};
+use chakram::internals::engine::Options;
+use chakram::internals::network::Model;
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::{CollectiveKind as K, Op};
+use chakram::internals::workload::{Absent, Workload};
 
 /// Carries out `kind` by a trace for each position.
 fn custom(kind: K, positions: &[Vec<Line>]) -> Custom {
@@ -26,10 +26,10 @@ fn custom(kind: K, positions: &[Vec<Line>]) -> Custom {
 }
 
 fn with(custom: &Custom, options: Options) -> Options {
-    Options {
-        custom: vec![custom.clone()],
-        ..options
-    }
+    Options::with(|o| {
+        *o = options;
+        o.custom = vec![custom.clone()];
+    })
 }
 
 fn models() -> impl Iterator<Item = Model> {

@@ -8,8 +8,8 @@
 //! keep their order.
 
 use super::programs::halved;
-use chakram::collective::{Algorithm, Primitive, Seat, Stage, Step};
-use chakram::units::Amount;
+use chakram::internals::collective::{Algorithm, Primitive, Seat, Stage, Step};
+use chakram::internals::units::Amount;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 

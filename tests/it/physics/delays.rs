@@ -2,13 +2,13 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, released, replay, replay_with, stepwise};
-use chakram::collective::Algorithm::{Direct, Ring};
-use chakram::engine::{Options, Prepared, ReplayError};
-use chakram::machine::Machine;
-use chakram::report::{self, Part};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
-use chakram::workload::Absent;
+use chakram::internals::collective::Algorithm::{Direct, Ring};
+use chakram::internals::engine::{Options, Prepared, ReplayError};
+use chakram::internals::machine::Machine;
+use chakram::internals::report::{self, Part};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::workload::Absent;
 use proptest::prelude::*;
 
 fn ring_of(n: u32) -> Machine {
@@ -74,7 +74,7 @@ fn a_delayed_member_arrives_late() {
 /// until a node that does nothing: compute 110, host 65, and they sum to the makespan.
 #[test]
 fn delays_are_time_of_the_host() {
-    let nothing = super::lines::line(chakram::trace::Op::Nothing);
+    let nothing = super::lines::line(chakram::internals::trace::Op::Nothing);
     let lines = vec![
         kernel(60).on(1),
         kernel(50).on(2).delayed(100),

@@ -2,11 +2,11 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::collective::Algorithm::{self, Direct, Ring};
-use chakram::engine::Options;
-use chakram::generate::{Chain, DataParallel, Job, P2p, Pattern, Traffic};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm::{self, Direct, Ring};
+use chakram::internals::engine::Options;
+use chakram::internals::generate::{Chain, DataParallel, Job, P2p, Pattern, Traffic};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 #[test]

@@ -2,10 +2,10 @@
 
 use super::lines::Line;
 use super::rig::{Log, job};
-use chakram::compute::{ComputeModel, Efficiency};
-use chakram::engine::{Options, Prepared};
-use chakram::machine::Machine;
-use chakram::workload::Workload;
+use chakram::internals::compute::{ComputeModel, Efficiency};
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::machine::Machine;
+use chakram::internals::workload::Workload;
 use std::collections::BTreeSet;
 
 /// 4 NPUs. Each number format has a rate of its own, so none can stand for another.
@@ -49,10 +49,9 @@ capacity = "90 GB"
 /// The makespan in picoseconds, or why there is none.
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
-    let options = Options {
-        compute: ComputeModel::Roofline(Efficiency::default()),
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.compute = ComputeModel::Roofline(Efficiency::default());
+    });
     let prepared = Prepared::new(workload, &machine, &options).map_err(|e| e.to_string())?;
     let (outcome, _) = prepared.run(Log::default()).map_err(|e| e.to_string())?;
     Ok(outcome.makespan.0)

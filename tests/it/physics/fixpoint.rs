@@ -6,11 +6,11 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};
-use chakram::collective::Algorithm::Ring;
-use chakram::engine::Comm;
-use chakram::topology::Shape;
-use chakram::trace::{CollectiveKind as K, GroupName, Op};
-use chakram::workload::Absent;
+use chakram::internals::collective::Algorithm::Ring;
+use chakram::internals::engine::Comm;
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::{CollectiveKind as K, GroupName, Op};
+use chakram::internals::workload::Absent;
 use proptest::prelude::*;
 
 /// Ranks of the largest job.

@@ -2,9 +2,9 @@
 
 use super::lines::{Line, kernel, receive, send};
 use super::rig::{Dim, job, over, replay_with};
-use chakram::machine::Machine;
-use chakram::network::Model;
-use chakram::topology::Shape;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::Model;
+use chakram::internals::topology::Shape;
 use proptest::prelude::*;
 
 /// A message.
@@ -60,7 +60,7 @@ pub fn shape() -> impl Strategy<Value = Shape> {
 
 /// A dimension of any shape, size and speed.
 pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
-    let algorithm = chakram::collective::Algorithm::Ring;
+    let algorithm = chakram::internals::collective::Algorithm::Ring;
     (shape(), 2..=most, 1..50_u64, 1..900_u64).prop_map(
         move |(shape, size, ps_per_byte, link_ns)| Dim {
             shape,

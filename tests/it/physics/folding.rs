@@ -3,21 +3,20 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
-use chakram::collective::{Algorithm, Inter, Pipeline};
-use chakram::engine::Options;
-use chakram::machine::Machine;
-use chakram::network::Model;
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
-use chakram::workload::Workload;
+use chakram::internals::collective::{Algorithm, Inter, Pipeline};
+use chakram::internals::engine::Options;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::Model;
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::workload::Workload;
 use std::num::NonZeroU32;
 
 fn options(network: Model, stepwise: bool) -> Options {
-    Options {
-        network: Some(network),
-        stepwise,
-        ..Options::default()
-    }
+    Options::with(|o| {
+        o.network = Some(network);
+        o.stepwise = stepwise;
+    })
 }
 
 /// What completed when, in an order of its own.

@@ -6,9 +6,9 @@
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, replay};
-use chakram::collective::Algorithm::{Direct, Ring};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm::{Direct, Ring};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 
 pub fn four_by_three() -> [Dim; 2] {
     let [mut inner, mut outer] = [dim(Shape::Ring, 4, Ring), dim(Shape::Switch, 3, Direct)];

@@ -2,10 +2,10 @@
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
-use chakram::collective::Algorithm::{self, Direct, Ring};
-use chakram::generate::{Collective, Job, Pattern};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm::{self, Direct, Ring};
+use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {

@@ -3,9 +3,9 @@
 
 use super::lines::{Line, kernel, line};
 use super::rig::{job, replay};
-use chakram::engine::{Options, Prepared};
-use chakram::machine::Machine;
-use chakram::trace::{MemoryPlace, Op};
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::machine::Machine;
+use chakram::internals::trace::{MemoryPlace, Op};
 
 /// 4 NPUs in 2 nodes, with this remote memory.
 fn machine(remote: &str) -> Machine {

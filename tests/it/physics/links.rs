@@ -4,11 +4,11 @@ use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with, switched};
 use super::trains;
-use chakram::collective::Algorithm::{self, Direct, Ring};
-use chakram::network::Model::{ContentionFree, Links, Ports};
-use chakram::topology::{Shape, Switching};
-use chakram::trace::CollectiveKind as K;
-use chakram::units::Bytes;
+use chakram::internals::collective::Algorithm::{self, Direct, Ring};
+use chakram::internals::network::Model::{ContentionFree, Links, Ports};
+use chakram::internals::topology::{Shape, Switching};
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::units::Bytes;
 use proptest::prelude::*;
 
 fn by(segment: Option<u64>) -> Switching {

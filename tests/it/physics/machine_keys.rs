@@ -2,7 +2,7 @@
 
 use super::doubling::{Keys, MACHINE, doubled};
 use super::lines::{Line, call, kernel, line, receive, send};
-use chakram::trace::{CollectiveKind, Dtype, MemoryPlace, Op};
+use chakram::internals::trace::{CollectiveKind, Dtype, MemoryPlace, Op};
 
 fn work(flops: u64, bytes: u64, dtype: Option<Dtype>) -> Line {
     line(Op::Compute {

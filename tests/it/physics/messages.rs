@@ -2,12 +2,12 @@
 
 use super::lines::{kernel, receive, send};
 use super::rig::{dim, job, machine, replay};
-use chakram::collective::Algorithm::Ring;
-use chakram::generate::{Job, P2p, Pattern, Traffic};
-use chakram::topology::Shape;
+use chakram::internals::collective::Algorithm::Ring;
+use chakram::internals::generate::{Job, P2p, Pattern, Traffic};
+use chakram::internals::topology::Shape;
 
 /// A ring of `n` NPUs, 20 ps per byte and 500 ns per link.
-fn ring_of(n: u32) -> chakram::machine::Machine {
+fn ring_of(n: u32) -> chakram::internals::machine::Machine {
     machine(&[dim(Shape::Ring, n, Ring).of_links()])
 }
 

@@ -3,10 +3,10 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::naive;
 use super::rig::{Replay, dim, machine, replay, traces};
-use chakram::collective::Algorithm::{Direct, Ring};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
-use chakram::workload::{Absent, WorkloadError};
+use chakram::internals::collective::Algorithm::{Direct, Ring};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::workload::{Absent, WorkloadError};
 
 /// A job of `ranks` of which only these are present, on a ring or a switch of that size.
 fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: Shape) -> Replay {

@@ -1,10 +1,10 @@
 //! Better hardware is never slower for one collective.
 
 use super::rig::{Dim, cases, machine, replay};
-use chakram::collective::Algorithm;
-use chakram::generate::{Collective, Job, Pattern};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm;
+use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 fn any_dim() -> impl Strategy<Value = Dim> {

@@ -9,9 +9,9 @@
 use super::oracle::{pass, phases};
 use super::programs;
 use super::rig::Dim;
-use chakram::collective::{Algorithm, Primitive};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind;
+use chakram::internals::collective::{Algorithm, Primitive};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind;
 
 /// What a message waits for.
 #[derive(Clone, Debug, PartialEq)]

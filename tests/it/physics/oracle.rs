@@ -6,9 +6,9 @@
 
 use super::naive;
 use super::rig::Dim;
-use chakram::collective::{Algorithm, Primitive};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind;
+use chakram::internals::collective::{Algorithm, Primitive};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind;
 
 /// `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
 pub fn pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {

@@ -1,14 +1,14 @@
 //! Collectives in chunks: closed form and message by message, against a plain pipeline.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
-use chakram::collective::{Algorithm, Inter, Intra, Pipeline};
-use chakram::engine::{Options, Prepared};
-use chakram::generate::{Collective, Job, Pattern};
-use chakram::machine::Machine;
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
-use chakram::units::Span;
-use chakram::workload::Workload;
+use chakram::internals::collective::{Algorithm, Inter, Intra, Pipeline};
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::machine::Machine;
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::units::Span;
+use chakram::internals::workload::Workload;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 

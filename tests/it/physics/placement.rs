@@ -3,15 +3,14 @@
 use super::groups::{among, four_by_three};
 use super::lines::{call, kernel, receive, send};
 use super::rig::{job, machine, replay_with};
-use chakram::engine::{Options, Prepared};
-use chakram::ids::Npu;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::ids::Npu;
+use chakram::internals::trace::CollectiveKind as K;
 
 fn map(npus: impl IntoIterator<Item = u32>) -> Options {
-    Options {
-        map: Some(npus.into_iter().map(Npu).collect()),
-        ..Options::default()
-    }
+    Options::with(|o| {
+        o.map = Some(npus.into_iter().map(Npu).collect());
+    })
 }
 
 /// Three ranks at a time go down a column: rank 3 x + y sits at (x, y), on NPU x + 4 y.

@@ -3,9 +3,9 @@
 
 use super::lines::{Line, line};
 use super::rig::{cases, job, released, replay};
-use chakram::machine::Machine;
-use chakram::trace::{MemoryPlace, Op};
-use chakram::workload::Absent;
+use chakram::internals::machine::Machine;
+use chakram::internals::trace::{MemoryPlace, Op};
+use chakram::internals::workload::Absent;
 use proptest::prelude::*;
 use testkit::switch_pool::{self, Load, Tree};
 

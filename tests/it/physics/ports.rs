@@ -3,11 +3,11 @@
 use super::flows::{arrivals, ends, flow};
 use super::lines::{kernel, receive, send};
 use super::rig::{cases, dim, job, machine, over, replay_with, stepwise};
-use chakram::collective::Algorithm::Ring;
-use chakram::engine::Options;
-use chakram::machine::Machine;
-use chakram::network::Model::{self, ContentionFree, Links, Ports};
-use chakram::topology::Shape;
+use chakram::internals::collective::Algorithm::Ring;
+use chakram::internals::engine::Options;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::Model::{self, ContentionFree, Links, Ports};
+use chakram::internals::topology::Shape;
 use proptest::prelude::*;
 
 /// 10,000 B take 200 ns; a switch has 1,000 ns of latency.
@@ -106,10 +106,9 @@ fn the_file_chooses_a_model_and_options_override_it() {
         vec![receive(3, 60_000), receive(4, 60_000)],
     ];
     let ps = |model: &str, network: Option<Model>| {
-        let options = Options {
-            network,
-            ..Options::default()
-        };
+        let options = Options::with(|o| {
+            o.network = network;
+        });
         replay_with(&job(&ranks, &[]), &machine(model), &options).ps()
     };
     // Two links and 1,600 ns. 4's enters 5 from 400 to 1,600, and then 3's until 2,800. 1's has the link to 2 until

@@ -2,7 +2,7 @@
 //! split, exchanges as pairs. Every message waits for named senders, not for a number of receptions.
 
 use super::naive::{Needs, Post};
-use chakram::collective::{Algorithm, Primitive};
+use chakram::internals::collective::{Algorithm, Primitive};
 
 /// What the member `index` of a line of `n` sends, in order.
 pub fn program(algorithm: Algorithm, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {

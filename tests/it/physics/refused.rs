@@ -2,10 +2,10 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};
-use chakram::collective::Algorithm::Ring;
-use chakram::engine::{Options, Prepared};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm::Ring;
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 
 /// Why four NPUs on a ring do not replay `ranks`.
 #[track_caller]

@@ -1,20 +1,20 @@
 //! Machines and jobs in a few words, and a log of what a replay tells its observer.
 
 use super::lines::Line;
-use chakram::collective::{Algorithm, Choice};
-use chakram::compute::Peaks;
-use chakram::engine::{Comm, Options, Outcome, Prepared};
-use chakram::graph::{Dependencies, Graph, Kind};
-use chakram::ids::{NodeIndex, Rank};
-use chakram::machine::{Machine, NpuClass};
-use chakram::memory::LocalMemory;
-use chakram::network::Model;
-use chakram::report::{CollectiveRecord, Observer};
-use chakram::topology::{Dimension, Shape, Switching, Topology};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::{Sink, TraceWriter};
-use chakram::units::{Bandwidth, Bytes, Span, Time};
-use chakram::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
+use chakram::internals::collective::{Algorithm, Choice};
+use chakram::internals::compute::Peaks;
+use chakram::internals::engine::{Comm, Options, Outcome, Prepared};
+use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::ids::{NodeIndex, Rank};
+use chakram::internals::machine::{Machine, NpuClass};
+use chakram::internals::memory::LocalMemory;
+use chakram::internals::network::Model;
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::topology::{Dimension, Shape, Switching, Topology};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::{Sink, TraceWriter};
+use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
 /// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`, which is what an NPU needs
@@ -205,26 +205,24 @@ pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
 
 /// With communication priced in this way.
 pub fn priced(comm: Comm) -> Options {
-    Options {
-        comm,
-        ..Options::default()
-    }
+    Options::with(|o| {
+        o.comm = comm;
+    })
 }
 
 /// Over this network, message by message.
 pub fn over(model: Model) -> Options {
-    Options {
-        network: Some(model),
-        ..stepwise()
-    }
+    Options::with(|o| {
+        *o = stepwise();
+        o.network = Some(model);
+    })
 }
 
 /// Message by message, whatever closed forms are proved.
 pub fn stepwise() -> Options {
-    Options {
-        stepwise: true,
-        ..Options::default()
-    }
+    Options::with(|o| {
+        o.stepwise = true;
+    })
 }
 
 impl Replay {

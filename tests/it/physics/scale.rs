@@ -3,13 +3,13 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
-use chakram::collective::{Algorithm, Choice, Inter, Intra, Pipeline};
-use chakram::engine::{Options, Prepared};
-use chakram::machine::Machine;
-use chakram::network::Model;
-use chakram::topology::{Shape, Switching};
-use chakram::trace::CollectiveKind as K;
-use chakram::units::Bytes;
+use chakram::internals::collective::{Algorithm, Choice, Inter, Intra, Pipeline};
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::machine::Machine;
+use chakram::internals::network::Model;
+use chakram::internals::topology::{Shape, Switching};
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::units::Bytes;
 use std::num::NonZeroU32;
 
 /// Numbers from a seed (splitmix64).
@@ -171,11 +171,10 @@ impl Case {
             .collect();
         let workload = job(&ranks, &groups);
         let machine = self.machine(factor);
-        let options = Options {
-            network: Some(self.model),
-            stepwise: self.stepwise,
-            ..Options::default()
-        };
+        let options = Options::with(|o| {
+            o.network = Some(self.model);
+            o.stepwise = self.stepwise;
+        });
         let prepared = Prepared::new(&workload, &machine, &options).expect("it is sound");
         let sizes = [1001];
         let said = prepared.groups().flat_map(|group| {

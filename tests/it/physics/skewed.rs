@@ -4,11 +4,11 @@
 use super::lines::{Line, call, kernel};
 use super::naive;
 use super::rig::{Dim, Replay, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::collective::Algorithm::{self, Direct, Ring};
-use chakram::generate::{Collective, Job, Pattern};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
-use chakram::units::Span;
+use chakram::internals::collective::Algorithm::{self, Direct, Ring};
+use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::units::Span;
 use proptest::prelude::*;
 
 /// Each rank computes for `starts_ns` and then takes part.

@@ -2,10 +2,10 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, dim, job, machine};
-use chakram::collective::Algorithm::Ring;
-use chakram::engine::{Options, Prepared, ReplayError, Stuck};
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm::Ring;
+use chakram::internals::engine::{Options, Prepared, ReplayError, Stuck};
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 
 fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
     let workload = job(ranks, groups);

@@ -6,10 +6,10 @@
 //! 0.978.
 
 use super::rig::replay;
-use chakram::generate::{Job, Memory, Pattern};
-use chakram::machine::{Machine, PRESETS};
-use chakram::units::Span;
-use chakram::workload::Workload;
+use chakram::internals::generate::{Job, Memory, Pattern};
+use chakram::internals::machine::{Machine, PRESETS};
+use chakram::internals::units::Span;
+use chakram::internals::workload::Workload;
 
 const NPUS: u64 = 256;
 /// Bytes of a load: 10 ms at 100 GB/s.

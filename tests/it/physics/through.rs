@@ -3,11 +3,11 @@
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Replay, job, replay_with};
-use chakram::engine::{Comm, Options, Prepared};
-use chakram::machine::Machine;
-use chakram::network::Model;
-use chakram::trace::{CollectiveKind as K, MemoryPlace, Op};
-use chakram::workload::Workload;
+use chakram::internals::engine::{Comm, Options, Prepared};
+use chakram::internals::machine::Machine;
+use chakram::internals::network::Model;
+use chakram::internals::trace::{CollectiveKind as K, MemoryPlace, Op};
+use chakram::internals::workload::Workload;
 
 mod random;
 
@@ -73,11 +73,10 @@ fn load(bytes: u64) -> Line {
 }
 
 fn options(network: Model, stepwise: bool) -> Options {
-    Options {
-        network: Some(network),
-        stepwise,
-        ..Options::default()
-    }
+    Options::with(|o| {
+        o.network = Some(network);
+        o.stepwise = stepwise;
+    })
 }
 
 /// What completes when; closed forms or not, it is the same.
@@ -332,10 +331,10 @@ fn channels_come_through_ports_too() {
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
     let rank = |access: Line| vec![call(K::AllReduce, 40_000).lasts(500).on(1), access.on(2)];
-    let options = Options {
-        comm: Comm::Recorded,
-        ..options(Model::Ports, false)
-    };
+    let options = Options::with(|o| {
+        *o = options(Model::Ports, false);
+        o.comm = Comm::Recorded;
+    });
     let ranks = [rank(load(80_000)), rank(access(true, 80_000))];
     let replay = replay_with(&job(&ranks, &[]), &machine, &options);
     // Both share the memory: 100 ns for a chunk of each: 100 + 8 x 100 and 100 ns.

@@ -8,7 +8,7 @@
 
 use super::flows::Flow;
 use super::rig::Dim;
-use chakram::topology::Shape;
+use chakram::internals::topology::Shape;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 

@@ -2,11 +2,11 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::collective::Algorithm::Ring;
-use chakram::generate::{Collective, Job, Pattern};
-use chakram::machine::Machine;
-use chakram::topology::Shape;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Algorithm::Ring;
+use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::machine::Machine;
+use chakram::internals::topology::Shape;
+use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -134,7 +134,8 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     ];
     let workload = job(&ranks, &[]);
     let machine = ring_of(2);
-    let prepared = chakram::engine::Prepared::new(&workload, &machine, &Default::default());
+    let prepared =
+        chakram::internals::engine::Prepared::new(&workload, &machine, &Default::default());
     let result = prepared.unwrap().run(Log::default());
     assert!(result.is_ok(), "{}", result.unwrap_err());
 }

@@ -1,7 +1,7 @@
 //! Which ports and links bytes pass, and how long each needs for them at least: a bound, without queues or events.
 
 use super::rig::Dim;
-use chakram::topology::Shape;
+use chakram::internals::topology::Shape;
 use std::collections::BTreeMap;
 
 /// What a network model has between NPUs.

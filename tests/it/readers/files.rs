@@ -1,8 +1,8 @@
 //! Files as they come: compressed, cut off, empty.
 
 use super::{file, frame, kernel};
-use chakram::graph::{Dependencies, Graph};
-use chakram::trace::file::Contents;
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::trace::file::Contents;
 use std::io::Write;
 
 fn chain() -> Vec<u8> {
@@ -76,7 +76,7 @@ fn a_cut_is_named_wherever_it_is() {
     let whole = chain();
     // Where the records end: (bytes of file, nodes).
     let mut ends = Vec::new();
-    let mut frames = chakram::trace::wire::Frames::new(&whole);
+    let mut frames = chakram::internals::trace::wire::Frames::new(&whole);
     while let Some(record) = frames.next_record().unwrap() {
         ends.push(record.offset + record.bytes.len());
     }

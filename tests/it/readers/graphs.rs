@@ -2,11 +2,11 @@
 //! refused with the node's id.
 
 use super::{attribute, file, kernel};
-use chakram::graph::{Binding, Dependencies, Graph, Lane, Repairs};
-use chakram::ids::NodeIndex;
-use chakram::trace::proto::Node;
-use chakram::trace::proto::attribute_proto::Value;
-use chakram::units::Span;
+use chakram::internals::graph::{Binding, Dependencies, Graph, Lane, Repairs};
+use chakram::internals::ids::NodeIndex;
+use chakram::internals::trace::proto::Node;
+use chakram::internals::trace::proto::attribute_proto::Value;
+use chakram::internals::units::Span;
 use proptest::prelude::*;
 
 fn read(nodes: &[Node], policy: Dependencies) -> Result<(Graph, Binding), String> {
@@ -205,7 +205,7 @@ fn delays_take_room_only_where_there_are_any() {
 /// Two ranks that differ only in when their captures ended do not share a graph.
 #[test]
 fn the_end_of_the_capture_tells_graphs_apart() {
-    use chakram::trace::write::{TraceWriter, Value};
+    use chakram::internals::trace::write::{TraceWriter, Value};
     let at = |ns| {
         let writer = TraceWriter::with_metadata(Vec::new(), &[("captured_ns", Value::Uint(ns))]);
         let file = writer.expect("a vector takes it").into_inner();
@@ -304,9 +304,9 @@ fn huge_ids_cost_no_memory_for_those_below() {
 
 #[test]
 fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
-    use chakram::ids::Rank;
-    use chakram::units::Time;
-    use chakram::workload::{Absent, WorkloadBuilder, WorkloadError};
+    use chakram::internals::ids::Rank;
+    use chakram::internals::units::Time;
+    use chakram::internals::workload::{Absent, WorkloadBuilder, WorkloadError};
     for absent in [Absent::Mirror, Absent::Refuse] {
         let nodes = [Node {
             r#type: 5,

@@ -3,10 +3,10 @@
 
 use super::arbitrary::{node, scattered, unknown};
 use super::{attribute, file, frame};
-use chakram::trace::proto::attribute_proto::Value;
-use chakram::trace::proto::{BoolList, Node};
-use chakram::trace::rewrite::{Mode, rewrite};
-use chakram::trace::wire::{Cursor, Frames};
+use chakram::internals::trace::proto::attribute_proto::Value;
+use chakram::internals::trace::proto::{BoolList, Node};
+use chakram::internals::trace::rewrite::{Mode, rewrite};
+use chakram::internals::trace::wire::{Cursor, Frames};
 use proptest::prelude::*;
 use prost::Message;
 

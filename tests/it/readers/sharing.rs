@@ -1,13 +1,13 @@
 //! Ranks whose files differ in peers and groups alone share one graph; their bindings say what differs.
 
 use super::{attribute, file, kernel};
-use chakram::graph::Dependencies;
-use chakram::graph::{Binding, Graph};
-use chakram::ids::Rank;
-use chakram::trace::proto::attribute_proto::Value;
-use chakram::trace::proto::{AttributeProto, Node};
-use chakram::units::Time;
-use chakram::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
+use chakram::internals::graph::Dependencies;
+use chakram::internals::graph::{Binding, Graph};
+use chakram::internals::ids::Rank;
+use chakram::internals::trace::proto::attribute_proto::Value;
+use chakram::internals::trace::proto::{AttributeProto, Node};
+use chakram::internals::units::Time;
+use chakram::internals::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
 
 /// What a rank's file says.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ fn read(rank: u32, said: &Said) -> (Graph, Binding) {
     };
     let declares = Node {
         name: "## process_group:init ##".to_owned(),
-        inputs: Some(chakram::trace::proto::IoInfo {
+        inputs: Some(chakram::internals::trace::proto::IoInfo {
             values: said.declared.to_owned(),
             ..Default::default()
         }),

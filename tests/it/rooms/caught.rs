@@ -46,7 +46,7 @@ fn what_is_forbidden_is_caught() {
     caught("graph.rs", "impl crate::engine::T for X {}", &["`engine`"]);
     caught(
         "main.rs",
-        "use chakram::trace::Op; fn main() { chakram::cli::main() }",
+        "use chakram::trace::Op; fn main() { chakram::internals::cli::main() }",
         &["`trace`"],
     );
     caught(

@@ -21,9 +21,9 @@
 
 use super::replay_with;
 use crate::convert::rig::Log;
-use chakram::generate::{Job, Pattern, Plan, Training};
-use chakram::machine::Machine;
-use chakram::model::{Definition, Model, Work};
+use chakram::internals::generate::{Job, Pattern, Plan, Training};
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{Definition, Model, Work};
 
 mod captures;
 mod event;

@@ -6,13 +6,13 @@
 mod elements;
 
 use super::job;
-use chakram::generate::plan::{OperatorDegrees, Optimizer};
-use chakram::generate::sharding::Degrees;
-use chakram::generate::{Job, Plan};
-use chakram::model::{Cut, Function, Layer, Model, Operator, Role, Work};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{CollectiveKind, GroupName, Op, TraceError};
+use chakram::internals::generate::plan::{OperatorDegrees, Optimizer};
+use chakram::internals::generate::sharding::Degrees;
+use chakram::internals::generate::{Job, Plan};
+use chakram::internals::model::{Cut, Function, Layer, Model, Operator, Role, Work};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{CollectiveKind, GroupName, Op, TraceError};
 use elements::{Expected, Kind, expected};
 use std::collections::BTreeMap;
 

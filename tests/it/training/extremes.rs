@@ -1,11 +1,11 @@
 //! Sizes that nobody has: whatever a model and a plan say, they are refused by name or come to something, in time.
 
 use crate::harness::plan_file::{End, look};
-use chakram::generate::Plan;
-use chakram::generate::plan::{Attention, Effect, Optimizer, Recompute, Zero};
-use chakram::generate::schedule::Schedule;
-use chakram::model::{Cut, Function, Layer, Model, Operator, Role, Work};
-use chakram::trace::Dtype;
+use chakram::internals::generate::Plan;
+use chakram::internals::generate::plan::{Attention, Effect, Optimizer, Recompute, Zero};
+use chakram::internals::generate::schedule::Schedule;
+use chakram::internals::model::{Cut, Function, Layer, Model, Operator, Role, Work};
+use chakram::internals::trace::Dtype;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;

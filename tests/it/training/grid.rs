@@ -1,14 +1,14 @@
 //! What is conserved, whatever the model, the parallelism, the schedule, and what is shared or recomputed.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
-use chakram::generate::plan::{Attention, Buckets, Recompute, Zero};
-use chakram::generate::schedule::Schedule;
-use chakram::generate::{Job, Plan};
-use chakram::graph::Dependencies;
-use chakram::machine::Machine;
-use chakram::model::{Cut, Model, Operator, Role, Work};
-use chakram::trace::write::TraceWriter;
-use chakram::validate::{Options, Report, Source, Trace};
+use chakram::internals::generate::plan::{Attention, Buckets, Recompute, Zero};
+use chakram::internals::generate::schedule::Schedule;
+use chakram::internals::generate::{Job, Plan};
+use chakram::internals::graph::Dependencies;
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{Cut, Model, Operator, Role, Work};
+use chakram::internals::trace::write::TraceWriter;
+use chakram::internals::validate::{Options, Report, Source, Trace};
 use std::collections::BTreeMap;
 
 mod degrees;
@@ -122,12 +122,11 @@ fn is_sound(job: &Job, machine: &Machine, about: &str) {
         file: String::new(),
         trace,
     });
-    let options = Options {
-        declared: job.groups(),
-        ranks: Some(job.ranks()),
-        show: 3,
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.declared = job.groups();
+        o.ranks = Some(job.ranks());
+        o.show = 3;
+    });
     let report = Report::new(sources.collect(), &options, true);
     assert!(report.is_sound(), "{about}: {:?}", report.findings);
     assert_eq!(replay(job, machine).nodes, nodes, "{about}");

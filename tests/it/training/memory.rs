@@ -1,15 +1,15 @@
 //! How much is kept, and for how long.
 
 use super::{GPT, Sums, gpt, job, products};
-use chakram::compute::{ComputeModel, Efficiency};
-use chakram::engine::{Options, Prepared};
-use chakram::generate::plan::{Attention, Recompute, Zero};
-use chakram::generate::schedule::Schedule;
-use chakram::generate::{Plan, Training};
-use chakram::machine::Machine;
-use chakram::model::{Block, Role};
-use chakram::report::Memory;
-use chakram::trace::TensorClass;
+use chakram::internals::compute::{ComputeModel, Efficiency};
+use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::generate::plan::{Attention, Recompute, Zero};
+use chakram::internals::generate::schedule::Schedule;
+use chakram::internals::generate::{Plan, Training};
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{Block, Role};
+use chakram::internals::report::Memory;
+use chakram::internals::trace::TensorClass;
 
 /// PALM: stage i of S keeps the activations of S - i micro-batches under 1F1B, and of all m under GPipe.
 #[test]
@@ -47,10 +47,9 @@ fn kept_in_replay(blocks: usize, schedule: Schedule) -> (Vec<u64>, Vec<u64>) {
     plan.attention = Attention::Unfused;
     let workload = job(&model, &plan).unwrap().workload().unwrap();
     let machine = Machine::preset("dgx-a100").unwrap();
-    let options = Options {
-        compute: ComputeModel::Roofline(Efficiency::default()),
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.compute = ComputeModel::Roofline(Efficiency::default());
+    });
     let prepared = Prepared::new(&workload, &machine, &options).unwrap();
     let rows = prepared.run(Memory::new(&prepared)).unwrap().1.finish();
     let units = rows.iter().map(|row| {
@@ -109,7 +108,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         plan.batch = b;
         plan.micro_batch = b;
         let mut model = gpt();
-        let sum = |model: &chakram::model::Model| {
+        let sum = |model: &chakram::internals::model::Model| {
             let job = job(model, &plan).unwrap();
             Sums::of(&job, 0).peak(TensorClass::Activations)
         };

@@ -1,11 +1,11 @@
 //! What replicas share, over several micro-batches: how often it moves, how many bytes, and how long it is there.
 
 use super::{Sums, job, products};
-use chakram::generate::Plan;
-use chakram::generate::plan::{Optimizer, Zero};
-use chakram::generate::schedule::Schedule;
-use chakram::model::Role;
-use chakram::trace::{CollectiveKind, TensorClass};
+use chakram::internals::generate::Plan;
+use chakram::internals::generate::plan::{Optimizer, Zero};
+use chakram::internals::generate::schedule::Schedule;
+use chakram::internals::model::Role;
+use chakram::internals::trace::{CollectiveKind, TensorClass};
 
 /// Two replicas, four micro-batches, a bucket for each of ten layers: eight products of 10 x 10 weights and a norm of
 /// 10 at each end, 820 in all.
@@ -115,7 +115,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         plan.schedule = schedule;
         plan.optimizer = Optimizer::None;
         plan.without
-            .add(chakram::generate::plan::Effect::MemoryBound);
+            .add(chakram::internals::generate::plan::Effect::MemoryBound);
         if zero == Zero::None {
             (plan.data, plan.batch) = (1, 4);
         }

@@ -1,8 +1,8 @@
 //! Stages whose layers and ranks are chosen.
 
 use super::{Sums, job, products, replay};
-use chakram::generate::{Plan, Training};
-use chakram::machine::Machine;
+use chakram::internals::generate::{Plan, Training};
+use chakram::internals::machine::Machine;
 use std::collections::BTreeSet;
 
 /// Six blocks of a product of 10 x 10 between two norms, dealt out unevenly among two replicas of three stages.

@@ -1,11 +1,11 @@
 //! How long a step takes where a formula says it.
 
 use super::{job, products, replay};
-use chakram::generate::Plan;
-use chakram::generate::plan::{Effect, Optimizer, Zero};
-use chakram::generate::schedule::Schedule;
-use chakram::machine::Machine;
-use chakram::model::{Cut, Layer, Model, Operator, Role, Work};
+use chakram::internals::generate::Plan;
+use chakram::internals::generate::plan::{Effect, Optimizer, Zero};
+use chakram::internals::generate::schedule::Schedule;
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{Cut, Layer, Model, Operator, Role, Work};
 
 /// A FLOP takes a picosecond; memory and messages take no time.
 const IDEAL: &str = r#"

@@ -1,10 +1,10 @@
 //! How many bytes move, against published formulas.
 
 use super::{GPT, Sums, gpt, job, transformer};
-use chakram::generate::Plan;
-use chakram::generate::plan::Zero;
-use chakram::model::{Block, Positions, Work};
-use chakram::trace::CollectiveKind;
+use chakram::internals::generate::Plan;
+use chakram::internals::generate::plan::Zero;
+use chakram::internals::model::{Block, Positions, Work};
+use chakram::internals::trace::CollectiveKind;
 
 /// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm: four all-reduces of
 /// activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115

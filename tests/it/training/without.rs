@@ -1,13 +1,13 @@
 //! What goes with `--without`, node by node: what its line says, and nothing comes in its place.
 
 use super::{Sums, gpt, job, replay};
-use chakram::generate::plan::{Attention, Effect, Recompute};
-use chakram::generate::{Job, Plan};
-use chakram::machine::Machine;
-use chakram::trace::groups::Declared;
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{GroupName, Op, Phase, TraceError};
+use chakram::internals::generate::plan::{Attention, Effect, Recompute};
+use chakram::internals::generate::{Job, Plan};
+use chakram::internals::machine::Machine;
+use chakram::internals::trace::groups::Declared;
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{GroupName, Op, Phase, TraceError};
 
 /// A node by its name and what it does, and what tells whether it goes.
 #[derive(Clone, Debug)]

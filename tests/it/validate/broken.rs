@@ -6,13 +6,13 @@ use super::inject::{self, group_of};
 use super::told;
 use crate::corpus::machine;
 use crate::harness::replay::Count;
-use chakram::engine::{Options, Prepared, ReplayError};
-use chakram::graph::{Dependencies, Graph};
-use chakram::ids::Rank;
-use chakram::trace::proto::Node;
-use chakram::units::Time;
-use chakram::validate::{Kind, Trace, job};
-use chakram::workload::{Absent, WorkloadBuilder};
+use chakram::internals::engine::{Options, Prepared, ReplayError};
+use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::ids::Rank;
+use chakram::internals::trace::proto::Node;
+use chakram::internals::units::Time;
+use chakram::internals::validate::{Kind, Trace, job};
+use chakram::internals::workload::{Absent, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The sizes of the machine's dimensions: room for all ranks of any job.
@@ -26,7 +26,7 @@ enum Outcome {
     Refused(String),
 }
 
-fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::Options) -> Outcome {
+fn replay(files: &[(u32, Vec<u8>)], options: &chakram::internals::validate::Options) -> Outcome {
     let refused = |why: &dyn ToString| Outcome::Refused(why.to_string());
     let mut builder = WorkloadBuilder::default();
     builder.declare(options.declared.clone());
@@ -53,10 +53,9 @@ fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::Options) -> Out
         Err(error) => return refused(&error),
     };
     let machine = machine(&SIZES);
-    let options = Options {
-        absent,
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.absent = absent;
+    });
     let prepared = match Prepared::new(&workload, &machine, &options) {
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),

@@ -1,9 +1,9 @@
 //! Sound jobs of any shape: what all ranks do happens in one order, and dependencies go back in it.
 
-use chakram::trace::groups::{Declared, metadata_text};
-use chakram::trace::proto::attribute_proto::Value;
-use chakram::trace::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
-use chakram::validate::{Findings, Options, Trace, job};
+use chakram::internals::trace::groups::{Declared, metadata_text};
+use chakram::internals::trace::proto::attribute_proto::Value;
+use chakram::internals::trace::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
+use chakram::internals::validate::{Findings, Options, Trace, job};
 use prost::Message;
 
 /// Numbers from a seed (splitmix64).
@@ -117,10 +117,7 @@ impl Job {
         let mut job = Self {
             ranks: vec![vec![declaring(&groups)]; ranks],
             groups,
-            options: Options {
-                show: 1000,
-                ..Options::default()
-            },
+            options: Options::with(|o| o.show = 1000),
             cut: None,
             absent: None,
             twice: None,

@@ -4,9 +4,9 @@ use super::chance::{
     Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
 };
 use super::told;
-use chakram::trace::proto::Node;
-use chakram::trace::proto::attribute_proto::Value;
-use chakram::validate::{Kind, Severity};
+use chakram::internals::trace::proto::Node;
+use chakram::internals::trace::proto::attribute_proto::Value;
+use chakram::internals::validate::{Kind, Severity};
 use prost::Message;
 use std::collections::BTreeSet;
 

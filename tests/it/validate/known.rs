@@ -1,10 +1,10 @@
 //! Traces of other tools and of our own: sound, but for what is known to be wrong with them.
 
 use crate::corpus::{Case, cases, corpus, rank_of, sizes};
-use chakram::graph::Dependencies;
-use chakram::trace::file::{Contents, discover};
-use chakram::trace::groups;
-use chakram::validate::{Findings, Kind, Options, Trace, job};
+use chakram::internals::graph::Dependencies;
+use chakram::internals::trace::file::{Contents, discover};
+use chakram::internals::trace::groups;
+use chakram::internals::validate::{Findings, Kind, Options, Trace, job};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -36,15 +36,14 @@ fn of_case(case: &Case) -> Findings {
         Some(std::str::from_utf8(bytes).expect("it is text"))
     };
     let sizes = sizes(case);
-    let options = Options {
-        ranks: Some(sizes.iter().product()),
-        declared: text("comm.json").map_or_else(Default::default, |text| {
+    let options = Options::with(|o| {
+        o.ranks = Some(sizes.iter().product());
+        o.declared = text("comm.json").map_or_else(Default::default, |text| {
             groups::parse_file(text).expect("groups are well formed")
-        }),
-        dimensions: Some(sizes),
-        show: 3,
-        ..Options::default()
-    };
+        });
+        o.dimensions = Some(sizes);
+        o.show = 3;
+    });
     let files = case
         .iter()
         .filter_map(|(file, contents)| Some((rank_of(file)?, contents.clone())));
@@ -54,7 +53,7 @@ fn of_case(case: &Case) -> Findings {
 /// The names of the kinds of errors.
 fn errors(findings: &Findings) -> String {
     let kinds = Kind::all().filter(|&kind| {
-        findings.count(kind) > 0 && kind.severity() == chakram::validate::Severity::Error
+        findings.count(kind) > 0 && kind.severity() == chakram::internals::validate::Severity::Error
     });
     kinds.map(Kind::name).collect::<Vec<_>>().join(" ")
 }
@@ -86,21 +85,20 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
         return;
     };
     let contents = Contents::open(&path).expect("the corpus is there");
-    let options = Options {
-        mirror: true,
-        show: 3,
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.mirror = true;
+        o.show = 3;
+    });
     let file = [(0, contents.as_slice().to_vec())];
     let findings = check(&file, &options);
     println!("{}", super::told(&findings));
     assert_eq!(errors(&findings), "");
     assert_eq!(findings.count(Kind::ControlCycle), 1);
     assert!(findings.count(Kind::DanglingControl) > 1000);
-    let both = Options {
-        dependencies: Dependencies::Both,
-        ..options
-    };
+    let both = Options::with(|o| {
+        *o = options;
+        o.dependencies = Dependencies::Both;
+    });
     assert_eq!(errors(&check(&file, &both)), "cycle unreachable");
 }
 
@@ -115,10 +113,9 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
             let contents = Contents::open(&file.path).expect("it can be read");
             (file.rank, contents.as_slice().to_vec())
         });
-        let options = Options {
-            show: 3,
-            ..Options::default()
-        };
+        let options = Options::with(|o| {
+            o.show = 3;
+        });
         let findings = check(&files.collect::<Vec<_>>(), &options);
         let expected = match path.ends_with("deadlock-2") {
             true => "circle",
@@ -140,11 +137,10 @@ fn damaged_captures_are_unsound() {
     };
     let contents = Contents::open(&path).expect("the corpus is there");
     let whole = contents.as_slice();
-    let options = Options {
-        mirror: true,
-        show: 1,
-        ..Options::default()
-    };
+    let options = Options::with(|o| {
+        o.mirror = true;
+        o.show = 1;
+    });
     let mut damaged: Vec<(String, Vec<u8>)> = Vec::new();
     for part in 1..=5 {
         let at = whole.len() * part / 6 + part;
@@ -163,7 +159,7 @@ fn damaged_captures_are_unsound() {
     for (what, bytes) in damaged {
         let findings = check(&[(0, bytes.clone())], &options);
         println!("{what}: {}", super::told(&findings));
-        let graph = chakram::graph::Graph::read(&bytes, 0, Dependencies::Auto);
+        let graph = chakram::internals::graph::Graph::read(&bytes, 0, Dependencies::Auto);
         assert_eq!(graph.is_err(), findings.tally().errors > 0, "{what}");
     }
 }

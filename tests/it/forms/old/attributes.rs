@@ -2,8 +2,10 @@
 
 use super::{TYPES, attribute, decoded, file, head, upgraded};
 use crate::forms::wire::Wire;
-use chakram::trace::older::{Generation, upgrade};
-use chakram::trace::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
+use chakram::internals::trace::older::{Generation, upgrade};
+use chakram::internals::trace::proto::{
+    self, AttributeProto, IoInfo, Node, attribute_proto::Value,
+};
 
 /// What tells 0.0.2 and 0.0.3 apart: their attributes.
 pub struct Attributes {

@@ -3,9 +3,9 @@
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
 use crate::physics::rig::{cases, job};
-use chakram::collective::Pipeline;
-use chakram::network::Model;
-use chakram::trace::CollectiveKind as K;
+use chakram::internals::collective::Pipeline;
+use chakram::internals::network::Model;
+use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 use testkit::port_chunks::{self, Access, Job, Message};

@@ -1,9 +1,9 @@
 //! The nodes of a generated rank.
 
 use super::event::{Event, shapes};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{CollectiveKind, GroupName, Op, TraceError};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{CollectiveKind, GroupName, Op, TraceError};
 
 /// A node of the generated trace.
 pub struct Node {

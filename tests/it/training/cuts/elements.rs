@@ -1,6 +1,6 @@
 //! What members need and have, element by element.
 
-use chakram::model::Work;
+use chakram::internals::model::Work;
 use std::collections::BTreeMap;
 
 /// What is looked at.

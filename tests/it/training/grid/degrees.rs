@@ -2,15 +2,17 @@
 
 use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
-use chakram::generate::plan::{Attention, OperatorDegrees, Recompute, Zero};
-use chakram::generate::schedule::Schedule;
-use chakram::generate::sharding::Degrees;
-use chakram::generate::{Job, Plan};
-use chakram::machine::Machine;
-use chakram::model::{Block, Cut, Function, Head, Model, Operator, Positions, Transformer, Work};
-use chakram::trace::scan::NodeView;
-use chakram::trace::write::Sink;
-use chakram::trace::{Op, TraceError};
+use chakram::internals::generate::plan::{Attention, OperatorDegrees, Recompute, Zero};
+use chakram::internals::generate::schedule::Schedule;
+use chakram::internals::generate::sharding::Degrees;
+use chakram::internals::generate::{Job, Plan};
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{
+    Block, Cut, Function, Head, Model, Operator, Positions, Transformer, Work,
+};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use told::{OTHERS, TRANSFORMERS};
 

@@ -1,0 +1,52 @@
+//! The rooms as they are inside, for the program, tests, benches and fuzz targets. It is no part of the interface: names
+//! here change without notice.
+
+#![allow(missing_docs, reason = "each stands for the module of its name")]
+
+/// Shows rooms and modules in them.
+macro_rules! show {
+    ($($room:ident $(: $($inner:ident)+)?;)+) => {$(
+        pub mod $room {
+            pub use crate::$room::*;
+            $($(pub mod $inner {
+                pub use crate::$room::$inner::*;
+            })+)?
+        }
+    )+};
+}
+
+show! {
+    astra_sim: custom logging;
+    bounds: allocator;
+    collective: auto;
+    compute;
+    config;
+    diff: differences pairs render reports tally;
+    edit: anonymise audit scale slice;
+    engine;
+    files;
+    generate: chain collective data_parallel memory p2p plan schedule sharding training;
+    graph: around builder cycle dot large outline recorded;
+    group;
+    ids;
+    inspect;
+    job;
+    machine;
+    memory;
+    model;
+    network;
+    report: breakdown busy collectives compare csv json memory operators spans summary text timeline;
+    topology;
+    trace: attr error file form groups job labels older op proto put registry rewrite roles salvage scan source tensors text wire write;
+    units;
+    validate;
+    workload;
+}
+
+pub mod converters {
+    pub use crate::converters::pytorch;
+}
+
+pub mod cli {
+    pub use crate::cli::main;
+}
