@@ -183,7 +183,7 @@ mod tests {
         out
     }
 
-    /// What differs by way of namesakes, and without; it must be the same.
+    /// Differences found with and without matching by ids, which must be the same.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let outlines = outlines([&first, second]);
