@@ -51,6 +51,7 @@ fn count(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
+    // The total is negative while a thread has reported frees of what another has not reported yet.
     if sum > 0 && held > 0 && held as u64 > BOUND.load(Ordering::Relaxed) {
         end(bytes as u64, held as u64, "more than --max-memory allows");
     }

@@ -18,6 +18,7 @@ fn total(text: &str) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    // The kernel writes kB for KiB.
     kilobytes.checked_mul(1024)
 }
 

@@ -77,6 +77,7 @@ fn align_lane(sides: &[Side<'_>; 2], pairs: &mut Pairs, mut lists: [Vec<u32>; 2]
     let mut numbers = Interner::default();
     let tokens = [0, 1].map(|which| {
         let tokens = lists[which].iter().map(|&node| {
+            // A known pair has one token, its own on both sides, so the alignment cannot cross it.
             let label = match (which, pairs.of(which, node)) {
                 (_, None) => sides[which].key()[node as usize],
                 (0, Some(_)) => fingerprint(&(node, "pair")),

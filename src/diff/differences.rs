@@ -79,6 +79,7 @@ fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
     for a in first.all() {
         let Some(b) = pairs.of(0, a) else { continue };
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
+        // Most records are identical, which needs no decoding to see.
         if x.record.bytes != y.record.bytes {
             fields::compare(x, y, &mut buffer);
             if !buffer.is_empty() {
@@ -121,6 +122,7 @@ fn dependencies(sides: &[Side<'_>; 2], pairs: &Pairs, node: [u32; 2], edges: &mu
         }
     };
     let same = |(x, y): (&Dependency, &Dependency)| known(0, x) == known(1, y);
+    // The usual case, without sorting.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }

@@ -109,6 +109,7 @@ fn joined(side: &Side<'_>, node: u32, own: u64, labels: &[u64], way: Way) -> u64
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(part(labels[next as usize], way, control))
     });
+    // The factor distinguishes a node's own label from the sum of its neighbours.
     mix(own.wrapping_mul(3).wrapping_add(sum))
 }
 

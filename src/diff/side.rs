@@ -37,6 +37,7 @@ impl<'o> Side<'o> {
             for node in outline.all() {
                 for dep in outline.deps(node) {
                     if let Some(target) = dep.target() {
+                        // Both fit one word, since traces of 2^31 nodes and more are refused.
                         each(target, node << 1 | u32::from(dep.control));
                     }
                 }

@@ -282,6 +282,7 @@ impl Tally {
                     });
                     if keep
                         .singles
+                        // Trimming sorts the list, so it waits until that is several times too long.
                         .is_some_and(|most| self.singles.len() > 8 * most + 4096)
                     {
                         self.trim(keep);

@@ -112,6 +112,7 @@ impl Anonymiser {
 
     fn hashed(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        // The prefix separates nodes, groups and lanes, so that equal names of different things do not show.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();

@@ -101,6 +101,7 @@ impl Audit {
             }
         }
         if record.number > 0 {
+            // A node without the field has the default id.
             place.node.get_or_insert(0);
         }
         let mut cursor = Cursor::new(record.bytes, record.offset);

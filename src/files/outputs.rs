@@ -87,6 +87,7 @@ impl Outputs {
                     _ => Some(to.clone()),
                 }
             }
+            // Several outputs may share such a device.
             Target::Special(true) => None,
             Target::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
             Target::Descriptor(_) => Some(path.to_owned()),

@@ -112,6 +112,7 @@ pub(super) fn folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
+    // Terminals and /dev/null take any number of outputs; in a pipe or socket they would mix.
     metadata.file_type().is_char_device()
 }
 

@@ -158,6 +158,7 @@ fn is_running(id: u32) -> bool {
     };
     // SAFETY: the signal 0 is never delivered.
     let sent = unsafe { libc::kill(id, 0) };
+    // Any other error, such as a lack of permission, means that the process exists.
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 

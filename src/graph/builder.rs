@@ -92,6 +92,7 @@ impl GraphBuilder {
             Some(index) => self.preds.push(index | mark),
             None => {
                 self.forward.push((self.preds.len() as u32, id));
+                // A placeholder that keeps the flag until the id is resolved.
                 self.preds.push(NO_NODE & !CONTROL | mark);
             }
         }
@@ -142,6 +143,7 @@ impl GraphBuilder {
         graph.kinds.push(kind);
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
+        // Lists that most traces do not need stay empty until a node has a value.
         if node.delay > Span::ZERO {
             put(&mut graph.delays, index, Span::ZERO, node.delay);
         }

@@ -24,6 +24,7 @@ pub(super) fn program_order<R: Iterator<Item = u32>>(
     row: impl Fn(u32) -> R,
 ) -> Vec<u32> {
     let first = (0..waiting.len() as u32).filter(|&i| waiting[i as usize] == 0);
+    // With a heap the order does not depend on that of the edges, as it would with a queue.
     let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
     let mut order = Vec::with_capacity(waiting.len());
     while let Some(Reverse(node)) = ready.pop() {

@@ -18,6 +18,7 @@ impl Rows {
         for i in 0..count {
             start[i + 1] += start[i];
         }
+        // Counting sort: the second pass fills each row from its start.
         let mut next = start.clone();
         let mut list = vec![0_u32; start[count] as usize];
         edges(&mut |row, entry| {

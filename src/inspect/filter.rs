@@ -248,6 +248,7 @@ impl Filter {
             }
         }
         self.labels.iter().all(|label| {
+            // Several values of one attribute are alternatives.
             let alike = |other: &&Label| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.fits(attr)))

@@ -80,6 +80,7 @@ impl<'a> Lanes<'a> {
                 Op::Host => Lane::Host(view.lane),
                 Op::Compute { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
+                // As in a replay, a posted receive occupies no engine of its NPU.
                 Op::Message { receive: true, .. } => Lane::None,
                 Op::Message { peer, .. } => stream(Lane::Peer(peer)),
                 Op::Collective {

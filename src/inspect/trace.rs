@@ -47,6 +47,7 @@ impl<'a> Analysis<'a> {
         let mut next = outline.successors(|node, dep| dep.node != node);
         let mut times = Times::new(outline, classes, &lanes, &next);
         let mut control_holds = true;
+        // Nodes that did not run are on a cycle, or behind one.
         if times.run.ran < outline.nodes.len() {
             let all = outline.all().flat_map(|node| outline.deps(node));
             let control = all.filter(|dep| dep.control).count() as u64;

@@ -99,6 +99,7 @@ impl<'a> Attr<'a> {
         Some(match (number, raw) {
             (3, Raw::Fixed64(bits)) => Number::Real(f64::from_bits(bits)),
             (5, Raw::Fixed32(bits)) => Number::Real(f64::from(f32::from_bits(bits))),
+            // On the wire an int32 is sign-extended to 64 bits, of which the lower 32 count.
             (7, Raw::Varint(v)) => Number::Signed(i64::from(v as i32)),
             (9, Raw::Varint(v)) => Number::Signed(v as i64),
             (11, Raw::Varint(v)) => Number::Unsigned(u64::from(v as u32)),
@@ -156,6 +157,7 @@ impl<'a> Attr<'a> {
     #[inline(always)]
     pub fn as_u64(&self) -> Result<u64, TraceError> {
         match self.value {
+            // Fields 9 and 13 are int64 and uint64, the types of nearly all counts.
             Some((9 | 13, Raw::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
             _ => self.any_u64(),
         }
@@ -165,6 +167,7 @@ impl<'a> Attr<'a> {
         match self.number() {
             Some(Number::Unsigned(v)) => Ok(v),
             Some(Number::Signed(v)) if v >= 0 => Ok(v as u64),
+            // The bound is just below 2^64, so that the cast does not saturate.
             Some(Number::Real(v)) if v >= 0.0 && v.fract() == 0.0 && v < 1.8e19 => Ok(v as u64),
             _ => Err(self.unreadable("a count")),
         }
@@ -253,6 +256,7 @@ impl<'a> Attr<'a> {
     /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if every entry is
     /// set: such a list says "all", whatever the number of dimensions it was written for.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
+        // Lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
             return Err(self.unreadable("a list of booleans"));
         };

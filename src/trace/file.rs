@@ -88,6 +88,7 @@ impl Contents {
             ),
             false => error,
         })?;
+        // Digests are those of the stored bytes, so they are checked before decompression.
         seal.check(file, packed.as_slice())?;
         packed.unpacked()?.current()
     }

@@ -46,6 +46,7 @@ pub fn change_metadata(
             continue;
         };
         entry.remove("group_count");
+        // An empty list means all ranks, whose number is not known here.
         if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
             *size = ranks.len().into();
         }

@@ -106,6 +106,7 @@ impl JobFile {
         let mut ranks = Vec::with_capacity(document.ranks.len());
         for row in document.ranks {
             let file = shown(&row.file);
+            // A job file must not refer to files outside its folder.
             if row.file.is_empty() || row.file.contains(['/', '\\', '\0']) || row.file == ".." {
                 return Err(wrong(format!(
                     "rank {}: `{file}` is no name of a file in this folder",

@@ -157,6 +157,7 @@ pub fn upgrade(
             let Some(first) = Frames::new(contents).next_record()? else {
                 return Ok(None);
             };
+            // Of files that are said to be current, only those of the first days need a conversion.
             if generation == Generation::V004 && !is_strange(first.bytes) {
                 return Ok(None);
             }

@@ -200,6 +200,7 @@ impl<'a> Facts<'a> {
 
     fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
+            // 0 is the default of an absent attribute.
             0 | 2 => MemoryPlace::Remote,
             1 => MemoryPlace::Local,
             other => {

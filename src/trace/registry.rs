@@ -33,6 +33,7 @@ impl<T: Send + Sync> Registry<T> {
         }));
         let mut first = self.first.load(Ordering::Acquire);
         loop {
+            // Published by the exchange below, so this needs no ordering of its own.
             entry.next.store(first, Ordering::Relaxed);
             let pushed =
                 self.first

@@ -107,6 +107,7 @@ fn split<'a>(
             (Raw::Bytes(part, _), _) if number == attributes => parts.attributes.push(part),
             (Raw::Bytes(part, _), Some(Io::Inputs)) => parts.inputs.extend_from_slice(part),
             (Raw::Bytes(part, _), Some(Io::Outputs)) => parts.outputs.extend_from_slice(part),
+            // Known fields have no gaps, so whatever is beyond the last is unknown.
             _ if number > attributes => {
                 parts.unknown.extend_from_slice(&record.bytes[start..end]);
             }

@@ -83,6 +83,7 @@ fn walk(message: &[u8], offset: usize, layout: &Layout, fit: &mut Fit) -> Result
             fit.unknown = true;
             continue;
         };
+        // Field numbers of all layouts are below 64, the width of the mask.
         if seen >> number & 1 == 1 && kind.once() {
             return Err(TraceError::malformed(
                 at,

@@ -40,6 +40,7 @@ impl<'s> Source<'s> {
         let whole_head = head.len() < HEAD as usize;
         let form = text_form(&head).transpose();
         let form = match form {
+            // The head may end before the key that tells; then the whole file decides.
             Err(_) if !whole_head => None,
             form => form?,
         };

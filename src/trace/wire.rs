@@ -148,6 +148,7 @@ impl<'a> Cursor<'a> {
     pub fn field(&mut self) -> Result<(u32, Raw<'a>), TraceError> {
         let start = self.offset();
         let key = match self.rest {
+            // Keys of one byte, which are those of fields 1 to 15.
             [key @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
                 u32::from(*key)

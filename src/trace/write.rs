@@ -259,6 +259,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         let name = if host { "tid" } else { "stream" };
         push(name, Proto::Int64Val(lane));
     }
+    // Whole microseconds have a field in the schema; spans are in picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
         push("duration_ns", Proto::Uint64Val(node.recorded.0 / 1000));
     }

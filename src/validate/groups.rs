@@ -150,6 +150,7 @@ pub(super) fn bind(
                     groups.intern(name, declared, findings)
                 }
             };
+            // Such a rank is beyond the job, which is reported there.
             if group == WORLD && rank >= ranks {
                 continue;
             }

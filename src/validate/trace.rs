@@ -70,6 +70,7 @@ impl Trace {
         let lacking = !outline.faults.is_empty() || findings.count(Kind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
         if facts.whole {
+            // Replays drop control dependencies that close a cycle, so they must not count as waits.
             let control = with_control && findings.count(Kind::ControlCycle) == 0;
             facts.waits = walk.finish(&outline, &order, control);
         }

@@ -48,6 +48,7 @@ impl Walk {
         let (call, message) = match outline.nodes[i as usize].view.role {
             Role::Call(_) => (true, false),
             Role::Message(_) => (false, true),
+            // No node can depend on communication before there is any.
             _ if self.waits.end.is_empty() => return,
             _ => (false, false),
         };

@@ -206,6 +206,7 @@ fn parts<'a>(record: &Record<'a>) -> Parts<'a> {
             }
         }
     }
+    // A stable sort, so that repeated attributes keep their order.
     parts.attributes.sort_by_key(|(name, _)| *name);
     parts.unknown.sort_by_key(|(number, _)| *number);
     parts

@@ -38,6 +38,7 @@ impl Shape {
             }
         }
         let combinations: u128 = found.iter().map(|set| set.len() as u128).product();
+        // Distinct members are a sub-grid if and only if all combinations of their coordinates are there.
         if combinations != ranks.len() as u128 {
             return fail("they are no part of the grid along its dimensions".to_owned());
         }

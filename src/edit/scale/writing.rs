@@ -61,6 +61,7 @@ impl Writing<'_> {
             Op::Message { .. } => self.message(&view)?,
             _ => Sets::new(),
         };
+        // Attributes that the node lacks are not added.
         let mut there = Sets::new();
         if !sets.is_empty() {
             let mut scales = Vec::new();

@@ -74,6 +74,7 @@ impl Finder {
     pub fn finish(self) -> Found {
         let mut found = self.found;
         found.files.sort();
+        // A job and one of its files may both be given.
         found.files.dedup();
         found
     }
@@ -137,6 +138,7 @@ impl Finder {
             return Err(not_found(path, "the job's file names no rank"));
         }
         let lengths = job.ranks.iter().map(|row| row.seal.bytes);
+        // Lengths are input, so their sum may overflow.
         let all = lengths.fold(0_u64, u64::saturating_add);
         let folder = folder_of(path);
         for row in &job.ranks {

@@ -49,6 +49,7 @@ impl Listing {
         }
         if let Some(best) = all.iter().position(|found| !found.is_empty()) {
             this.traces = std::mem::take(&mut all[best]);
+            // Captures and reports may have this ending, too.
             if ENDINGS[best] == ANYTHING {
                 this.traces.retain(|(_, file)| begins_as_trace(&file.path));
             }

@@ -65,6 +65,7 @@ fn place(file: &str, name: &str) -> Option<(u32, usize)> {
     let place = all.enumerate().find_map(|(place, (end, packed))| {
         (ending.strip_suffix(packed) == Some(end)).then_some(place)
     });
+    // Names with leading zeros are refused: `path` could not form them again.
     (rank.to_string() == digits).then_some((rank, place?))
 }
 

@@ -62,6 +62,7 @@ impl Candidate {
     fn ruled_out(&self, record: Record<'_>) -> Option<TraceError> {
         let suits = |layout: &Layout| {
             let fit = shape::check(record.bytes, record.offset, layout)?;
+            // Only 0.0.4 packs lists of dependencies, so lists in pieces rule it out.
             let packed = self.generation != Generation::V004 || !fit.unusual;
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed(

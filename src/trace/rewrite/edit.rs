@@ -173,6 +173,7 @@ fn put_value(out: &mut Put, kept: Option<u32>, value: Set<'_>) {
             }
         },
     };
+    // Fits an int32 as well as a uint32.
     let narrow = u32::try_from(count).ok().filter(|&n| n <= i32::MAX as u32);
     let signed = count <= i64::MAX as u64;
     match (kept.unwrap_or(UINT64), narrow) {
@@ -181,6 +182,7 @@ fn put_value(out: &mut Put, kept: Option<u32>, value: Set<'_>) {
         (number @ 5, _) if count <= 1 << 24 => out.fixed32(number, (count as f32).to_bits()),
         (number @ (7 | 11), Some(_)) => out.varint(number, count),
         (number @ 9, _) if signed => out.varint(number, count),
+        // The zigzag encoding of a non-negative number is its double.
         (number @ 15, Some(_)) => out.varint(number, count << 1),
         (number @ 17, _) if signed => out.varint(number, count << 1),
         (number @ (19 | 23), Some(narrow)) => out.fixed32(number, narrow),

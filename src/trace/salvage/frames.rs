@@ -187,6 +187,7 @@ impl<'a> Search<'a> {
         };
         let bytes = &self.contents[first.clone()];
         let suits = |layout: &Layout| shape::check(bytes, first.start, layout).is_ok();
+        // A node has an id or a name (fields 1 and 2); otherwise the record fits metadata, too.
         let is_node = shape::check(bytes, first.start, self.generation.node())
             .is_ok_and(|fit| !fit.unknown && fit.has & 0b110 != 0);
         if !is_node && self.generation.metadata().any(suits) {
@@ -303,6 +304,7 @@ impl<'a> Search<'a> {
 
     /// Returns the one record between `at` and `next`, if only its length is damaged.
     fn unframed(&mut self, at: usize, next: usize) -> Option<Message> {
+        // A length of 32 bits takes one to five bytes.
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;
             let sound = encoded_len_varint(message.len() as u64) == length;

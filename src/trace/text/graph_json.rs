@@ -162,6 +162,7 @@ fn duration(json: &mut Json<'_>) -> Result<(u64, Option<u64>), TraceError> {
         Scalar::Number(text) => text.parse().ok(),
         _ => None,
     };
+    // Below 2^53 nanoseconds, so that the product is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
         None => Err(at.wrong("this is no duration in microseconds")),

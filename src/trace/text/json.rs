@@ -58,6 +58,7 @@ impl<'a> Json<'a> {
         let last = between.iter().rposition(|&byte| byte == b'\n');
         let lines = between.iter().filter(|&&byte| byte == b'\n').count();
         let rest = &between[last.map_or(0, |last| last + 1)..];
+        // Columns count characters, so continuation bytes of UTF-8 are left out.
         let columns = rest.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
         match last {
             None => (line, column + columns),

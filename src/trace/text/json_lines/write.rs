@@ -181,6 +181,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
+        // Fields must ascend, and nothing may follow the value, of which there is only one.
         if number <= last || last > 2 || key > u64::from(u32::MAX) {
             return Ok(false);
         }
