@@ -24,7 +24,7 @@ impl Marks {
     const MOST_BITS: u32 = 24;
 
     fn of(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
-        // With eight bits or more for each label, at most about one in eight others passes.
+        // Eight bits or more for each label, up to the limit, let at most about one in eight others pass.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {

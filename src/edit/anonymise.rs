@@ -84,7 +84,7 @@ pub struct Anonymiser {
     keep: Vec<String>,
 }
 
-/// Counts of what was done to a trace.
+/// Counts of kept, hashed and removed content of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anonymised {
     /// Number of nodes.

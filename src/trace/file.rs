@@ -30,7 +30,7 @@ pub use unpack::{decompressed, decompressed_partly, read_all, read_text};
 /// Minimum size of files that are mapped; smaller ones are read.
 const MAP_FROM: u64 = 1 << 20;
 
-/// The contents of a file, decompressed if its first bytes say gzip or zstd.
+/// Contents of a file, decompressed if its first bytes are those of gzip or zstd.
 #[derive(Debug)]
 pub struct Contents {
     held: Held,

@@ -1,4 +1,4 @@
-//! Job file: `PREFIX.job.json`, which lists the traces of all ranks and what they need besides.
+//! Job file: `PREFIX.job.json`, which lists the traces of all ranks, and the groups, roles and machine of the job.
 //!
 //! ```json
 //! {

@@ -50,7 +50,7 @@ pub enum Op<'a> {
     Nothing,
     /// Work on the host; lasts as recorded.
     Host,
-    /// A kernel. Zero FLOPs and zero bytes mean that the trace does not say.
+    /// A kernel. Zero FLOPs and zero bytes mean that the trace does not state them.
     Compute {
         /// Number of floating-point operations.
         flops: u64,
@@ -91,7 +91,7 @@ pub enum Op<'a> {
     Collective {
         /// The collective operation.
         kind: CollectiveKind,
-        /// `comm_size` as the file says it.
+        /// `comm_size` as the file states it.
         bytes: u64,
         /// The group.
         group: GroupName<'a>,

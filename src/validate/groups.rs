@@ -150,7 +150,7 @@ pub(super) fn bind(
                     groups.intern(name, declared, findings)
                 }
             };
-            // Such a rank is beyond the job, which is reported there.
+            // A rank beyond the job is reported where the job's size is determined.
             if group == WORLD && rank >= ranks {
                 continue;
             }

@@ -107,7 +107,7 @@ fn more(out: &mut String, indent: usize, left: usize) -> Result {
     }
 }
 
-/// Section: what happened, to what, details, and the test of a change that belongs to it.
+/// Section: verb and noun of its heading, details, and the predicate of the changes that belong to it.
 type Section<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&Change) -> bool);
 
 /// Amount that is added up: its name, and its value.

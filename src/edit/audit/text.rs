@@ -1,6 +1,6 @@
 //! Search for private information in one text.
 //!
-//! | kind | what is found |
+//! | kind | pattern |
 //! |---|---|
 //! | e-mail | `name@domain.tld` |
 //! | ip | IPv4 in four parts, but for 0.… and 127.…; IPv6 of the global, local and link-local ranges |
