@@ -94,6 +94,7 @@ fn align_lane(sides: &[Side<'_>; 2], pairs: &mut Pairs, mut lists: [Vec<u32>; 2]
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
+            // The alignment may put unrelated nodes side by side, which their neighbours contradict.
             let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
             if free && agree(sides, pairs, x, y).is_plausible() {
                 pairs.set(x, y);

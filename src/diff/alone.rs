@@ -150,6 +150,7 @@ fn best(sides: &[Side<'_>; 2], pairs: &Pairs, node: u32) -> Option<u32> {
     let scored = affordable.filter_map(|other| {
         let agreement = agree(sides, pairs, node, other);
         let like = likeness(sides, node, other);
+        // Of equal candidates the one with the lowest index wins.
         (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
     });
     scored.max().map(|(.., other)| u32::MAX - other)

@@ -147,6 +147,7 @@ impl<'x, 'o> Classes<'x, 'o> {
                 }
                 Splitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
+                    // An unbalanced class holds nodes without a partner, whose edges would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
                         continue;
                     }
@@ -312,6 +313,7 @@ impl<'x, 'o> Classes<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
+                // As many nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);

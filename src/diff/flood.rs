@@ -14,6 +14,7 @@ pub(super) enum Among {
 
 /// Pairs neighbours of pairs that have equal labels and are connected in the same way.
 pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among: Among) {
+    // A stack with the first node in program order on top.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].loose.iter().rev());
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();

@@ -76,6 +76,7 @@ pub(super) fn content(item: &Item<'_>) -> u64 {
         };
         if !matches!(number, 1 | 4 | 5) {
             let field = &record.bytes[from..cursor.offset() - record.offset];
+            // Addition commutes, so the order of fields has no effect.
             sum = sum.wrapping_add(mix(fingerprint(&field)));
         }
     }
@@ -135,6 +136,7 @@ pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
+        // All successors of loose nodes are loose, so these go first here, and last in the other direction.
         Way::After => {
             loose(&mut labels);
             side.order

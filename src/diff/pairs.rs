@@ -145,6 +145,7 @@ fn by_surroundings(sides: &[Side<'_>; 2], pairs: &mut Pairs, base: Base) {
     far(sides, pairs, base, |side, base| {
         labels::along(side, base, Way::After)
     });
+    // A wider vicinity is stronger evidence, so it goes first.
     for steps in [3, 1, 0] {
         if !pairs.complete() {
             let labels = both(sides, |side| labels::around(side, base.of(side), steps));
@@ -192,12 +193,14 @@ fn by_neighbours(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
             return;
         }
         let before = pairs.free;
+        // Unambiguous neighbours first; the alignment then puts the others in order.
         flood(sides, pairs, Base::Key, Among::One);
         align::align(sides, pairs);
         flood(sides, pairs, Base::Content, Among::Several);
         flood(sides, pairs, Base::Key, Among::Several);
         flood(sides, pairs, Base::Kind, Among::Several);
         alone::alone(sides, pairs);
+        // Without progress another round would repeat this one.
         if pairs.free == before {
             return;
         }

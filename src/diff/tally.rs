@@ -346,6 +346,7 @@ impl Tally {
                 None => drop(self.lines.insert(what, seen)),
                 Some(known) => {
                     known.count += seen.count;
+                    // Totals are added in ascending order of ranks, so the list stays sorted.
                     known.ranks.extend(seen.ranks);
                 }
             }
@@ -356,6 +357,7 @@ impl Tally {
         }
         self.singles.extend(other.singles);
         self.singles.sort_by(|a, b| a.order().cmp(&b.order()));
+        // The sort is stable, so of equal changes that of the lowest rank is in front.
         self.singles.dedup_by(|later, first| {
             let same = later.order() == first.order();
             if same {

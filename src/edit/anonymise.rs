@@ -200,6 +200,7 @@ impl Anonymiser {
         while !cursor.is_empty() {
             match cursor.field()? {
                 (1, Raw::Bytes(..)) => {}
+                // As many attributes as were written above were kept; the others are removed.
                 (2, Raw::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, Raw::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -218,6 +219,7 @@ impl Anonymiser {
         let view = scan::node(record, &mut deps)?;
         done.nodes += 1;
         let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
+        // Defaults are not encoded.
         if view.id > 0 {
             out.varint(1, view.id);
         }
@@ -258,6 +260,7 @@ impl Anonymiser {
                     self.attribute(&attr, message, out)?;
                     done.attributes += u64::from(out.as_bytes().len() == before);
                 }
+                // The declaration was written above.
                 (8, _) if view.groups.is_some() => {}
                 (1..=5 | 7, _) => {}
                 _ => done.fields += 1,

@@ -114,6 +114,7 @@ impl Audit {
                 (0, 1) => self.bytes(bytes, "version", &mut place),
                 (0, 2) | (1.., 10) => self.attribute(bytes, at, &mut place),
                 (1.., 2) => self.bytes(bytes, "name", &mut place),
+                // Packed dependencies hold no text.
                 (1.., 4 | 5) => {}
                 (1.., 8) => self.io(bytes, at, "inputs", &mut place),
                 (1.., 9) => self.io(bytes, at, "outputs", &mut place),

@@ -327,6 +327,7 @@ impl GraphBuilder {
                 return Err(self.cyclic());
             }
         }
+        // Calls are in program order by now, so counting them by slot gives their sequence numbers.
         let mut next = vec![0_u32; self.groups.keys().len()];
         for call in &mut self.graph.calls {
             let counter = &mut next[call.group as usize];

@@ -212,6 +212,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
     /// Adds the node of `record`. Returns whether there is room for more.
     fn take(&mut self, record: Record<'a>) -> bool {
         let from = self.deps.len();
+        // A dependency takes at least a byte, so the length of the record bounds their number.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed(
                 record.offset,
@@ -229,6 +230,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
                 self.keep.keep(&view)
             }
             Err(error) => {
+                // The failed scan may have pushed some; the recovery below pushes them again.
                 self.deps.truncate(from);
                 self.faults.push(Fault {
                     node: Some(index),

@@ -82,6 +82,7 @@ impl<'a> Neighbourhood<'a> {
         for &node in near.keys() {
             for dep in outline.deps(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
+                    // Two nodes are connected by control alone if all dependencies between them are.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
                 }
             }

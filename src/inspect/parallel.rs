@@ -37,6 +37,7 @@ pub fn in_order<T: Sync, R: Send, E>(
     });
     // One condition for workers and consumer: both wait on the same progress.
     let changed = Condvar::new();
+    // `work` runs without the lock, so even a poisoned lock guards consistent data.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {

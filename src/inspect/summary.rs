@@ -268,6 +268,7 @@ impl Sums {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, Tally)> = BTreeMap::new();
         for (lane, tally) in lanes.named(|lane: u32| lane) {
             let name = trace.lanes.name(lane).map(str::to_owned);
+            // Groups over different dimensions have lanes of their own and one name, hence one row.
             let entry = by_lane.entry(trace.lanes.key(lane));
             entry.or_insert((name, Tally::default())).1.add(&tally);
         }

@@ -200,6 +200,7 @@ impl<'a> Cursor<'a> {
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
         let start = self.offset();
+        // The depth of nesting is input, so this uses a list in place of recursion.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
             let at = self.offset();

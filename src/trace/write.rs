@@ -144,6 +144,7 @@ impl<W: Write> TraceWriter<W> {
         message.outputs = io_info(&labelled(node.id, &extra.outputs, shapes.outputs)?);
         let reads = |(name, _): &&Attribute<'_>| scan::READ.contains(name);
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
+            // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
             let plain = message.encode_to_vec();
             message.attr.extend(extra.attributes.iter().map(attribute));
             let whole = message.encode_to_vec();

@@ -95,6 +95,7 @@ impl Edges {
                 ),
             ),
         };
+        // Replays drop such control dependencies, so only data keeps the node from starting.
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
@@ -145,6 +146,8 @@ impl Edges {
         let with_control = policy != Dependencies::Data;
         let whole = self.attempt(outline, with_control);
         let (attempt, held) = match whole {
+            // As in the graph builder: without a cycle over data, control dependencies are dropped with a
+            // warning.
             Attempt::Cyclic(rows, order) if policy == Dependencies::Auto && self.has_control => {
                 let data = self.attempt(outline, false);
                 if !matches!(data, Attempt::Cyclic(..)) {

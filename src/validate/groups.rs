@@ -113,6 +113,7 @@ pub(super) fn bind(
 ) -> Vec<Party> {
     redeclared(members, options, findings);
     let mut groups = Groups::new(ranks);
+    // Traces write 0 for all ranks, so a declaration of that name must agree.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
         let found = format!("group `0` is declared as ranks {}", ranks::text(zero));

@@ -36,6 +36,7 @@ pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut F
     }
     let what = |access: Option<&Access>| access.map(|a| (a.store, a.node.bytes));
     for &(rank, other) in members {
+        // The first rank itself, and ranks that share its trace, need no comparison.
         if std::ptr::eq(trace, other) || !other.facts.whole {
             continue;
         }

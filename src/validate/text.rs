@@ -64,6 +64,7 @@ fn write_all(out: &mut String, report: &Report<'_>, style: Style) -> fmt::Result
             line(out, defect)?;
         }
         let more = count - kept.len() as u64;
+        // The one defect of that kind names all missing ranks.
         if more > 0 && kind != Kind::MissingRank {
             writeln!(out, "  … {more} more")?;
         }

@@ -67,6 +67,7 @@ impl Trace {
         }
         allocations::check(&outline, &mut findings);
         let order = edges.settle(&outline, policy, &mut findings);
+        // Unreadable nodes, and ids that stand for two nodes, make the digest incomplete.
         let lacking = !outline.faults.is_empty() || findings.count(Kind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
         if facts.whole {

@@ -56,6 +56,7 @@ impl Walk {
         for dep in outline.deps(i) {
             let target = dep.target().filter(|_| self.with_control || !dep.control);
             let found = target.map_or(NONE, |target| self.vertex[target as usize]);
+            // Each predecessor once, however many dependencies lead to it.
             if found != NONE && self.seen[found as usize] != i {
                 self.seen[found as usize] = i;
                 self.scratch.push(found);

@@ -243,6 +243,7 @@ fn records(a: &Record<'_>, b: &Record<'_>, found: &mut Found<'_>) {
         }
     };
     by_key(&a.attributes, &b.attributes, |name, a, b| {
+        // A change that a decoded field shows is not repeated for its attribute.
         if !found.has(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(Field::Attribute(name), value(a), value(b));

@@ -136,6 +136,7 @@ fn amounts(amounts: &Amounts) -> Map<String, Value> {
 
 /// Renders the amounts before and after, and the increase.
 pub(in crate::diff) fn shift(shift: &Shift) -> Value {
+    // Readers of JSON expect at most 64 bits.
     let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
     let more = i64::try_from(shift.more()).unwrap_or(match shift.more() < 0 {
         true => i64::MIN,

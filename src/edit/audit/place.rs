@@ -89,6 +89,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
         }
     }
     let bytes = token.as_bytes();
+    // A drive is a single letter, so no further letter may precede it.
     let drive = token.find(":\\").filter(|&at| {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });

@@ -82,6 +82,7 @@ fn look<'a>(run: &'a str, found: &mut Vec<Leak<'a>>) {
             return add(word);
         }
     }
+    // Mangled names of C++ begin with _Z and look random.
     if !run.starts_with("_Z") && is_random(run) {
         return add(run);
     }

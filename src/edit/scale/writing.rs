@@ -158,6 +158,7 @@ impl Writing<'_> {
         if let (Some(Shape::Copied), 1.., Some(old)) = (shape, self.block, named(group)) {
             *name = self.scaling.names.in_block(&old, self.block);
             sets.push(("pg_name", Set::Text(name)));
+            // Producers use either name; the one that the node has is set.
             sets.push(("comm_group", Set::Text(name)));
         }
         Ok(sets)
@@ -173,6 +174,7 @@ impl Writing<'_> {
         let moved = match self.scaling.step(self.old, view.id, receive, peer)? {
             None => along.new_at(own.x, far),
             Some((step, _)) => {
+                // The step is that of the sender, which the receiver sees from the other end.
                 let step = if receive { -step } else { step };
                 let size = i64::from(along.new_size());
                 let x = (i64::from(own.x) + step).rem_euclid(size) as u32;

@@ -22,6 +22,7 @@ impl GraphBuilder {
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
+                // Traces that were cut from longer ones name such nodes, and order does not need them.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE

@@ -117,6 +117,7 @@ pub(super) fn node(
     }
     node.r#type = match generation {
         Generation::V002 => v001::node_type(kind),
+        // 0.0.3 has METADATA as type 1, like the current schema.
         _ => i32::try_from(kind).ok().filter(|kind| *kind <= 7),
     }
     .ok_or_else(|| {

@@ -100,6 +100,7 @@ impl Node {
                 )));
             }
         };
+        // Both spellings of a key count as one.
         if seen.contains(&known) {
             return Err(json.wrong(format!("a second `{known}`")));
         }

@@ -106,6 +106,7 @@ impl Kind {
         let written = match (self, raw) {
             (Self::Double, Raw::Fixed64(bits)) => put_double(out, bits),
             (Self::Float, Raw::Fixed32(bits)) => put_float(out, bits),
+            // Writers sign-extend an int32 to 64 bits; any other encoding is kept raw.
             (Self::Int32, Raw::Varint(v)) if v as i64 == i64::from(v as i32) => {
                 write!(out, "{}", v as i32)
             }
