@@ -1,4 +1,4 @@
-//! `chakram anonymise`: traces that can be shown to others.
+//! `chakram anonymise`: traces without names that identify who made them.
 
 use super::convert::FormatArg;
 use super::load;
@@ -72,7 +72,7 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     }
 }
 
-/// Does what `args` ask for and prints a summary to `out`.
+/// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
 ///
@@ -97,7 +97,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     }
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    // What groups are for, and the machine, are what anonymous traces do not tell.
+    // Roles of groups, and the machine, would tell what anonymous traces hide.
     let about = JobFile {
         groups,
         ..JobFile::default()

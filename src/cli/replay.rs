@@ -1,4 +1,4 @@
-//! `chakram replay`: traces and a machine in, a report out; or several machines, and a comparison.
+//! `chakram replay`: a report on traces and a machine; or, on several machines, a comparison.
 
 use super::compare::{Failed, compare};
 use super::load::{self, JobArgs};
@@ -55,10 +55,10 @@ pub struct ReplayArgs {
     output: PathBuf,
 }
 
-/// The machine of a case, beside its traces.
+/// Name of the machine file of a case, beside its traces.
 const CASE_MACHINE: &str = "machine.toml";
 
-/// Does what `args` ask for and prints the report to `out`.
+/// Runs the command and prints the report to `out`.
 ///
 /// # Errors
 ///
@@ -127,8 +127,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// What people call the job: the folder, file or prefix that was given, or of several the first
-/// rank's file, so that their order does not matter.
+/// Returns the title of the job: the folder, file or prefix that was given, or of several the first rank's file, so
+/// that their order does not matter.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
@@ -139,7 +139,7 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     name.unwrap_or("job").to_owned()
 }
 
-/// The machine of a case, beside its traces, or that for which the job was made.
+/// Returns the machine of a case, beside its traces, or that for which the job was generated.
 fn case_machine(paths: &[PathBuf], found: &Found) -> Result<String, String> {
     let folder = paths.first().map(|path| match path.is_dir() {
         true => path.as_path(),

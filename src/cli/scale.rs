@@ -53,7 +53,7 @@ pub struct ScaleArgs {
     output: OutputArgs,
 }
 
-/// What stays of buffers that members share.
+/// Size of sharded buffers that stays constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ShardedArg {
     /// The whole: weights and optimizer states do not grow with the number of replicas
@@ -62,7 +62,7 @@ pub enum ShardedArg {
     KeepShard,
 }
 
-/// Does what `args` ask for and prints a summary to `out`.
+/// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
 ///
@@ -106,7 +106,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         learnt.map_err(|e| opened.blame(e))?;
     }
     scaling.check()?;
-    // Which written file has the contents, and which stands for an old rank in every block.
+    // Index of the written file with the same contents, and the old rank that it stands for in every block.
     let mut written: BTreeMap<[u8; 32], Option<Written>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<Written>> = BTreeMap::new();
     let link = !args.no_links;
@@ -137,7 +137,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let groups = scaling.groups();
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    // A machine for the old ranks is none for the new ones.
+    // The machine of the old ranks does not fit the new ones.
     let about = JobFile {
         machine: None,
         ..traces.about(groups)

@@ -50,7 +50,7 @@ pub struct SliceArgs {
     output: OutputArgs,
 }
 
-/// What to do about communication whose partner is cut.
+/// Treatment of communication whose partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnmatchedArg {
     /// Refuse the cut
@@ -59,7 +59,7 @@ pub enum UnmatchedArg {
     Cut,
 }
 
-/// Does what `args` ask for and prints a summary to `out`.
+/// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
 ///
