@@ -1,4 +1,4 @@
-//! Output to terminals: text without control characters, and write errors with their target.
+//! Output to terminals: text without characters that a terminal would interpret, and write errors with their target.
 
 use crate::trace::{TraceError, escaped, is_harmful};
 use std::fmt::{Arguments, Write as _};
@@ -30,18 +30,18 @@ impl Write for Standard {
     }
 }
 
-/// Escaping of control characters.
+/// Escaping of characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Escapes {
     /// All as `\u{1b}`.
     All,
     /// The same, except for changes of colour.
     AllButColours,
-    /// As JSON escapes, since control characters occur in JSON strings alone.
+    /// As JSON escapes, since such characters occur in JSON strings alone.
     Json,
 }
 
-/// Writer of text that escapes control characters as `\u{1b}`, except for ends of lines, tabs and, where there is
+/// Writer of text that escapes harmful characters as `\u{1b}`, except for ends of lines, tabs and, where there is
 /// colour, changes of colour.
 pub struct Text<W: Write> {
     out: W,
@@ -125,7 +125,7 @@ impl<W: Write> Write for Text<W> {
     }
 }
 
-/// Returns `text` with control characters escaped, `None` if it has none.
+/// Returns `text` with harmful characters escaped, `None` if it has none.
 fn safe(text: &str, escapes: Escapes) -> Option<String> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
     if !text.contains(foreign) {
@@ -186,7 +186,7 @@ pub fn note(words: Arguments<'_>) -> io::Result<()> {
     say(format_args!("note: {words}"))
 }
 
-/// Renders a JSON document in which control characters are escaped, so that it can be shown on a terminal.
+/// Renders a JSON document in which harmful characters are escaped, so that it can be shown on a terminal.
 pub fn json(document: &impl serde::Serialize) -> String {
     let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
     let mut text = json_escaped(text);
@@ -194,7 +194,7 @@ pub fn json(document: &impl serde::Serialize) -> String {
     text
 }
 
-/// Escapes control characters in JSON.
+/// Escapes harmful characters in JSON.
 pub fn json_escaped(text: String) -> String {
     safe(&text, Escapes::Json).unwrap_or(text)
 }
