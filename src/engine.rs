@@ -257,6 +257,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
         }
         let machine = prepared.machine;
         let remote = machine.remote();
+        // Ports are shared only where the network models contention and carries the messages.
         let met = prepared.comm == Comm::Model && network.attachments().is_some();
         let through = remote.and_then(|memory| memory.through.as_ref());
         let through = through.filter(|_| met).map(Through::dimension);
@@ -340,6 +341,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
                 return Err(refusal.into());
             }
             self.round(now);
+            // Insertion order has issued everything within the event, so no arrivals are left to settle.
             if M::IN_ORDER {
                 if self.disagreement.is_some() {
                     break;

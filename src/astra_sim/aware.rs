@@ -113,6 +113,7 @@ impl Aware {
         let Carried { at, to, .. } = self.carried[op as usize];
         let (link, _) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
+            // Full connection has n² links, so those of a device that never sends are not allocated.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
@@ -139,6 +140,7 @@ impl Aware {
         let arrival = now + self.quirks.span(self.latency + serialization);
         agenda.schedule(arrival, NetworkEvent::Hop { order: 0, op });
         let free = now + self.quirks.span(serialization);
+        // Fits 32 bits: at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.stride() + link;
         agenda.schedule(free, NetworkEvent::LinkFree(number));
     }

@@ -112,8 +112,10 @@ impl Collectives {
             dimensions,
             sizes: inputs.network.dimensions.iter().map(|d| d.npus).collect(),
             queues,
+            // ASTRA-sim divides the active chunks of a dimension among its queues, rounding up.
             capacity: system.active_chunks.div_ceil(queues),
             endpoint: Span::from_ns(inputs.endpoint_delay),
+            // Without a bandwidth of the local memory, reductions take no time.
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
             counts,
@@ -136,6 +138,7 @@ impl Collectives {
             issued: (inputs.quirks == Quirks::ALL).then(|| Counts::new(npus)),
         };
         if !own.quirks.has(Quirk::ShortList) {
+            // Lists are final from here on: every look-up sees the extended ones.
             own.lengthen();
         }
         own
@@ -263,9 +266,11 @@ impl Collectives {
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
             chunk = u64::from(self.npus);
+            // The padded size is the original's, although the members contribute less.
             size = self.splits * chunk;
         }
         let count = match chunk {
+            // An all-gather of fewer bytes than splits, which `check` refuses for more than one member.
             0 => 0,
             _ => size.div_ceil(chunk),
         };

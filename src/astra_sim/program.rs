@@ -122,6 +122,7 @@ struct Rounds {
 impl Rounds {
     /// Returns the number of packets of the round after packet `p` that may be reduced, if `p` may be.
     fn left(&self, p: u32) -> Option<u32> {
+        // In 64 bits, because the sum may exceed 32.
         let round = u64::from(self.idle) + u64::from(self.busy);
         let place = u64::from(p) % round;
         (place >= u64::from(self.idle)).then(|| (round - place - 1) as u32)
@@ -144,6 +145,7 @@ impl Rounds {
 /// Returns the index `by` further along a line of `size`, or back.
 #[inline]
 fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
+    // `by` is below `size`, so one conditional subtraction replaces the remainder.
     let by = if backward { size - by } else { by };
     let to = index + by;
     if to >= size { to - size } else { to }
@@ -179,6 +181,7 @@ impl Phase {
         match amount.parts.is_multiple_of(n) {
             true => Amount {
                 bytes: amount.bytes,
+                // Cancels an earlier division exactly, so that a reduce-scatter and an all-gather restore the amount.
                 parts: amount.parts / n,
             },
             false => Amount {
@@ -274,6 +277,7 @@ impl Phase {
         if self.algorithm == Algorithm::DoubleBinaryTree {
             return tree::Role::of(turn, seat).source(turn, seat, taken, k);
         }
+        // Receives are posted one by one, each with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
         let from = match self.algorithm {
             Algorithm::Direct { .. } => {
@@ -333,6 +337,7 @@ impl Phase {
             }
             Algorithm::HalvingDoubling => Some(heard),
             Algorithm::DoubleBinaryTree => {
+                // Steps taken and index of each source: two children at the start, the parent after the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.source(turn, seat, taken, k)?;
@@ -401,6 +406,7 @@ impl Phase {
             return match of {
                 Passing::Beginning => load(self.amount, true, false, false),
                 Passing::Reception(r) => {
+                    // The result of two children returns once, after the second.
                     let first_child = r == 0 && role.receives() > 1;
                     let returns = role.reduces() && !first_child;
                     load(self.amount, false, self.tree_reduces(role, r), returns)

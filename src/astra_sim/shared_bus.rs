@@ -138,6 +138,7 @@ impl SharedBus {
 
     /// Continues after the event that completed a transfer.
     pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl Clock) {
+        // What crossed the inner bus may have made the outer side ready to send.
         if event / 3 >= INNER_NPU as u32 {
             self.go_on(now, NPU, clock);
         }
@@ -182,6 +183,7 @@ impl SharedBus {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
+            // A busy partner takes its turn when it becomes free.
             if other.state == State::Free {
                 self.go_on(now, partner(side), clock);
             }
@@ -205,6 +207,7 @@ impl SharedBus {
         let state = &mut self.sides[side];
         let idle = now.since(state.last).0 / 1000;
         let offset = match state.before {
+            // The gap counts only between sends of one side; after a reception the overhead alone applies.
             State::Sending if overhead + idle <= gap => gap - idle,
             _ => overhead,
         };
@@ -215,12 +218,14 @@ impl SharedBus {
         other.before = other.state;
         other.state = State::Receiving;
         other.in_a_row = 0;
+        // LogGP: the first byte leaves after the overhead alone.
         let bytes = f64::from(transfer.bytes) - 1.0;
         let leaves = offset as f64 + gap_per_byte * bytes;
         let arrives = offset as f64 + bytes * gap_per_byte + latency as f64 + overhead as f64;
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.after(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
+        // Scheduled before the departure, which decides the order where both are at one instant.
         after(arrives, partner(side), RECEIVED);
         after(leaves, side, SENT);
     }
@@ -228,6 +233,7 @@ impl SharedBus {
     fn received(&mut self, now: Time, side: usize, clock: &mut impl Clock) -> Option<Ticket> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
+        // Another transfer is on its way to this side otherwise, which keeps it busy.
         if state.receives.len() < 2 {
             state.state = State::Free;
         }

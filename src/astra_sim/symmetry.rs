@@ -108,9 +108,11 @@ impl Line<'_> {
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: Due| {
+            // Equal times are handled in the order in which they were scheduled, as in the original.
             number += 1;
             due.push(Reverse((at, number, what)));
         };
+        // The member stands for all: what it sends, its partner sends it at the same time.
         push(&mut due, endpoint, Due::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             match what {
@@ -136,6 +138,7 @@ impl Line<'_> {
                 push(&mut due, now + cost, Due::Arrival);
                 taken += 1;
             }
+            // Every reception has been processed; sends that are still in flight do not matter.
             if credits == all {
                 return Some(now);
             }

@@ -93,6 +93,7 @@ impl<W: Way> Trains<W> {
         }
         let free = &mut free[leg.server.1 as usize];
         let begin = now.max(*free);
+        // Occupied at the rate of all its links, although one message uses the rate of a single one.
         *free = begin + self.quirks.span(state.bytes / leg.held);
         let latency = self.quirks.span(leg.latency);
         let passes = self.quirks.span(state.bytes / leg.rate);

@@ -70,6 +70,7 @@ impl Agenda {
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         debug_assert!(at >= self.last, "time runs forward");
+        // Bucket of the highest differing bit; 0 when the instants are equal.
         let bucket = (u64::BITS - (at.0 ^ self.last.0).leading_zeros()) as usize;
         self.buckets[bucket].push((at, event));
         if bucket > 0 {

@@ -112,6 +112,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
             let node = NodeIndex(node);
             let instance = self.plan.instance_of[group.members[member as usize].index()];
+            // Of a rooted collective, members other than the root need the root alone.
             let follows = root.is_some_and(|root| root != member);
             if !(all || follows || self.is_alone(instance, node)) {
                 continue;

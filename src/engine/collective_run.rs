@@ -261,6 +261,7 @@ impl Run {
     ) {
         (self.group, self.sequence) = (group, sequence);
         (self.request, self.root) = (Some(request), root);
+        // Lists keep their allocations: the loop allocates nothing once it is warm.
         self.nodes.clear();
         self.nodes.resize(members, NONE);
         self.starts.clear();
@@ -292,6 +293,7 @@ impl Run {
     pub fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self.starts.iter().zip(&self.nodes).zip(&plan.members);
         let late = late.filter(|((start, node), _)| **start == self.last && **node != NONE);
+        // The lowest rank, so that the order of arrivals within the instant does not matter.
         let ranks = late.map(|(_, rank)| *rank).min();
         ranks.expect("somebody started last")
     }
@@ -308,6 +310,7 @@ impl Run {
     /// Begins to run message by message through `ports`, and through `gates` gates at each member.
     pub fn begin(&mut self, ports: Ports, gates: usize) {
         let members = self.nodes.len();
+        // Bounded by `too_large` before.
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = Cell {
             stage: OUTSIDE,
@@ -362,6 +365,7 @@ impl Run {
     #[inline]
     pub fn strand(&self, cell: u32) -> u32 {
         match self.strands {
+            // One strand is the common case, and spares the division.
             1 => 0,
             strands => cell / self.nodes.len() as u32 % strands,
         }

@@ -181,6 +181,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
         }
+        // Members exchange messages only along common lines of a phase, so only those have to agree.
         let positions = &group.extent.position_of;
         let position = positions[slot.member as usize];
         let disagrees = |&member: &usize| {
@@ -221,6 +222,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 of.own[position as usize] = own;
             }
             Err(other) => {
+                // The loop stops after this round and refuses the job.
                 self.disagreement = Some(Disagreement {
                     group: slot.group,
                     sequence: of.sequence,
@@ -285,6 +287,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let quiet = Quiet {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
+            // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
             apart: &|dimension, members, next| match extent.regular {
                 true => network.keeps_apart(dimension, members, next),
                 false => !N::SHARED,
@@ -293,6 +296,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let span = self
             .manner
             .closed_form(&filed.course, extent, paths, &quiet);
+        // A missing closed form is cached too.
         filed.closed = Some(span);
         span
     }
@@ -389,6 +393,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         if !self.unclaim(id, folding) {
             return;
         }
+        // Its parts have completed their nodes already.
         if self.comm != Comm::Model {
             self.record(now, id, false);
             return;

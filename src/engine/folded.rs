@@ -49,6 +49,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 true
             });
             self.folded += 1;
+            // Numbers wrap round from 1: 0 stands for no reservation.
             self.foldings = self.foldings % (FOLDINGS - 1) + 1;
             number = self.foldings;
         }
@@ -112,6 +113,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let done = self.reached.settled > settled;
         let rounds = self.reached.rounds;
         self.unclaim(id, folding);
+        // The run counts as stepwise from here on, and `step` counts it as such.
         self.outcome.closed -= 1;
         self.outcome.unfolded += 1;
         let agenda = std::mem::take(&mut self.agenda);

@@ -71,6 +71,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
     }
     let mut seen = BTreeSet::from([instance.graph]);
     for other in workload.instances() {
+        // Ranks that share a graph agree by construction.
         if !seen.insert(other.graph) {
             continue;
         }
@@ -93,6 +94,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
                     hint,
                 ));
             }
+            // Both are exhausted, because they were equal.
             if a.is_none() {
                 break;
             }

@@ -67,6 +67,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         if round.len() < 2 {
             return;
         }
+        // Equal words are equal events, so an unstable sort keeps the result deterministic.
         round.sort_unstable();
         if !N::SHARED {
             return;
@@ -105,6 +106,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             to: ports.port(1),
             path: None,
             amount: Amount::whole(bytes),
+            // In insertion order a send completes when its message has arrived, so nobody asks when it has left.
             tell_injected: sender != NONE && !M::IN_ORDER,
             sole_sender: true,
             order: 0,
@@ -145,6 +147,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         // A sender without a trace is mirrored: it sends when its receiver is ready.
         let of = &self.workload.instances()[instance as usize];
         let peer = of.peers[graph.messages()[index].peer as usize];
+        // Pairs beyond the plan's are those of mirrored senders.
         let pair = self.pairs.len() as u32;
         self.pairs.push(Pair {
             delivered: false,
@@ -180,6 +183,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             return;
         }
         if M::IN_ORDER {
+            // ASTRA-sim completes the send on arrival, before the receive.
             self.end_node(now, sender, NodeIndex(node));
             let channel = &mut self.channels[pair as usize];
             match channel.listening.pop_front() {

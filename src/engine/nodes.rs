@@ -37,6 +37,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let lane = running.first_lane + lane;
             let state = &mut self.lanes[lane as usize];
             state.holder = 0;
+            // In insertion order nodes wait by id elsewhere, so the queue says nothing.
             if M::IN_ORDER || !state.queue.is_empty() {
                 self.freed.push((instance, lane));
             }
@@ -148,6 +149,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let running = &self.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         let lane = &mut self.lanes[(running.first_lane + lane) as usize];
+        // A free lane with a queue belongs to the queue, which is served when the round is over.
         if lane.holder == 0 && lane.queue.is_empty() {
             lane.holder = node.0 + 1;
             self.issue(now, instance, node);

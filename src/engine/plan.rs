@@ -240,6 +240,7 @@ impl Plan {
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class(npu);
+            // Prices depend on the graph and the NPU class alone, so ranks that share both share them.
             let key = (instance.graph.0, class);
             let index = match known.get(&key) {
                 Some(&index) => index,
@@ -262,6 +263,7 @@ impl Plan {
             });
         }
         unpriced.refuse(workload, machine)?;
+        // Some recorded durations are enough: nodes without one are counted in the report.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(Refusal::new(
                 format!(
@@ -314,7 +316,9 @@ impl Plan {
                 let out: Vec<usize> = match slot.dimensions {
                     None => Vec::new(),
                     Some(mask) => (0..dimensions.len())
+                        // A mask has 32 bits; dimensions beyond them never take part.
                         .filter(|&d| d >= 32 || mask >> d & 1 == 0)
+                        // All members agree in a dimension of one NPU, so it partitions nothing.
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),
                 };
@@ -377,6 +381,7 @@ impl Plan {
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| manner.paths(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
+        // Rings and meshes have links to either side instead of ports.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
         let sided = match extent.regular {
             true => extent.phases.iter().any(|phase| wired(phase.dimension)),
@@ -515,6 +520,7 @@ fn share(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match remote::too_many_chunks(machine, options, bytes) {
                     Some(found) => return Err(refusal(node, found, remote::FEWER)),
+                    // The price of remote memory depends on contention, and is found during the run.
                     None => Span::ZERO,
                 }
             }
@@ -541,6 +547,7 @@ fn share(
         Lane::None => NONE,
         Lane::Host(_) => {
             host += 1;
+            // Host threads are numbered behind the lanes of the NPU, so the two never share.
             class.lanes + (host - 1) % class.host_lanes
         }
         _ => {

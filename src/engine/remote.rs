@@ -91,6 +91,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 return now;
             };
             match turn.last {
+                // The last chunk ends the announcement at the port.
                 true => servers.receive(now, place, turn.span),
                 false => servers.serve(now, place, turn.span),
             }

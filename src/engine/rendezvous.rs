@@ -87,6 +87,7 @@ impl Turns {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
+        // The first in program order cannot depend on a later one, so a single ready member suffices.
         let first = sequence == self.first && !self.gathers;
         if self.turn_of[sequence as usize] == NONE && (everyone || first) {
             self.give(sequence);
@@ -115,6 +116,7 @@ impl Turns {
             self.first += 1;
         }
         if !self.parked.is_empty() {
+            // Lowest last, because `next_parked` pops from the end.
             self.due.extend((0..self.next.len() as u32).rev());
         }
     }

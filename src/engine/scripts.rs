@@ -67,6 +67,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Schedules the end of a part of a script at `at`.
     fn take_later(&mut self, at: Time, id: u32, cell: u32, part: u32) {
+        // The op is only a handle for the event, and no message is counted.
         let op = self.ops.reserve(Op::Scripted {
             run: id,
             from: cell,

@@ -29,10 +29,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         for (i, running) in self.instances.iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
+                // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
+                // another.
                 if self.waiting[running.first_node + node.index()] != 0 {
                     continue;
                 }
                 let vertex = (i as u32, node);
+                // The cycle is searched from the first waiting node whether or not it is named.
                 first.get_or_insert(vertex);
                 if named == NAMED_PER_RANK || waiting.len() == NAMED {
                     unnamed += 1;
@@ -214,6 +217,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let left = match self.waiting[running.first_node + vertex.1.index()] {
             COMPLETE => "is complete".to_owned(),
             0 => "is ready".to_owned(),
+            // The flag of a delay is no dependency.
             n => match n & !DELAYED {
                 1 => "waits for 1 dependency".to_owned(),
                 n => format!("waits for {n} dependencies"),
@@ -229,6 +233,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
+        // Every node has at most one successor here, so the walk closes the first cycle it meets.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
@@ -268,6 +273,7 @@ impl Blockers {
         engine: &Engine<'_, O, N, M>,
         (i, node): Vertex,
     ) -> Option<Vertex> {
+        // Graphs store successors only: one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(i).or_insert_with(|| {
             let graph = engine.instances[i as usize].graph;
             let mut blockers = vec![NONE; graph.len()];

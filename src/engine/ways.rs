@@ -48,6 +48,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let progress = run.progress.as_ref()?;
         let turn = |cell: u32| progress.turns[cell as usize * run.length + stage as usize];
         let manner = &*self.manner;
+        // Members in one direction and tree number their messages alike.
         if manner.way(turn(from)) == manner.way(turn(to)) {
             return Some(number);
         }
@@ -88,6 +89,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             };
             let run = &mut self.runs[id as usize];
             let progress = run.progress.as_mut().expect("it has begun");
+            // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
             match early.asking {
                 true => progress.keep(cell, stage, number + 1, true),
                 false if number == 0 => {

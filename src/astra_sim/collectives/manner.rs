@@ -25,6 +25,7 @@ impl Manner for Collectives {
     type Stage = Phase;
 
     fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent {
+        // A named group of all NPUs is treated like the unnamed one.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
             return line(party.npus);
@@ -161,14 +162,15 @@ impl Manner for Collectives {
         if let Some(last) = self.counted.get_mut(npu.index())
             && *last != Some(stage.collective)
         {
-            // NPUs may join overlapping collectives in different orders, so queues are selected by the collective's
-            // number.
+            // NPUs may join overlapping collectives in different orders, so the counters start anew with each of
+            // them.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
             self.levels[first..][..self.dimensions].fill(Level::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
+        // An all-reduce out and back splits the queues: with one queue both halves are that one.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;
@@ -183,6 +185,7 @@ impl Manner for Collectives {
             Rotation::Second => half + next(&mut level.second, queues - half),
         };
         turn.queue = queue as u16;
+        // The second half of several queues goes the other way round a ring.
         turn.backward |= stage.rotation == Rotation::All && queues > 1 && queue >= half;
         if stage.algorithm == Algorithm::DoubleBinaryTree {
             turn.mirrored = level.trees % 2 == 1;
@@ -307,6 +310,8 @@ impl Manner for Collectives {
         let scripts = &self.scripts[script as usize];
         let place = || {
             let own = extent.npus[player.1 as usize];
+            // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
+            // group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
         self.players.play(scripts, place, player, cue, acts);
@@ -412,6 +417,7 @@ impl Manner for Collectives {
             back: &vec![false; course.stages().len()],
             intra: Intra::Fifo,
         };
+        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
         Some(schedule(course, stages).end)
     }
 }

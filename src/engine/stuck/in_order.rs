@@ -24,6 +24,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let halves = messages.iter().zip(&plan.pairs);
             let mut halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
+            // Matching follows issue order, so the half that is missing is the first incomplete one.
             let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
             Some((other, half.0.node))
         });
@@ -114,6 +115,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         members: usize,
     ) -> String {
         let cells = progress.map_or(&[][..], |progress| &progress.cells);
+        // Cells of a member are `members` apart, chunk by chunk.
         let own = cells.iter().skip(position as usize).step_by(members.max(1));
         let own = own.filter(|cell| cell.stage != OUTSIDE);
         let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| match cell.begun {
