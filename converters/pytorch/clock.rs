@@ -101,6 +101,7 @@ fn estimate(seen: &Between, sign: i64, same_host: bool) -> Offset {
         1 => seen.bounds,
         _ => (-seen.bounds.1, -seen.bounds.0),
     };
+    // Drifting clocks can contradict causality; the estimate is used as it is then.
     let possible = bounds.0 <= bounds.1;
     let within = |offset: i64| !possible || (bounds.0 <= offset && offset <= bounds.1);
     let noise =
@@ -133,10 +134,12 @@ fn observe(calls: &[Calls], meetings: &Meetings) -> BTreeMap<(u32, u32), Between
         let neighbours = meeting.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = meeting.members.iter().skip(2).map(|&other| (first, other));
         for (a, b) in neighbours.chain(firsts) {
+            // Pairs are kept once, with the lower rank first, which fixes the sign.
             let (a, b) = if a.0 < b.0 { (a, b) } else { (b, a) };
             let seen = between.entry((a.0, b.0)).or_default();
             let (one, other) = (call(a), call(b));
             seen.differences.push(one.end - other.end);
+            // Neither member can have ended before the other started.
             seen.bounds.0 = seen.bounds.0.max(one.start - other.end);
             seen.bounds.1 = seen.bounds.1.min(one.end - other.start);
             seen.observed += 1;
@@ -160,6 +163,7 @@ fn observe(calls: &[Calls], meetings: &Meetings) -> BTreeMap<(u32, u32), Between
         .filter(|seen| seen.differences.is_empty())
     {
         let (low, high) = seen.bounds;
+        // One direction alone leaves the other bound open, and no middle.
         if low > i64::MIN / 4 && high < i64::MAX / 4 {
             seen.differences.push(low + (high - low) / 2);
         }

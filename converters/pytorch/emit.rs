@@ -72,7 +72,7 @@ fn order(works: &Works, calls: &Calls) -> Vec<u32> {
     }
 }
 
-/// Sorts the activities so that `edges` go forward, by submission time; edges on a cycle are dropped.
+/// Sorts the activities so that `edges` go forward, by submission time; those on a cycle are left out.
 fn sorted(works: &Works, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     let count = works.list.len();
     edges.sort_unstable();
@@ -86,6 +86,7 @@ fn sorted(works: &Works, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     for i in 0..count {
         start[i + 1] += start[i];
     }
+    // Ties are broken by start and number, so that the order does not depend on the heap.
     let key = |work: u32| {
         (
             works.list[work as usize].asked,
@@ -122,6 +123,7 @@ pub fn write<W: Write>(
     let order = order(works, calls);
     let mut ids = vec![0_u64; works.list.len()];
     for (place, &work) in order.iter().enumerate() {
+        // Id 1 is the declaration of the groups.
         ids[work as usize] = place as u64 + 2;
     }
     let mut written = Written::default();
@@ -140,6 +142,7 @@ pub fn write<W: Write>(
     for &work in &order {
         let piece = &works.list[work as usize];
         causes.clear();
+        // Dependencies are sorted by their dependent, so those of one activity are adjacent.
         let from = works.causes.partition_point(|&(_, effect)| effect < work);
         let own = works.causes[from..]
             .iter()
@@ -351,6 +354,7 @@ impl Writing<'_> {
     fn kernel(&self, index: u32) -> Op<'_> {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.kineto.events[own.event as usize];
+        // The launch is a call of the driver inside the operator that the kernel belongs to.
         let operator = self.rank.items[own.launch as usize].parent;
         let (effort, dtype) = match event.category {
             Category::Kernel if self.efforts.carries(operator, index) => {
@@ -372,6 +376,7 @@ impl Writing<'_> {
     fn communication(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.meetings[index as usize];
+        // A call without partners would wait for ever in a replay.
         if !met.found {
             return Op::Host;
         }
@@ -393,6 +398,7 @@ impl Writing<'_> {
                     .and_then(|peer| group.ranks.get(peer as usize).copied())
                     .unwrap_or(u32::MAX),
                 tag: call.asked.tag,
+                // A message has its bytes on one side only.
                 bytes: call.asked.bytes_in.max(call.asked.bytes_out),
                 own: Some(self.rank.rank),
                 host: false,

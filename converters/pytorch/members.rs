@@ -79,6 +79,7 @@ pub fn resolve(
                     inferred.only += 1;
                     only
                 }
+                // Provisional: `messages` moves it where the ends do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     let group = workers[r].get(&call.worker).copied();
@@ -98,11 +99,13 @@ fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32
     let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
     for group in &rank.kineto.groups {
         match list.iter_mut().find(|known| known.name == group.name) {
+            // Members that are missing from the host trace are taken from Kineto.
             Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
             Some(_) => {}
             None => list.push(group.clone()),
         }
     }
+    // Without any declaration there is one group, of all ranks.
     if list.is_empty() {
         list.push(ProcessGroup {
             name: "0".to_owned(),
@@ -141,6 +144,8 @@ fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32
     }
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
+        // The group of all ranks comes first, where unnamed messages are looked up; the others keep their order of
+        // declaration.
         own[..=whole].rotate_right(1);
     }
     Ok(own)
@@ -155,6 +160,7 @@ fn messages(
 ) -> Result<(), Unknown> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
+    // Largest group first, so that a smaller one is tried only where all ranks do not fit.
     candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
     let mut open: Vec<bool> = calls
         .iter()
@@ -205,6 +211,7 @@ fn unnamed_message(call: &Call) -> bool {
 
 /// Returns whether the messages of all members pair up if their ends are members of `group`.
 fn fits(ranks: &[Rank], calls: &[Calls], group: &Group, members: &[usize]) -> bool {
+    // Sends count up and receives down; a group fits if every key ends at zero.
     let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
     for &member in members {
         let own = ranks[member].rank;

@@ -40,9 +40,11 @@ pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
                 .any(|key| goes_on(&search[i + 1..], key))
         })?;
     let raw = &text[start..end];
+    // A legal name is not what broke the element.
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
     }
+    // Names come from the program and need not be UTF-8.
     let name = String::from_utf8_lossy(raw).into_owned();
     if layout.never.iter().any(|key| name.contains(key)) {
         return None;
@@ -60,6 +62,7 @@ pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
 /// Returns the offset of the name of the object at the start of `text`: behind a few plain keys at most.
 fn name(text: &[u8]) -> Option<usize> {
     let mut rest = blank(text).strip_prefix(b"{")?;
+    // The name is among the first keys of every writer.
     for _ in 0..8 {
         rest = blank(rest).strip_prefix(b"\"")?;
         let close = rest.iter().position(|b| *b == b'"')?;

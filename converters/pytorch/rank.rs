@@ -144,6 +144,7 @@ impl Rank {
         for (index, event) in this.kineto.events.iter().enumerate() {
             let inside = match this.in_flight(event) {
                 true if window.is_all() => true,
+                // One beyond the last operator: its interval gets the next id.
                 true => asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1,
                 false => window.holds(event.start_ns),
             };
@@ -163,6 +164,7 @@ impl Rank {
                 slot => firsts[*slot as usize].0 = firsts[*slot as usize].0.min(event.start_ns),
             }
         }
+        // By first start, so that numbers do not depend on the order of the file.
         firsts.sort_unstable();
         for (thread, &(_, track)) in firsts.iter().enumerate() {
             on_track[track as usize] = thread as u32;
@@ -232,6 +234,7 @@ impl Rank {
             }
             self.threads[own as usize].items.end = i as u32 + 1;
             let ended = |&top: &u32| self.items[top as usize].end <= start;
+            // Intervals that touch do not nest.
             while open.last().is_some_and(ended) {
                 open.pop();
             }
@@ -244,6 +247,7 @@ impl Rank {
         let mut launches: Vec<(u64, u32)> = Vec::new();
         for (i, item) in self.items.iter().enumerate() {
             let event = &self.kineto.events[item.event as usize];
+            // Correlation 0 is used for calls that launch nothing.
             if item.role == Role::Runtime && event.correlation != 0 {
                 launches.push((event.correlation, i as u32));
             }

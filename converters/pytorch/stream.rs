@@ -157,6 +157,7 @@ impl Walk<'_> {
                 }
                 Err(error) => error,
             };
+            // An element may be truncated by the window in the middle of a token, which need not look like an end.
             if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.more(MAX_ELEMENT)?;
                 continue;
@@ -189,6 +190,7 @@ impl Walk<'_> {
                                 offset: behind,
                             },
                         )?;
+                        // In bytes of the original, whose name is shorter than its escaped form.
                         self.0.advance(used - before + mended.resume);
                         return Ok(());
                     }

@@ -28,8 +28,10 @@ impl Type {
         if text.starts_with("Tensor(") {
             return Some(Self::Tensor);
         }
+        // Lists have a name in front of the bracket: `GenericList[…]`, `Tuple[…]`.
         let inner = text.split_once('[').filter(|_| !text.starts_with('['));
         match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
+            // Lists without tensors need no structure, whatever their values nest.
             Some(inner) if inner.contains("Tensor(") => {
                 Self::of(split(inner).into_iter(), deeper.checked_sub(1)?)
             }
@@ -193,6 +195,7 @@ impl<'a> Cursor<'a> {
                 b'"' => {
                     self.at += 1;
                     while bytes.get(self.at).is_some_and(|b| *b != b'"') {
+                        // An escaped quote does not end the string.
                         self.at += 1 + usize::from(bytes[self.at] == b'\\');
                     }
                 }

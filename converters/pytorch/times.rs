@@ -89,6 +89,7 @@ pub fn divide(
             if time.eager && !meeting.kind.has_root() {
                 odd.early += 1;
                 odd.most = odd.most.max(length(needed.saturating_sub(end)));
+                // Early in a collective without a root: clocks or scheduling are off, not the collective.
                 *time = Time {
                     wait: length(end.saturating_sub(start)),
                     met: true,
@@ -127,6 +128,7 @@ pub fn divide(
         {
             let time = &mut times[at.0 as usize][at.1 as usize];
             if let Some(list) = known.get(&size(at))
+                // The median bounds the transfer from above only: what the times show cannot become longer.
                 && list[list.len() / 2] < time.transfer
             {
                 time.transfer = list[list.len() / 2];

@@ -215,6 +215,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
     at(layout.input)
         .into_iter()
         .for_each(|value| input.add(value));
+    // The tensor of a barrier is a placeholder that nobody transfers.
     if layout.act == Collective(Barrier) {
         (out, input) = (Tensors::default(), Tensors::default());
     }
@@ -223,6 +224,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
             .and_then(Value::as_u64)
             .and_then(|n| u32::try_from(n).ok())
     };
+    // Both `send` and `recv_` have the tag behind the peer.
     let tag = values.get(3).and_then(Value::as_i64);
     let uneven = layout
         .splits
@@ -250,6 +252,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
 pub(super) fn functional_group(inputs: &str) -> Option<String> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let last = values.iter().rev().find_map(Value::as_str)?;
+    // `<Object>` and the like stand for values that the observer cannot write.
     (!last.starts_with('<')).then(|| last.to_owned())
 }
 
@@ -282,6 +285,7 @@ impl Tensors {
         };
         let number = |i: usize| list.get(i).and_then(Value::as_u64);
         match (list.len(), list.get(5).and_then(Value::as_str)) {
+            // Six elements with a device at the end are a tensor; any other list is searched.
             (6, Some(_)) => {
                 let bytes = number(3)
                     .unwrap_or(0)
@@ -290,6 +294,7 @@ impl Tensors {
                 self.sizes_differ |= self.first.is_some_and(|first| first != bytes);
                 self.first.get_or_insert(bytes);
                 self.storages
+                    // Storage 0 stands for a tensor without memory.
                     .extend(number(1).filter(|&storage| storage != 0));
             }
             _ => list.iter().for_each(|inner| self.add(inner)),

@@ -27,6 +27,7 @@ pub(super) fn find(rank: &Rank, calls: &mut Calls) {
             let known = found
                 .iter_mut()
                 .rev()
+                // A collective of several kernels launches them in succession, so recent calls are enough.
                 .take(64)
                 .find(|call| call.item == item);
             match known {
@@ -125,6 +126,7 @@ impl Records {
 
 /// Returns the records that a batch holds before its one launch.
 fn members(rank: &Rank, batch: u32, launch: u32) -> Vec<u32> {
+    // Items are ordered by thread and start, so the batch's items lie between it and the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];
@@ -147,6 +149,7 @@ fn recorded_call(rank: &Rank, index: u32) -> Option<(Act, Asked)> {
         };
         let known = host.and_then(|args| of(&args.attrs, attribute));
         known
+            // An empty attribute counts as missing.
             .filter(|value| !value.is_empty())
             .or_else(|| of(rank.kineto.args.get(event.args as usize)?, argument))
     };

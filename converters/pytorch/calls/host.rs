@@ -53,8 +53,11 @@ fn call(rank: &Rank, rf_id: u64, index: u32, flights: &[&Flight]) -> Option<Call
     let node = rank.host.nodes.get(item.host as usize)?;
     let args = rank.host.args.get(node.args as usize)?;
     let (act, mut asked) = asked(rank.item_name(item), &args.inputs, &args.input_types)?;
+    // Functional operators wrap the `c10d` operator and carry the group's name.
     asked.group = rank.ancestors(index).find_map(|i| group_around(rank, i));
+    // A coalesced operation has several intervals, and is done with the last.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
+    // Messages open their interval on the caller's thread, collectives on a worker's.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
     // A message is passed to gloo while its operator runs; the interval opens afterwards, sometimes when the other

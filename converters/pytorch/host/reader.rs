@@ -124,10 +124,12 @@ impl Reader {
             return Err(at.refused("", "more than 2³² tensors".to_owned(), HUGE));
         };
         let first = first - self.tensors.len() as u32;
+        // Storage 0 stands for a tensor without memory.
         let held = self.tensors.iter().map(|t| t.storage).filter(|s| *s != 0);
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {
             self.tensors.sort_unstable_by_key(|t| t.id);
+            // A tensor that occurs twice is read or written once.
             self.tensors.dedup_by_key(|t| t.id);
         }
         let mut sizes = self.tensors.iter().map(|t| t.bytes);
@@ -158,6 +160,7 @@ impl Reader {
                     let found = format!("process groups that cannot be read: {wrong}");
                     return Err(at.refused(values, found, hint));
                 }
+                // The report shows the end of the text, where it was truncated.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
                 self.trace.repairs.push(Repair {
                     offset: at.of(values),
@@ -214,6 +217,7 @@ impl Format for Reader {
         };
         let input = self.side(&input, &at)?;
         let output = self.side(&output, &at)?;
+        // Nested layouts have these keys in `attrs`, the flat one beside the others.
         let node = HostNode {
             id: integer(Some(raw.id), "id", &at)?.unwrap_or(0),
             parent,

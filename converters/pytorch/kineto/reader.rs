@@ -62,6 +62,7 @@ impl Reader {
         let base = self.base_ns;
         let times = trace.events.iter_mut().map(|event| &mut event.start_ns);
         for time in times.chain(trace.flows.iter_mut().map(|flow| &mut flow.at_ns)) {
+            // The base may come last in the file, so it is added when everything is read.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("{time} ns after a base of {base} ns is beyond the year 2262");
                 TraceError::refused_at(Place::default(), found, DAMAGED)
@@ -116,6 +117,7 @@ impl Reader {
         };
         let raw_args = &raw.args;
         let mut args = NONE;
+        // All arguments are kept only where they are used: they would outweigh everything else.
         if raw_args.collective || category == Category::Sync || communicates(&raw.name) {
             args = self.trace.args.len() as u32;
             self.trace.args.push(AllArgs::of(at.text).0);

@@ -38,6 +38,7 @@ impl Pools {
         threads.sort_unstable();
         threads.dedup();
         let mut ways = vec![neighbours(&threads), runs(&threads, own.len())];
+        // More pools than groups contradict the partition.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
         ways.dedup();
         Self { ways, named }
@@ -66,6 +67,7 @@ fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
     let mut cuts: Vec<usize> = (1..threads.len()).collect();
     if threads.len() == groups * 2 {
+        // All threads of all groups are there: they are paired in order.
         cuts.retain(|cut| cut % 2 == 0);
     } else {
         cuts.sort_by_key(|&cut| std::cmp::Reverse(threads[cut].0 - threads[cut - 1].0));
@@ -104,6 +106,7 @@ pub(super) fn assign(
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<((u64, i64), Choice, Given)> = Vec::new();
     for way in 0..2 {
+        // All sets of used groups; `MOST` keeps their number below 4,096.
         for places in 1..1_u32 << most {
             let given: Option<Given> = own
                 .iter()

@@ -119,6 +119,7 @@ pub(super) fn build(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order: Vec<u32> = own.items.clone().collect();
+        // Activities of equal times keep the order of their items, parents first.
         order.sort_by_key(|&i| (place[i as usize], i));
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
@@ -140,6 +141,7 @@ pub(super) fn build(
             .map(|item| item.end);
         let end = end.chain(awaited[thread]).max();
         if let (Some(last), Some(end)) = (last, end)
+            // Without an end mark a replay would finish before the thread did.
             && end > last
         {
             chain.push(works.push(Work {

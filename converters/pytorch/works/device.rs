@@ -109,6 +109,7 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
         }
         let begin = busy.unwrap_or(device.start);
         let launch = works.of_item[device.launch as usize];
+        // The order of submission is that of the launches, not of the kernels.
         let asked = works.list[launch as usize].begin;
         let mut pieces = Vec::new();
         let mut piece = |works: &mut Works, doing, end, lane| {
@@ -199,6 +200,7 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
         streams
     };
     for (i, device) in rank.devices.iter().enumerate() {
+        // Streams of communication run nothing that computes, so their launches are left out.
         if streams.binary_search(&device.stream).is_err() {
             by_launch.push((device.launch, i as u32));
         }
@@ -213,6 +215,8 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
         let own = works.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
+        // c10d has its stream wait for the caller's current stream; the last launch of the caller's thread stands for
+        // that.
         let given = before.checked_sub(1).map(|i| by_launch[i]);
         if let Some((launch, device)) = given
             && rank.items[launch as usize].thread == thread
@@ -226,6 +230,7 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
             let &(launch, device) = by_launch.get(from)?;
             let inside = &rank.items[launch as usize];
             let launched = inside.thread == rank.items[item as usize].thread && inside.start < end;
+            // A kernel that started before the collective ended did not wait for it.
             (launched && rank.devices[device as usize].start >= call.end).then_some(device)
         });
         match user {
