@@ -105,7 +105,9 @@ enum Command {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
+    // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = Cli::parse_from(arguments.kept);
     if let Command::AstraSim(args) = &mut cli.command {
@@ -136,6 +138,7 @@ pub fn main() -> ExitCode {
         }
     };
     let result = result.and_then(|code| {
+        // Buffered output fails here at the latest, and not silently when it is dropped.
         out.flush()?;
         Ok(code)
     });

@@ -59,6 +59,7 @@ pub struct AnonymiseArgs {
 fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
+        // Editors end files with a line break, which is no part of the key.
         (None, Some(path)) => load::read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];

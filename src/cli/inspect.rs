@@ -172,6 +172,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = super::replay::name_of(&args.traces, &files);
+    // Listings are streamed, and bypass the destination that holds a whole text.
     if args.list && !args.critical_path {
         return args.nodes(&files, out, outputs);
     }
@@ -308,6 +309,7 @@ impl InspectArgs {
         let contents = Contents::of(file)?;
         let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
         let limit = match self.format {
+            // A drawing of everything is unreadable, whatever the format's default.
             FormatArg::Dot => self.limit.unwrap_or(LISTED),
             _ => self.limit(),
         };

@@ -86,6 +86,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
     args.run.reads(&mut outputs);
+    // Claimed before the replay, so that an output that cannot be written costs no time.
     let mut to = Destination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| load_machine(name, hash));
@@ -121,6 +122,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.reports().map(|(_, report)| report))?;
+            // After the report, so that machines that completed are compared although others failed.
             Failed::check(comparison)?;
             Ok(code)
         }
@@ -131,6 +133,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
 /// that their order does not matter.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
+        // So that `.` has a name.
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
         (_, [first, ..]) => first.path.clone(),
         _ => PathBuf::new(),

@@ -81,6 +81,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let part = Part::select(opened.as_slice(), file.rank, &cut, &groups, &mut meetings);
         parts.push(part.map_err(|e| opened.blame(e))?);
     }
+    // Known only when all ranks were read, so traces are opened twice.
     let unmatched = meetings.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
@@ -90,6 +91,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
+    // One start for all ranks keeps their times relative to each other.
     let start = parts.iter().map(Part::first).min().unwrap_or_default();
     let mut slices = Vec::new();
     for (file, mut part) in traces.files().iter().zip(parts) {

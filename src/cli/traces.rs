@@ -114,6 +114,7 @@ impl Traces {
         };
         for job in self.found.jobs.values() {
             about.roles.extend(&job.roles);
+            // Of several jobs the first machine counts.
             about.machine = about.machine.or_else(|| job.machine.clone());
         }
         about
@@ -163,6 +164,7 @@ impl<'o> Target<'o> {
             };
         }
         let mut files = Outputs::default();
+        // Traces are read again while others are written, so no output may replace one.
         load::reads(&mut files, &traces.found);
         beside
             .iter()

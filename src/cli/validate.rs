@@ -206,10 +206,12 @@ fn read(
             distinct.len() - 1
         };
         match load::link_key(&file.path) {
+            // Names of one file may state different contents, of which only one can be right.
             Some(key) => *known.entry((key, file.seal)).or_insert_with(new),
             None => new(),
         }
     });
+    // Collected before the checks start, because it fills `distinct`.
     let of_file = of_file.collect();
     let traces = on_threads(distinct.len(), threads, |i| {
         check(distinct[i], options.dependencies, options.show, hash)

@@ -51,6 +51,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
             to.original = true;
         }
     }
+    // Other subcommands are left to the parser.
     if to.kept.get(1).is_none_or(|command| command != NAME) {
         to.kept.extend(given);
         return to;
@@ -114,6 +115,7 @@ fn known(command: &Command, argument: &str) -> Option<Takes> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
+        // The parser adds help itself, so the command does not list it.
         let help = (name == "help").then_some(Takes::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name));
         let arg = arg.map(|arg| if value { Takes::Nothing } else { takes(arg) });
@@ -122,6 +124,7 @@ fn known(command: &Command, argument: &str) -> Option<Takes> {
     let mut letters = argument.strip_prefix('-')?.chars();
     let letter = letters.next()?;
     let help = (letter == 'h').then_some(Takes::Nothing);
+    // `-ofile` has its value in the same word.
     let value = letters.next().is_some();
     let arg = args.find(|arg| arg.get_short() == Some(letter));
     let arg = arg.map(|arg| if value { Takes::Nothing } else { takes(arg) });

@@ -73,6 +73,7 @@ impl Job {
         };
         let hashed = hash.then_some(&mut files);
         load::traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read)?;
+        // The original has a trace for each NPU of the network.
         let workload = builder.finish(Some(inputs.network.npus()), Absent::Refuse)?;
         let tensors = match inputs.system.track_memory {
             true => Some(tensors(&ranks, args.lenient, &mut notes)?),

@@ -33,6 +33,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     }
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
+    // Most graphs need no look-up per node, which `None` says.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = Busy::new(workload, |instance, node| match odd[instance as usize] {
@@ -81,6 +82,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
         Drawing::finish(timeline, path)?;
         return Ok(());
     }
+    // The rows are printed although the replay may have failed: `result` is checked behind them.
     let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
         Format::Text => to.write(&render::text(&rows))?,

@@ -95,6 +95,7 @@ pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     } = plan::plan(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = Outputs::default();
+    // Inputs are declared first, so that no output can replace one that is still to be read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.reads(&file.path));
     let mut converted = Vec::new();
@@ -142,6 +143,7 @@ fn whole(
         ..JobFile::default()
     };
     for job in found.jobs.values() {
+        // Of several jobs the first machine counts; roles are merged.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| job.machine.clone());
     }
@@ -232,6 +234,7 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
         }
     };
     let mut source = Source::new(stream, args.generation)?;
+    // The hint is of use for forms that are read record by record.
     let by_record = matches!(source.form(), Form::Et(_) | Form::Text(TextForm::JsonLines));
     let hint = |error: TraceError| match by_record {
         true => error.supposing("--salvage keeps what is sound"),
@@ -240,6 +243,7 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
     while let Some(record) = source.next_record().map_err(hint)? {
         sink.record(record)?;
     }
+    // Checked at the end: a stream has no length in advance.
     if sink.records == 0 {
         return Err(TraceError::empty());
     }
@@ -260,6 +264,7 @@ fn salvaged(
     let read;
     let packed = match &job.input {
         Some(file) => {
+            // Compressed as it is: a damaged stream is unpacked as far as it goes.
             held = Contents::packed(&file.path)?;
             held.as_slice()
         }
@@ -311,6 +316,7 @@ impl<W: Write> Sink<W> {
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
+        // The first record is the metadata, and no node.
         self.empty += usize::from(record.bytes.is_empty() && self.records > 0);
         self.blank += usize::from(record.bytes.is_empty());
         self.records += 1;

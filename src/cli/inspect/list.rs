@@ -53,6 +53,7 @@ impl List {
             |_, listed| {
                 let listed: Listed = match listed {
                     Ok(listed) => listed,
+                    // A broken rank does not hide the others; its error counts if none can be read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);
@@ -62,6 +63,7 @@ impl List {
                 read += 1;
                 fit += listed.fit;
                 faults += listed.faults;
+                // Ranks come in order, so the limit cuts the same lines whatever the number of threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
                     if self.format == FormatArg::Json {
@@ -95,6 +97,7 @@ impl List {
         match self.format {
             FormatArg::Json => {
                 let head = Value::Object(head("nodes")).to_string();
+                // The document is written in pieces, so the head is left open.
                 write!(out, "{},\"nodes\":[", head.trim_end_matches('}'))
             }
             FormatArg::Csv => writeln!(

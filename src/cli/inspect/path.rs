@@ -33,6 +33,7 @@ pub fn paths(
     find: fn(&[Track], bool) -> Option<CriticalPath>,
 ) -> Vec<OfTracks<'_>> {
     let parts: Vec<&[Track]> = match one_clock(tracks) {
+        // One path may cross ranks only if their times are comparable.
         true => vec![tracks],
         false => tracks.chunks(1).collect(),
     };

@@ -141,6 +141,7 @@ impl JobOutputs {
 
     /// Writes the job file with `about` and the ranks; then commits all files, and returns the names of the traces.
     pub fn commit(mut self, about: JobFile) -> Result<String, Box<dyn Error>> {
+        // Callers may add ranks in any order.
         self.ranks.sort_by_key(|row| row.rank);
         let path = numbered(&self.prefix, "job", ".json");
         let job = JobFile {
@@ -149,6 +150,7 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit()?;
+        // After the commit, when the names of this job are final.
         note_others(&self.prefix, &job)?;
         Ok(first_to_last(&self.names))
     }

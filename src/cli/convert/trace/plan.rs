@@ -62,6 +62,7 @@ pub(super) fn plan(
     to: Option<ToArg>,
     verify: Verify,
 ) -> Result<Plan, Box<dyn Error>> {
+    // A folder need not exist yet if the name ends with a separator.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
     let name = match folder {
         true => output.join("job"),
@@ -74,6 +75,7 @@ pub(super) fn plan(
     let mut finder = Finder::new(verify);
     for input in inputs {
         let name = input.file_name().and_then(|name| name.to_str());
+        // A file with a rank in its name belongs to a job; any other stands for itself.
         let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));
