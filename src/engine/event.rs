@@ -95,12 +95,12 @@ impl Event {
         Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
     }
 
-    /// The whole word.
+    /// Returns the whole word.
     pub fn word(self) -> u64 {
         self.0
     }
 
-    /// The event of a word.
+    /// Returns the event of a word.
     pub fn from_word(word: u64) -> Self {
         Self(word)
     }
