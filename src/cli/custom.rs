@@ -15,7 +15,7 @@ pub fn mark_read(custom: &CustomFiles, outputs: &mut Outputs) {
     }
 }
 
-/// `custom` as a report names it.
+/// Returns a description of `custom` for reports.
 pub fn json(custom: &CustomFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
     json!({"kind": custom.kind.to_string(), "prefix": prefix})
@@ -55,7 +55,7 @@ pub fn check(args: &[CustomFiles]) -> Result<(), String> {
     Ok(())
 }
 
-/// What to say of algorithms that no collective of `workload` takes.
+/// Returns notes about algorithms that no collective of `workload` uses.
 pub fn notes(all: &[Custom], workload: &Workload) -> Vec<String> {
     let fits = |custom: &Custom| {
         workload.instances().iter().any(|instance| {
@@ -63,7 +63,7 @@ pub fn notes(all: &[Custom], workload: &Workload) -> Vec<String> {
             graph.calls().iter().any(|call| {
                 let group = instance.groups[call.group as usize];
                 let members = workload.groups()[group.index()].members.len() as u32;
-                // Where only some dimensions take part, the machine says how many members do.
+                // Where only some dimensions take part, the number of members depends on the machine.
                 let parted = graph.group_slots()[call.group as usize]
                     .dimensions
                     .is_some();

@@ -1,4 +1,4 @@
-//! `chakram replay`: traces and a machine in, a report out; or several machines, and a comparison.
+//! `chakram replay`: a report on traces and a machine; or, on several machines, a comparison.
 
 use super::compare::{Failed, compare};
 use super::load::{self, JobArgs};
@@ -56,7 +56,7 @@ pub struct ReplayArgs {
     output: PathBuf,
 }
 
-/// Does what `args` ask for and prints the report to `out`.
+/// Runs the command and prints the report to `out`.
 ///
 /// # Errors
 ///
@@ -84,6 +84,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
     args.run.reads(&mut outputs);
+    // Claimed before the replay, so that an output that cannot be written costs no time.
     let mut to = Destination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| load_machine(name, hash));
@@ -112,13 +113,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.reports().map(|(_, report)| report))?;
+            // After the report, so that machines that completed are compared although others failed.
             Failed::check(comparison)?;
             Ok(code)
         }
     }
 }
 
-/// The machine that nobody named.
+/// Returns the machine of a case, beside its traces, or that for which the job was generated.
 fn case_machine(paths: &[PathBuf], found: &Found) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(

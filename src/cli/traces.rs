@@ -1,4 +1,4 @@
-//! Traces in, traces out: where commands that make traces of traces read and write.
+//! Input and output of commands that transform traces.
 
 use super::convert::{CompressArg, FormatArg};
 use super::load::VerifyArg;
@@ -39,7 +39,7 @@ pub struct OutputArgs {
     pub format: FormatArg,
 }
 
-/// What stands for a pipe.
+/// File name that stands for a pipe.
 pub const PIPE: &str = "-";
 
 /// Finds the files that `args` name, or reads the pipe.
@@ -54,7 +54,7 @@ pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
 }
 
-/// The ending of compressed files.
+/// Returns the ending of compressed files.
 pub fn ending(compress: Option<CompressArg>) -> &'static str {
     match compress {
         None => "",
@@ -63,7 +63,7 @@ pub fn ending(compress: Option<CompressArg>) -> &'static str {
     }
 }
 
-/// The traces that a command makes: a job of files, or one trace for a pipe.
+/// Output of a command: a job of files, or one trace for a pipe.
 pub enum Target<'o> {
     /// To standard output.
     Pipe(&'o OutputArgs),
@@ -72,7 +72,7 @@ pub enum Target<'o> {
 }
 
 impl<'o> Target<'o> {
-    /// Starts. `ranks` is how many there will be; `traces` and `beside` are what is read.
+    /// Creates the output for `ranks` traces; `traces` and `beside` are the inputs.
     pub fn new(
         args: &'o OutputArgs,
         ranks: usize,
@@ -89,6 +89,7 @@ impl<'o> Target<'o> {
             };
         }
         let mut files = Outputs::default();
+        // Traces are read again while others are written, so no output may replace one.
         job::mark_read(&mut files, &traces.found);
         beside
             .iter()
@@ -99,12 +100,12 @@ impl<'o> Target<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Whether the trace goes to standard output, so that nothing else may.
+    /// Returns whether the trace goes to standard output, so that nothing else may.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
 
-    /// Writes the trace of a rank, and says what was written into a file.
+    /// Writes the trace of a rank, and returns a description if it went into a file.
     pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Option<Written>, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => Ok(Some(outputs.write(rank, trace)?)),
@@ -118,7 +119,7 @@ impl<'o> Target<'o> {
         }
     }
 
-    /// Has `rank` share what was `written`, as a link if `link` says so; whether it could.
+    /// Reuses the `written` trace for `rank`, as a hard link if `link`; returns whether that was possible.
     pub fn share(
         &mut self,
         rank: u32,
@@ -133,8 +134,8 @@ impl<'o> Target<'o> {
         }
     }
 
-    /// Writes groups beside the traces if there are any, and says where. A pipe has no place for those that were
-    /// `asked` for.
+    /// Writes groups beside the traces if there are any, and returns the file. A pipe has no place for groups that
+    /// were `asked` for.
     pub fn groups(
         &mut self,
         declared: &Declared,
@@ -151,7 +152,7 @@ impl<'o> Target<'o> {
         }
     }
 
-    /// Gives all files their names, the last being the job's with what `about` says, and says what they are.
+    /// Commits all files, the job file with `about` last, and returns their names.
     pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => saved(&outputs.commit(about)?),

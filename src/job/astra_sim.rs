@@ -19,7 +19,7 @@ use crate::units::Time;
 use crate::workload::{Absent, Workload, WorkloadBuilder};
 use std::path::Path;
 
-/// A job of ASTRA-sim's inputs: everything that a run needs, and what was found in reading it.
+/// A job of ASTRA-sim's inputs: inputs, traces, and notes about them.
 ///
 /// ```
 /// use chakram::astra_sim::Flags;
@@ -37,7 +37,7 @@ use std::path::Path;
 pub struct AstraSimJob {
     /// Everything but the traces.
     pub inputs: Inputs,
-    /// How collectives are carried out.
+    /// Collective backend.
     pub collectives: Collectives,
     /// The traces.
     pub workload: Workload,
@@ -45,15 +45,15 @@ pub struct AstraSimJob {
     pub lanes: u32,
     /// Whether sends and receives may have no other half.
     pub lenient: bool,
-    /// What is known of each instance before it runs.
+    /// Statistics of each instance that are known before it runs.
     pub work: Vec<Work>,
-    /// The tensors of each instance, if memory is tracked.
+    /// Tensors of each instance, if memory is tracked.
     pub tensors: Option<Vec<Tensors>>,
-    /// The types of the nodes of each instance, if each of them is logged.
+    /// Node types of each instance, if nodes are logged.
     pub types: Option<Vec<NodeTypes>>,
-    /// What does not mean what one may think.
+    /// Notes about the inputs.
     pub notes: Vec<Note>,
-    /// The files with their hashes, if those are wanted.
+    /// Files with their hashes, if those are requested.
     pub files: Vec<Input>,
 }
 
@@ -88,6 +88,7 @@ impl AstraSimJob {
             let algorithm = custom_algorithm(prefix, inputs.network.npus())?;
             collectives.add_custom(&inputs, prefix, algorithm);
         }
+        // The original has a trace for each NPU of the network.
         let ranks = rank_files(&inputs.workload, inputs.network.npus());
         let mut builder = WorkloadBuilder::default();
         builder.declare(inputs.groups.declared());
@@ -169,10 +170,10 @@ impl AstraSimJob {
     }
 }
 
-/// How a replay ended, with a report if one was wanted, and who watched it.
+/// Outcome of a replay, a report if one was requested, and the observer.
 pub type Replayed<O> = Result<(Outcome, Option<Report>, O), ReplayError>;
 
-/// Replays `prepared` over the network that `inputs` choose, with a report if a `full` one is wanted.
+/// Replays `prepared` over the network that `inputs` choose, with a report if `full`.
 pub fn run_inputs<O: Observer>(
     prepared: &Prepared<'_>,
     inputs: &Inputs,
@@ -218,7 +219,7 @@ fn replay_over<N: Network, O: Observer>(
     Ok((outcome, None, observer))
 }
 
-/// The work of each instance; graphs that ranks share are looked at once.
+/// Returns the work of each instance; graphs that ranks share are examined once.
 fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<Work> = graphs.map(|graph| Work::of(graph, inputs)).collect();
@@ -226,7 +227,7 @@ fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
 
-/// The types of the nodes of each rank, in a pass of its own over its file.
+/// Returns the node types of each rank, in a separate pass over its file.
 fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = Contents::open(&file.path)?;
@@ -235,7 +236,7 @@ fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     ranks.iter().map(read).collect()
 }
 
-/// The tensors of each rank, in a second pass over its file.
+/// Returns the tensors of each rank, in a second pass over its file.
 fn tensors(
     ranks: &[RankFile],
     lenient: bool,
@@ -250,14 +251,14 @@ fn tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// The file of each rank; a compressed one, or one of another form, may stand for it.
+/// Returns the file of each rank; a compressed one, or one of another form, may take its place.
 fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
     let named = Named::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));
     (0..npus).map(file).collect()
 }
 
-/// The custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
+/// Reads the custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
 /// the number of NPUs.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<Scripts, TraceError> {
     let named = Named::new(prefix);

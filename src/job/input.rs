@@ -31,6 +31,7 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
 /// rank's file, so that their order does not matter.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
+        // So that `.` has a name.
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
         (_, [first, ..]) => first.path.clone(),
         _ => PathBuf::new(),

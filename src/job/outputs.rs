@@ -1,5 +1,4 @@
-//! A job on its way out: nothing appears before all of it is complete, and the file that names its ranks appears
-//! last.
+//! Output of a job: no file appears before all are complete, and the job file appears last.
 
 use super::JobError;
 use crate::files::{OutputFile, Outputs, Written, numbered};
@@ -10,11 +9,10 @@ use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The name that a job gets in a folder.
+/// Name of a job in a folder.
 const JOB: &str = "job";
 
-/// What the names of a job's files begin with. A name that ends with a separator is a folder, whether it
-/// is there or not.
+/// Returns the prefix of a job's files. A name that ends with a separator is a folder, whether it exists or not.
 fn prefix(output: &Path) -> Result<PathBuf, JobError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
@@ -36,12 +34,12 @@ fn prefix(output: &Path) -> Result<PathBuf, JobError> {
 /// A trace that is being written.
 pub type TraceOutput = Packer<BufWriter<OutputFile>>;
 
-/// A job on its way out.
+/// Output of a job.
 #[derive(Debug)]
 pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
-    /// The files, and what the command reads.
+    /// Output files, and inputs that they must not replace.
     pub files: Outputs,
     ranks: Vec<JobRank>,
     names: Vec<PathBuf>,
@@ -59,7 +57,7 @@ impl JobOutputs {
         })
     }
 
-    /// The file of a rank.
+    /// Returns the file of a rank.
     pub fn path(&self, rank: u32) -> PathBuf {
         numbered(&self.prefix, rank, &format!(".et{}", self.packed))
     }
@@ -88,8 +86,8 @@ impl JobOutputs {
         self.finish(rank, file)
     }
 
-    /// Has the trace of `rank` be what was `written`, under another name of the same file if `link` says so, or as
-    /// a copy; `None` where it has to be written again.
+    /// Reuses the `written` trace for `rank`, as a hard link if `link`, otherwise as a copy; `None` where it has to
+    /// be written again.
     pub fn share(
         &mut self,
         rank: u32,
@@ -104,7 +102,7 @@ impl JobOutputs {
         Ok(shared)
     }
 
-    /// Makes `written` the trace of `rank`.
+    /// Adds `written` as the trace of `rank`.
     pub fn add(&mut self, rank: u32, path: PathBuf, written: Written) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobRank {
@@ -115,7 +113,7 @@ impl JobOutputs {
         self.names.push(path);
     }
 
-    /// Writes groups into a file of their own, for those who read no job's file, and says where.
+    /// Writes groups into a file of their own, for tools that read no job file, and returns its path.
     pub fn groups(&mut self, declared: &Declared) -> Result<PathBuf, JobError> {
         let path = numbered(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create(&path)?);
@@ -126,9 +124,9 @@ impl JobOutputs {
         Ok(path)
     }
 
-    /// Writes the job's file, which says of the job what `about` does beside its ranks; then gives all files their
-    /// names.
+    /// Writes the job file with `about` and the ranks; then commits all files.
     pub fn commit(mut self, about: JobFile) -> Result<SavedJob, JobError> {
+        // Callers may add ranks in any order.
         self.ranks.sort_by_key(|row| row.rank);
         let path = numbered(&self.prefix, "job", ".json");
         let job = JobFile {
@@ -137,6 +135,7 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit()?;
+        // After the commit, when the names of this job are final.
         Ok(SavedJob {
             others: others(&self.prefix, &job)?,
             traces: self.names,
@@ -148,7 +147,7 @@ impl JobOutputs {
 /// A job that was written.
 #[derive(Debug)]
 pub struct SavedJob {
-    /// What the names of its files begin with.
+    /// Prefix of the names of its files.
     pub prefix: PathBuf,
     /// Its traces, in the order in which they were written.
     pub traces: Vec<PathBuf>,
@@ -156,7 +155,7 @@ pub struct SavedJob {
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job's file.
+/// Writes a job file.
 pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let mut file = files.create(path)?;
     file.write_all(job.to_text().as_bytes())?;
@@ -164,7 +163,7 @@ pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), 
     Ok(())
 }
 
-/// Has the job's file beside `path`, if it names that file, say that it holds what is `written` now.
+/// Updates the job file beside `path`, if it lists that file, with the contents now `written`.
 pub fn rename_contents(files: &mut Outputs, path: &Path, written: Written) -> Result<(), JobError> {
     let Some(prefix) = prefix_of(path) else {
         return Ok(());

@@ -34,12 +34,12 @@ impl OpenedTrace<'_> {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         self.contents().as_slice()
     }
 
-    /// An error about the bytes as one about what they came from.
+    /// Converts an error about the bytes to one about their source.
     pub fn blame(&self, error: TraceError) -> TraceError {
         self.contents().blame(error)
     }
@@ -63,12 +63,12 @@ impl JobTraces {
         })
     }
 
-    /// The files, by rank.
+    /// Returns the files, by rank.
     pub fn files(&self) -> &[RankFile] {
         &self.found.files
     }
 
-    /// What the job says of itself beside its ranks, with these groups.
+    /// Returns the declarations of the job beside its ranks, with these groups.
     pub fn about(&self, groups: Declared) -> JobFile {
         about(&self.found, groups)
     }
@@ -89,6 +89,7 @@ pub fn about(found: &Found, groups: Declared) -> JobFile {
         ..JobFile::default()
     };
     for job in found.jobs.values() {
+        // Of several jobs the first machine counts; roles are merged.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| job.machine.clone());
     }

@@ -1,4 +1,4 @@
-//! The run: the one event loop over the network that was chosen, watched for what is to be printed.
+//! Replay on the chosen network, with the observers that the output needs.
 
 use super::AstraSimArgs;
 use super::render::{self, Row};
@@ -17,9 +17,9 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Runs `job` and prints what `args` ask for.
+/// Replays `job` and prints the requested output.
 ///
-/// Where the replay is stuck, text and CSV still have the ranks that finished.
+/// Where the replay deadlocks, text and CSV still have the ranks that finished.
 pub fn run(
     args: &AstraSimArgs,
     job: AstraSimJob,
@@ -33,6 +33,7 @@ pub fn run(
     }
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
+    // Most graphs need no look-up per node, which `None` says.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = Busy::new(workload, |instance, node| match odd[instance as usize] {
@@ -81,6 +82,7 @@ pub fn run(
         Drawing::finish(timeline, path)?;
         return Ok(());
     }
+    // The rows are printed although the replay may have failed: `result` is checked behind them.
     let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
         Format::Text => to.write(&render::text(&rows))?,
@@ -98,16 +100,16 @@ pub fn run(
     Ok(())
 }
 
-/// How the engine is to run what `args` ask for.
+/// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> Options {
     Options {
-        // Closed forms say when members end, and not in which order at an instant.
+        // Closed forms give the time at which members end, and not their order at an instant.
         stepwise: args.stepwise || args.transcribes(),
         ..Options::default()
     }
 }
 
-/// Replays `job` and says how it ended, and nothing else.
+/// Replays `job` and returns its outcome alone.
 pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<Outcome, ReplayError> {
     let machine = job.machine();
     let prepared = job.prepare(&machine, &options(args))?;
@@ -116,7 +118,7 @@ pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<Outcome, Replay
     Ok(outcome)
 }
 
-/// The nodes of an instance as they completed.
+/// Returns the nodes of an instance in the order in which they completed.
 fn ran<'a>(
     workload: &'a Workload,
     spans: &'a Spans,
