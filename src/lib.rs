@@ -8,6 +8,7 @@
 //! - [`config`]: files that people write for this program;
 //! - [`trace`]: execution traces as files say them;
 //! - [`graph`]: the compact form of one rank's trace;
+//! - [`matching`]: which nodes of different ranks are one operation;
 //! - [`validate`]: what is wrong with traces, before anything is replayed;
 //! - [`group`], [`workload`]: who takes part, and all of it together;
 //! - [`topology`], [`network`], [`memory`], [`compute`], [`collective`]: what things cost;
@@ -44,6 +45,7 @@ pub mod group;
 pub mod ids;
 pub mod inspect;
 pub mod machine;
+pub mod matching;
 pub mod memory;
 pub mod model;
 pub mod network;

@@ -1,37 +1,14 @@
 //! What the critical path of a job needs of a rank, in flat arrays of some 50 bytes a node.
 
 use super::class::Class;
-use super::lanes::group_label;
 use super::times::Basis;
 use super::trace::Trace;
 use crate::graph::recorded::NONE;
 use crate::graph::{Names, Recorded};
-use crate::trace::groups::parse_metadata;
+use crate::matching::{CommStep, RankComms};
+use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::{Op, TraceError};
 use crate::units::{Span, Time};
-use std::collections::BTreeMap;
-
-/// What members of a collective, or both ends of a message, have in common.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Joint {
-    /// A group, with its members as the rank declares them, if it does.
-    Group(String, Option<Vec<u32>>),
-    /// Messages from a rank to another with a tag.
-    Pair(u32, u32, i32),
-}
-
-/// A rank's part in something that ranks do together.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    /// The node.
-    pub node: u32,
-    /// Which of the rank's joints.
-    pub joint: u32,
-    /// The how-manieth of its joint in program order.
-    pub sequence: u32,
-    /// How long it waited for the others.
-    pub wait: Span,
-}
 
 /// What the critical path of a job needs of a rank.
 #[derive(Debug)]
@@ -56,9 +33,10 @@ pub struct Track {
     pub(super) classes: Vec<Class>,
     pub(super) names: Names,
     pub(super) name_of: Vec<u32>,
-    pub(super) joints: Vec<Joint>,
-    /// Ascending by node.
-    pub(super) parts: Vec<Part>,
+    /// What it does together with others, ascending by node.
+    pub(super) comms: RankComms,
+    /// How long each step of that waited for the others.
+    waits: Vec<Span>,
 }
 
 impl Track {
@@ -76,7 +54,9 @@ impl Track {
             })?);
         }
         names.freeze();
-        let (joints, parts) = parts(&trace);
+        let comms = comms(&trace);
+        let waits = comms.steps.iter().map(|step| trace.wait(step.node));
+        let waits = waits.collect();
         let last = trace.times.run.last();
         let ids = nodes.iter().map(|item| item.view.id).collect();
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
@@ -104,15 +84,18 @@ impl Track {
             classes,
             names,
             name_of,
-            joints,
-            parts,
+            comms,
+            waits,
         })
     }
 
-    /// The part that a node has in something that ranks do together.
-    pub(super) fn part(&self, node: u32) -> Option<&Part> {
-        let found = self.parts.binary_search_by_key(&node, |part| part.node);
-        found.ok().map(|i| &self.parts[i])
+    /// What a node does together with others, and how long it waited for them.
+    pub(super) fn comm(&self, node: u32) -> Option<(&CommStep, Span)> {
+        let found = self
+            .comms
+            .steps
+            .binary_search_by_key(&node, |step| step.node);
+        found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
     /// What set `node` free, if it waited for anything.
@@ -131,58 +114,30 @@ impl Track {
     }
 }
 
-/// What a rank does together with others, counted in the order of its program.
-fn parts(trace: &Trace<'_>) -> (Vec<Joint>, Vec<Part>) {
+/// What a rank does together with others, counted in the order of its program and sorted by nodes.
+fn comms(trace: &Trace<'_>) -> RankComms {
     let outline = &trace.outline;
-    let mut groups = BTreeMap::new();
+    let mut declared = Declared::new();
     for item in &outline.nodes {
         if let Some(text) = item.view.groups
-            && let Ok(declared) = parse_metadata(item.view.id, text)
+            && let Ok(groups) = parse_metadata(item.view.id, text)
         {
-            groups.extend(declared);
+            declared.extend(groups);
         }
     }
-    let mut joints: BTreeMap<Joint, (u32, u32)> = BTreeMap::new();
-    let mut parts = Vec::new();
-    for node in trace.program_order() {
-        let joint = match outline.nodes[node as usize].view.op {
-            // Which ranks are meant by dimensions, the trace does not say.
+    // Which ranks are meant by dimensions, the trace does not say.
+    let whole = |node: &u32| {
+        let op = outline.nodes[*node as usize].view.op;
+        !matches!(
+            op,
             Op::Collective {
-                group,
-                dimensions: None,
+                dimensions: Some(_),
                 ..
-            } => {
-                let label = group_label(group);
-                let members = groups
-                    .get(&label)
-                    .filter(|members| !members.is_empty())
-                    .cloned();
-                Joint::Group(label, members)
             }
-            Op::Message {
-                receive: false,
-                peer,
-                tag,
-                ..
-            } => Joint::Pair(trace.rank, peer, tag),
-            Op::Message { peer, tag, .. } => Joint::Pair(peer, trace.rank, tag),
-            _ => continue,
-        };
-        let new = joints.len() as u32;
-        let (index, count) = joints.entry(joint).or_insert((new, 0));
-        parts.push(Part {
-            node,
-            joint: *index,
-            sequence: *count,
-            wait: trace.wait(node),
-        });
-        *count += 1;
-    }
-    parts.sort_unstable_by_key(|part| part.node);
-    let mut list: Vec<(u32, Joint)> = joints
-        .into_iter()
-        .map(|(joint, (index, _))| (index, joint))
-        .collect();
-    list.sort_unstable_by_key(|(index, _)| *index);
-    (list.into_iter().map(|(_, joint)| joint).collect(), parts)
+        )
+    };
+    let order = trace.program_order().into_iter().filter(whole);
+    let mut comms = RankComms::new(outline, trace.rank, order, &declared);
+    comms.steps.sort_unstable_by_key(|step| step.node);
+    comms
 }
