@@ -129,7 +129,7 @@ impl<'a> Trace<'a> {
 
     /// How long a node took, what it waited for other ranks included.
     pub fn length(&self, node: u32) -> Span {
-        super::times::length(&self.outline, &self.classes, node)
+        self.outline.nodes[node as usize].view.lasted()
     }
 
     /// How long of that it waited for other ranks.
