@@ -1,4 +1,4 @@
-//! Whose calls belong together: the k-th collective of a group on each of its members, and the sends
+//! Calls that belong together: the k-th collective of a group on each of its members, and the sends
 //! with their receives.
 
 use super::calls::{Act, Call, Calls};
@@ -12,11 +12,11 @@ use crate::trace::CollectiveKind;
 /// A collective with the calls of its members that have captures.
 #[derive(Clone, Debug)]
 pub struct Meeting {
-    /// Which.
+    /// Its kind.
     pub kind: CollectiveKind,
     /// The group.
     pub group: u32,
-    /// How many of the group's collectives came before.
+    /// Number of the group's collectives before it.
     pub sequence: u32,
     /// The call of each member, in the group's order.
     pub members: Vec<CommRef>,

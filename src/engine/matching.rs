@@ -1,4 +1,4 @@
-//! Who meets whom: collectives of a group in their order, sends with their receives.
+//! Matches of a workload: collectives of a group in their order, sends with their receives.
 //!
 //! Matches are made once, from program order, before anything runs. So ranks that disagree are named
 //! before the run, and the run never searches.
@@ -122,7 +122,7 @@ fn root(call: &Call, group: &GroupPlan) -> Rank {
     }
 }
 
-/// Where two slots of an instance are one group, their calls need a common numbering.
+/// Numbers the calls of an instance anew where two of its slots are one group.
 pub(super) fn renumber_shared_groups(plan: &mut Plan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;

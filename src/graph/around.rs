@@ -1,11 +1,11 @@
-//! The nodes near one node.
+//! Breadth-first neighbourhood of a node.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// The nodes that can be reached from `centre` in at most `depth` steps, nearest first, each with its
-/// distance, without `centre` itself; `most` at most. `row` tells where one can go from a node.
+/// Returns the nodes that can be reached from `centre` in at most `depth` steps, nearest first, each with its
+/// distance, without `centre` itself; `most` at most. `row` returns the neighbours of a node.
 ///
-/// The second value is whether there were more.
+/// The second value is whether there are more.
 pub fn around<'r>(
     centre: u32,
     depth: u32,

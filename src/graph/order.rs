@@ -1,10 +1,10 @@
-//! Program order: the order in which a rank's nodes would run one at a time.
+//! Program order: the order in which a rank would run its nodes one at a time.
 
 use crate::ids::NodeIndex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Edges as compressed rows: the successors of node `i` are `list[start[i]..start[i + 1]]`.
+/// View of edges in CSR form: the successors of node `i` are `list[start[i]..start[i + 1]]`.
 pub(super) struct Successors<'a> {
     pub start: &'a [u32],
     pub list: &'a [NodeIndex],
@@ -17,13 +17,14 @@ impl Successors<'_> {
     }
 }
 
-/// The smallest order, by index, in which every node comes after those it waits for. `waiting` says how
-/// many each node waits for, `row` who waits for it. Nodes on a cycle, and those behind one, are missing.
+/// Returns the smallest topological order, by index. `waiting` is the number of predecessors of each node,
+/// `row` its successors. Nodes on a cycle, and those behind one, are missing.
 pub(super) fn program_order<R: Iterator<Item = u32>>(
     mut waiting: Vec<u32>,
     row: impl Fn(u32) -> R,
 ) -> Vec<u32> {
     let first = (0..waiting.len() as u32).filter(|&i| waiting[i as usize] == 0);
+    // With a heap the order does not depend on that of the edges, as it would with a queue.
     let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
     let mut order = Vec::with_capacity(waiting.len());
     while let Some(Reverse(node)) = ready.pop() {
@@ -38,7 +39,7 @@ pub(super) fn program_order<R: Iterator<Item = u32>>(
     order
 }
 
-/// The nodes on a short cycle, each before the next; none when there is no cycle.
+/// Returns the nodes of a short cycle, each before the next; none if there is no cycle.
 pub(super) fn cycle(successors: &Successors<'_>, count: usize) -> Vec<NodeIndex> {
     let edges = (0..count as u32).flat_map(|i| successors.of(i).iter().map(move |n| (i, n.0)));
     let cycle = super::cycle::short_cycle(count, edges).unwrap_or_default();

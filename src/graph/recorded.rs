@@ -1,4 +1,4 @@
-//! When the nodes of a rank ran where they were recorded.
+//! Times at which the nodes of a rank ran where they were recorded.
 //!
 //! Files say how long nodes took and how long after their causes they were ready, not when they started.
 //! That follows from a pass over the graph, by the rules of a replay as captured: a node is *ready* a delay
@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 /// In place of a node or lane: none.
 pub const NONE: u32 = u32::MAX;
 
-/// What the pass needs of a node.
+/// Properties of a node that the pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// From the end of all that it waits for until it is ready.
@@ -27,19 +27,19 @@ pub struct Step {
     pub settles: bool,
 }
 
-/// When each node ran, and why not earlier. Nodes on a cycle of dependencies, and those behind one, do not run.
+/// Times at which nodes ran, and why not earlier. Nodes on a cycle of dependencies, and those behind one, do not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// When it started; [`Time::END`] if it does not run.
+    /// Start of each node; [`Time::END`] if it does not run.
     pub start: Vec<Time>,
-    /// When it ended; [`Time::END`] if it does not run.
+    /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
     /// The node whose end set it free: the last that it waited for, or the one before it on its lane if that
     /// ended after it was ready; [`NONE`] if it waited for nothing.
     pub cause: Vec<u32>,
-    /// How many nodes are before it on the longest chain of dependencies.
+    /// Number of nodes before each on its longest chain of dependencies.
     pub level: Vec<u32>,
-    /// How many nodes ran.
+    /// Number of nodes that ran.
     pub ran: usize,
 }
 
@@ -47,9 +47,9 @@ pub struct Recorded {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment {
     time: Time,
-    /// How often nothing else was left to happen, so that nodes settled.
+    /// Number of times that nothing else was left to happen, so that nodes settled.
     settled: u32,
-    /// How many nodes that took no time ended one after another since.
+    /// Number of nodes without duration that ended one after another since.
     round: u32,
 }
 

@@ -1,8 +1,8 @@
-//! Lists of nodes, one for each node, in two flat arrays.
+//! Adjacency lists in compressed sparse row (CSR) form: two flat arrays.
 
 use super::order::program_order;
 
-/// The rows of a sparse matrix: row `i` lists the nodes that node `i` leads to.
+/// Sparse matrix in CSR form: row `i` lists the nodes that node `i` leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     start: Vec<u32>,
@@ -10,14 +10,15 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The rows of `count` nodes with the edges that `edges` hands to its argument, twice and in the same
-    /// order. An edge is (row, entry); entries of a row keep their order.
+    /// Creates the rows of `count` nodes. `edges` hands every edge (row, entry) to its argument; it is called
+    /// twice and must give the same order. Entries of a row keep their order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
         for i in 0..count {
             start[i + 1] += start[i];
         }
+        // Counting sort: the second pass fills each row from its start.
         let mut next = start.clone();
         let mut list = vec![0_u32; start[count] as usize];
         edges(&mut |row, entry| {
@@ -28,25 +29,25 @@ impl Rows {
         Self { start, list }
     }
 
-    /// Row `i`.
+    /// Returns row `i`.
     #[inline]
     pub fn row(&self, i: u32) -> &[u32] {
         let i = i as usize;
         &self.list[self.start[i] as usize..self.start[i + 1] as usize]
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn count(&self) -> usize {
         self.start.len().saturating_sub(1)
     }
 
-    /// All edges, row by row.
+    /// Iterates over all edges, row by row.
     pub fn edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         (0..self.count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// The smallest order, by index, in which every node comes after those that lead to it: program order,
-    /// where nodes stand in the order of their ids. Nodes on a cycle, and those behind one, are missing.
+    /// Returns the smallest topological order, by index; where nodes are in the order of their ids, this is
+    /// program order. Nodes on a cycle, and those behind one, are missing.
     pub fn order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.count()];
         for &to in &self.list {

@@ -1,4 +1,4 @@
-//! What the critical path of a job needs of a rank, in flat arrays of some 50 bytes a node.
+//! Data of a rank for the critical path of a job, in flat arrays of some 50 bytes for each node.
 
 use super::class::Class;
 use super::times::Basis;
@@ -10,20 +10,20 @@ use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::{Op, TraceError};
 use crate::units::{Span, Time};
 
-/// What the critical path of a job needs of a rank.
+/// Data of a rank for the critical path of a job.
 #[derive(Debug)]
 pub struct Track {
     /// The rank.
     pub rank: u32,
-    /// What its times rest on.
+    /// Basis of its times.
     pub basis: Basis,
     /// Whether every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// When its last event ended where it was recorded, if the file says.
+    /// Recorded end of the rank's last event, if the file states it.
     pub captured: Option<Span>,
-    /// How many nodes run.
+    /// Number of nodes that run.
     pub ran: usize,
-    /// How many nodes do not, because of a cycle.
+    /// Number of nodes that do not run, because of a cycle.
     pub stuck: usize,
     pub(super) last: Option<u32>,
     pub(super) start: Vec<Time>,
@@ -33,14 +33,14 @@ pub struct Track {
     pub(super) classes: Vec<Class>,
     pub(super) names: Names,
     pub(super) name_of: Vec<u32>,
-    /// What it does together with others, ascending by node.
+    /// Its communication, sorted by node.
     pub(super) comms: RankComms,
-    /// How long each step of that waited for the others.
+    /// Time that each step of it waited for the others.
     waits: Vec<Span>,
 }
 
 impl Track {
-    /// That of `trace`.
+    /// Extracts the data from `trace`.
     ///
     /// Fails on more than 4 GiB of names.
     pub fn new(trace: Trace<'_>) -> Result<Self, TraceError> {
@@ -89,7 +89,7 @@ impl Track {
         })
     }
 
-    /// What a node does together with others, and how long it waited for them.
+    /// Returns the communication step of a node, and the time that it waited for others.
     pub(super) fn comm(&self, node: u32) -> Option<(&CommStep, Span)> {
         let found = self
             .comms
@@ -98,23 +98,23 @@ impl Track {
         found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
-    /// What set `node` free, if it waited for anything.
+    /// Returns the node whose end released `node`, if it waited for any.
     pub(super) fn cause(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
 
-    /// The name of a node.
+    /// Returns the name of a node.
     pub fn name(&self, node: u32) -> &str {
         self.names.get(self.name_of[node as usize])
     }
 
-    /// When its last node ended; `None` if none runs.
+    /// Returns the end of the last node; `None` if none runs.
     pub fn last_end(&self) -> Option<Time> {
         Some(self.end[self.last? as usize])
     }
 }
 
-/// What a rank does together with others, counted in the order of its program and sorted by nodes.
+/// Lists the communication of a rank, counted in program order and sorted by nodes.
 fn comms(trace: &Trace<'_>) -> RankComms {
     let outline = &trace.outline;
     let mut declared = Declared::new();
@@ -125,7 +125,7 @@ fn comms(trace: &Trace<'_>) -> RankComms {
             declared.extend(groups);
         }
     }
-    // Which ranks are meant by dimensions, the trace does not say.
+    // The ranks behind a mask of dimensions are not known without a machine.
     let whole = |node: &u32| {
         let op = outline.nodes[*node as usize].view.op;
         !matches!(

@@ -5,10 +5,10 @@ use crate::graph::Rows;
 use crate::trace::CollectiveKind;
 use std::borrow::{Borrow, Cow};
 
-/// What members have to agree on in a collective.
+/// Properties of a collective on which members must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CollectiveSignature {
-    /// The kind.
+    /// Its kind.
     pub kind: CollectiveKind,
     /// The bytes, as the trace says them.
     pub bytes: u64,
@@ -16,7 +16,7 @@ pub struct CollectiveSignature {
     pub root: Option<u32>,
 }
 
-/// How calls of two members differ.
+/// Difference between calls of two members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveDifference {
     /// One of the members calls nothing more.
@@ -63,7 +63,7 @@ impl MemberCalls<'_> {
 pub struct CollectiveDisagreement {
     /// The number of the collective, from 0.
     pub k: usize,
-    /// How the two differ.
+    /// Difference between the two.
     pub difference: CollectiveDifference,
     /// The rank of the member.
     pub other: u32,

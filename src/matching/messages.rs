@@ -18,7 +18,7 @@ pub struct MessageChannel<S = ()> {
 /// A send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHalf<S = ()> {
-    /// Where it meets its other half.
+    /// Channel of both halves.
     pub channel: MessageChannel<S>,
     /// Whether it receives.
     pub receive: bool,

@@ -5,7 +5,7 @@ use crate::graph::{Interner, Outline};
 use crate::trace::groups::Declared;
 use crate::trace::{GroupName, Op};
 
-/// Where communication of several ranks meets.
+/// Channel on which nodes of several ranks are matched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommChannel {
     /// The collectives of a group: its name unless it is all ranks, and its members, none if no declaration says
@@ -33,7 +33,7 @@ impl CommChannel {
 pub struct CommStep {
     /// The node's index in the outline.
     pub node: u32,
-    /// Which of the rank's channels.
+    /// Index among the rank's channels.
     pub channel: u32,
     /// The number of such calls, sends or receives of the channel before it.
     pub k: u32,

@@ -43,7 +43,7 @@ impl<'a> Calls<'a> {
         at.map_or_else(Site::default, |at| site(self.of(at)))
     }
 
-    /// What a member does at its `k`-th call.
+    /// Says what a member does at its `k`-th call.
     fn said(&self, member: &MemberCalls<'_>, k: usize) -> String {
         match member.at(k).map(|at| self.of(at)) {
             Some((rank, facts, call)) => format!("rank {rank} does {}", facts.said(call)),
@@ -54,7 +54,7 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// What a member does after its `k`-th call, or after its last.
+    /// Says what a member does after its `k`-th call, or after its last.
     fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
         let last = member.calls.len().checked_sub(1);
         let place = last.and_then(|last| member.at(k.min(last)));

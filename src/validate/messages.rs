@@ -25,13 +25,13 @@ impl<'a> Messages<'a> {
         facts.messages[message as usize].node.bytes
     }
 
-    /// The first communication of `rank`, in words.
+    /// Says what the first communication of `rank` is.
     fn first(&self, rank: u32) -> String {
         let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
 
-    /// What a rank does after its half, in words.
+    /// Says what a rank does after its half.
     fn next(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.of(half);
         let next = facts.next(Some(message.node.place));

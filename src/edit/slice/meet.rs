@@ -1,4 +1,4 @@
-//! Whose partner is cut.
+//! Communication whose partner is cut.
 
 use super::sound::Sound;
 use crate::matching::{CommChannel, CommMatches, RankComms};
@@ -45,7 +45,7 @@ impl Meetings {
         Ok(())
     }
 
-    /// What is kept on one rank and cut on another.
+    /// Finds communication that is kept on one rank and cut on another.
     pub fn unmatched(&self) -> Unmatched {
         let mut found = Unmatched::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
@@ -87,7 +87,7 @@ impl Meetings {
 /// Communication whose partner is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// How many collectives and messages.
+    /// Number of collectives and messages.
     pub count: u64,
     /// The first of them, [`Unmatched::LISTED`] at most.
     pub first: Vec<String>,
@@ -96,7 +96,7 @@ pub struct Unmatched {
 }
 
 impl Unmatched {
-    /// How many are listed.
+    /// Most that are listed.
     pub const LISTED: usize = 4;
 
     pub(super) fn kept_by(&self, rank: u32) -> &[u32] {

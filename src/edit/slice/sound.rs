@@ -17,7 +17,7 @@ pub struct Sound<'a> {
     pub cyclic: bool,
     /// All nodes in program order.
     pub order: Vec<u32>,
-    /// When each node starts if the rank runs by itself.
+    /// Start of each node if the rank runs by itself.
     pub starts: Vec<Span>,
 }
 
