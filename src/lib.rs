@@ -53,6 +53,7 @@ pub mod inspect;
 pub mod internals;
 pub mod job;
 pub mod machine;
+mod matching;
 mod memory;
 pub mod model;
 mod network;

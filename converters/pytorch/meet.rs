@@ -1,26 +1,25 @@
-//! Whose calls belong together: the k-th collective of a group on each of its members, and the sends
+//! Calls that belong together: the k-th collective of a group on each of its members, and the sends
 //! with their receives.
 
-use super::calls::{Act, Calls};
+use super::calls::{Act, Call, Calls};
 use super::members::Group;
 use super::rank::Rank;
+use crate::matching::{
+    CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, disagreement, match_messages,
+};
 use crate::trace::CollectiveKind;
-use std::collections::BTreeMap;
-
-/// One call of one rank: (index of the rank, index of the call).
-pub type At = (u32, u32);
 
 /// A collective with the calls of its members that have captures.
 #[derive(Clone, Debug)]
 pub struct Meeting {
-    /// Which.
+    /// Its kind.
     pub kind: CollectiveKind,
     /// The group.
     pub group: u32,
-    /// How many of the group's collectives came before.
+    /// Number of the group's collectives before it.
     pub sequence: u32,
     /// The call of each member, in the group's order.
-    pub members: Vec<At>,
+    pub members: Vec<CommRef>,
     /// The member that is root, among `members`; if it has one and that has a capture.
     pub root: Option<u32>,
     /// `comm_size`: the largest of any member.
@@ -33,9 +32,9 @@ pub struct Meeting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The send.
-    pub send: At,
+    pub send: CommRef,
     /// The receive.
-    pub receive: At,
+    pub receive: CommRef,
 }
 
 /// Everything that met.
@@ -46,7 +45,7 @@ pub struct Meetings {
     /// Messages by their ends.
     pub messages: Vec<Message>,
     /// Calls without the others', by reason.
-    pub alone: Vec<(At, &'static str)>,
+    pub alone: Vec<(CommRef, &'static str)>,
 }
 
 /// Two ranks that disagree.
@@ -59,163 +58,219 @@ pub fn matching(
     calls: &[Calls],
     groups: &[Group],
 ) -> Result<Meetings, Disagreement> {
+    let job = Job {
+        ranks,
+        calls,
+        groups,
+    };
     let mut meetings = Meetings::default();
-    for (index, group) in groups.iter().enumerate() {
-        let present: Vec<u32> = (group.ranks.iter())
-            .filter_map(|rank| ranks.binary_search_by_key(rank, |r| r.rank).ok())
-            .map(|at| at as u32)
-            .collect();
-        collectives(ranks, calls, group, index as u32, &present, &mut meetings)?;
+    let calls_of = calls.iter().map(|calls| {
+        let all = (0..).zip(&calls.list);
+        let collectives = all.filter(|(_, call)| !call.is_message());
+        SlotCalls::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
+    });
+    let calls_of: Vec<SlotCalls> = calls_of.collect();
+    for (index, group) in (0..).zip(groups) {
+        let found = group
+            .ranks
+            .iter()
+            .map(|rank| ranks.binary_search_by_key(rank, |r| r.rank));
+        let members = found
+            .flatten()
+            .map(|rank| calls_of[rank].member(rank as u32, [index]));
+        let members = job.common(members.collect(), &mut meetings.alone);
+        let Some((first, others)) = members.split_first() else {
+            continue;
+        };
+        if let Some(found) = disagreement(first, others, |at| job.signature(at))
+            && let [Some(one), Some(other)] = found.calls
+        {
+            let text = format!(
+                "collective {} of group `{}`: {}, but {}",
+                found.k,
+                group.name,
+                job.said(one),
+                job.said(other)
+            );
+            return Err(Disagreement(text));
+        }
+        for sequence in 0..first.calls.len() {
+            let calls = members.iter().flat_map(|member| member.at(sequence));
+            let meeting = job.meeting(index, sequence as u32, calls.collect());
+            meetings.collectives.push(meeting);
+        }
     }
-    messages(ranks, calls, groups, &mut meetings);
+    job.messages(&mut meetings);
     Ok(meetings)
 }
 
-fn collectives(
-    ranks: &[Rank],
-    calls: &[Calls],
-    group: &Group,
-    index: u32,
-    present: &[u32],
-    meetings: &mut Meetings,
-) -> Result<(), Disagreement> {
-    let own: Vec<Vec<At>> = present
-        .iter()
-        .map(|&rank| calls_of(calls, rank, index))
-        .collect();
-    let Some(least) = own.iter().map(Vec::len).min() else {
-        return Ok(());
-    };
-    let kind = |at: At| match calls[at.0 as usize].list[at.1 as usize].act {
-        Act::Collective(kind) => kind,
-        _ => unreachable!("messages are not among them"),
-    };
-    // Windows that open or close at different calls: the same calls at the end, or at the start.
-    let first = |list: &Vec<At>| list.len() - least;
-    let fits = |skip: &dyn Fn(&Vec<At>) -> usize| {
-        (0..least).all(|k| {
-            own.iter()
-                .all(|list| kind(list[skip(list) + k]) == kind(own[0][skip(&own[0]) + k]))
-        })
-    };
-    let equal = own.iter().all(|list| list.len() == least);
-    let skip: &dyn Fn(&Vec<At>) -> usize = match () {
-        () if equal || fits(&|_| 0) => &|_| 0,
-        () if fits(&first) => &first,
-        () => &|_| 0,
-    };
-    for list in &own {
-        let from = skip(list);
-        let outside = list[..from].iter().chain(&list[from + least..]);
-        meetings
-            .alone
-            .extend(outside.map(|&at| (at, "outside the window of other ranks")));
+/// The captures of a job.
+struct Job<'a> {
+    ranks: &'a [Rank],
+    calls: &'a [Calls],
+    groups: &'a [Group],
+}
+
+impl<'a> Job<'a> {
+    fn call(&self, at: CommRef) -> &'a Call {
+        &self.calls[at.0 as usize].list[at.1 as usize]
     }
-    for k in 0..least {
-        let members: Vec<At> = own.iter().map(|list| list[skip(list) + k]).collect();
-        if let Some(&other) = members.iter().find(|&&at| kind(at) != kind(members[0])) {
-            return Err(disagree(ranks, calls, group, k, members[0], other));
+
+    fn kind(&self, at: CommRef) -> CollectiveKind {
+        match self.call(at).act {
+            Act::Collective(kind) => kind,
+            _ => unreachable!("messages are not among them"),
         }
-        meetings.collectives.push(meeting(
-            ranks,
-            calls,
-            group,
-            index,
-            k as u32,
-            kind(members[0]),
-            members,
-        )?);
     }
-    Ok(())
-}
 
-fn calls_of(calls: &[Calls], rank: u32, group: u32) -> Vec<At> {
-    let list = calls[rank as usize].list.iter().enumerate();
-    list.filter(|(_, call)| call.group == group && !call.is_message())
-        .map(|(i, _)| (rank, i as u32))
-        .collect()
-}
-
-fn meeting(
-    ranks: &[Rank],
-    calls: &[Calls],
-    group: &Group,
-    index: u32,
-    sequence: u32,
-    kind: CollectiveKind,
-    members: Vec<At>,
-) -> Result<Meeting, Disagreement> {
-    let call = |at: At| &calls[at.0 as usize].list[at.1 as usize];
-    let count = group.ranks.len() as u64;
-    let sizes: Vec<u64> = members
-        .iter()
-        .map(|&at| {
-            size(
-                kind,
-                call(at).asked.bytes_in,
-                call(at).asked.bytes_out,
-                count,
-            )
-        })
-        .collect();
-    let bytes = sizes.iter().copied().max().unwrap_or(0);
-    let uneven =
-        sizes.iter().any(|&size| size != bytes) || members.iter().any(|&at| call(at).asked.uneven);
-    // Only the root of a scatter knows what it scatters; what others get may differ in all-to-all
-    // and in gathering, where every member has a size of its own.
-    let one_size = !matches!(
-        kind,
-        CollectiveKind::AllToAll
-            | CollectiveKind::AllGather
-            | CollectiveKind::Gather
-            | CollectiveKind::Scatter
-            | CollectiveKind::ReduceScatter
-    );
-    if one_size && let Some(other) = sizes.iter().position(|&size| size != sizes[0]) {
-        return Err(disagree(
-            ranks,
-            calls,
-            group,
-            sequence as usize,
-            members[0],
-            members[other],
-        ));
-    }
-    let root = if kind.has_root() {
-        call(members[0]).asked.peer
-    } else {
-        None
-    };
-    if let Some(&other) = members
-        .iter()
-        .find(|&&at| kind.has_root() && call(at).asked.peer != root)
-    {
-        return Err(disagree(
-            ranks,
-            calls,
-            group,
-            sequence as usize,
-            members[0],
-            other,
-        ));
-    }
-    let root = root
-        .and_then(|root| group.ranks.get(root as usize))
-        .and_then(|root| {
-            let at = members
+    /// Leaves of each member's calls as many as all have. Windows may open or close at different calls, so these
+    /// are the last ones if their kinds agree only there, and else the first.
+    fn common<'c>(
+        &self,
+        mut members: Vec<MemberCalls<'c>>,
+        alone: &mut Vec<(CommRef, &'static str)>,
+    ) -> Vec<MemberCalls<'c>> {
+        let least = members.iter().map(|member| member.calls.len()).min();
+        let least = least.unwrap_or(0);
+        let skipped = |member: &MemberCalls<'_>, last| match last {
+            true => member.calls.len() - least,
+            false => 0,
+        };
+        let agree = |last| {
+            let kinds = members.iter().map(|member| {
+                let calls = member.iter().skip(skipped(member, last)).take(least);
+                calls.map(|at| self.kind(at)).collect::<Vec<_>>()
+            });
+            kinds
+                .collect::<Vec<_>>()
+                .windows(2)
+                .all(|pair| pair[0] == pair[1])
+        };
+        let equal = members.iter().all(|member| member.calls.len() == least);
+        let last = !equal && !agree(false) && agree(true);
+        for member in &mut members {
+            let from = skipped(member, last);
+            let within = from..from + least;
+            let outside = member
                 .iter()
-                .position(|&(rank, _)| ranks[rank as usize].rank == *root);
-            at.map(|at| at as u32)
-        });
-    Ok(Meeting {
-        kind,
-        group: index,
-        sequence,
-        members,
-        root,
-        bytes,
-        uneven,
-    })
+                .enumerate()
+                .filter(|(i, _)| !within.contains(i));
+            alone.extend(outside.map(|(_, at)| (at, "outside the window of other ranks")));
+            member.calls = member.calls[within].to_vec().into();
+        }
+        members
+    }
+
+    fn signature(&self, at: CommRef) -> CollectiveSignature {
+        let kind = self.kind(at);
+        // Only the root of a scatter knows what it scatters; what others get may differ in all-to-all
+        // and in gathering, where every member has a size of its own.
+        let one_size = !matches!(
+            kind,
+            CollectiveKind::AllToAll
+                | CollectiveKind::AllGather
+                | CollectiveKind::Gather
+                | CollectiveKind::Scatter
+                | CollectiveKind::ReduceScatter
+        );
+        CollectiveSignature {
+            kind,
+            bytes: if one_size { self.size(at) } else { 0 },
+            root: self.root(at),
+        }
+    }
+
+    /// The member that is root.
+    fn root(&self, at: CommRef) -> Option<u32> {
+        self.call(at)
+            .asked
+            .peer
+            .filter(|_| self.kind(at).has_root())
+    }
+
+    fn size(&self, at: CommRef) -> u64 {
+        let call = self.call(at);
+        let count = self.groups[call.group as usize].ranks.len() as u64;
+        size(
+            self.kind(at),
+            call.asked.bytes_in,
+            call.asked.bytes_out,
+            count,
+        )
+    }
+
+    fn meeting(&self, group: u32, sequence: u32, members: Vec<CommRef>) -> Meeting {
+        let sizes = members.iter().map(|&at| self.size(at));
+        let bytes = sizes.clone().max().unwrap_or(0);
+        let asked = members.iter().any(|&at| self.call(at).asked.uneven);
+        let uneven = asked || sizes.clone().any(|size| size != bytes);
+        let root = self.root(members[0]);
+        let root = root.and_then(|root| self.groups[group as usize].ranks.get(root as usize));
+        let rank = |at: &CommRef| self.ranks[at.0 as usize].rank;
+        let root = root.and_then(|root| members.iter().position(|at| rank(at) == *root));
+        Meeting {
+            kind: self.kind(members[0]),
+            group,
+            sequence,
+            root: root.map(|at| at as u32),
+            bytes,
+            uneven,
+            members,
+        }
+    }
+
+    fn messages(&self, meetings: &mut Meetings) {
+        let mut halves = Vec::new();
+        for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
+            let all = (0..).zip(&calls.list);
+            for (number, call) in all.filter(|(_, call)| call.is_message()) {
+                let at = (index, number);
+                let members = &self.groups[call.group as usize].ranks;
+                let peer = call.asked.peer.and_then(|peer| members.get(peer as usize));
+                match peer {
+                    None => {
+                        let reason = "to a member that the group does not have";
+                        meetings.alone.push((at, reason));
+                    }
+                    Some(&peer) if peer == rank.rank => {
+                        meetings.alone.push((at, "from a rank to itself"));
+                    }
+                    Some(&peer) => {
+                        let receive = call.act != Act::Send;
+                        let (tag, group) = (call.asked.tag, call.group);
+                        let half = MessageHalf::new(rank.rank, peer, receive, tag, group, at);
+                        halves.push(half);
+                    }
+                }
+            }
+        }
+        for found in match_messages(&mut halves) {
+            let pairs = found.pairs();
+            let pairs = pairs.map(|(send, receive)| Message { send, receive });
+            meetings.messages.extend(pairs);
+            let alone = found.alone().0.iter();
+            meetings
+                .alone
+                .extend(alone.map(|half| (half.at, "without its other end")));
+        }
+    }
+
+    fn said(&self, at: CommRef) -> String {
+        let (rank, call) = (&self.ranks[at.0 as usize], self.call(at));
+        let item = &rank.items[call.item as usize];
+        let node = rank.host.nodes.get(item.host as usize);
+        let root = call.asked.peer.map(|peer| format!(", root {peer}"));
+        format!(
+            "rank {} calls {} (node {}, record function id {}) with {} bytes in, {} out{}",
+            rank.rank,
+            rank.item_name(item),
+            node.map_or(0, |node| node.id),
+            call.rf_id,
+            call.asked.bytes_in,
+            call.asked.bytes_out,
+            root.unwrap_or_default(),
+        )
+    }
 }
 
 /// `comm_size` of a member that put in and got out so many bytes, in a group of `count`.
@@ -227,93 +282,4 @@ fn size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 
         CollectiveKind::Barrier => 0,
         _ => bytes_in,
     }
-}
-
-fn messages(ranks: &[Rank], calls: &[Calls], groups: &[Group], meetings: &mut Meetings) {
-    type Key = (u32, u32, i32, u32);
-    let mut ends: BTreeMap<Key, (Vec<At>, Vec<At>)> = BTreeMap::new();
-    for (rank, own) in calls.iter().enumerate() {
-        for (index, call) in own
-            .list
-            .iter()
-            .enumerate()
-            .filter(|(_, call)| call.is_message())
-        {
-            let at = (rank as u32, index as u32);
-            let members = &groups[call.group as usize].ranks;
-            let Some(&peer) = call.asked.peer.and_then(|peer| members.get(peer as usize)) else {
-                meetings
-                    .alone
-                    .push((at, "to a member that the group does not have"));
-                continue;
-            };
-            let own = ranks[rank].rank;
-            if peer == own {
-                meetings.alone.push((at, "from a rank to itself"));
-                continue;
-            }
-            let tag = call.asked.tag;
-            match call.act {
-                Act::Send => ends
-                    .entry((own, peer, tag, call.group))
-                    .or_default()
-                    .0
-                    .push(at),
-                _ => ends
-                    .entry((peer, own, tag, call.group))
-                    .or_default()
-                    .1
-                    .push(at),
-            }
-        }
-    }
-    for (sends, receives) in ends.values() {
-        let pairs = sends.iter().zip(receives);
-        meetings
-            .messages
-            .extend(pairs.map(|(&send, &receive)| Message { send, receive }));
-        let both = sends.len().min(receives.len());
-        let rest = sends[both..].iter().chain(&receives[both..]);
-        meetings
-            .alone
-            .extend(rest.map(|&at| (at, "without its other end")));
-    }
-}
-
-fn disagree(
-    ranks: &[Rank],
-    calls: &[Calls],
-    group: &Group,
-    sequence: usize,
-    one: At,
-    other: At,
-) -> Disagreement {
-    let say = |at: At| {
-        let rank = &ranks[at.0 as usize];
-        let call = &calls[at.0 as usize].list[at.1 as usize];
-        let item = &rank.items[call.item as usize];
-        let id = rank
-            .host
-            .nodes
-            .get(item.host as usize)
-            .map_or(0, |node| node.id);
-        format!(
-            "rank {} calls {} (node {id}, record function id {}) with {} bytes in, {} out{}",
-            rank.rank,
-            rank.item_name(item),
-            call.rf_id,
-            call.asked.bytes_in,
-            call.asked.bytes_out,
-            call.asked
-                .peer
-                .map(|peer| format!(", root {peer}"))
-                .unwrap_or_default(),
-        )
-    };
-    Disagreement(format!(
-        "collective {sequence} of group `{}`: {}, but {}",
-        group.name,
-        say(one),
-        say(other)
-    ))
 }

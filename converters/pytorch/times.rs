@@ -19,7 +19,8 @@
 
 use super::calls::Calls;
 use super::clock::Offset;
-use super::meet::{At, Meetings};
+use super::meet::Meetings;
+use crate::matching::CommRef;
 use std::collections::BTreeMap;
 
 /// Waiting and transfer time of a call, in ns.
@@ -66,7 +67,7 @@ pub fn divide(
             calls.list.iter().map(alone).collect()
         })
         .collect();
-    let span = |at: At| {
+    let span = |at: CommRef| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
         let offset = offsets[at.0 as usize].applied;
         (
@@ -99,11 +100,11 @@ pub fn divide(
         }
     }
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    let size = |at: At| {
+    let size = |at: CommRef| {
         let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
         asked.bytes_in.saturating_add(asked.bytes_out)
     };
-    let sure = |at: At| {
+    let sure = |at: CommRef| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
         call.on_device() || blocked[at.0 as usize][at.1 as usize]
     };

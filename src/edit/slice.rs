@@ -273,7 +273,7 @@ impl Writing<'_> {
                 continue;
             }
             let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
-            let end = Span(from.0.saturating_add(self.trace.lasts(i).0));
+            let end = from + outline.nodes[i as usize].view.lasted();
             delays[i as usize] = Span(from.0.saturating_sub(waited.0));
             ends[i as usize] = end;
             if self.part.asked[i as usize] {

@@ -10,6 +10,7 @@ use super::matching::describe;
 use crate::graph::Graph;
 use crate::ids::{NodeIndex, Rank};
 use crate::machine::Machine;
+use crate::matching::first_difference;
 use crate::units::Bytes;
 use crate::workload::Workload;
 use std::collections::BTreeSet;
@@ -76,28 +77,15 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
             continue;
         }
         let theirs = workload.graph(other);
-        let [mut own, mut their] = [of(graph), of(theirs)];
-        loop {
-            let (a, b) = (own.next(), their.next());
-            let what = |graph: &Graph, node: Option<NodeIndex>| {
-                node.map(|node| (graph.bytes(node), graph.in_switch(node)))
-            };
-            if what(graph, a) != what(theirs, b) {
-                let hint =
-                    "in-switch loads and stores are the same on all ranks, in the order of ids";
-                return Err(Refusal::new(
-                    format!(
-                        "ranks disagree on what switches gather and reduce: {} against {}",
-                        said(instance.rank, graph, a),
-                        said(other.rank, theirs, b)
-                    ),
-                    hint,
-                ));
-            }
-            // Both are exhausted, because they were equal.
-            if a.is_none() {
-                break;
-            }
+        if let Some((k, ..)) = first_difference(accesses(graph), accesses(theirs)) {
+            return Err(Refusal::new(
+                format!(
+                    "ranks disagree on what switches gather and reduce: {} against {}",
+                    said(instance.rank, graph, of(graph).nth(k)),
+                    said(other.rank, theirs, of(theirs).nth(k))
+                ),
+                "in-switch loads and stores are the same on all ranks, in the order of ids",
+            ));
         }
     }
     Ok(())
@@ -107,6 +95,11 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
 fn of(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     let nodes = graph.nodes();
     nodes.filter(|&node| graph.in_switch(node).is_some())
+}
+
+/// Returns the bytes of these accesses, and whether they store.
+fn accesses(graph: &Graph) -> impl Iterator<Item = (u64, Option<bool>)> + '_ {
+    of(graph).map(|node| (graph.bytes(node), graph.in_switch(node)))
 }
 
 /// Formats a node with its bytes, or its absence.

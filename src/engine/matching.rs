@@ -1,4 +1,4 @@
-//! Who meets whom: collectives of a group in their order, sends with their receives.
+//! Matches of a workload: collectives of a group in their order, sends with their receives.
 //!
 //! Matches are made once, from program order, before anything runs. So ranks that disagree are named
 //! before the run, and the run never searches.
@@ -7,107 +7,122 @@ use super::error::Refusal;
 use super::plan::{CallPlan, GroupPlan, NONE, Plan, group_text};
 use crate::graph::{Call, Graph};
 use crate::ids::{NodeIndex, Rank};
+use crate::matching::{
+    CollectiveSignature, CommRef, MessageDisagreement, MessageHalf, SlotCalls, disagreement,
+    match_messages,
+};
 use crate::trace::shown;
-use crate::workload::{Instance, Workload};
+use crate::workload::Workload;
+
+/// A group slot of an instance: the group, the instance, the slot.
+type Caller = (u32, u32, u32);
 
 /// Matches the k-th collective of each member of a group, and checks that they are the same.
 pub(super) fn collectives(plan: &mut Plan, workload: &Workload) -> Result<(), Refusal> {
     renumber_shared_groups(plan, workload);
-    // The first present member of each group sets the calls; the others are held against it.
-    let mut leader: Vec<Option<Leader<'_>>> = vec![None; plan.groups.len()];
-    for (i, instance) in workload.instances().iter().enumerate() {
-        let graph = workload.graph(instance);
-        for (slot, bound) in plan.instances[i].slots.iter().enumerate() {
-            let group = bound.group as usize;
-            let own = Leader {
-                instance,
-                graph,
-                slots: &plan.instances[i].slots,
-                slot: slot as u32,
-                merged: plan.instances[i].sequences.is_some(),
-            };
-            match &leader[group] {
-                None => {
-                    let calls = own.calls(group as u32).map(|call| {
-                        check_root(instance, graph, call, &plan.groups[group])?;
-                        call_plan(instance, graph, call, &plan.groups[group])
-                    });
-                    plan.groups[group].calls = calls.collect::<Result<_, _>>()?;
-                    leader[group] = Some(own);
-                }
-                Some(first) if first.same_calls(&own) => {}
-                Some(first) => compare(first, &own, group as u32, &plan.groups[group])?,
-            }
-        }
+    let calls_of = workload.graphs().iter().map(|graph| {
+        let calls = graph.calls().iter().map(|call| call.group).zip(0..);
+        SlotCalls::new(graph.group_slots().len(), calls)
+    });
+    let calls_of: Vec<SlotCalls> = calls_of.collect();
+    let mut callers: Vec<Caller> = Vec::new();
+    for (instance, of) in (0..).zip(&plan.instances) {
+        let slots = (0..).zip(&of.slots);
+        callers.extend(slots.map(|(slot, bound)| (bound.group, instance, slot)));
     }
-    everyone_calls(plan, workload, &leader)
-}
-
-/// Refuses a member that has a trace and makes none of its group's collectives.
-fn everyone_calls(
-    plan: &Plan,
-    workload: &Workload,
-    leaders: &[Option<Leader<'_>>],
-) -> Result<(), Refusal> {
-    let mut callers = vec![0_u32; plan.groups.len()];
-    for instance in &plan.instances {
-        for (i, slot) in instance.slots.iter().enumerate() {
-            let earlier = &instance.slots[..i];
-            let first = earlier.iter().all(|other| other.group != slot.group);
-            callers[slot.group as usize] += u32::from(first);
-        }
-    }
-    for (index, group) in plan.groups.iter().enumerate() {
-        let Some(first) = leaders[index].filter(|_| callers[index] < group.present) else {
-            continue;
-        };
-        for &member in &group.members {
-            let instance = plan.instance_of[member.index()];
-            let Some(of) = plan.instances.get(instance as usize) else {
-                continue;
-            };
-            if of.slots.iter().all(|slot| slot.group as usize != index) {
-                let instance = &workload.instances()[instance as usize];
-                let own = Leader {
-                    instance,
-                    graph: workload.graph(instance),
-                    slots: &of.slots,
-                    slot: 0,
-                    merged: false,
-                };
-                return compare(&first, &own, index as u32, group);
-            }
-        }
+    // Stable, so members stay in ascending order of ranks.
+    callers.sort_by_key(|caller| caller.0);
+    for same in callers.chunk_by(|a, b| a.0 == b.0) {
+        let group = same[0].0 as usize;
+        plan.groups[group].calls = group_calls(plan, workload, &calls_of, same)?;
     }
     Ok(())
 }
 
-/// A member's calls of one group.
-#[derive(Clone, Copy)]
-struct Leader<'a> {
-    instance: &'a Instance,
-    graph: &'a Graph,
-    slots: &'a [super::plan::Slot],
-    slot: u32,
-    /// Whether several slots of the instance are one group.
-    merged: bool,
+/// Returns the collectives of the group of `callers`, as its first member that has a trace makes them.
+/// Refuses members that make others.
+fn group_calls(
+    plan: &Plan,
+    workload: &Workload,
+    calls_of: &[SlotCalls],
+    callers: &[Caller],
+) -> Result<Vec<CallPlan>, Refusal> {
+    let group = &plan.groups[callers[0].0 as usize];
+    let member = |instance: u32, slots: &[Caller]| {
+        let graph = workload.instances()[instance as usize].graph;
+        calls_of[graph.index()].member(instance, slots.iter().map(|caller| caller.2))
+    };
+    let instances = callers.chunk_by(|a, b| a.1 == b.1);
+    let count = instances.clone().count();
+    let mut members = instances.map(|slots| member(slots[0].1, slots));
+    let Some(first) = members.next() else {
+        return Ok(Vec::new());
+    };
+    let calls = first.iter().map(|call| call_plan(workload, group, call));
+    let calls = calls.collect::<Result<_, _>>()?;
+    // A member with a trace that never names the group.
+    let mut silent = None;
+    if count < group.present as usize {
+        let present = group.members.iter().map(|m| plan.instance_of[m.index()]);
+        let called = |instance: &u32| callers.binary_search_by_key(instance, |c| c.1).is_ok();
+        silent = present.filter(|&i| i != NONE).find(|i| !called(i));
+    }
+    let silent = silent.map(|instance| member(instance, &[]));
+    let signature = |at| {
+        let (_, graph, call) = call_of(workload, at);
+        let root = call.kind.has_root().then(|| root(call, group).0);
+        CollectiveSignature {
+            kind: call.kind,
+            bytes: graph.bytes(call.node),
+            root,
+        }
+    };
+    let Some(found) = disagreement(&first, members.chain(silent), signature) else {
+        return Ok(calls);
+    };
+    Err(Refusal::new(
+        format!(
+            "the ranks disagree on collective {} (counted from 0) of the {}: {}, but {}",
+            found.k,
+            group_text(group),
+            said(workload, first.rank, found.calls[0]),
+            said(workload, found.other, found.calls[1])
+        ),
+        "members of a group must make the same collectives in the same order; look for a \
+         trace of another job or step, or one that was cut",
+    ))
 }
 
-impl<'a> Leader<'a> {
-    fn calls(&self, group: u32) -> impl Iterator<Item = &'a Call> + use<'a> {
-        let slots = self.slots;
-        let of = move |call: &&Call| slots[call.group as usize].group == group;
-        self.graph.calls().iter().filter(of)
-    }
+fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &Call) {
+    let instance = &workload.instances()[at.0 as usize];
+    let graph = workload.graph(instance);
+    (instance.rank, graph, &graph.calls()[at.1 as usize])
+}
 
-    /// Whether two members obviously make the same calls: the same slot of the same graph.
-    fn same_calls(&self, other: &Self) -> bool {
-        let same_graph = std::ptr::eq(self.graph, other.graph);
-        same_graph && self.slot == other.slot && !self.merged && !other.merged
+/// A call of an instance in words.
+fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
+    let Some(call) = call else {
+        let rank = workload.instances()[instance as usize].rank;
+        return format!("rank {rank} has no further collective of this group");
+    };
+    let (rank, graph, call) = call_of(workload, call);
+    let root = match call.kind.has_root() && call.root != NONE {
+        true => format!(" rooted at rank {}", call.root),
+        false => String::new(),
+    };
+    let (node, bytes) = (describe(rank, graph, call.node), graph.bytes(call.node));
+    format!("{node} is {} of {bytes} bytes{root}", call.kind)
+}
+
+/// The root; the first member if the trace does not say.
+fn root(call: &Call, group: &GroupPlan) -> Rank {
+    match call.root {
+        NONE => group.members[0],
+        root => Rank(root),
     }
 }
 
-/// Where two slots of an instance are one group, their calls need a common numbering.
+/// Numbers the calls of an instance anew where two of its slots are one group.
 pub(super) fn renumber_shared_groups(plan: &mut Plan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;
@@ -128,280 +143,119 @@ pub(super) fn renumber_shared_groups(plan: &mut Plan, workload: &Workload) {
     }
 }
 
-fn call_plan(
-    instance: &Instance,
-    graph: &Graph,
-    call: &Call,
-    group: &GroupPlan,
-) -> Result<CallPlan, Refusal> {
-    let size = group.members.len() as u32;
-    let buffer = call
-        .kind
-        .buffer(graph.bytes(call.node), size)
-        .ok_or_else(|| {
-            Refusal::new(
-                format!(
-                    "{}: {size} shards of {} bytes are more than 2^63",
-                    describe(instance.rank, graph, call.node),
-                    graph.bytes(call.node)
-                ),
-                "look whether `comm_size` is the shard, as it must be for all-gather and gather",
-            )
-        })?;
-    let member = root_member(call, group).unwrap_or(0);
-    Ok(CallPlan {
-        kind: call.kind,
-        buffer,
-        root: group.extent.position_of[member],
-    })
-}
-
-/// The root's place among the members; the first if the trace does not say.
-fn root_member(call: &Call, group: &GroupPlan) -> Option<usize> {
-    match call.root {
-        NONE => Some(0),
-        root => group.members.iter().position(|&m| m == Rank(root)),
-    }
-}
-
-fn check_root(
-    instance: &Instance,
-    graph: &Graph,
-    call: &Call,
-    group: &GroupPlan,
-) -> Result<(), Refusal> {
-    if call.kind.has_root() && root_member(call, group).is_none() {
-        return Err(Refusal::new(
+fn call_plan(workload: &Workload, group: &GroupPlan, at: CommRef) -> Result<CallPlan, Refusal> {
+    let (rank, graph, call) = call_of(workload, at);
+    let refusal = |found: String, hint: &str| {
+        let node = describe(rank, graph, call.node);
+        Refusal::new(format!("{node}: {found}"), hint)
+    };
+    let root = root(call, group);
+    let place = group.members.iter().position(|&m| m == root);
+    if call.kind.has_root() && place.is_none() {
+        return Err(refusal(
             format!(
-                "{}: its root is rank {}, which is not in its {}",
-                describe(instance.rank, graph, call.node),
-                call.root,
+                "its root is rank {root}, which is not in its {}",
                 group_text(group)
             ),
             "`comm_root` is a rank of the job, not a place in the group",
         ));
     }
-    Ok(())
-}
-
-/// Refuses the first difference between the calls of two members.
-fn compare(
-    first: &Leader<'_>,
-    own: &Leader<'_>,
-    index: u32,
-    group: &GroupPlan,
-) -> Result<(), Refusal> {
-    let say = |leader: &Leader<'_>, call: Option<&Call>| match call {
-        Some(call) => format!(
-            "{} is {} of {} bytes{}",
-            describe(leader.instance.rank, leader.graph, call.node),
-            call.kind,
-            leader.graph.bytes(call.node),
-            if call.kind.has_root() && call.root != NONE {
-                format!(" rooted at rank {}", call.root)
-            } else {
-                String::new()
-            }
-        ),
-        None => format!(
-            "rank {} has no further collective of this group",
-            leader.instance.rank
-        ),
-    };
-    let (mut ours, mut theirs) = (own.calls(index), first.calls(index));
-    for sequence in 0_u64.. {
-        let (a, b) = (theirs.next(), ours.next());
-        let same = match (a, b) {
-            (None, None) => return Ok(()),
-            (Some(a), Some(b)) => {
-                a.kind == b.kind
-                    && first.graph.bytes(a.node) == own.graph.bytes(b.node)
-                    && (!a.kind.has_root() || root_member(a, group) == root_member(b, group))
-            }
-            _ => false,
-        };
-        if !same {
-            return Err(Refusal::new(
-                format!(
-                    "the ranks disagree on collective {sequence} (counted from 0) of the {}: {}, but {}",
-                    group_text(group),
-                    say(first, a),
-                    say(own, b)
-                ),
-                "members of a group must make the same collectives in the same order; look for a \
-                 trace of another job or step, or one that was cut",
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// One half of a message, with its ends.
-struct Half {
-    source: Rank,
-    target: Rank,
-    tag: i32,
-    receive: bool,
-    instance: u32,
-    message: u32,
-}
-
-impl Half {
-    fn key(&self) -> (Rank, Rank, i32) {
-        (self.source, self.target, self.tag)
-    }
+    let (size, bytes) = (group.members.len() as u32, graph.bytes(call.node));
+    let buffer = call.kind.buffer(bytes, size).ok_or_else(|| {
+        refusal(
+            format!("{size} shards of {bytes} bytes are more than 2^63"),
+            "look whether `comm_size` is the shard, as it must be for all-gather and gather",
+        )
+    })?;
+    Ok(CallPlan {
+        kind: call.kind,
+        buffer,
+        root: group.extent.position_of[place.unwrap_or(0)],
+    })
 }
 
 /// Numbers the channels of messages that nothing tells apart: the ends, the tag and the size. Refuses a
 /// channel with more halves of one kind than of the other, unless `lonely`.
 pub(super) fn channels(plan: &mut Plan, workload: &Workload, lonely: bool) -> Result<(), Refusal> {
-    let mut halves = halves(plan, workload);
-    let bytes = |half: &Half| {
-        let (graph, node) = node_of(workload, half);
-        graph.bytes(node)
-    };
-    halves.sort_by_cached_key(|half| (half.key(), bytes(half), half.receive));
-    let mut rest = &halves[..];
+    let mut halves = halves(plan, workload, |graph, node| graph.bytes(node));
     let mut before = None;
-    while let Some(head) = rest.first() {
-        let key = (head.key(), bytes(head));
-        let askings = match (before == Some(head.key()), plan.askings.last()) {
+    for found in match_messages(&mut halves) {
+        let channel = found.channel;
+        let ends = (channel.source, channel.target, channel.tag);
+        let askings = match (before == Some(ends), plan.askings.last()) {
             (true, Some(&first)) => first,
             _ => plan.pairs,
         };
         plan.askings.push(askings);
-        before = Some(head.key());
-        let count = rest
-            .iter()
-            .take_while(|half| (half.key(), bytes(half)) == key);
-        let (same, others) = rest.split_at(count.count());
-        rest = others;
-        let sends = same.iter().take_while(|half| !half.receive).count();
-        let (sends, receives) = same.split_at(sends);
-        if sends.len() != receives.len() && !lonely {
-            let k = sends.len().min(receives.len());
-            return Err(unmatched(workload, sends, receives, k));
+        before = Some(ends);
+        if let Some(disagreement) = found.disagreement(|_| channel.scope).filter(|_| !lonely) {
+            return Err(refuse(workload, &disagreement));
         }
-        for half in same {
-            plan.instances[half.instance as usize].pairs[half.message as usize] = plan.pairs;
+        for half in found.sends.iter().chain(found.receives) {
+            plan.pair(half.at);
         }
         plan.pairs += 1;
     }
     Ok(())
 }
 
-/// All halves whose other end has a trace.
-fn halves(plan: &mut Plan, workload: &Workload) -> Vec<Half> {
-    let mut halves = Vec::new();
-    for (i, instance) in workload.instances().iter().enumerate() {
-        let messages = workload.graph(instance).messages();
-        plan.instances[i].pairs = vec![NONE; messages.len()];
-        for (m, message) in messages.iter().enumerate() {
-            let peer = instance.peers[message.peer as usize];
-            if plan.instance_of[peer.index()] == NONE {
-                continue;
-            }
-            let (source, target) = if message.receive {
-                (peer, instance.rank)
-            } else {
-                (instance.rank, peer)
-            };
-            halves.push(Half {
-                source,
-                target,
-                tag: message.tag,
-                receive: message.receive,
-                instance: i as u32,
-                message: m as u32,
-            });
-        }
-    }
-    halves
-}
-
 /// Matches the k-th send from one rank to another with a tag and the k-th such receive.
 pub(super) fn messages(plan: &mut Plan, workload: &Workload) -> Result<(), Refusal> {
-    let mut halves = halves(plan, workload);
-    // Stable, so halves of one kind stay in program order.
-    halves.sort_by_key(|half| (half.key(), half.receive));
-    let mut rest = &halves[..];
-    while let Some(head) = rest.first() {
-        let count = rest
-            .iter()
-            .take_while(|half| half.key() == head.key())
-            .count();
-        let (same, others) = rest.split_at(count);
-        rest = others;
-        let sends = same.iter().take_while(|half| !half.receive).count();
-        let (sends, receives) = same.split_at(sends);
-        for k in 0..sends.len().max(receives.len()) {
-            let (Some(send), Some(receive)) = (sends.get(k), receives.get(k)) else {
-                return Err(unmatched(workload, sends, receives, k));
-            };
-            let bytes = |half: &Half| {
-                let (graph, node) = node_of(workload, half);
-                graph.bytes(node)
-            };
-            if bytes(send) != bytes(receive) {
-                return Err(Refusal::new(
-                    format!(
-                        "{} sends {} bytes, but {} expects {} (message {k} from rank {} to rank {} \
-                         with tag {}, counted from 0)",
-                        text(workload, send),
-                        bytes(send),
-                        text(workload, receive),
-                        bytes(receive),
-                        send.source,
-                        send.target,
-                        send.tag
-                    ),
-                    "the two traces are of different jobs or steps, or one was cut",
-                ));
-            }
-            for half in [send, receive] {
-                plan.instances[half.instance as usize].pairs[half.message as usize] = plan.pairs;
-            }
+    let mut halves = halves(plan, workload, |_, _| ());
+    for found in match_messages(&mut halves) {
+        if let Some(disagreement) = found.disagreement(|half| bytes(workload, half)) {
+            return Err(refuse(workload, &disagreement));
+        }
+        for (send, receive) in found.pairs() {
+            plan.pair(send);
+            plan.pair(receive);
             plan.pairs += 1;
         }
     }
     Ok(())
 }
 
-fn node_of<'a>(workload: &'a Workload, half: &Half) -> (&'a Graph, NodeIndex) {
-    let graph = workload.graph(&workload.instances()[half.instance as usize]);
-    (graph, graph.messages()[half.message as usize].node)
+/// All halves whose other end has a trace, which are of an instance and one of its messages.
+fn halves<S>(
+    plan: &mut Plan,
+    workload: &Workload,
+    scope: impl Fn(&Graph, NodeIndex) -> S,
+) -> Vec<MessageHalf<S>> {
+    let mut halves = Vec::new();
+    for (i, instance) in (0..).zip(workload.instances()) {
+        let graph = workload.graph(instance);
+        plan.instances[i as usize].pairs = vec![NONE; graph.messages().len()];
+        for (m, message) in (0..).zip(graph.messages()) {
+            let peer = instance.peers[message.peer as usize];
+            if plan.instance_of[peer.index()] != NONE {
+                let (own, scope) = (instance.rank.0, scope(graph, message.node));
+                let half =
+                    MessageHalf::new(own, peer.0, message.receive, message.tag, scope, (i, m));
+                halves.push(half);
+            }
+        }
+    }
+    halves
 }
 
-fn text(workload: &Workload, half: &Half) -> String {
-    let (graph, node) = node_of(workload, half);
-    describe(
-        workload.instances()[half.instance as usize].rank,
-        graph,
-        node,
-    )
+fn node_of(workload: &Workload, half: CommRef) -> (Rank, &Graph, NodeIndex) {
+    let instance = &workload.instances()[half.0 as usize];
+    let graph = workload.graph(instance);
+    (instance.rank, graph, graph.messages()[half.1 as usize].node)
 }
 
-fn unmatched(workload: &Workload, sends: &[Half], receives: &[Half], k: usize) -> Refusal {
-    let (half, what, other) = match (sends.get(k), receives.get(k)) {
-        (Some(send), _) => (send, "send", "receive"),
-        (None, Some(receive)) => (receive, "receive", "send"),
-        (None, None) => unreachable!("k counts one of the two"),
-    };
-    let (graph, node) = node_of(workload, half);
-    let (far, end) = if half.receive {
-        (half.source, "from")
-    } else {
-        (half.target, "to")
+fn bytes(workload: &Workload, half: CommRef) -> u64 {
+    let (_, graph, node) = node_of(workload, half);
+    graph.bytes(node)
+}
+
+fn refuse<S>(workload: &Workload, disagreement: &MessageDisagreement<S>) -> Refusal {
+    let named = |half: &MessageHalf<S>| {
+        let (rank, graph, node) = node_of(workload, half.at);
+        describe(rank, graph, node)
     };
     Refusal::new(
-        format!(
-            "{} has no partner: it is {what} {k} (counted from 0) {end} rank {far} with tag {} and \
-             {} bytes, and rank {far} has only {} such {other}s",
-            text(workload, half),
-            half.tag,
-            graph.bytes(node),
-            sends.len().min(receives.len()),
-        ),
+        disagreement.text(named, |half| bytes(workload, half)),
         "the two traces are of different jobs or steps, or one was cut",
     )
 }

@@ -9,6 +9,7 @@ use crate::graph::{Graph, Kind, Lane};
 use crate::group::{Extent, Paths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::{Machine, NpuClass};
+use crate::matching::CommRef;
 use crate::network::Model;
 use crate::topology::Topology;
 use crate::trace::{CollectiveKind, shown};
@@ -306,6 +307,11 @@ impl Plan {
             matching::messages(&mut plan, workload)?;
         }
         Ok(plan)
+    }
+
+    /// Gives half of a message, of an instance, the number of the next match.
+    pub(super) fn pair(&mut self, (instance, message): CommRef) {
+        self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }
 
     /// Finds the group on the machine for each slot of each instance.

@@ -1,20 +1,20 @@
-//! When the nodes of a rank ran where they were recorded.
+//! Times at which the nodes of a rank ran where they were recorded.
 //!
 //! Files say how long nodes took and how long after their causes they were ready, not when they started.
 //! That follows from a pass over the graph, by the rules of a replay as captured: a node is *ready* a delay
 //! after the last node that it waits for ended, or after the start if that is nothing; it *starts* when its
 //! lane is free, first ready, first served, those that are ready at one instant in the order of their ids; and
-//! it ends its length later.
+//! it ends its length later. Each node is looked at once, in the order in which they are ready.
 
 use super::Rows;
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 /// In place of a node or lane: none.
 pub const NONE: u32 = u32::MAX;
 
-/// What the pass needs of a node.
+/// Properties of a node that the pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// From the end of all that it waits for until it is ready.
@@ -27,47 +27,47 @@ pub struct Step {
     pub settles: bool,
 }
 
-/// When each node ran, and why not earlier. Nodes on a cycle of dependencies, and those behind one, do not run.
+/// Times at which nodes ran, and why not earlier. Nodes on a cycle of dependencies, and those behind one, do not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// When it started; [`Time::END`] if it does not run.
+    /// Start of each node; [`Time::END`] if it does not run.
     pub start: Vec<Time>,
-    /// When it ended; [`Time::END`] if it does not run.
+    /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
     /// The node whose end set it free: the last that it waited for, or the one before it on its lane if that
     /// ended after it was ready; [`NONE`] if it waited for nothing.
     pub cause: Vec<u32>,
-    /// How many nodes are before it on the longest chain of dependencies.
+    /// Number of nodes before each on its longest chain of dependencies.
     pub level: Vec<u32>,
-    /// How many nodes ran.
+    /// Number of nodes that ran.
     pub ran: usize,
 }
 
-/// A lane: who holds it, and who waits for it.
-#[derive(Clone, Debug, Default)]
-struct Lane {
-    held: bool,
-    queue: VecDeque<u32>,
-    /// The last node that held it.
-    last: u32,
+/// An instant, and the order among what happens then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    time: Time,
+    /// Number of times that nothing else was left to happen, so that nodes settled.
+    settled: u32,
+    /// Number of nodes without duration that ended one after another since.
+    round: u32,
 }
 
-/// What becomes due: the instant, and a node with [`ENDS`] or [`READY`].
-type Due = Reverse<(u64, u64)>;
-
-const ENDS: u64 = 0;
-const READY: u64 = 1 << 32;
-
-struct Pass<'a, F> {
-    step: F,
-    next: &'a Rows,
-    waiting: Vec<u32>,
-    lanes: Vec<Lane>,
-    agenda: BinaryHeap<Due>,
-    ready: Vec<u32>,
-    freed: Vec<u32>,
-    settling: Vec<u32>,
-    out: Recorded,
+impl Moment {
+    /// The moment `span` later.
+    fn after(self, span: Span, settles: bool) -> Self {
+        let time = self.time + span;
+        let (settled, round) = match settles {
+            _ if time > self.time => (0, 0),
+            true => (self.settled + 1, 0),
+            false => (self.settled, self.round + 1),
+        };
+        Self {
+            time,
+            settled,
+            round,
+        }
+    }
 }
 
 impl Recorded {
@@ -79,24 +79,54 @@ impl Recorded {
         for (_, to) in next.edges() {
             waiting[to as usize] += 1;
         }
-        let pass = Pass {
-            step,
-            next,
-            waiting,
-            lanes: vec![Lane::default(); lanes],
-            agenda: BinaryHeap::new(),
-            ready: Vec::new(),
-            freed: Vec::new(),
-            settling: Vec::new(),
-            out: Self {
-                start: vec![Time::END; count],
-                end: vec![Time::END; count],
-                cause: vec![NONE; count],
-                level: vec![0; count],
-                ran: 0,
-            },
+        let mut out = Self {
+            start: vec![Time::END; count],
+            end: vec![Time::END; count],
+            cause: vec![NONE; count],
+            level: vec![0; count],
+            ran: 0,
         };
-        pass.run()
+        // When all that a node waits for have ended, and when a lane is free again, and after whom.
+        let mut freed = vec![Moment::default(); count];
+        let mut lanes = vec![(Moment::default(), NONE); lanes];
+        // Nothing sets a node free before the node itself was ready, so nodes are taken in the order in
+        // which they are ready, and that is the order in which lanes serve them.
+        let mut ready = BinaryHeap::new();
+        let ready_at = |freed: Moment, node| match step(node).delay {
+            Span::ZERO => Reverse((freed, node)),
+            delay => Reverse((freed.after(delay, false), node)),
+        };
+        let first = (0..count as u32).filter(|&node| waiting[node as usize] == 0);
+        ready.extend(first.map(|node| ready_at(Moment::default(), node)));
+        while let Some(Reverse((mut start, node))) = ready.pop() {
+            let (of, i) = (step(node), node as usize);
+            let lane = lanes.get_mut(of.lane as usize);
+            if let Some(&(free, before)) = lane.as_deref() {
+                if free.time > start.time {
+                    out.cause[i] = before;
+                }
+                start = start.max(free);
+            }
+            let end = start.after(of.length, of.settles);
+            if let Some(lane) = lane {
+                *lane = (end, node);
+            }
+            (out.start[i], out.end[i]) = (start.time, end.time);
+            out.ran += 1;
+            for &then in next.row(node) {
+                let t = then as usize;
+                out.level[t] = out.level[t].max(out.level[i] + 1);
+                // Of those that end at one moment the last is the cause.
+                if (end, node) > (freed[t], out.cause[t]) {
+                    (freed[t], out.cause[t]) = (end, node);
+                }
+                waiting[t] -= 1;
+                if waiting[t] == 0 {
+                    ready.push(ready_at(freed[t], then));
+                }
+            }
+        }
+        out
     }
 
     /// Whether the node runs.
@@ -123,129 +153,6 @@ impl Recorded {
             width[level] += 1;
         }
         (width.len() as u32, width.into_iter().max().unwrap_or(0))
-    }
-}
-
-impl<F: Fn(u32) -> Step> Pass<'_, F> {
-    fn run(mut self) -> Recorded {
-        for node in 0..self.waiting.len() as u32 {
-            if self.waiting[node as usize] == 0 {
-                self.free(Time::ZERO, node);
-            }
-        }
-        self.hand_out(Time::ZERO);
-        self.settle(Time::ZERO);
-        let mut round = Vec::new();
-        while let Some(&Reverse((now, _))) = self.agenda.peek() {
-            while let Some(&Reverse((at, word))) = self.agenda.peek()
-                && at == now
-            {
-                self.agenda.pop();
-                round.push(word);
-            }
-            for word in round.drain(..) {
-                match word & READY {
-                    ENDS => self.complete(Time(now), word as u32),
-                    _ => self.ready.push(word as u32),
-                }
-            }
-            self.hand_out(Time(now));
-            self.settle(Time(now));
-        }
-        self.out
-    }
-
-    /// All that `node` waits for has ended.
-    fn free(&mut self, now: Time, node: u32) {
-        match (self.step)(node).delay {
-            Span::ZERO => self.ready.push(node),
-            delay => self
-                .agenda
-                .push(Reverse(((now + delay).0, READY | u64::from(node)))),
-        }
-    }
-
-    fn complete(&mut self, now: Time, node: u32) {
-        let i = node as usize;
-        self.out.end[i] = now;
-        self.out.ran += 1;
-        let lane = (self.step)(node).lane;
-        if let Some(state) = self.lanes.get_mut(lane as usize) {
-            (state.held, state.last) = (false, node);
-            if !state.queue.is_empty() {
-                self.freed.push(lane);
-            }
-        }
-        let next = self.next;
-        for &then in next.row(node) {
-            let t = then as usize;
-            self.out.level[t] = self.out.level[t].max(self.out.level[i] + 1);
-            self.waiting[t] -= 1;
-            if self.waiting[t] == 0 {
-                self.out.cause[t] = node;
-                self.free(now, then);
-            }
-        }
-    }
-
-    /// Freed lanes take who queues for them, and then who became ready asks for a lane.
-    fn hand_out(&mut self, now: Time) {
-        let mut freed = std::mem::take(&mut self.freed);
-        for lane in freed.drain(..) {
-            let state = &mut self.lanes[lane as usize];
-            if let Some(node) = state.queue.pop_front() {
-                state.held = true;
-                let before = state.last;
-                // While it waits, its start holds when it was ready.
-                if self.out.start[node as usize] < now {
-                    self.out.cause[node as usize] = before;
-                }
-                self.issue(now, node);
-            }
-        }
-        self.freed = freed;
-        let mut ready = std::mem::take(&mut self.ready);
-        ready.sort_unstable();
-        for node in ready.drain(..) {
-            let lane = (self.step)(node).lane;
-            match self.lanes.get_mut(lane as usize) {
-                Some(state) if state.held || !state.queue.is_empty() => {
-                    self.out.start[node as usize] = now;
-                    state.queue.push_back(node);
-                }
-                state => {
-                    if let Some(state) = state {
-                        state.held = true;
-                    }
-                    self.issue(now, node);
-                }
-            }
-        }
-        self.ready = ready;
-    }
-
-    fn issue(&mut self, now: Time, node: u32) {
-        self.out.start[node as usize] = now;
-        let step = (self.step)(node);
-        match step.settles {
-            true => self.settling.push(node),
-            false => self.ends(now + step.length, node),
-        }
-    }
-
-    fn ends(&mut self, at: Time, node: u32) {
-        self.agenda.push(Reverse((at.0, ENDS | u64::from(node))));
-    }
-
-    fn settle(&mut self, now: Time) {
-        if self.settling.is_empty() || self.agenda.peek().is_some_and(|due| due.0.0 == now.0) {
-            return;
-        }
-        let mut settling = std::mem::take(&mut self.settling);
-        for node in settling.drain(..) {
-            self.ends(now + (self.step)(node).length, node);
-        }
-        self.settling = settling;
     }
 }
 

@@ -7,7 +7,8 @@
 //! were there. So the path goes on from the one that came last, at the moment when it did.
 
 use super::class::Class;
-use super::track::{Joint, Part, Track};
+use super::track::Track;
+use crate::matching::{CommMatches, CommStep};
 use crate::units::{Span, Time};
 use std::collections::BTreeMap;
 
@@ -47,61 +48,27 @@ impl CriticalPath {
     }
 }
 
-/// The nodes that took part in the same thing, by joint and number: track and node.
-type Meetings = BTreeMap<(u32, u32), Vec<(u32, u32)>>;
-
-/// Who met whom, among ranks whose times count from one start.
-struct Joined {
-    /// For each track, the number of each of its joints among all.
-    numbers: Vec<Vec<u32>>,
-    meetings: Meetings,
-}
-
-impl Joined {
-    fn new(tracks: &[Track]) -> Self {
-        let mut known: BTreeMap<&Joint, u32> = BTreeMap::new();
-        let mut numbers = Vec::new();
-        for track in tracks {
-            let number = |joint| {
-                let new = known.len() as u32;
-                *known.entry(joint).or_insert(new)
-            };
-            numbers.push(track.joints.iter().map(number).collect::<Vec<u32>>());
-        }
-        let mut meetings = Meetings::new();
-        for (i, track) in tracks.iter().enumerate() {
-            for part in &track.parts {
-                let key = (numbers[i][part.joint as usize], part.sequence);
-                meetings.entry(key).or_default().push((i as u32, part.node));
-            }
-        }
-        Self { numbers, meetings }
-    }
-
-    /// Who of those that `part` of a track waited for came last, if it came after `start` and before `end`.
-    fn last(
-        &self,
-        tracks: &[Track],
-        track: u32,
-        part: &Part,
-        start: Time,
-        end: Time,
-    ) -> Option<(u32, u32)> {
-        let number = self.numbers[track as usize][part.joint as usize];
-        let met = self.meetings.get(&(number, part.sequence))?;
-        let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
-        let others = met.iter().filter(|&&(t, _)| t != track);
-        let late = others.filter(|other| came(other) > start && came(other) < end);
-        // Of several, the lowest rank.
-        late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
-            .copied()
-    }
+/// The track and node of the last rank to come to what `step` of a track takes part in, if it came after `start`
+/// and before `end`.
+fn last(
+    matches: &CommMatches<'_>,
+    tracks: &[Track],
+    (track, step): (u32, &CommStep),
+    (start, end): (Time, Time),
+) -> Option<(u32, u32)> {
+    let met = matches.with(track, step);
+    let nodes = met.map(|(t, s)| (t, tracks[t as usize].comms.steps[s as usize].node));
+    let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
+    let others = nodes.filter(|&(t, _)| t != track);
+    let late = others.filter(|other| came(other) > start && came(other) < end);
+    // Of several, the lowest rank.
+    late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
 }
 
 /// The critical path through `tracks`, up to the node that ends last; `None` if no node runs. Ranks are
 /// `joined` if their times count from one start.
 pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
-    let meetings = joined.then(|| Joined::new(tracks));
+    let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
         let node = track.last?;
         Some((track.end[node as usize], std::cmp::Reverse(i), node))
@@ -111,9 +78,9 @@ pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
     loop {
         let track = &tracks[at as usize];
         let start = track.start[node as usize];
-        let part = track.part(node).filter(|part| part.wait > Span::ZERO);
-        if let (Some(meetings), Some(part)) = (&meetings, part)
-            && let Some((other, met)) = meetings.last(tracks, at, part, start, end)
+        let waited = track.comm(node).filter(|(_, wait)| *wait > Span::ZERO);
+        if let (Some(matches), Some((step, _))) = (&matches, waited)
+            && let Some((other, met)) = last(matches, tracks, (at, step), (start, end))
         {
             let came = tracks[other as usize].start[met as usize];
             path.pieces.push(Piece {
@@ -132,7 +99,7 @@ pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
         let cause = track.cause(node);
         let from = cause.map_or(Time::ZERO, |cause| track.end[cause as usize]);
         let length = end.since(start);
-        let wait = part.map_or(Span::ZERO, |part| part.wait.min(length));
+        let wait = waited.map_or(Span::ZERO, |(_, wait)| wait.min(length));
         path.pieces.push(Piece {
             track: at,
             node,

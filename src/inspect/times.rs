@@ -43,22 +43,12 @@ pub struct Times {
     pub run: Recorded,
 }
 
-/// How long a node took, what it waited for other ranks included.
-pub(super) fn length(outline: &Outline<'_>, classes: &[Class], node: u32) -> Span {
-    let view = &outline.nodes[node as usize].view;
-    match classes[node as usize] {
-        class if !class.takes_time() => Span::ZERO,
-        class if class.communicates() => view.recorded + view.wait,
-        _ => view.recorded,
-    }
-}
-
 impl Times {
     /// Those of `outline`, whose dependencies that hold are `next`.
     pub fn new(outline: &Outline<'_>, classes: &[Class], lanes: &Lanes<'_>, next: &Rows) -> Self {
         let step = |node: u32| Step {
             delay: outline.nodes[node as usize].view.delay,
-            length: length(outline, classes, node),
+            length: outline.nodes[node as usize].view.lasted(),
             lane: lanes.held(node),
             settles: Lanes::settles(classes[node as usize]),
         };
@@ -67,7 +57,7 @@ impl Times {
             (false, false, true, false, true);
         for node in outline.all() {
             let view = &outline.nodes[node as usize].view;
-            let took = length(outline, classes, node);
+            let took = view.lasted();
             durations |= took > Span::ZERO;
             delays |= view.delay > Span::ZERO;
             whole &= took.0.is_multiple_of(1_000_000);
@@ -112,7 +102,7 @@ fn given(outline: &Outline<'_>, classes: &[Class], lanes: &Lanes<'_>, run: &mut 
         let i = node as usize;
         let start = Time::ZERO + Span::from_us(micros(node).saturating_sub(origin));
         run.start[i] = start;
-        run.end[i] = start + length(outline, classes, node);
+        run.end[i] = start + outline.nodes[node as usize].view.lasted();
         run.cause[i] = NONE;
     }
     run.ran = outline.nodes.len();

@@ -129,7 +129,7 @@ impl<'a> Trace<'a> {
 
     /// Returns the duration of a node, with the time of waiting for other ranks.
     pub fn length(&self, node: u32) -> Span {
-        super::times::length(&self.outline, &self.classes, node)
+        self.outline.nodes[node as usize].view.lasted()
     }
 
     /// Returns the part of it that the node waited for other ranks.

@@ -1,37 +1,14 @@
 //! Data of a rank for the critical path of a job, in flat arrays of some 50 bytes for each node.
 
 use super::class::Class;
-use super::lanes::group_label;
 use super::times::Basis;
 use super::trace::Trace;
 use crate::graph::recorded::NONE;
 use crate::graph::{Names, Recorded};
-use crate::trace::groups::parse_metadata;
+use crate::matching::{CommStep, RankComms};
+use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::{Op, TraceError};
 use crate::units::{Span, Time};
-use std::collections::BTreeMap;
-
-/// Key that the members of a collective, or both ends of a message, share.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Joint {
-    /// Group, with its members if the rank declares them.
-    Group(String, Option<Vec<u32>>),
-    /// Messages from one rank to another with a tag.
-    Pair(u32, u32, i32),
-}
-
-/// Part of a rank in a collective or a message.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    /// The node.
-    pub node: u32,
-    /// Index of its key among those of the rank.
-    pub joint: u32,
-    /// Index among those with its key in program order.
-    pub sequence: u32,
-    /// Time of waiting for the others.
-    pub wait: Span,
-}
 
 /// Data of a rank for the critical path of a job.
 #[derive(Debug)]
@@ -56,9 +33,10 @@ pub struct Track {
     pub(super) classes: Vec<Class>,
     pub(super) names: Names,
     pub(super) name_of: Vec<u32>,
-    pub(super) joints: Vec<Joint>,
-    /// Sorted by node.
-    pub(super) parts: Vec<Part>,
+    /// Its communication, sorted by node.
+    pub(super) comms: RankComms,
+    /// Time that each step of it waited for the others.
+    waits: Vec<Span>,
 }
 
 impl Track {
@@ -76,7 +54,9 @@ impl Track {
             })?);
         }
         names.freeze();
-        let (joints, parts) = parts(&trace);
+        let comms = comms(&trace);
+        let waits = comms.steps.iter().map(|step| trace.wait(step.node));
+        let waits = waits.collect();
         let last = trace.times.run.last();
         let ids = nodes.iter().map(|item| item.view.id).collect();
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
@@ -104,15 +84,18 @@ impl Track {
             classes,
             names,
             name_of,
-            joints,
-            parts,
+            comms,
+            waits,
         })
     }
 
-    /// Returns the part of a node in a collective or a message.
-    pub(super) fn part(&self, node: u32) -> Option<&Part> {
-        let found = self.parts.binary_search_by_key(&node, |part| part.node);
-        found.ok().map(|i| &self.parts[i])
+    /// Returns the communication step of a node, and the time that it waited for others.
+    pub(super) fn comm(&self, node: u32) -> Option<(&CommStep, Span)> {
+        let found = self
+            .comms
+            .steps
+            .binary_search_by_key(&node, |step| step.node);
+        found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
     /// Returns the node whose end released `node`, if it waited for any.
@@ -131,58 +114,30 @@ impl Track {
     }
 }
 
-/// Lists the parts of a rank in collectives and messages, counted in program order.
-fn parts(trace: &Trace<'_>) -> (Vec<Joint>, Vec<Part>) {
+/// Lists the communication of a rank, counted in program order and sorted by nodes.
+fn comms(trace: &Trace<'_>) -> RankComms {
     let outline = &trace.outline;
-    let mut groups = BTreeMap::new();
+    let mut declared = Declared::new();
     for item in &outline.nodes {
         if let Some(text) = item.view.groups
-            && let Ok(declared) = parse_metadata(item.view.id, text)
+            && let Ok(groups) = parse_metadata(item.view.id, text)
         {
-            groups.extend(declared);
+            declared.extend(groups);
         }
     }
-    let mut joints: BTreeMap<Joint, (u32, u32)> = BTreeMap::new();
-    let mut parts = Vec::new();
-    for node in trace.program_order() {
-        let joint = match outline.nodes[node as usize].view.op {
-            // The ranks behind a mask of dimensions are not known without a machine.
+    // The ranks behind a mask of dimensions are not known without a machine.
+    let whole = |node: &u32| {
+        let op = outline.nodes[*node as usize].view.op;
+        !matches!(
+            op,
             Op::Collective {
-                group,
-                dimensions: None,
+                dimensions: Some(_),
                 ..
-            } => {
-                let label = group_label(group);
-                let members = groups
-                    .get(&label)
-                    .filter(|members| !members.is_empty())
-                    .cloned();
-                Joint::Group(label, members)
             }
-            Op::Message {
-                receive: false,
-                peer,
-                tag,
-                ..
-            } => Joint::Pair(trace.rank, peer, tag),
-            Op::Message { peer, tag, .. } => Joint::Pair(peer, trace.rank, tag),
-            _ => continue,
-        };
-        let new = joints.len() as u32;
-        let (index, count) = joints.entry(joint).or_insert((new, 0));
-        parts.push(Part {
-            node,
-            joint: *index,
-            sequence: *count,
-            wait: trace.wait(node),
-        });
-        *count += 1;
-    }
-    parts.sort_unstable_by_key(|part| part.node);
-    let mut list: Vec<(u32, Joint)> = joints
-        .into_iter()
-        .map(|(joint, (index, _))| (index, joint))
-        .collect();
-    list.sort_unstable_by_key(|(index, _)| *index);
-    (list.into_iter().map(|(_, joint)| joint).collect(), parts)
+        )
+    };
+    let order = trace.program_order().into_iter().filter(whole);
+    let mut comms = RankComms::new(outline, trace.rank, order, &declared);
+    comms.steps.sort_unstable_by_key(|step| step.node);
+    comms
 }

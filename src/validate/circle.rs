@@ -5,14 +5,13 @@
 //! can be circular besides, such as lanes that collectives of several groups share, depends on the machine and is
 //! the replay's to find.
 
-use super::collectives::Sequence;
 use super::facts::NONE;
 use super::findings::{Defect, Findings};
 use super::groups::Party;
 use super::kind::Kind;
-use super::messages::End;
 use super::trace::Trace;
 use crate::graph::{Rows, cycle};
+use crate::matching::{CommRef, MemberCalls};
 use crate::trace::CollectiveKind;
 
 /// The waits of all ranks: the vertices of traces in turn, then one for each collective of each party, which
@@ -22,18 +21,18 @@ struct World<'a> {
     /// The first vertex of each trace.
     first: Vec<u32>,
     parties: &'a [Party],
-    sequences: &'a [Vec<Sequence<'a>>],
+    sequences: &'a [Vec<MemberCalls<'a>>],
     /// The first vertex of each party.
     meetings: Vec<u32>,
-    pairs: &'a [(End, End)],
+    pairs: &'a [(CommRef, CommRef)],
 }
 
 /// Looks for a circle, given what agrees: the calls of each party, and the pairs of messages.
 pub(super) fn check(
     members: &[(u32, &Trace)],
     parties: &[Party],
-    sequences: &[Vec<Sequence<'_>>],
-    pairs: &[(End, End)],
+    sequences: &[Vec<MemberCalls<'_>>],
+    pairs: &[(CommRef, CommRef)],
     findings: &mut Findings,
 ) {
     let mut count = 0_usize;
@@ -110,11 +109,11 @@ impl World<'_> {
     fn meet(
         &self,
         party: &Party,
-        sequence: &Sequence<'_>,
+        sequence: &MemberCalls<'_>,
         meeting: u32,
         each: &mut dyn FnMut(u32, u32),
     ) {
-        let index = sequence.index;
+        let index = sequence.rank as usize;
         let (rank, trace) = self.members[index];
         let waits = &trace.facts.waits;
         for (k, &number) in (0..).zip(sequence.calls.iter()) {

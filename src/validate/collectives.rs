@@ -5,100 +5,147 @@ use super::findings::{Defect, Findings, Site};
 use super::groups::Party;
 use super::kind::Kind;
 use super::trace::Trace;
-use crate::trace::CollectiveKind;
+use crate::matching::{CollectiveSignature, CommRef, MemberCalls, disagreement};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// The calls that a member makes of its group's collectives, in program order.
-#[derive(Debug)]
-pub(super) struct Sequence<'a> {
-    /// The member's place among the traces.
-    pub index: usize,
-    pub calls: Cow<'a, [u32]>,
-    rank: u32,
-    trace: &'a Trace,
-    /// The slots by which the member names the group.
-    slots: &'a [u32],
+/// Looks up the calls of a party.
+struct Calls<'a> {
+    members: &'a [(u32, &'a Trace)],
+    party: &'a Party,
 }
 
-impl<'a> Sequence<'a> {
-    fn new(members: &[(u32, &'a Trace)], index: usize, slots: &'a [u32]) -> Self {
-        let (rank, trace) = members[index];
-        let calls_of = &trace.facts.calls_of;
-        let calls = match slots {
-            [] => Cow::Borrowed(&[][..]),
-            [slot] => Cow::Borrowed(calls_of.row(*slot)),
-            several => {
-                let calls = several.iter().flat_map(|&slot| calls_of.row(slot));
-                let mut calls: Vec<u32> = calls.copied().collect();
-                calls.sort_unstable();
-                Cow::Owned(calls)
-            }
+impl<'a> Calls<'a> {
+    fn of(&self, (rank, call): CommRef) -> (u32, &'a Facts, &'a Call) {
+        let (rank, trace) = self.members[rank as usize];
+        (rank, &trace.facts, &trace.facts.calls[call as usize])
+    }
+
+    fn signature(&self, at: CommRef) -> CollectiveSignature {
+        let (_, _, call) = self.of(at);
+        let root = match call.root {
+            NONE => self.party.members.first().copied(),
+            root => Some(root).filter(|&root| self.party.has(root)),
         };
-        Self {
-            index,
-            calls,
-            rank,
-            trace,
-            slots,
+        CollectiveSignature {
+            kind: call.kind,
+            bytes: call.node.bytes,
+            root: root.filter(|_| call.kind.has_root()),
         }
     }
 
-    fn facts(&self) -> &'a Facts {
-        &self.trace.facts
+    fn rank(&self, member: &MemberCalls<'_>) -> u32 {
+        self.members[member.rank as usize].0
     }
 
-    /// The `k`-th call.
-    pub fn call(&self, k: usize) -> Option<&'a Call> {
-        let call = self.calls.get(k)?;
-        self.facts().calls.get(*call as usize)
+    fn site(&self, at: Option<CommRef>) -> Site {
+        let site = |(_, facts, call): (u32, &Facts, &Call)| facts.site(&call.node);
+        at.map_or_else(Site::default, |at| site(self.of(at)))
     }
 
-    /// Whether two members obviously make the same calls.
-    fn is_like(&self, other: &Self) -> bool {
-        std::ptr::eq(self.trace, other.trace) && self.slots == other.slots
-    }
-
-    fn site(&self, k: usize) -> Site {
-        let call = self.call(k);
-        call.map_or_else(Site::default, |call| self.facts().site(&call.node))
-    }
-
-    /// What the member does at its `k`-th call.
-    fn said(&self, k: usize) -> String {
-        match self.call(k) {
-            Some(call) => format!("rank {} does {}", self.rank, self.facts().said(call)),
-            None => format!("rank {} has no further collective of the group", self.rank),
+    /// Says what a member does at its `k`-th call.
+    fn said(&self, member: &MemberCalls<'_>, k: usize) -> String {
+        match member.at(k).map(|at| self.of(at)) {
+            Some((rank, facts, call)) => format!("rank {rank} does {}", facts.said(call)),
+            None => {
+                let rank = self.rank(member);
+                format!("rank {rank} has no further collective of the group")
+            }
         }
     }
 
-    /// What the member does after its `k`-th call, or after its last.
-    fn next(&self, k: usize) -> String {
-        let last = self.calls.len().checked_sub(1);
-        let place = last.and_then(|last| self.call(k.min(last)));
-        let next = self.facts().next(place.map(|call| call.node.place));
-        format!("rank {} {next}", self.rank)
+    /// Says what a member does after its `k`-th call, or after its last.
+    fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
+        let last = member.calls.len().checked_sub(1);
+        let place = last.and_then(|last| member.at(k.min(last)));
+        let place = place.map(|at| self.of(at).2.node.place);
+        let next = self.members[member.rank as usize].1.facts.next(place);
+        format!("rank {} {next}", self.rank(member))
     }
-}
 
-/// What members have to agree on: the kind, the bytes, and the root, if it matters and is a member.
-type Agreed = (CollectiveKind, u64, Option<Option<u32>>);
+    /// Checks what a call says by itself.
+    fn each(&self, at: CommRef, findings: &mut Findings) {
+        let (rank, facts, call) = self.of(at);
+        let (party, bytes) = (self.party, call.node.bytes);
+        let size = party.members.len() as u32;
+        let wrong = |kind, found: String| Defect::new(kind, facts.site(&call.node), found).of(rank);
+        if call.kind.has_root() && call.root != NONE && !party.has(call.root) {
+            let found = format!(
+                "its root is rank {}, which is not in its {}",
+                call.root,
+                party.text()
+            );
+            findings.push(wrong(Kind::Root, found));
+        }
+        if party.partial.is_none() && call.kind.buffer(bytes, size).is_none() {
+            let found = format!("{size} shards of {bytes} bytes are more than 2^63 bytes");
+            findings.push(wrong(Kind::Oversized, found));
+        }
+    }
 
-fn agreed(call: &Call, party: &Party) -> Agreed {
-    let root = call.kind.has_root().then(|| match call.root {
-        NONE => party.members.first().copied(),
-        root => Some(root).filter(|&root| party.has(root)),
-    });
-    (call.kind, call.node.bytes, root)
+    /// Looks for the first collective on which the members disagree. Whether there is none.
+    fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut Findings) -> bool {
+        let Some((first, others)) = sequences.split_first() else {
+            return true;
+        };
+        let Some(found) = disagreement(first, others, |at| self.signature(at)) else {
+            return true;
+        };
+        let k = found.k;
+        let mut sides: BTreeMap<Option<CollectiveSignature>, Vec<&MemberCalls<'_>>> =
+            BTreeMap::new();
+        for sequence in sequences {
+            let said = sequence.at(k).map(|at| self.signature(at));
+            sides.entry(said).or_default().push(sequence);
+        }
+        // The larger side is right, or else that of the lowest rank.
+        let mut sides: Vec<_> = sides.into_values().collect();
+        sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
+        let [right, wrong, ..] = &sides[..] else {
+            return true;
+        };
+        let (here, there) = (wrong[0], right[0]);
+        let as_on = |side: &[&MemberCalls<'_>]| match side.len() {
+            1 => String::new(),
+            n => format!(", as {} others do", n - 1),
+        };
+        let (kind, dimensions) = match self.party.partial {
+            None => (Kind::Collectives, String::new()),
+            Some(mask) => (
+                Kind::Parts,
+                format!(", over dimensions {mask:#b} of the machine"),
+            ),
+        };
+        let more = match sides[2..].iter().map(Vec::len).sum::<usize>() {
+            0 => String::new(),
+            n => format!("; {n} more ranks do something else"),
+        };
+        let found = format!(
+            "collective {k} (counted from 0) of the {}{dimensions}: {}{}, but {}{}{more}; next: {}; {}",
+            self.party.text(),
+            self.said(there, k),
+            as_on(right),
+            self.said(here, k),
+            as_on(wrong),
+            self.next(there, k),
+            self.next(here, k),
+        );
+        let defect = Defect::new(kind, self.site(here.at(k)), found);
+        findings.push(Defect {
+            against: Some((self.rank(there), self.site(there.at(k)))),
+            ..defect.of(self.rank(here))
+        });
+        false
+    }
 }
 
 /// Holds the collectives of each party against one another. The calls of its members, where they agree and it is
 /// known who they are.
 pub(super) fn check<'a>(
     members: &[(u32, &'a Trace)],
-    parties: &'a [Party],
+    parties: &[Party],
     findings: &mut Findings,
-) -> Vec<Vec<Sequence<'a>>> {
+) -> Vec<Vec<MemberCalls<'a>>> {
     let mut all = Vec::with_capacity(parties.len());
     for party in parties {
         let mut callers = party.callers.iter().peekable();
@@ -113,105 +160,24 @@ pub(super) fn check<'a>(
             let Ok(index) = members.binary_search_by_key(rank, |(rank, _)| *rank) else {
                 continue;
             };
-            match callers.next_if(|(caller, _)| *caller == index) {
-                Some((_, slots)) => sequences.push(Sequence::new(members, index, slots)),
-                None if party.partial.is_some() || !members[index].1.facts.whole => {}
-                None => sequences.push(Sequence::new(members, index, &[])),
-            }
+            let facts = &members[index].1.facts;
+            let slots = match callers.next_if(|(caller, _)| *caller == index) {
+                Some((_, slots)) => &slots[..],
+                None if party.partial.is_some() || !facts.whole => continue,
+                None => &[],
+            };
+            let slots = slots.iter().copied();
+            sequences.push(facts.calls_of.member(index as u32, slots));
         }
-        for sequence in &sequences {
-            each(sequence, party, findings);
+        let calls = Calls { members, party };
+        for at in sequences.iter().flat_map(MemberCalls::iter) {
+            calls.each(at, findings);
         }
-        let same = compare(party, &sequences, findings);
+        let same = calls.compare(&sequences, findings);
         all.push(match same && party.partial.is_none() {
             true => sequences,
             false => Vec::new(),
         });
     }
     all
-}
-
-/// Checks what a member's calls say by themselves.
-fn each(sequence: &Sequence<'_>, party: &Party, findings: &mut Findings) {
-    let size = party.members.len() as u32;
-    for k in 0..sequence.calls.len() {
-        let Some(call) = sequence.call(k) else {
-            continue;
-        };
-        let wrong =
-            |kind, found: String| Defect::new(kind, sequence.site(k), found).of(sequence.rank);
-        if call.kind.has_root() && call.root != NONE && !party.has(call.root) {
-            let found = format!(
-                "its root is rank {}, which is not in its {}",
-                call.root,
-                party.text()
-            );
-            findings.push(wrong(Kind::Root, found));
-        }
-        if party.partial.is_none() && call.kind.buffer(call.node.bytes, size).is_none() {
-            let found = format!(
-                "{size} shards of {} bytes are more than 2^63 bytes",
-                call.node.bytes
-            );
-            findings.push(wrong(Kind::Oversized, found));
-        }
-    }
-}
-
-/// Looks for the first collective on which the members disagree. Whether there is none.
-fn compare(party: &Party, sequences: &[Sequence<'_>], findings: &mut Findings) -> bool {
-    let Some((first, others)) = sequences.split_first() else {
-        return true;
-    };
-    let said = |sequence: &Sequence<'_>, k| sequence.call(k).map(|call| agreed(call, party));
-    let differs = |other: &Sequence<'_>| {
-        let most = first.calls.len().max(other.calls.len());
-        (0..most).find(|&k| said(first, k) != said(other, k))
-    };
-    let others = others.iter().filter(|other| !other.is_like(first));
-    let Some(k) = others.filter_map(differs).min() else {
-        return true;
-    };
-    let mut sides: BTreeMap<Option<Agreed>, Vec<&Sequence<'_>>> = BTreeMap::new();
-    for sequence in sequences {
-        sides.entry(said(sequence, k)).or_default().push(sequence);
-    }
-    // The larger side is right, or else that of the lowest rank.
-    let mut sides: Vec<_> = sides.into_values().collect();
-    sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
-    let [right, wrong, ..] = &sides[..] else {
-        return true;
-    };
-    let (here, there) = (wrong[0], right[0]);
-    let as_on = |side: &[&Sequence<'_>]| match side.len() {
-        1 => String::new(),
-        n => format!(", as {} others do", n - 1),
-    };
-    let dimensions = party.partial.map_or_else(String::new, |mask| {
-        format!(", over dimensions {mask:#b} of the machine")
-    });
-    let more = match sides.len() {
-        2 => String::new(),
-        n => format!("; {} more ranks do something else", {
-            sides[2..n].iter().map(Vec::len).sum::<usize>()
-        }),
-    };
-    let found = format!(
-        "collective {k} (counted from 0) of the {}{dimensions}: {}{}, but {}{}{more}; next: {}; {}",
-        party.text(),
-        there.said(k),
-        as_on(right),
-        here.said(k),
-        as_on(wrong),
-        there.next(k),
-        here.next(k),
-    );
-    let kind = match party.partial {
-        None => Kind::Collectives,
-        Some(_) => Kind::Parts,
-    };
-    let against = Some((there.rank, there.site(k)));
-    let defect = Defect::new(kind, here.site(k), found).of(here.rank);
-    findings.push(Defect { against, ..defect });
-    false
 }

@@ -4,7 +4,8 @@ use super::edges::Order;
 use super::findings::Site;
 use super::node::{Nodes, Role};
 use super::wait::Waits;
-use crate::graph::{Interner, Names, Rows};
+use crate::graph::{Interner, Names};
+use crate::matching::SlotCalls;
 use crate::trace::groups::Declared;
 use crate::trace::{CollectiveKind, GroupName, Op, shown};
 
@@ -71,7 +72,7 @@ pub(super) struct Facts {
     pub accesses: Vec<Access>,
     pub slots: Vec<Slot>,
     /// Calls of each slot.
-    pub calls_of: Rows,
+    pub calls_of: SlotCalls,
     pub declared: Declared,
     /// Waits among the calls and messages; empty if they cannot be used.
     pub waits: Waits,
@@ -201,12 +202,8 @@ impl Collect {
             facts.messages.sort_unstable_by_key(|m| m.node.place);
         }
         facts.slots = self.slots.into_keys();
-        let calls = &facts.calls;
-        facts.calls_of = Rows::new(facts.slots.len(), |each| {
-            for (i, call) in calls.iter().enumerate() {
-                each(call.slot, i as u32);
-            }
-        });
+        let calls = facts.calls.iter().map(|call| call.slot).zip(0..);
+        facts.calls_of = SlotCalls::new(facts.slots.len(), calls);
         facts.names.freeze();
         self.facts
     }

@@ -124,8 +124,8 @@ pub(super) fn bind(
         let facts = &trace.facts;
         for (slot, named) in (0..).zip(&facts.slots) {
             let mut wrong = |kind, found: String| {
-                let first = facts.calls_of.row(slot).first();
-                let site = first.map(|&call| facts.site(&facts.calls[call as usize].node));
+                let first = facts.calls_of.member(rank, [slot]).at(0);
+                let site = first.map(|(_, call)| facts.site(&facts.calls[call as usize].node));
                 findings.push(Defect::new(kind, site.unwrap_or_default(), found).of(rank));
             };
             let group = match &named.name {

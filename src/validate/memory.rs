@@ -5,6 +5,7 @@ use super::findings::{Defect, Findings, Site};
 use super::kind::Kind;
 use super::ranks;
 use super::trace::Trace;
+use crate::matching::first_difference;
 
 /// Compares these accesses of all ranks with those of the first rank that has any. `missing` are the ranks
 /// without a trace.
@@ -34,15 +35,15 @@ pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut F
         );
         findings.push(Defect::new(Kind::InSwitch, site, found).of(first));
     }
-    let what = |access: Option<&Access>| access.map(|a| (a.store, a.node.bytes));
+    let what = |access: &Access| (access.store, access.node.bytes);
     for &(rank, other) in members {
         // The first rank itself, and ranks that share its trace, need no comparison.
         if std::ptr::eq(trace, other) || !other.facts.whole {
             continue;
         }
         let theirs = &other.facts.accesses;
-        let most = own.len().max(theirs.len());
-        let Some(k) = (0..most).find(|&k| what(own.get(k)) != what(theirs.get(k))) else {
+        let difference = first_difference(own.iter().map(what), theirs.iter().map(what));
+        let Some((k, ..)) = difference else {
             continue;
         };
         let (against, there) = of(trace, own.get(k));

@@ -27,8 +27,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("trace", &[]),
     ("files", &["trace"]),
     ("graph", &["trace"]),
-    ("validate", &["trace", "graph"]),
-    ("inspect", &["trace", "graph"]),
+    // Knows no workload, so that those who look at files may ask it who meets whom.
+    ("matching", &["trace", "graph"]),
+    ("validate", &["trace", "graph", "matching"]),
+    ("inspect", &["trace", "graph", "matching"]),
     ("group", &["topology"]),
     ("workload", &["graph", "group"]),
     ("topology", &[]),
@@ -61,6 +63,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "report",
             "trace",
             "graph",
+            "matching",
             "topology",
         ],
     ),
@@ -83,8 +86,11 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["model", "config", "trace", "graph", "group", "workload"],
     ),
     ("diff", &["trace", "graph", "report"]),
-    ("converters", &["trace", "files", "graph", "group"]),
-    ("edit", &["trace", "graph"]),
+    (
+        "converters",
+        &["trace", "files", "graph", "group", "matching"],
+    ),
+    ("edit", &["trace", "graph", "matching"]),
     // Where a job comes from, and its replay in one call: it puts the other rooms together, as `cli` did.
     (
         "job",
@@ -124,6 +130,7 @@ const EVERYTHING: &[&str] = &[
     "trace",
     "files",
     "graph",
+    "matching",
     "validate",
     "inspect",
     "group",

@@ -1,30 +1,24 @@
-//! Who meets whom, and whose partner is cut.
-//!
-//! As in a replay, the k-th collectives of a group on its members are one, and the k-th send and receive
-//! between two ranks with a tag, in program order.
+//! Communication whose partner is cut.
 
 use super::sound::Sound;
+use crate::matching::{CommChannel, CommMatches, RankComms};
+use crate::trace::TraceError;
 use crate::trace::groups::{Declared, parse_metadata};
-use crate::trace::{GroupName, Op, TraceError};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-/// What meets: a group's collectives, or the messages one way between two ranks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Group(String, Vec<u32>),
-    Messages(u32, u32, i32),
+/// The communication of a rank.
+#[derive(Debug)]
+struct Rank {
+    rank: u32,
+    comms: RankComms,
+    /// The id of the node of each step, and whether it is kept.
+    nodes: Vec<(u64, bool)>,
 }
 
-/// One side of a meeting: the rank, and whether it receives.
-type Side = (u32, bool);
-
-/// A node, by its index and id, and whether it is kept.
-type Call = (u32, u64, bool);
-
-/// The communication of a job, rank by rank.
+/// The communication of a job, in ascending order of ranks.
 #[derive(Debug, Default)]
-pub struct Meetings(BTreeMap<Key, BTreeMap<Side, Vec<Call>>>);
+pub struct Meetings(Vec<Rank>);
 
 impl Meetings {
     pub(super) fn add(
@@ -34,78 +28,56 @@ impl Meetings {
         kept: &[bool],
         groups: &Declared,
     ) -> Result<(), TraceError> {
-        let mut own = Declared::new();
-        for item in &trace.outline.nodes {
+        let nodes = &trace.outline.nodes;
+        let mut declared = Declared::new();
+        for item in nodes {
             if let Some(values) = item.view.groups {
-                own.extend(parse_metadata(item.view.id, values)?);
+                declared.extend(parse_metadata(item.view.id, values)?);
             }
         }
-        for &i in &trace.order {
-            let view = &trace.outline.nodes[i as usize].view;
-            let (key, side) = match view.op {
-                Op::Collective { group, .. } => {
-                    let name = match group {
-                        GroupName::World => String::new(),
-                        GroupName::Number(number) => number.to_string(),
-                        GroupName::Text(text) => text.to_owned(),
-                    };
-                    let declared = groups.get(&name).or_else(|| own.get(&name));
-                    let members = declared.cloned().unwrap_or_default();
-                    (Key::Group(name, members), (rank, false))
-                }
-                Op::Message {
-                    receive, peer, tag, ..
-                } => {
-                    let (from, to) = match receive {
-                        true => (peer, rank),
-                        false => (rank, peer),
-                    };
-                    (Key::Messages(from, to, tag), (rank, receive))
-                }
-                _ => continue,
-            };
-            let calls = self.0.entry(key).or_default().entry(side).or_default();
-            calls.push((i, view.id, kept[i as usize]));
-        }
+        declared.extend(groups.clone());
+        let order = trace.order.iter().copied();
+        let comms = RankComms::new(&trace.outline, rank, order, &declared);
+        let steps = comms.steps.iter().map(|step| step.node as usize);
+        let nodes = steps.map(|node| (nodes[node].view.id, kept[node]));
+        let nodes = nodes.collect();
+        self.0.push(Rank { rank, comms, nodes });
         Ok(())
     }
 
-    /// What is kept on one rank and cut on another.
+    /// Finds communication that is kept on one rank and cut on another.
     pub fn unmatched(&self) -> Unmatched {
         let mut found = Unmatched::default();
-        for (key, sides) in &self.0 {
-            let most = sides.values().map(Vec::len).max().unwrap_or(0);
-            for k in 0..most {
-                let of = |wanted: bool| {
-                    let calls = sides.iter().filter_map(move |(side, calls)| {
-                        calls
-                            .get(k)
-                            .map(|&(index, id, kept)| (side.0, index, id, kept))
-                    });
-                    calls.filter(move |&(.., kept)| kept == wanted)
+        let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
+        for (channel, k, met) in matches.iter() {
+            let nodes = met.map(|(rank, step)| {
+                let (of, step) = (&self.0[rank as usize], step as usize);
+                (of.rank, of.comms.steps[step].node, of.nodes[step])
+            });
+            let mut kept = nodes.clone().filter(|(.., (_, kept))| *kept).peekable();
+            let mut cut = nodes.filter(|(.., (_, kept))| !kept);
+            let (Some(cut), Some(one)) = (cut.next(), kept.peek()) else {
+                continue;
+            };
+            found.count += 1;
+            if found.first.len() < Unmatched::LISTED {
+                let what = match channel {
+                    CommChannel::Group(None, _) => format!("collective {k} of all ranks"),
+                    CommChannel::Group(Some(name), _) => {
+                        format!("collective {k} of group `{name}`")
+                    }
+                    CommChannel::Messages(of) => format!(
+                        "message {k} from rank {} to rank {} with tag {}",
+                        of.source, of.target, of.tag
+                    ),
                 };
-                let (Some(cut), Some(kept)) = (of(false).next(), of(true).next()) else {
-                    continue;
-                };
-                found.count += 1;
-                if found.first.len() < Unmatched::LISTED {
-                    let what = match key {
-                        Key::Group(name, _) if name.is_empty() => {
-                            format!("collective {k} of all ranks")
-                        }
-                        Key::Group(name, _) => format!("collective {k} of group `{name}`"),
-                        Key::Messages(from, to, tag) => {
-                            format!("message {k} from rank {from} to rank {to} with tag {tag}")
-                        }
-                    };
-                    found.first.push(format!(
-                        "{what} is kept on rank {} (node {}) and cut on rank {} (node {})",
-                        kept.0, kept.2, cut.0, cut.2
-                    ));
-                }
-                for (rank, index, ..) in of(true) {
-                    found.kept.entry(rank).or_default().push(index);
-                }
+                found.first.push(format!(
+                    "{what} is kept on rank {} (node {}) and cut on rank {} (node {})",
+                    one.0, one.2.0, cut.0, cut.2.0
+                ));
+            }
+            for (rank, node, _) in kept {
+                found.kept.entry(rank).or_default().push(node);
             }
         }
         found
@@ -115,7 +87,7 @@ impl Meetings {
 /// Communication whose partner is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// How many collectives and messages.
+    /// Number of collectives and messages.
     pub count: u64,
     /// The first of them, [`Unmatched::LISTED`] at most.
     pub first: Vec<String>,
@@ -124,7 +96,7 @@ pub struct Unmatched {
 }
 
 impl Unmatched {
-    /// How many are listed.
+    /// Most that are listed.
     pub const LISTED: usize = 4;
 
     pub(super) fn kept_by(&self, rank: u32) -> &[u32] {

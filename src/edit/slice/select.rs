@@ -163,7 +163,7 @@ fn busy(trace: &Sound<'_>, label: &[Option<u32>]) -> Vec<Busy> {
             continue;
         };
         if nodes[root as usize].view.lane == lane {
-            let to = Span(from.0.saturating_add(trace.lasts(i).0));
+            let to = from + nodes[i as usize].view.lasted();
             let busy = of[root as usize].get_or_insert(Busy { from, to, lane });
             (busy.from, busy.to) = (busy.from.min(from), busy.to.max(to));
         }

@@ -2,11 +2,12 @@
 
 use crate::graph::cycle::short_cycle;
 use crate::graph::outline::{Dependency, Outline};
+use crate::graph::recorded::{NONE, Recorded, Step};
+use crate::trace::TraceError;
 use crate::trace::put::Put;
 use crate::trace::rewrite::{Edit, Set};
 use crate::trace::wire::Frames;
-use crate::trace::{Op, TraceError};
-use crate::units::Span;
+use crate::units::{Span, Time};
 
 /// An outline without faults.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Sound<'a> {
     pub cyclic: bool,
     /// All nodes in program order.
     pub order: Vec<u32>,
-    /// When each node starts if the rank runs by itself.
+    /// Start of each node if the rank runs by itself.
     pub starts: Vec<Span>,
 }
 
@@ -39,21 +40,37 @@ impl<'a> Sound<'a> {
             edit.apply(first, &mut Put::default())?;
         }
         check(&outline)?;
-        let (order, cyclic) = match in_order(&outline, false) {
-            Ok(order) => (order, false),
-            Err(_) => match in_order(&outline, true) {
-                Ok(order) => (order, true),
-                Err(cycle) => return Err(refuse_cycle(&outline, &cycle)),
-            },
-        };
-        let mut this = Self {
-            starts: vec![Span::ZERO; outline.nodes.len()],
+        let rows = |cyclic| outline.successors(|node, dep| holds(node, dep, cyclic));
+        let (mut next, mut cyclic) = (rows(false), false);
+        let mut order = next.order();
+        if order.len() < outline.nodes.len() {
+            (next, cyclic) = (rows(true), true);
+            order = next.order();
+        }
+        if order.len() < outline.nodes.len() {
+            let cycle = short_cycle(outline.nodes.len(), next.edges());
+            return Err(refuse_cycle(&outline, &cycle.unwrap_or_default()));
+        }
+        // The rank runs by itself, and lanes hold nobody up.
+        let run = Recorded::new(&next, 0, |node| {
+            let view = &outline.nodes[node as usize].view;
+            Step {
+                delay: view.delay,
+                length: view.lasted(),
+                lane: NONE,
+                settles: false,
+            }
+        });
+        Ok(Self {
+            starts: run
+                .start
+                .into_iter()
+                .map(|at| at.since(Time::ZERO))
+                .collect(),
             outline,
             cyclic,
             order,
-        };
-        this.run();
-        Ok(this)
+        })
     }
 
     /// The dependencies of node `i` that hold.
@@ -61,32 +78,6 @@ impl<'a> Sound<'a> {
         let cyclic = self.cyclic;
         let deps = self.outline.deps(i).iter().copied();
         deps.filter(move |dep| holds(i, dep, cyclic))
-    }
-
-    /// How long node `i` takes, waiting included, where it was recorded.
-    pub fn lasts(&self, i: u32) -> Span {
-        let view = &self.outline.nodes[i as usize].view;
-        match view.op {
-            Op::Nothing => Span::ZERO,
-            Op::Message { .. } | Op::Collective { .. } => {
-                Span(view.recorded.0.saturating_add(view.wait.0))
-            }
-            _ => view.recorded,
-        }
-    }
-
-    /// Lets the rank run by itself.
-    fn run(&mut self) {
-        for place in 0..self.order.len() {
-            let i = self.order[place];
-            let ends = self.deps(i).map(|on| {
-                let start = self.starts[on.node as usize].0;
-                start.saturating_add(self.lasts(on.node).0)
-            });
-            let ready = ends.max().unwrap_or(0);
-            let delay = self.outline.nodes[i as usize].view.delay;
-            self.starts[i as usize] = Span(ready.saturating_add(delay.0));
-        }
     }
 }
 
@@ -125,16 +116,6 @@ fn check(outline: &Outline<'_>) -> Result<(), TraceError> {
         }
     }
     Ok(())
-}
-
-/// Program order, or the nodes of a cycle.
-fn in_order(outline: &Outline<'_>, data_only: bool) -> Result<Vec<u32>, Vec<u32>> {
-    let rows = outline.successors(|node, dep| holds(node, dep, data_only));
-    let order = rows.order();
-    match order.len() == outline.nodes.len() {
-        true => Ok(order),
-        false => Err(short_cycle(outline.nodes.len(), rows.edges()).unwrap_or_default()),
-    }
 }
 
 fn refuse_cycle(outline: &Outline<'_>, cycle: &[u32]) -> TraceError {

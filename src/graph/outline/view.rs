@@ -31,6 +31,17 @@ pub struct View<'a> {
     pub groups: Option<&'a str>,
 }
 
+impl View<'_> {
+    /// Returns how long the node took where it was recorded, what it waited for other ranks included.
+    pub fn lasted(&self) -> Span {
+        match self.op {
+            Op::Nothing => Span::ZERO,
+            Op::Message { .. } | Op::Collective { .. } => self.recorded + self.wait,
+            Op::Host | Op::Compute { .. } | Op::Memory { .. } => self.recorded,
+        }
+    }
+}
+
 impl<'a> From<&NodeView<'a>> for View<'a> {
     #[inline]
     fn from(node: &NodeView<'a>) -> Self {
