@@ -1,5 +1,6 @@
 //! What validation keeps of the nodes of a trace: next to nothing of most of them, which are work like any other.
 
+use super::kind::Kind;
 use crate::graph::Outline;
 use crate::graph::outline::{Item, Keep};
 use crate::trace::Op;
@@ -44,6 +45,19 @@ impl Role {
     /// Whether the node does anything.
     pub fn is_active(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
+    }
+
+    /// The defect that a node of this role has by itself, with what was found.
+    #[inline]
+    pub fn defect(self) -> Option<(Kind, &'static str)> {
+        match self {
+            Self::NoWork => Some((
+                Kind::NoWork,
+                "neither its duration nor its FLOPs or bytes are known",
+            )),
+            Self::NoDuration => Some((Kind::NoDuration, "its duration is not known, or zero")),
+            _ => None,
+        }
     }
 }
 
