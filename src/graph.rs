@@ -23,16 +23,17 @@ pub mod dot;
 mod et;
 mod intern;
 pub mod large;
-mod order;
 pub mod outline;
 pub mod recorded;
 mod rows;
+mod visit;
 
 pub use builder::{Binding, Dependencies, GraphBuilder};
 pub use intern::{IdMap, Interner, Names, fingerprint};
 pub use outline::Outline;
 pub use recorded::Recorded;
 pub use rows::Rows;
+pub use visit::BothDirections;
 
 /// What kind of thing a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,8 +150,7 @@ pub struct Graph {
     /// Index into `calls` or `messages`, the number format of a kernel, or whether it stores and what switches
     /// do on the way of a load or store.
     detail: Vec<u32>,
-    successor_start: Vec<u32>,
-    successors: Vec<NodeIndex>,
+    successors: Rows,
     in_degree: Vec<u32>,
     names: Names,
     lanes: Vec<Lane>,
@@ -325,10 +325,13 @@ impl Graph {
 
     /// The nodes that wait for `node`.
     #[inline]
-    pub fn successors(&self, node: NodeIndex) -> &[NodeIndex] {
-        let i = node.index();
-        let (from, to) = (self.successor_start[i], self.successor_start[i + 1]);
-        &self.successors[from as usize..to as usize]
+    pub fn successors(&self, node: NodeIndex) -> impl ExactSizeIterator<Item = NodeIndex> + '_ {
+        self.successors.row(node.0).iter().copied().map(NodeIndex)
+    }
+
+    /// The successors of all nodes by index, which algorithms of petgraph walk.
+    pub fn rows(&self) -> &Rows {
+        &self.successors
     }
 
     /// For each node, how many nodes it waits for.
@@ -421,8 +424,7 @@ impl Graph {
             + size(&self.flops)
             + size(&self.bytes)
             + size(&self.detail)
-            + size(&self.successor_start)
-            + size(&self.successors)
+            + self.successors.heap_bytes()
             + size(&self.in_degree)
             + size(&self.calls)
             + size(&self.messages)

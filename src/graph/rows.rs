@@ -1,6 +1,7 @@
 //! Lists of nodes, one for each node, in two flat arrays.
 
-use super::order::program_order;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// The rows of a sparse matrix: row `i` lists the nodes that node `i` leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,18 @@ impl Rows {
         Self { start, list }
     }
 
+    /// The rows that `list` has, each from its place in `start` to the next one's.
+    pub(super) fn from_parts(start: Vec<u32>, list: Vec<u32>) -> Self {
+        Self { start, list }
+    }
+
+    /// The same edges the other way round; entries of a row ascend.
+    pub fn reversed(&self) -> Self {
+        Self::new(self.count(), |each| {
+            self.edges().for_each(|(from, to)| each(to, from));
+        })
+    }
+
     /// Row `i`.
     #[inline]
     pub fn row(&self, i: u32) -> &[u32] {
@@ -38,6 +51,21 @@ impl Rows {
     /// How many rows there are.
     pub fn count(&self) -> usize {
         self.start.len().saturating_sub(1)
+    }
+
+    /// How many edges there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there is no edge.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        (self.start.capacity() + self.list.capacity()) * size_of::<u32>()
     }
 
     /// All edges, row by row.
@@ -52,7 +80,27 @@ impl Rows {
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        program_order(waiting, |i| self.row(i).iter().copied())
+        // The library's order is not the smallest.
+        let first = (0..self.count() as u32).filter(|&i| waiting[i as usize] == 0);
+        let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
+        let mut order = Vec::with_capacity(self.count());
+        while let Some(Reverse(node)) = ready.pop() {
+            order.push(node);
+            for &next in self.row(node) {
+                waiting[next as usize] -= 1;
+                if waiting[next as usize] == 0 {
+                    ready.push(Reverse(next));
+                }
+            }
+        }
+        order
+    }
+
+    /// Whether each node is missing from `order`, because it is on a cycle or behind one.
+    pub fn stuck(&self, order: &[u32]) -> Vec<bool> {
+        let mut stuck = vec![true; self.count()];
+        order.iter().for_each(|&node| stuck[node as usize] = false);
+        stuck
     }
 }
 

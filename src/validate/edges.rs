@@ -3,8 +3,9 @@
 use super::findings::{Findings, Site};
 use super::kind::Kind;
 use super::node::Nodes;
+use crate::graph::cycle::short_cycle;
 use crate::graph::outline::Dependency;
-use crate::graph::{Dependencies, Rows, cycle};
+use crate::graph::{Dependencies, Rows};
 use crate::trace::{scan, shown};
 
 /// Marks nothing in arrays of indices.
@@ -143,10 +144,10 @@ impl Edges {
         let with_control = policy != Dependencies::Data;
         let whole = self.attempt(outline, with_control);
         let (attempt, held) = match whole {
-            Attempt::Cyclic(rows, order) if policy == Dependencies::Auto && self.has_control => {
+            Attempt::Cyclic(rows, stuck) if policy == Dependencies::Auto && self.has_control => {
                 let data = self.attempt(outline, false);
                 if !matches!(data, Attempt::Cyclic(..)) {
-                    let circle = circle_of(&rows, &order);
+                    let circle = circle_of(&rows, &stuck);
                     let first = circle.first().copied().unwrap_or(0);
                     findings.add(Kind::ControlCycle, || {
                         let site = Site::of(&outline.nodes[first as usize]);
@@ -170,16 +171,14 @@ impl Edges {
                 }
                 Order::Places(places)
             }
-            Attempt::Cyclic(rows, order) => {
-                let circle = circle_of(&rows, &order);
+            Attempt::Cyclic(rows, stuck) => {
+                let circle = circle_of(&rows, &stuck);
                 let first = circle.first().copied().unwrap_or(0);
                 findings.add(Kind::Cycle, || {
                     let site = Site::of(&outline.nodes[first as usize]);
                     (site, said(outline, &circle))
                 });
-                let mut free = vec![false; rows.count()];
-                order.iter().for_each(|&node| free[node as usize] = true);
-                let stuck: Vec<u32> = outline.all().filter(|&n| !free[n as usize]).collect();
+                let stuck: Vec<u32> = outline.all().filter(|&n| stuck[n as usize]).collect();
                 self.behind(outline, &circle, &stuck, held, findings);
                 Order::Cyclic
             }
@@ -194,7 +193,10 @@ impl Edges {
         let order = rows.order();
         match order.len() == rows.count() {
             true => Attempt::Ordered(order),
-            false => Attempt::Cyclic(rows, order),
+            false => {
+                let stuck = rows.stuck(&order);
+                Attempt::Cyclic(rows, stuck)
+            }
         }
     }
 
@@ -212,7 +214,8 @@ impl Edges {
             return;
         }
         let rows = successors(outline, with_control);
-        // For each blocked node one that it is behind.
+        // For each blocked node one that it is behind. The search begins at all seeds at once, which the library's
+        // do not, so that it is the nearest.
         let mut origin = vec![NONE; rows.count()];
         let mut queue = Vec::new();
         for &node in circle.iter().chain(&self.seeds) {
@@ -271,8 +274,8 @@ enum Attempt {
     Sorted,
     /// In this order.
     Ordered(Vec<u32>),
-    /// Only these can be ordered.
-    Cyclic(Rows, Vec<u32>),
+    /// These cannot be ordered.
+    Cyclic(Rows, Vec<bool>),
 }
 
 fn successors(outline: &Nodes<'_>, with_control: bool) -> Rows {
@@ -281,13 +284,9 @@ fn successors(outline: &Nodes<'_>, with_control: bool) -> Rows {
     })
 }
 
-/// A short cycle among the nodes of `rows` that `order` lacks.
-fn circle_of(rows: &Rows, order: &[u32]) -> Vec<u32> {
-    let mut free = vec![false; rows.count()];
-    order.iter().for_each(|&node| free[node as usize] = true);
-    let stuck = |node: u32| !free[node as usize];
-    let edges = rows.edges().filter(|&(a, b)| stuck(a) && stuck(b));
-    cycle::short_cycle(rows.count(), edges).unwrap_or_default()
+/// A short cycle among the nodes of `rows` that are `stuck`.
+fn circle_of(rows: &Rows, stuck: &[bool]) -> Vec<u32> {
+    short_cycle(rows, |node| stuck[node as usize])
 }
 
 /// `2 (mm) → 3 (add) → 2`, shortened.

@@ -133,7 +133,10 @@ fn in_order(outline: &Outline<'_>, data_only: bool) -> Result<Vec<u32>, Vec<u32>
     let order = rows.order();
     match order.len() == outline.nodes.len() {
         true => Ok(order),
-        false => Err(short_cycle(outline.nodes.len(), rows.edges()).unwrap_or_default()),
+        false => {
+            let stuck = rows.stuck(&order);
+            Err(short_cycle(&rows, |node| stuck[node as usize]))
+        }
     }
 }
 
