@@ -1,9 +1,9 @@
-//! How much memory the process may take, and how far compressed input may unpack: the bounds, what is held of them,
-//! and the check before more is asked for.
+//! Memory limits of the process, the expansion limit of compressed input, and the checks before memory is
+//! allocated.
 //!
-//! Bounds belong to the process and reach no answer: they refuse, or nothing happens. Where an amount is known before
-//! it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the binary
-//! ([`allocator::Counting`]), which knows the amount but not what it is for.
+//! Limits belong to the process and never change a result: they refuse, or nothing happens. Where an amount is
+//! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
+//! binary ([`allocator::Counting`]), which knows the amount but not its purpose.
 
 use crate::units::Bytes;
 use std::fmt::Display;
@@ -12,20 +12,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub mod allocator;
 mod machine;
 
-/// How many times its size a compressed input may unpack to, unless [`set`] says otherwise. Traces unpack to 10 to 50
-/// times their size, zeros to 30,000 times.
+/// Default for the maximum size of a decompressed input, as a multiple of its compressed size, unless [`set`]
+/// changes it. Traces unpack to 10 to 50 times their size, zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
-/// What any compressed input may unpack to, however small it is.
+/// Bytes that any compressed input may unpack to, however small it is.
 pub const ALWAYS_UNPACKED: u64 = 16 << 20;
 
-/// Nothing has been set.
+/// Marks the limit as not set.
 const UNSET: u64 = 0;
 
 static MEMORY: AtomicU64 = AtomicU64::new(UNSET);
 static RATIO_SET: AtomicU64 = AtomicU64::new(RATIO);
 
-/// Sets the bounds of the process. Without `memory` it is three quarters of what the machine, or the container, has.
+/// Sets the limits of the process. Without `memory` it is three quarters of the memory of the machine, or of
+/// the container.
 pub fn set(memory: Option<Bytes>, ratio: u64) {
     let memory = memory.map_or_else(usual, |bytes| bytes.0);
     MEMORY.store(memory.max(1), Ordering::Relaxed);
@@ -37,7 +38,7 @@ fn usual() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 4 * 3)
 }
 
-/// The bytes that the process may hold.
+/// Returns the memory limit of the process.
 pub fn memory() -> Bytes {
     match MEMORY.load(Ordering::Relaxed) {
         UNSET => Bytes(u64::MAX),
@@ -45,12 +46,12 @@ pub fn memory() -> Bytes {
     }
 }
 
-/// The bytes that are left of [`memory`].
+/// Returns the bytes that are left of [`memory`].
 pub fn left() -> u64 {
     memory().0.saturating_sub(allocator::held())
 }
 
-/// More than the process may hold.
+/// Error of an allocation that would exceed the memory limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} would take at least {asked}, and memory is bounded at {bound}\n  try: {hint}, or --max-memory SIZE where the machine has more"
@@ -62,11 +63,11 @@ pub struct TooMuch {
     hint: &'static str,
 }
 
-/// Whether `count` things of at least `each` bytes fit beside what is held.
+/// Checks that `count` items of at least `each` bytes fit beside the memory that is allocated.
 ///
 /// # Errors
 ///
-/// When they do not; `what` they are and what to try say how the message goes on.
+/// Fails if they do not fit; the message begins with `what` they are and ends with `hint`, the remedy.
 pub fn check(what: impl Display, count: u64, each: u64, hint: &'static str) -> Result<(), TooMuch> {
     let asked = count.saturating_mul(each);
     if asked <= left() {
@@ -80,7 +81,7 @@ pub fn check(what: impl Display, count: u64, each: u64, hint: &'static str) -> R
     })
 }
 
-/// A compressed input that unpacks to more than it may.
+/// Error of a compressed input that unpacks to more than its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its {packed} unpack to more than {limit}, the bound {}\n  try: --max-ratio N, if it is to be trusted", self.rule())]
 pub struct Unpacked {
@@ -90,7 +91,7 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Where the limit comes from.
+    /// Names the rule behind the limit.
     fn rule(&self) -> String {
         match self.limit.0 > ALWAYS_UNPACKED {
             true => format!("at {} times the size", self.ratio),
@@ -99,11 +100,11 @@ impl Unpacked {
     }
 }
 
-/// Whether `packed` bytes may unpack to `unpacked` ones.
+/// Checks that `packed` bytes may unpack to `unpacked` bytes.
 ///
 /// # Errors
 ///
-/// When they may not.
+/// Fails if they may not.
 pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), Unpacked> {
     let ratio = RATIO_SET.load(Ordering::Relaxed);
     let limit = packed.saturating_mul(ratio).max(ALWAYS_UNPACKED);

@@ -1,10 +1,10 @@
-//! How a collective is carried out: which stages over which phases of the group, and in each stage
-//! a small program per member that is asked for its next step.
+//! Execution of collectives: the stages over the phases of a group, and in each stage a small program per member that
+//! yields its next step on demand.
 //!
-//! Schedules are never materialised. [`Stage`]s say what a collective does in each dimension the
-//! group spans; [`Algorithm::step`] says what the member at one index of a line sends next, and after how many
-//! receptions. The same programs run stepwise in the event loop and have closed forms for members
-//! that start together on paths that are all alike.
+//! Message schedules are never materialised. [`Stage`]s state the operation of a collective in each dimension that
+//! the group spans; [`Algorithm::step`] returns the next message of the member at one index of a line, and the number
+//! of receptions that it depends on. The same programs run step by step in the event loop, and have closed forms for
+//! members that start together on identical paths.
 //!
 //! Reductions cost no time of their own: they proceed at the rate at which bytes arrive, which NPU
 //! memory exceeds many times over.
@@ -48,7 +48,7 @@ pub use native::Native;
 pub use pipeline::Pipeline;
 pub use schedule::Inter;
 
-/// What a collective does along one phase.
+/// The operation that a collective performs along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Primitive {
     /// Each member of a line ends with the sum of its part.
@@ -70,7 +70,7 @@ pub enum Primitive {
 }
 
 impl Primitive {
-    /// Whether one member of each line plays a part of its own.
+    /// Returns true if one member of each line, the root, has a role of its own.
     pub fn has_root(self) -> bool {
         matches!(
             self,
@@ -84,18 +84,18 @@ impl Primitive {
 pub struct Stage {
     /// Index of the phase in the extent.
     pub phase: usize,
-    /// What is done.
+    /// The operation along that phase.
     pub primitive: Primitive,
-    /// The buffer of a line: what its members together build, share or reduce.
+    /// The buffer of a line: the data that its members together gather, scatter or reduce.
     pub buffer: Amount,
-    /// The second of two trees that chunks take in turn; of no meaning elsewhere.
+    /// True for the second of two trees between which chunks alternate; of no meaning for other algorithms.
     pub mirrored: bool,
-    /// Half of everything goes each way round a ring, so that an NPU sends over both its links.
+    /// True if each half of the buffer takes one direction around a ring, so that an NPU sends over both its links.
     pub both_ways: bool,
 }
 
 impl Stage {
-    /// One of `n` equal parts of the buffer, or the half of one that goes one way round.
+    /// One of `n` equal parts of the buffer, or with both directions in use the half of one.
     #[inline]
     pub fn part(&self, n: u32) -> Amount {
         self.buffer.part(n).part(1 + u32::from(self.both_ways))
@@ -105,14 +105,12 @@ impl Stage {
 /// Hands `take` the stages of `kind` over the phases of `extent`, in order, where a chunk's share of the
 /// buffer ([`CollectiveKind::buffer`]) is `whole`.
 ///
-/// `order` has the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter,
-/// all-gather, all-reduce and all-to-all take any; the rest go by the identity, whatever `order` says.
-/// Phases that come earlier shrink what later ones carry. With sizes n_0, n_1, … in that order:
-/// reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …; all-gather comes back inward with the
-/// same buffers; all-reduce is the one after the other, or, where it is `fused`, has one stage in
-/// place of the two that meet in the last phase; all-to-all crosses every dimension with all of S;
-/// reduce and gather go outward, broadcast and scatter inward, along the lines that hold data. A barrier is
-/// an all-gather of nothing.
+/// `order` has the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter, all-gather,
+/// all-reduce and all-to-all follow it; the rest use the identity, whatever `order` says. Earlier phases shrink the
+/// data of later ones. With sizes n_0, n_1, … in that order: reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1),
+/// …; all-gather comes back inward with the same buffers; all-reduce is one after the other, or, if `fused`, has one
+/// stage in place of the two of the last phase; all-to-all crosses every dimension with all of S; reduce and gather
+/// go outward, broadcast and scatter inward, along the lines that hold data. A barrier is an all-gather of nothing.
 pub fn stages(
     kind: CollectiveKind,
     extent: &Extent,
@@ -139,6 +137,7 @@ pub fn stages(
         whole.part(extent.size() / (phase.stride * phase.size))
     };
     let identity = outward(extent);
+    // These kinds ignore `order`: the lines that hold data follow from the identity.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -151,6 +150,7 @@ pub fn stages(
     };
     match kind {
         CollectiveKind::AllReduce => {
+            // A fused all-reduce replaces the two stages of the last phase in the order.
             let both = order.len() - usize::from(fused && !order.is_empty());
             for (k, &d) in order[..both].iter().enumerate() {
                 hand(d, Primitive::ReduceScatter, shrunk(order, k));
@@ -205,9 +205,9 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// The seat of the member at `position` along `phase`, in a collective rooted at position
-    /// `root`. `None` when its line has no part in this stage: with a root, only lines that hold or
-    /// want data take part, those whose indices along all inner phases are the root's.
+    /// Returns the seat of the member at `position` along `phase`, in a collective rooted at position `root`. `None`
+    /// if its line takes no part in this stage: with a root, only lines that hold or want data do, those whose
+    /// indices along all inner phases are the root's.
     pub fn new(extent: &Extent, stage: &Stage, position: u32, root: u32) -> Option<Self> {
         let phase = &extent.phases[stage.phase];
         // The inner phases are the remainder by this phase's stride.
@@ -221,8 +221,8 @@ impl Seat {
         })
     }
 
-    /// The same seat where the line is numbered from its other end, in which the other way round is that to the
-    /// next.
+    /// Returns the same seat with the line numbered from its other end, so that the opposite direction of a ring
+    /// becomes the one to the next index.
     #[inline]
     pub fn reversed(self) -> Self {
         Self {
@@ -238,13 +238,13 @@ impl Seat {
 pub struct Step {
     /// The receiver's index in the line.
     pub to: u32,
-    /// What is sent.
+    /// Size of the message.
     pub amount: Amount,
-    /// How many credits it needs: messages of this stage that were received and dealt with, and those
-    /// that the member began with.
+    /// Number of credits required: messages of this stage that were received and processed, plus the credits that the
+    /// member started with.
     pub after: u32,
-    /// How many messages of this stage must have arrived besides.
+    /// Number of messages of this stage that must have arrived in addition.
     pub arrived: u32,
-    /// How many steps the receiver must have taken to listen to it.
+    /// Number of steps that the receiver must have taken before it posts the receive for this message.
     pub heard: u32,
 }

@@ -1,4 +1,4 @@
-//! How long a compute node lasts on an NPU class.
+//! Durations of compute nodes on an NPU class.
 
 use crate::trace::Dtype;
 use crate::units::{Bandwidth, FlopRate, Span};
@@ -31,7 +31,7 @@ impl Peaks {
     }
 }
 
-/// How durations of kernels are found.
+/// Source of kernel durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum ComputeModel {
     /// As recorded.
@@ -65,10 +65,10 @@ impl Default for Efficiency {
     }
 }
 
-/// What a trace knows about a kernel.
+/// Cost figures of a kernel from its trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// How long it took where it was captured; zero when unknown.
+    /// Captured duration; zero when unknown.
     pub recorded: Span,
     /// Operations; zero when unknown.
     pub flops: u64,
@@ -78,17 +78,17 @@ pub struct Kernel {
     pub dtype: Option<Dtype>,
 }
 
-/// How long a kernel lasts, and on what that rests.
+/// Duration of a kernel, and its basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Price {
-    /// What was asked for.
+    /// The duration by the requested model.
     Asked(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
     FellBack(Span),
     /// Nothing is known of this kernel, so it takes no time.
     Unknown,
-    /// It has FLOPs and no recorded duration, and the class has no peak for its format; none at all where the
-    /// trace does not say the format. It takes time, and nobody knows how much.
+    /// FLOPs without a recorded duration, on a class without a peak for their format; `None` where the trace does not
+    /// state the format. The duration is unknown and counts as zero.
     NoPeak(Option<Dtype>),
 }
 
@@ -103,7 +103,7 @@ impl Price {
 }
 
 impl ComputeModel {
-    /// Whether durations come from what kernels do, not from how long they took.
+    /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
     pub fn computes(self) -> bool {
         matches!(self, Self::Roofline(_))
     }
@@ -116,8 +116,10 @@ impl ComputeModel {
             Self::Roofline(efficiency) => roofline::duration(kernel, peaks, memory, efficiency),
         };
         match asked {
+            // The order of arms matters: a recorded duration is better than none.
             None if kernel.recorded > Span::ZERO => Price::FellBack(kernel.recorded),
             None if kernel.flops > 0 => Price::NoPeak(kernel.dtype),
+            // A recorded duration of zero means that none was captured.
             Some(_) if !self.computes() && kernel.recorded == Span::ZERO => Price::Unknown,
             None => Price::Unknown,
             Some(span) => Price::Asked(span),

@@ -1,5 +1,5 @@
-//! What files that people write for this program are made of: TOML, as tables whose every value knows its key
-//! and line. The door of the `toml` package.
+//! Configuration files written by people: TOML, as tables whose every value knows its key and line. The only module
+//! that uses the `toml` package.
 //!
 //! Any text ends in values or in an error, never in a panic. A table is opened with the keys that
 //! it may have; any other is refused at once.
@@ -18,29 +18,29 @@ pub(crate) use field::{Field, quoted};
 pub(crate) use file::read;
 pub(crate) use nearest::{did_you_mean, nearest};
 
-/// A text that was refused; every message says where, what was found and what is allowed.
+/// A refused text; every message says where, what was found and what is allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is not TOML.
+    /// The text is not TOML.
     #[error("{file}:{line}: not TOML: {why}")]
     Syntax {
-        /// What the text is called.
+        /// Name of the text, usually its path.
         file: String,
         /// Line, from 1.
         line: usize,
-        /// What the TOML reader found and expected.
+        /// Found and expected syntax, in the words of the TOML reader.
         why: String,
     },
     /// A key is missing, unknown, or has a value that it cannot have.
     #[error("{file}:{line}: key `{key}`: {why}")]
     Key {
-        /// What the text is called.
+        /// Name of the text, usually its path.
         file: String,
         /// Line, from 1; for a missing key that of the table which should have it.
         line: usize,
         /// The key from the root of the file, for example `dimension[1].bandwidth`.
         key: String,
-        /// What was found and what is allowed.
+        /// Found value and allowed ones.
         why: String,
     },
 }
@@ -78,7 +78,7 @@ impl<'d> Document<'d> {
         Table::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
     }
 
-    /// The table of everything, of whose keys nothing is known yet.
+    /// The root table, without a check of its keys.
     pub(crate) fn entries(&'d self) -> Table<'d> {
         Table {
             document: self,
@@ -100,6 +100,7 @@ impl<'d> Document<'d> {
 
 /// The line, from 1, of byte `at`.
 fn line_of(text: &str, at: usize) -> usize {
+    // Counts lines for errors only, so the scan costs nothing on success.
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }
@@ -120,6 +121,7 @@ impl<'d> Table<'d> {
         };
         if let Some(allowed) = allowed {
             let known = |name: &str| allowed.contains(&name);
+            // Unknown keys are refused first: a misspelled optional key would otherwise be ignored silently.
             if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
                 let closest = nearest(name.get_ref(), allowed.iter().copied());
                 let why = format!(
@@ -137,6 +139,7 @@ impl<'d> Table<'d> {
     /// The key of entry `name`, from the root.
     fn path(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        // Hostile keys must not break the one-line form of messages.
         let name = match !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             true => name.to_owned(),
             false => quoted(name),
@@ -153,7 +156,7 @@ impl<'d> Table<'d> {
         Some(self.field(key, value))
     }
 
-    /// The entry `name`; `expected` says what it should be when it is not there.
+    /// The required entry `name`; `expected` describes it in the error when it is missing.
     pub(crate) fn need(
         &self,
         name: &str,
@@ -168,7 +171,7 @@ impl<'d> Table<'d> {
         self.document.refuse(&self.path(name), self.at, why)
     }
 
-    /// The quantity at `name`, of which `example` is one.
+    /// The quantity at `name`; `example` illustrates it in errors.
     pub(crate) fn quantity<T>(&self, name: &str, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,

@@ -1,9 +1,9 @@
-//! What differs between two jobs: traces, whatever the numbers of their nodes and the order of their
-//! records; and reports of replays.
+//! Comparison of two jobs: of traces, whatever the numbers of their nodes and the order of their records; and
+//! of replay reports.
 //!
-//! Two traces are compared in three steps. [`pairs`](mod@pairs) finds which node of the one is which of the
-//! other; [`Differences`] says what differs, given that; [`Tally`] adds up, over nodes and over ranks. A
-//! pairing can be poor and what is said still true: it is only more than it had to be.
+//! Traces are compared in three steps. [`pairs`](mod@pairs) matches the nodes of the two traces;
+//! [`Differences`] lists the differences under this matching; [`Tally`] adds them up, over nodes and over
+//! ranks. A poor matching still gives true statements, merely more of them than necessary.
 
 mod align;
 mod alike;
@@ -26,22 +26,22 @@ pub use fields::{Aspect, Field, FieldChange};
 pub use tally::{Tally, Tolerance};
 pub use value::Value;
 
-/// A difference in absolute terms and relative to what was there before.
+/// Amount before and after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shift {
-    /// Before.
+    /// Amount before.
     pub before: u128,
-    /// After.
+    /// Amount after.
     pub after: u128,
 }
 
 impl Shift {
-    /// By how much it is more.
+    /// Returns the increase; negative for a decrease.
     pub fn more(&self) -> i128 {
         self.after as i128 - self.before as i128
     }
 
-    /// By how many percent it is more; `None` from nothing to something.
+    /// Returns the increase in percent; `None` if it is from zero.
     pub fn percent(&self) -> Option<f64> {
         match (self.before, self.more()) {
             (_, 0) => Some(0.0),
@@ -50,7 +50,7 @@ impl Shift {
         }
     }
 
-    /// Whether it changed by more than `percent`, either way.
+    /// Returns whether the amount changed by more than `percent`, either way.
     pub fn exceeds(&self, percent: f64) -> bool {
         self.percent().is_none_or(|found| found.abs() > percent)
     }

@@ -1,8 +1,8 @@
-//! Traces that become other traces, and what traces tell of those who made them.
+//! Transformations of traces into other traces, and audits of the private information in them.
 //!
-//! Every command here works on the contents of files, one rank at a time, and copies what it does not
-//! mean to change as it came: unknown fields survive a [`mod@slice`] and a [`scale`], and none
-//! survives [`anonymise`].
+//! Every command here works on the contents of files, one rank at a time, and copies everything it does not
+//! mean to change as it came: unknown fields survive a [`mod@slice`] and a [`scale`], and none survives
+//! [`anonymise`].
 
 use crate::trace::TraceError;
 use crate::trace::attr::Attr;
@@ -13,10 +13,10 @@ pub mod audit;
 pub mod scale;
 pub mod slice;
 
-/// The number of a metadata node's type.
+/// Number of the type of metadata nodes.
 const METADATA: u64 = 1;
 
-/// The type of a node, as a number.
+/// Returns the number of a node's type.
 fn kind(record: Record<'_>) -> Result<u64, TraceError> {
     let mut kind = 0;
     let mut cursor = Cursor::new(record.bytes, record.offset);
@@ -42,7 +42,7 @@ fn attributes<'a>(
     Ok(())
 }
 
-/// Whether `name` is `pattern`, in which `*` stands for any text.
+/// Returns whether `name` is `pattern`, in which `*` stands for any text.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");

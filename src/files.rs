@@ -1,8 +1,9 @@
-//! Files that the program writes: each is complete or not there, and those of one command appear together.
+//! Output files: each is complete or absent, and those of one command appear together.
 //!
-//! A regular file is written under another name in its folder, synced and renamed, and keeps the permissions of what
-//! it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`) are written to.
-//! What a command reads it does not replace, and no two of its outputs are one file ([`Outputs`]).
+//! A regular file is written under another name in its folder, synced and renamed, and keeps the permissions of
+//! the file it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`)
+//! are written to directly. A command never replaces one of its inputs, and no two of its outputs are one file
+//! ([`Outputs`]).
 
 mod output;
 mod outputs;

@@ -1,8 +1,8 @@
 //! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
 //!
-//! A [`Pattern`] is what the caller asks for. A [`Job`] is a pattern that was found to make sense;
-//! it streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from
-//! the options, so the same options give the same bytes.
+//! A [`Pattern`] is the caller's request. A [`Job`] is a pattern whose options were checked; it streams any rank's
+//! nodes into a [`Sink`], holding one node at a time. Every number comes from the options, so the same options give
+//! the same bytes.
 
 use crate::bounds::{self, TooMuch};
 use crate::graph::{Binding, Dependencies, Graph, GraphBuilder};
@@ -39,31 +39,31 @@ pub use p2p::{P2p, Traffic};
 pub use plan::Plan;
 pub use training::Training;
 
-/// What to generate.
+/// A pattern of work to generate traces for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// One collective, once or several times.
     Collective(Collective),
     /// Messages between pairs of ranks.
     P2p(P2p),
-    /// Kernels that wait for one another and for nothing else.
+    /// Kernels that depend on one another and on nothing else.
     Chain(Chain),
     /// Loads, and kernels that need them.
     Memory(Memory),
-    /// Training steps of a transformer of which every rank holds a replica.
+    /// Data-parallel training steps of a transformer, with a replica on every rank.
     DataParallel(DataParallel),
     /// A model under a plan.
     Training(Box<Training>),
 }
 
 impl Pattern {
-    /// Says what is wrong with the options, if anything is.
+    /// Checks the options; the error says what is wrong.
     pub fn validate(&self) -> Result<(), GenerateError> {
         Job::new(self.clone()).map(drop)
     }
 }
 
-/// A pattern whose options make sense, with what all of its ranks share.
+/// A pattern with checked options, and the data that all of its ranks share.
 #[derive(Debug)]
 pub struct Job(Box<dyn Generator>);
 
@@ -80,7 +80,7 @@ impl Job {
         }))
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.0.ranks()
     }
@@ -90,7 +90,7 @@ impl Job {
         self.0.groups()
     }
 
-    /// What those groups are for, if they are for different things.
+    /// Purposes of those groups, where they differ.
     pub fn roles(&self) -> Roles {
         self.0.roles()
     }
@@ -105,7 +105,7 @@ impl Job {
         self.0.class_of(rank)
     }
 
-    /// How many nodes `rank` has, at least 1.
+    /// Number of nodes of `rank`, at least 1.
     ///
     /// # Panics
     /// When `rank` is not below [`Job::ranks`].
@@ -134,19 +134,21 @@ impl Job {
         self.0.shape_of(rank)
     }
 
-    /// Whether memory may hold the [`workload`](Self::workload), going by the least that nodes take.
+    /// Checks that memory may hold the [`workload`](Self::workload), by a lower bound of the size of its nodes.
     ///
     /// # Errors
     ///
-    /// When it may not.
+    /// If it may not.
     pub fn check_memory(&self) -> Result<(), TooMuch> {
         let all = |ranks: &mut dyn Iterator<Item = u32>| {
             let nodes = ranks.map(|rank| self.node_count(rank));
             nodes.fold(0, u64::saturating_add)
         };
+        // Ranks of one shape share a graph, but each rank has a state for every node.
         let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let graphs = all(&mut shapes.into_iter());
         let states = all(&mut (0..self.ranks()));
+        // Lower bounds: a job that passes may still fail later, but none is refused that fits.
         let bytes = graphs.saturating_mul(NODE_BYTES);
         let bytes = bytes.saturating_add(states.saturating_mul(STATE_BYTES));
         let what = format!("a replay of {states} nodes in graphs of {graphs}");
@@ -165,6 +167,7 @@ impl Job {
         builder.roles(&self.roles());
         let mut built: BTreeMap<u32, (GraphId, Binding)> = BTreeMap::new();
         for rank in 0..self.ranks() {
+            // The representative of a shape need not be its first rank, so its graph is built on first use.
             let (graph, first) = match built.entry(self.shape_of(rank)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
@@ -180,7 +183,7 @@ impl Job {
         Ok(workload.expect("a job has every rank, and its groups have their members"))
     }
 
-    /// The graph of `rank`, and what its slots stand for there.
+    /// The graph of `rank`, and the binding of its slots.
     fn graph(&self, rank: u32) -> Result<(Graph, Binding), TraceError> {
         let ids = self.node_count(rank) + 1;
         let mut graph = GraphBuilder::new(rank, Dependencies::Both, ids);
@@ -189,7 +192,7 @@ impl Job {
     }
 }
 
-/// A prepared pattern; [`Job`] says what the methods mean, and asks only for ranks that exist.
+/// A prepared pattern; [`Job`] documents the methods, and calls them only for ranks that exist.
 trait Generator: Debug + Send + Sync {
     fn ranks(&self) -> u32;
     fn groups(&self) -> Declared {
@@ -202,8 +205,8 @@ trait Generator: Debug + Send + Sync {
     fn shape_of(&self, rank: u32) -> u32 {
         self.class_of(rank)
     }
-    /// What the slots stand for on `rank`, given what they do on the rank that its shape is called by:
-    /// the peers and the names of groups of its own nodes, each in order of first use.
+    /// Returns the slots of `rank`, given those of the rank that represents its shape: the peers and group names of
+    /// its own nodes, each in order of first use.
     fn bind(&self, _rank: u32, first: &Binding) -> Binding {
         first.clone()
     }
@@ -211,17 +214,17 @@ trait Generator: Debug + Send + Sync {
     fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError>;
 }
 
-/// Options from which nothing can be generated.
+/// Options that were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
-    /// One option makes no sense, alone or beside the others.
+    /// One option is invalid, alone or in combination with others.
     #[error("`{option}` is {found}; expected {expected}")]
     Refused {
         /// The field's name.
         option: &'static str,
         /// Its value.
         found: String,
-        /// Which values are possible.
+        /// Allowed values.
         expected: String,
     },
     /// Each option makes sense, but together they ask for more than a trace can say.
@@ -229,11 +232,11 @@ pub enum GenerateError {
     TooLarge {
         /// The quantity, with its unit.
         what: &'static str,
-        /// How much it would be.
+        /// Its value.
         found: u128,
         /// The most that there can be.
         limit: u64,
-        /// What to make smaller.
+        /// Options to reduce.
         hint: &'static str,
     },
 }
@@ -304,7 +307,7 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError>
     Ok(())
 }
 
-/// Numbers nodes and hands them on; the name's buffer serves all of them.
+/// Numbers nodes and passes them to a sink; the name's buffer is reused for all of them.
 struct Emitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
@@ -344,7 +347,7 @@ impl<'s> Emitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits a node that was not recorded and says more of itself.
+    /// Emits a node without a recorded duration, with memory changes and labels.
     fn emit_with(
         &mut self,
         op: Op<'_>,
@@ -372,7 +375,7 @@ impl<'s> Emitter<'s> {
     }
 }
 
-/// A kernel that lasts as recorded and says nothing of its work.
+/// A kernel with a recorded duration only.
 fn delay() -> Op<'static> {
     Op::Compute {
         flops: 0,

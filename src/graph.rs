@@ -1,14 +1,13 @@
 //! The compact form of a trace: flat arrays, indexed by [`NodeIndex`].
 //!
-//! A graph says what ranks of one kind do, not which rank does it. Peers and groups are *slots*,
-//! numbered in order of first use; an instance binds them. Ranks that differ only in their peers and
-//! groups, and in what these are called, therefore share one graph. Nodes stand in ascending order of their ids, so nothing depends
-//! on the order of records in a file.
+//! A graph states the work of ranks of one kind, not which rank carries it out. Peers and groups are *slots*,
+//! numbered in order of first use; an instance binds them. So ranks that differ only in their peers and groups,
+//! and in the names of these, share one graph. Nodes are in ascending order of their ids, so nothing depends on
+//! the order of records in a file.
 //!
-//! A node takes 53 bytes (61 with its price for one NPU class, 65 with the state of one run), an
-//! edge 4, a collective 24 more, a message 20 more, besides names. If any node has a delay, each takes
-//! 8 bytes more, and so with waiting; if any changes memory, each takes 4, and every change that differs
-//! from the others 80.
+//! A node takes 53 bytes (61 with its price for one NPU class, 65 with the state of one run), an edge 4, a
+//! collective 24 more, a message 20 more, besides names. If any node has a delay, each takes 8 bytes more, and
+//! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80.
 
 use crate::ids::NodeIndex;
 pub use crate::trace::groups::Declared as DeclaredGroups;
@@ -35,11 +34,11 @@ pub use recorded::Recorded;
 pub use rows::Rows;
 pub use visit::BothDirections;
 
-/// What kind of thing a node does.
+/// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Passes its dependencies on, in no time.
+    /// No operation: completes when its dependencies have, in no time.
     Nothing,
     /// Work on the host.
     Host,
@@ -57,7 +56,7 @@ pub enum Kind {
     Collective,
 }
 
-/// A lane as the graph names it: a stream or thread on which nodes run in turn.
+/// Lane as the graph names it: a stream or thread on which nodes run one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// A host thread, `None` where the trace names none.
@@ -72,50 +71,50 @@ pub enum Lane {
     Group(u32),
     /// Sends to one peer slot whose stream the trace does not name.
     Peer(u32),
-    /// Where nothing has to wait its turn: receives, and nodes that do nothing.
+    /// No lane, for nodes that occupy none: receives, and nodes that do nothing.
     None,
 }
 
-/// A group as a graph refers to it; which group it is, the [`Binding`] says.
+/// Group as a graph refers to it; the [`Binding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
-    /// Which of the machine's dimensions take part, as a mask; `None` is all of them.
+    /// Mask of the machine's dimensions that take part; `None` means all of them.
     pub dimensions: Option<u32>,
 }
 
-/// A member's part of a collective.
+/// Collective node: one member's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The node.
     pub node: NodeIndex,
-    /// Which group slot.
+    /// Group slot.
     pub group: u32,
-    /// The how-manieth call of this slot in program order, from 0.
+    /// Index of this call among those of its group slot in program order, from 0.
     pub sequence: u32,
-    /// The root's rank, `u32::MAX` for the group's first member.
+    /// Rank of the root, `u32::MAX` for the group's first member.
     pub root: u32,
-    /// Which collective.
+    /// The collective operation.
     pub kind: CollectiveKind,
-    /// Whether this member waited for none of the others where it was recorded.
+    /// Whether this member waited for none of the others when it was recorded.
     pub eager: bool,
 }
 
-/// One half of a message.
+/// Message node: one half of a message, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The node.
     pub node: NodeIndex,
-    /// Which peer slot is the other end.
+    /// Peer slot of the other end.
     pub peer: u32,
     /// The tag.
     pub tag: i32,
     /// Whether this half receives.
     pub receive: bool,
-    /// Whether this half did not wait for the other where it was recorded.
+    /// Whether this half did not wait for the other when it was recorded.
     pub eager: bool,
 }
 
-/// What was repaired while the graph was built.
+/// Repairs made while the graph was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
     /// Control dependencies on nodes that do not exist, dropped.
@@ -130,7 +129,7 @@ pub struct Repairs {
     pub host_communication: u64,
 }
 
-/// What ranks of one kind do.
+/// Dependency graph of the ranks of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
     ids: Vec<u64>,
@@ -138,17 +137,17 @@ pub struct Graph {
     kinds: Vec<Kind>,
     lane_of: Vec<u32>,
     recorded: Vec<Span>,
-    /// Empty when no node has a delay.
+    /// Delays by node; empty if no node has any.
     delays: Vec<Span>,
-    /// Empty when no node waited.
+    /// Recorded waiting by node; empty if no node waited.
     waits: Vec<Span>,
-    /// Index into `changes`, plus one; zero where a node changes no memory. Empty when none does.
+    /// Index into `changes` plus one, by node; zero if the node changes no memory. Empty if none does.
     memory_of: Vec<u32>,
     changes: Vec<MemoryChanges>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// Index into `calls` or `messages`, the number format of a kernel, or whether it stores and what switches
-    /// do on the way of a load or store.
+    /// By node: index into `calls` or `messages`, number format of a kernel, or for a load or store whether it
+    /// stores, and whether switches gather or reduce on its way.
     detail: Vec<u32>,
     successors: Rows,
     in_degree: Vec<u32>,
@@ -163,138 +162,138 @@ pub struct Graph {
     roles: Roles,
 }
 
-/// `detail` of a kernel whose format the trace does not say.
+/// `detail` of a kernel without a known number format.
 const NO_DTYPE: u32 = u32::MAX;
-/// `detail` of a load that switches gather, and of a store that they reduce.
+/// `detail` of loads that switches gather, and of stores that they reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
 /// `detail` of any other store.
 const STORED: u32 = 3;
 
 impl Graph {
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[inline]
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there is no node.
+    /// Returns whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// How many dependencies there are, after merging.
+    /// Returns the number of dependencies, after merging.
     pub fn edges(&self) -> usize {
         self.successors.len()
     }
 
-    /// Every node in ascending order of its id.
+    /// Iterates over the nodes in ascending order of their ids.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeIndex> + use<> {
         (0..self.ids.len() as u32).map(NodeIndex)
     }
 
-    /// The node's id in the file.
+    /// Returns the node's id in the file.
     pub fn id(&self, node: NodeIndex) -> u64 {
         self.ids[node.index()]
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn name(&self, node: NodeIndex) -> &str {
         self.names.get(self.name_of[node.index()])
     }
 
-    /// The number of the node's name among [`Graph::names`].
+    /// Returns the index of the node's name in [`Graph::names`].
     #[inline]
     pub fn name_index(&self, node: NodeIndex) -> u32 {
         self.name_of[node.index()]
     }
 
-    /// The distinct names.
+    /// Returns the distinct names.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// What kind of thing the node does.
+    /// Returns the node's type.
     #[inline]
     pub fn kind(&self, node: NodeIndex) -> Kind {
         self.kinds[node.index()]
     }
 
-    /// The node's lane, an index into [`Graph::lanes`].
+    /// Returns the node's lane, an index into [`Graph::lanes`].
     #[inline]
     pub fn lane(&self, node: NodeIndex) -> u32 {
         self.lane_of[node.index()]
     }
 
-    /// The lanes, in order of first use.
+    /// Returns the lanes, in order of first use.
     pub fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
 
-    /// How long the node took where it was recorded; zero when unknown.
+    /// Returns the node's recorded duration; zero if unknown.
     #[inline]
     pub fn recorded(&self, node: NodeIndex) -> Span {
         self.recorded[node.index()]
     }
 
-    /// Time of the host from the completion of all that the node waits for, or from the release of
-    /// the rank if that is nothing, until it is ready.
+    /// Returns the host time (launch overhead) from the completion of all that the node waits for, or from the
+    /// release of the rank if that is nothing, until the node is ready.
     #[inline]
     pub fn delay(&self, node: NodeIndex) -> Span {
         let delay = self.delays.get(node.index());
         delay.copied().unwrap_or(Span::ZERO)
     }
 
-    /// Whether any node has a delay.
+    /// Returns whether any node has a delay.
     pub fn has_delays(&self) -> bool {
         !self.delays.is_empty()
     }
 
-    /// How long a communication node waited for its peers where it was recorded, before and on top
-    /// of [`Self::recorded`].
+    /// Returns the recorded time that a communication node waited for its peers, before and in addition to
+    /// [`Self::recorded`].
     #[inline]
     pub fn wait(&self, node: NodeIndex) -> Span {
         let wait = self.waits.get(node.index());
         wait.copied().unwrap_or(Span::ZERO)
     }
 
-    /// What the node allocates and frees in the memory of its NPU; `None` if that is nothing.
+    /// Returns the memory that the node allocates and frees on its NPU; `None` if it changes none.
     #[inline]
     pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
         let place = self.memory_of.get(node.index())?.checked_sub(1)?;
         Some(&self.changes[place as usize])
     }
 
-    /// The changes of memory that differ, in order of first use; none when no node changes any.
+    /// Returns the distinct changes of memory, in order of first use; none if no node changes any.
     pub fn memory_changes(&self) -> &[MemoryChanges] {
         &self.changes
     }
 
-    /// When the rank's last event ended where it was recorded, counted from the start of the job, if
-    /// the trace says.
+    /// Returns the recorded end of the rank's last event, counted from the start of the job, if the trace
+    /// states it.
     pub fn captured(&self) -> Option<Span> {
         self.captured
     }
 
-    /// What the trace calls a lane, if it does.
+    /// Returns the name that the trace gives a lane, if any.
     pub fn lane_name(&self, lane: Lane) -> Option<&str> {
         let named = self.lane_names.iter().find(|(named, _)| *named == lane);
         named.map(|(_, name)| &name[..])
     }
 
-    /// Operations of a kernel; zero when unknown.
+    /// Returns the floating-point operations of a kernel; zero if unknown.
     #[inline]
     pub fn flops(&self, node: NodeIndex) -> u64 {
         self.flops[node.index()]
     }
 
-    /// Bytes of a kernel, load, store, message or collective, as the file says them.
+    /// Returns the bytes of a kernel, load, store, message or collective, as the file states them.
     #[inline]
     pub fn bytes(&self, node: NodeIndex) -> u64 {
         self.bytes[node.index()]
     }
 
-    /// The format a kernel computes in, if known.
+    /// Returns the number format that a kernel computes in, if known.
     pub fn dtype(&self, node: NodeIndex) -> Option<Dtype> {
         let detail = self.detail[node.index()];
         match self.kinds[node.index()] {
@@ -303,7 +302,8 @@ impl Graph {
         }
     }
 
-    /// Whether the node stores, if it is a load that switches gather or a store that they reduce.
+    /// Returns whether the node stores, if it is a load that switches gather or a store that they reduce;
+    /// `None` for all others.
     #[inline]
     pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
         match (self.kinds[node.index()], self.detail[node.index()]) {
@@ -313,7 +313,7 @@ impl Graph {
         }
     }
 
-    /// Whether the node is a store, in the NPU's own memory or beyond it.
+    /// Returns whether the node is a store, in the NPU's own memory or beyond it.
     #[inline]
     pub fn stores(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
@@ -323,23 +323,23 @@ impl Graph {
         }
     }
 
-    /// The nodes that wait for `node`.
+    /// Returns the nodes that wait for `node`.
     #[inline]
     pub fn successors(&self, node: NodeIndex) -> impl ExactSizeIterator<Item = NodeIndex> + '_ {
         self.successors.row(node.0).iter().copied().map(NodeIndex)
     }
 
-    /// The successors of all nodes by index, which algorithms of petgraph walk.
+    /// Returns the successors of all nodes, by index, on which algorithms of petgraph run.
     pub fn rows(&self) -> &Rows {
         &self.successors
     }
 
-    /// For each node, how many nodes it waits for.
+    /// Returns for each node the number of nodes that it waits for.
     pub fn in_degrees(&self) -> &[u32] {
         &self.in_degree
     }
 
-    /// The part that a collective node plays.
+    /// Returns the call of a collective node.
     #[inline]
     pub fn call(&self, node: NodeIndex) -> &Call {
         debug_assert_eq!(
@@ -350,7 +350,7 @@ impl Graph {
         &self.calls[self.detail[node.index()] as usize]
     }
 
-    /// The index of a collective node among [`Graph::calls`].
+    /// Returns the index of a collective node among [`Graph::calls`].
     #[inline]
     pub fn call_index(&self, node: NodeIndex) -> usize {
         debug_assert_eq!(
@@ -361,39 +361,39 @@ impl Graph {
         self.detail[node.index()] as usize
     }
 
-    /// The index of a message node among [`Graph::messages`].
+    /// Returns the index of a message node among [`Graph::messages`].
     #[inline]
     pub fn message_index(&self, node: NodeIndex) -> usize {
         debug_assert!(matches!(self.kind(node), Kind::Send | Kind::Receive));
         self.detail[node.index()] as usize
     }
 
-    /// All collective calls, in program order.
+    /// Returns all collective calls, in program order.
     pub fn calls(&self) -> &[Call] {
         &self.calls
     }
 
-    /// All halves of messages, in program order.
+    /// Returns all halves of messages, in program order.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The groups that the nodes refer to; an instance binds them.
+    /// Returns the group slots that the nodes refer to; an instance binds them.
     pub fn group_slots(&self) -> &[GroupSlot] {
         &self.groups
     }
 
-    /// What groups are for, as the trace says.
+    /// Returns the roles of groups, as the trace states them.
     pub fn roles(&self) -> &Roles {
         &self.roles
     }
 
-    /// What was repaired while the graph was built.
+    /// Returns the repairs made while the graph was built.
     pub fn repairs(&self) -> Repairs {
         self.repairs
     }
 
-    /// A number that equal graphs share and different ones almost never do.
+    /// Returns a hash that equal graphs share, and different ones almost never do.
     pub fn fingerprint(&self) -> u64 {
         fingerprint(&(
             &self.ids,
@@ -407,7 +407,7 @@ impl Graph {
         ))
     }
 
-    /// Bytes held on the heap, without names.
+    /// Returns the bytes held on the heap, without names.
     pub fn heap_bytes(&self) -> usize {
         fn size<T>(v: &Vec<T>) -> usize {
             v.capacity() * size_of::<T>()

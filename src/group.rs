@@ -1,4 +1,4 @@
-//! Who takes part in a collective, and where they lie on the machine.
+//! Groups of ranks that communicate, and their placement on the machine.
 
 use crate::ids::{Npu, Rank};
 use crate::topology::{Path, Shape, Topology};
@@ -8,13 +8,13 @@ use crate::topology::{Path, Shape, Topology};
 pub struct Group {
     /// The name it was declared under; `None` is all ranks.
     pub name: Option<String>,
-    /// What it is for, if that is known.
+    /// Purpose of the group, if known.
     pub role: Option<String>,
     /// The members, each once, in the order of the declaration.
     pub members: Vec<Rank>,
 }
 
-/// The part of a group's work that lies in one dimension.
+/// Share of a collective's work that lies in one dimension.
 ///
 /// Positions of a group are numbered so that a member's index along this phase is
 /// `position / stride % size`; the members that differ only in it form a *line*.
@@ -51,11 +51,11 @@ pub struct Paths {
     pub any: Option<Path>,
 }
 
-/// Where a group lies: its phases, innermost dimension first, and who has which position.
+/// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The phases. A group of one has none; one that is no sub-grid has a single phase over all its
-    /// members in their order.
+    /// The phases. A group of one has none; one that is no sub-grid has a single phase over all its members in group
+    /// order.
     pub phases: Vec<Phase>,
     /// The NPU at each position.
     pub npus: Vec<Npu>,
@@ -63,12 +63,12 @@ pub struct Extent {
     pub position_of: Vec<u32>,
     /// The member at each position: the inverse.
     pub member_at: Vec<u32>,
-    /// Whether the members fill a sub-grid of the machine.
+    /// True if the members fill a sub-grid of the machine.
     pub regular: bool,
 }
 
 impl Extent {
-    /// Where NPUs `npus`, all different, lie.
+    /// Determines the placement of `npus`, which are all different.
     ///
     /// If they are all combinations of some coordinates in each dimension, there is a phase for each
     /// dimension in which they differ. Otherwise the group spans dimensions unevenly and is treated
@@ -86,6 +86,7 @@ impl Extent {
         let cells: u64 = coordinates
             .iter()
             .fold(1, |product, c| product.saturating_mul(c.len() as u64));
+        // NPUs are distinct, so they fill the grid of their coordinates exactly if there are as many as cells.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
             return Self {
@@ -101,6 +102,7 @@ impl Extent {
             };
         }
         let mut phases = Vec::new();
+        // Positions count the innermost phase fastest, as NPU numbers do.
         let mut stride = 1;
         for (dimension, found) in coordinates.iter().enumerate() {
             if found.len() > 1 {
@@ -139,13 +141,13 @@ impl Extent {
         }
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub fn size(&self) -> u32 {
         self.npus.len() as u32
     }
 
-    /// Whether the members of a line lie evenly around a ring of more than two NPUs, so that each has one neighbour on
-    /// either side, and the way from the last to the first goes on round.
+    /// Returns true if the members of a line lie evenly around a ring of more than two NPUs, so that each has one
+    /// neighbour on either side, and the route from the last to the first continues around the ring.
     pub fn goes_round(&self, phase: &Phase, topology: &Topology) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
         if !self.regular || dimension.shape != Shape::Ring || phase.size <= 2 {
@@ -170,7 +172,7 @@ impl Extent {
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
-    /// What the members of a line have in common along `phase`.
+    /// Paths that the members of a line share along `phase`.
     pub fn paths(&self, phase: &Phase, topology: &Topology) -> Paths {
         Paths {
             next: self.neighbour_path(phase, topology),
@@ -185,6 +187,7 @@ impl Extent {
             Shape::FullyConnected | Shape::Switch if self.regular => {
                 self.neighbour_path(phase, topology)
             }
+            // With two members the neighbour is the only peer.
             _ if phase.size == 2 => self.neighbour_path(phase, topology),
             _ => None,
         }

@@ -23,7 +23,7 @@ pub use preset::{PRESETS, Preset, Source, source};
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NpuClass {
-    /// What the machine file calls it.
+    /// Name in the machine file.
     pub name: String,
     /// Dense peak rates by number format.
     pub peaks: Peaks,
@@ -51,12 +51,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads a machine file; `file` is what errors call it.
+    /// Parses a machine file; `file` is its name in errors.
     ///
     /// # Errors
     ///
-    /// When `text` is not TOML, has a key that is unknown or lacks one that is needed, or describes
-    /// what no machine can be. Never panics, whatever the text.
+    /// If `text` is not TOML, has an unknown key, lacks a required one, or describes an impossible machine. Never
+    /// panics, whatever the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
         Ok(build::machine(&Document::parse(text, file)?)?)
     }
@@ -65,17 +65,17 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// When there is no such preset, it comes in one size, or `N` is zero or too large.
+    /// If there is no such preset, it comes in one size, or `N` is zero or too large.
     pub fn preset(name: &str) -> Result<Self, MachineError> {
         Self::parse(&preset::preset(name)?, name)
     }
 
-    /// The machine called `name`: a file if it has a `/` in it or ends in `.toml`, otherwise a
-    /// preset as [`Machine::preset`] takes it.
+    /// Loads the machine called `name`: a file if it contains a `/` or ends in `.toml`, otherwise a preset as
+    /// [`Machine::preset`] takes it.
     ///
     /// # Errors
     ///
-    /// When there is no such preset or file, or the file is refused.
+    /// If there is no such preset or file, or the file is refused.
     pub fn load(name: &str) -> Result<Self, MachineError> {
         let source = source(name)?;
         Self::parse(&source.text, &source.file)
@@ -83,8 +83,8 @@ impl Machine {
 
     /// A machine of one class, for importers of other formats.
     ///
-    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory is
-    /// empty, and the remote memory is one for so many NPUs. The class may lack peaks; what needs one then says so.
+    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory is empty, and
+    /// the remote memory fits the number of NPUs. The class may lack peaks; what needs one then reports it.
     pub fn uniform(
         name: String,
         topology: Topology,
@@ -94,6 +94,7 @@ impl Machine {
     ) -> Option<Self> {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
+        // The same rules as for files, which are checked with better messages in `build`.
         let fits = |r: &RemoteMemory| r.capacity.0 > 0 && r.fits(&topology);
         let memory = class.memory.capacity.0 > 0 && remote.as_ref().is_none_or(fits);
         (dimensions && lanes && memory).then(|| Self {
@@ -110,42 +111,42 @@ impl Machine {
         })
     }
 
-    /// The same machine with collectives cut into chunks in another way.
+    /// Returns the same machine with other chunking of collectives.
     pub fn with_pipeline(self, pipeline: Pipeline) -> Self {
         Self { pipeline, ..self }
     }
 
-    /// What reports call it.
+    /// Name in reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One line for people; may be empty.
+    /// One-line description; may be empty.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Where NPUs sit.
+    /// Positions of NPUs and their links.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// What becomes of messages that meet, unless a replay asks for another model.
+    /// Network model, unless a replay asks for another one.
     pub fn network(&self) -> network::Model {
         self.network
     }
 
-    /// How collectives are carried out: a choice of algorithm per dimension, innermost first.
+    /// Choice of collective algorithm per dimension, innermost first.
     pub fn algorithms(&self) -> &[Choice] {
         &self.algorithms
     }
 
-    /// How collectives are cut into chunks.
+    /// Chunking of collectives.
     pub fn pipeline(&self) -> Pipeline {
         self.pipeline
     }
 
-    /// Whether `NAMExN` may set the size of the outermost dimension.
+    /// Returns true if `NAMExN` may set the size of the outermost dimension.
     pub fn scalable(&self) -> bool {
         self.scalable
     }
@@ -160,7 +161,7 @@ impl Machine {
         self.class_of.class(npu)
     }
 
-    /// Which NPUs are of which class: (first NPU, last NPU, class), ascending, each NPU once.
+    /// Runs of NPUs of one class as (first NPU, last NPU, class), ascending, each NPU once.
     pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
         let runs = self.class_of.runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))

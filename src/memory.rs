@@ -1,15 +1,14 @@
-//! What a load or a store costs, and which of them wait for one another.
+//! Cost of loads and stores, and contention among them.
 //!
-//! Memory of the NPU's own is [`LocalMemory`]. Memory beyond it is reached in one of two ways.
-//! *Channels* serve one access at a time, first come, first served ([`Attachment::PerNpu`],
-//! [`Attachment::Pool`], [`Attachment::PerNode`]). *Pools that are networks* are made of links that
-//! accesses share while they last: the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023),
-//! one file each. A design says what there is of links and which of them an access passes
-//! (`memory/layout.rs`); how those that meet share is the same for all (`memory/sharing.rs`).
+//! Memory of the NPU's own is [`LocalMemory`]. Memory beyond it is reached in one of two ways. *Channels* serve one
+//! access at a time, first come, first served ([`Attachment::PerNpu`], [`Attachment::Pool`],
+//! [`Attachment::PerNode`]). *Pools that are networks* are made of links that concurrent accesses share: the designs
+//! of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the path of
+//! an access over them (`memory/layout.rs`); bandwidth sharing is the same for all (`memory/sharing.rs`).
 //!
-//! The last stage of either may be the port of the NPU into a dimension of the network ([`Through`]). Where
-//! messages meet there, loads and stores meet them as well, chunk by chunk (`memory/chunks.rs`); where they do
-//! not, the port is one stage more.
+//! The last stage of either may be the port of the NPU into a dimension of the network ([`Through`]). With a network
+//! model that has contention, loads and stores compete with messages there, chunk by chunk (`memory/chunks.rs`);
+//! otherwise the port is one more stage.
 
 use crate::topology::Topology;
 use crate::units::{Bandwidth, Bytes, Span};
@@ -46,18 +45,18 @@ pub struct LocalMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
-    /// What it holds; a node that moves more at once is refused.
+    /// Capacity; a node that moves more at once is refused.
     pub capacity: Bytes,
 }
 
-/// How NPUs reach the memory beyond their own.
+/// Attachment of NPUs to the memory beyond their own.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attachment {
     /// Every NPU has a channel of its own.
     PerNpu,
     /// One channel for all, first come, first served.
     Pool,
-    /// One channel for each so many NPUs that are neighbours by number; at least 1.
+    /// One channel for each group of that many consecutive NPUs; at least 1.
     PerNode(u32),
     /// Memories behind switches of their own, which reach the switches of the nodes.
     Hierarchical(Hierarchical),
@@ -73,7 +72,7 @@ impl Attachment {
     /// The attachments that machine files can name.
     pub const NAMES: [&str; 6] = ["per_npu", "pool", "hierarchical", "switch", "ring", "mesh"];
 
-    /// What machine files call it; importers have one more, which they cannot.
+    /// Name in machine files; importers have one more variant, which files cannot name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -86,7 +85,7 @@ impl Attachment {
         }
     }
 
-    /// Whether it can be that of a machine with `npus` NPUs.
+    /// Returns true if a machine with `npus` NPUs can have this attachment.
     pub fn fits(&self, npus: u32) -> bool {
         match self {
             Self::PerNpu | Self::Pool => true,
@@ -98,12 +97,12 @@ impl Attachment {
         }
     }
 
-    /// Whether accesses are served one at a time.
+    /// Returns true if accesses are served one at a time.
     pub fn is_channel(&self) -> bool {
         matches!(self, Self::PerNpu | Self::Pool | Self::PerNode(_))
     }
 
-    /// Whether each NPU reaches it by a port of its own, which can be the network's.
+    /// Returns true if each NPU reaches it through a port of its own, which can be a network port.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Self::Ring(_) | Self::Mesh(_))
     }
@@ -119,7 +118,7 @@ impl Attachment {
         }
     }
 
-    /// Whether bytes pass switches, which can gather and reduce them.
+    /// Returns true if bytes pass switches, which can gather and reduce them.
     pub fn has_switches(&self) -> bool {
         matches!(self, Self::Hierarchical(_) | Self::Switch(_))
     }
@@ -128,15 +127,15 @@ impl Attachment {
 /// Memory beyond the NPUs' own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteMemory {
-    /// How it is reached.
+    /// Attachment to the NPUs.
     pub attachment: Attachment,
     /// Bytes per second of one channel, or of one memory of a pool that is a network.
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
-    /// What it holds; a node that moves more at once is refused.
+    /// Capacity; a node that moves more at once is refused.
     pub capacity: Bytes,
-    /// Whether a channel's bytes / bandwidth is cut off to whole nanoseconds, as ASTRA-sim has it.
+    /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
     /// The ports of the network that its bytes come through, if they do. Their bandwidth is then that of
     /// the NPUs' ports in its design.
@@ -144,30 +143,32 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Whether it can be that of a machine with this network.
+    /// Returns true if a machine with this network can have this memory.
     pub fn fits(&self, topology: &Topology) -> bool {
         let through = |through: &Through| {
             let port = self.attachment.port();
+            // A pool's NPU ports are those of the network, so both descriptions must agree.
             let same = port.is_none_or(|port| port == through.bandwidth());
             self.attachment.has_ports() && same && through.fits(topology)
         };
         self.attachment.fits(topology.npus()) && self.through.as_ref().is_none_or(through)
     }
 
-    /// How many chunks an access of `bytes` is on a machine of `npus` NPUs, where messages can meet it; `None`
-    /// where they cannot.
+    /// Number of chunks of an access of `bytes` on a machine of `npus` NPUs if it shares ports with messages; `None`
+    /// if it does not.
     pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let piece = match &self.attachment {
             Attachment::Hierarchical(design) => design.piece(npus),
             Attachment::Switch(design) => design.piece(npus),
+            // Channels take their chunk from the attachment; ring and mesh have no ports and never get here.
             _ => through.chunk().0 as f64,
         };
         Some(chunks::count(bytes as f64, piece))
     }
 }
 
-/// What it is made of, for people: `4 groups of 100 GB/s behind 16 switches, 256 GB/s for each NPU`.
+/// Summary for people: `4 groups of 100 GB/s behind 16 switches, 256 GB/s for each NPU`.
 impl fmt::Display for RemoteMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;

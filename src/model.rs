@@ -1,4 +1,4 @@
-//! Models: what a network of layers is made of, before anyone says on how many NPUs it runs.
+//! Models: networks of layers, independent of the number of NPUs that run them.
 //!
 //! A [`Model`] is a chain of [`Layer`]s, a layer a chain of [`Operator`]s. Sizes are those of one *sample*: a
 //! sequence of tokens, an image, a row of features. Nothing here knows of batches, ranks or time.
@@ -6,7 +6,7 @@
 //! Models are described in TOML files, or are presets, or are made from a few numbers ([`Transformer`],
 //! [`Vit`]).
 //!
-//! What is counted, and what is not:
+//! Rules of counting:
 //!
 //! - *Parameters* are all weights that are trained: matrices, biases, gains of norms, tables. Weights that two
 //!   operators share count once, where they are picked from ([`Work::Embedding`]).
@@ -36,33 +36,33 @@ pub use vit::Vit;
 /// A network of layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// What people call it: `gpt3-175b`.
+    /// Display name: `gpt3-175b`.
     pub name: String,
-    /// Where its sizes are published.
+    /// Publication that states its sizes.
     pub source: String,
     /// Tokens of a sample; 1 where a sample is no sequence.
     pub sequence: u64,
-    /// First to last; every layer hands its output to the next.
+    /// First to last; the output of each layer is the input of the next.
     pub layers: Vec<Layer>,
 }
 
-/// A part of a model that stays together: what pipelines, recomputation and sharding count in.
+/// A part of a model that stays together: the unit of pipelining, recomputation and sharding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// `embedding`, `layer17`, `head`, `conv3_1`.
     pub name: String,
-    /// What it is, for those who treat kinds differently.
+    /// Position of the layer in the model, where kinds are treated differently.
     pub role: Role,
     /// First to last.
     pub operators: Vec<Operator>,
 }
 
-/// What a layer is.
+/// Position of a layer in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Before the blocks: token and position embeddings, the stem of a network on images, embedding bags.
     Input,
-    /// One of the blocks, which a pipeline deals out evenly.
+    /// One of the blocks, which a pipeline distributes evenly over stages.
     Block,
     /// Behind the blocks: the last norm, logits or classifier, and the loss.
     Output,
@@ -73,15 +73,15 @@ pub enum Role {
 pub struct Operator {
     /// `attention.qkv`, `mlp.up`, `norm1`: unique within its layer.
     pub name: String,
-    /// What it computes.
+    /// The computation.
     pub work: Work,
-    /// How tensor parallelism cuts it.
+    /// Sharding under tensor parallelism.
     pub cut: Cut,
-    /// Whether it works on what goes around the branch, to meet it in a [`Work::Residual`].
+    /// True for an operator on the skip path, which joins the branch at a [`Work::Residual`].
     pub around: bool,
 }
 
-/// How tensor parallelism cuts an operator (Shoeybi et al., "Megatron-LM", 2019, section 3).
+/// Sharding of an operator under tensor parallelism (Shoeybi et al., "Megatron-LM", 2019, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Every member does all of it; with sequence parallelism, each its part of the tokens.
@@ -91,11 +91,12 @@ pub enum Cut {
     Outputs,
     /// By inputs: each member has some rows of the weights, and outputs are summed over members.
     Inputs,
-    /// By what lies between an operator cut by outputs and one cut by inputs: heads, columns of an activation.
+    /// Inside a sharded region, between an operator sharded by outputs and one sharded by inputs: heads, columns of
+    /// an activation.
     Between,
 }
 
-/// What an operator computes, and on how much, per sample.
+/// Computation of an operator with its sizes per sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// `rows x inputs` by `inputs x outputs`, with a bias of `outputs` if `bias`.
@@ -106,9 +107,9 @@ pub enum Work {
         inputs: u64,
         /// Columns of the output.
         outputs: u64,
-        /// Whether a vector is added to each row.
+        /// True if a vector is added to each row.
         bias: bool,
-        /// Whether the weights are those of the embedding, and counted there.
+        /// True if the weights are those of the embedding, where they are counted.
         tied: bool,
     },
     /// Products of queries and keys, softmax, and products with values.
@@ -121,9 +122,9 @@ pub enum Work {
         kv_heads: u64,
         /// Columns of a head.
         width: u64,
-        /// Whether tokens attend to earlier ones only.
+        /// True if tokens attend to earlier ones only.
         causal: bool,
-        /// Whether a random part of the softmax's output is dropped.
+        /// True if dropout follows the softmax.
         dropout: bool,
     },
     /// Each row is scaled to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then by a
@@ -133,28 +134,28 @@ pub enum Work {
         rows: u64,
         /// Columns: hidden size, or channels.
         width: u64,
-        /// Whether there is a bias.
+        /// True if there is a bias.
         bias: bool,
     },
     /// A function of each element. If `gated`, of one half of `2 width` inputs, times the other.
     Activation {
-        /// Which function.
+        /// The function.
         function: Function,
         /// Rows.
         rows: u64,
         /// Columns of the output.
         width: u64,
-        /// Whether it is a gate (SwiGLU).
+        /// True for a gate (SwiGLU).
         gated: bool,
     },
-    /// Adds what the block's branch computed to what went around it (or, in front of the blocks, the embeddings
-    /// of an input), with dropout if `dropout`.
+    /// Adds the branch's output to the skip path (or, in front of the blocks, the embeddings of an input), with
+    /// dropout if `dropout`.
     Residual {
         /// Rows.
         rows: u64,
         /// Columns.
         width: u64,
-        /// Whether a random part is dropped.
+        /// True if dropout precedes the sum.
         dropout: bool,
     },
     /// Picks a row of a table for each token: words, positions, kinds of token.
@@ -189,7 +190,7 @@ pub enum Work {
         padding: u64,
         /// Parts that channels fall into; 1 unless it is a grouped or depthwise one.
         groups: u64,
-        /// Whether each output channel has a bias.
+        /// True if each output channel has a bias.
         bias: bool,
     },
     /// The largest or the mean of each window.
@@ -214,9 +215,9 @@ pub enum Work {
         /// Rows picked for each sample.
         lookups: u64,
     },
-    /// Products of each two of `vectors` vectors, behind the first of them as it is (DLRM).
+    /// Products of each two of `vectors` vectors, appended to the first of them unchanged (DLRM).
     Interaction {
-        /// How many.
+        /// Number of vectors.
         vectors: u64,
         /// Numbers of one.
         width: u64,

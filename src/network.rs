@@ -1,9 +1,8 @@
-//! What a transfer costs: models behind one contract.
+//! Cost of transfers: network models behind one contract.
 //!
-//! A model owns state and no queue. [`Network::submit`] accepts a message and schedules, in the one
-//! agenda, the events at which something happens to it; [`Network::handle`] is told when such an
-//! event is due and answers with [`Notice`]s. Messages of one operation leave and enter through
-//! [`Port`]s that the operation opened.
+//! A model owns state and no queue. [`Network::submit`] accepts a message and schedules its events in the one agenda;
+//! [`Network::handle`] is called when such an event is due and returns [`Notice`]s. Messages of one operation leave
+//! and enter through [`Port`]s that the operation opened.
 
 use crate::ids::Npu;
 use crate::topology::Path;
@@ -27,7 +26,7 @@ pub use trains::Trains;
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Model {
-    /// Operations do not meet one another.
+    /// Messages of different operations do not contend.
     #[default]
     ContentionFree,
     /// All that an NPU sends into a dimension shares a port, and all that it receives; where it is wired to
@@ -83,27 +82,27 @@ impl Ports {
     }
 }
 
-/// A message handed to the network.
+/// A message submitted to the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     /// The caller's name for it, which notices carry back.
     pub op: u32,
     /// The NPUs that send and receive it.
     pub ends: (Npu, Npu),
-    /// Where it leaves.
+    /// Port of the sender.
     pub from: Port,
-    /// Where it enters.
+    /// Port of the receiver.
     pub to: Port,
-    /// What lies between, where the caller knows; the topology does.
+    /// Path between the ends, if the caller has it at hand; else it is looked up in the topology.
     pub path: Option<Path>,
-    /// How large it is.
+    /// Size of the message.
     pub amount: Amount,
-    /// Whether the caller wants to know when its last byte has left.
+    /// True if the caller wants a notice when the last byte has left.
     pub tell_injected: bool,
-    /// Whether all messages that enter through `to` come from one sender, over one path.
+    /// True if all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
-    /// Of messages whose first bytes come to a port at once, the one with the lowest enters first.
-    /// It says what the message is, as `op` does not: those are used again. Below 2^27.
+    /// Priority among messages whose first bytes reach a port at one instant, lowest first. It derives from the
+    /// message's content, unlike `op`, which is reused. Below 2^27.
     pub order: u32,
 }
 
@@ -124,7 +123,7 @@ impl Message {
     }
 }
 
-/// What became of a message.
+/// Progress of a message that the caller is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Its last byte has left the sender.
@@ -133,7 +132,7 @@ pub enum Notice {
     Delivered(u32),
 }
 
-/// Schedules events for a model, so that models need not know what else the agenda holds.
+/// Scheduler of network events, which hides the rest of the agenda from models.
 pub trait Schedule {
     /// Has [`Network::handle`] called with `event` at `at`.
     fn schedule(&mut self, at: Time, event: NetworkEvent);
@@ -156,61 +155,60 @@ pub enum NetworkEvent {
     Delivered(u32),
     /// The op's message is at the next device of its route.
     Hop {
-        /// Of messages that come to a device at once, the one with the lowest goes first, and of those with
-        /// the same the one that was submitted first. Below 2^27.
+        /// Priority among messages that reach a device at one instant, lowest first, ties by order of submission.
+        /// Below 2^27.
         order: u32,
         /// The op.
         op: u32,
     },
-    /// The link has sent what it was given.
+    /// The link has sent its message.
     LinkFree(u32),
 }
 
 /// A model of the network.
 pub trait Network {
-    /// What people and programs call it.
+    /// Name in machine files and reports.
     const NAME: &'static str;
 
-    /// Whether messages of different operations meet.
+    /// True if messages of different operations contend.
     const SHARED: bool;
 
-    /// Opens `count` ports with nothing in them.
+    /// Opens `count` idle ports.
     fn open(&mut self, count: u32) -> Ports;
 
     /// Gives ports back.
     fn close(&mut self, ports: Ports);
 
-    /// Accepts a message that its sender hands over `now`.
+    /// Accepts a message from its sender at `now`.
     fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule);
 
-    /// How long a message takes that meets no other; `None` where the model does not say. Unless
-    /// [`Self::SHARED`], it is never held up by what an operation of its own does besides.
+    /// Uncontended time of a message; `None` if the model does not say. Unless [`Self::SHARED`], other messages of
+    /// the same operation never delay it either.
     fn uncontended(&self, _ends: (Npu, Npu), _amount: Amount) -> Option<Span> {
         None
     }
 
-    /// Whether members of one line along `dimension`, as many as `members` of it, never hold one another's
-    /// messages up, if at each moment each sends at most one to another member, and receives at most one;
-    /// `neighbours`: each sends to the next of the line, and the last to the first.
+    /// Returns true if messages among `members` members of one line along `dimension` never delay one another while
+    /// each member sends at most one and receives at most one at a time; with `neighbours`, each sends to the next of
+    /// the line, and the last to the first.
     fn keeps_apart(&self, dimension: usize, members: u32, neighbours: bool) -> bool;
 
-    /// Whether nothing is on its way through, or yet to come to, what `npu` sends and receives with along
-    /// `dimension`, and nobody claims it.
+    /// Returns true if the links or ports of `npu` along `dimension` are idle: nothing passes them, no message in
+    /// flight will, and they are not reserved.
     fn is_idle(&self, _now: Time, _npu: Npu, _dimension: usize) -> bool {
         true
     }
 
-    /// Says that whoever is named by `claim` has for itself what `npu` sends and receives with along
-    /// `dimension`, or no longer has (`None`).
+    /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn claim(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
 
-    /// Whose claim a message between `ends` would touch, of several the lowest; `None` if nobody's.
+    /// Returns the lowest reservation that a message between `ends` would touch, if any.
     fn claimed(&self, _ends: (Npu, Npu)) -> Option<u32> {
         None
     }
 
-    /// What NPUs send and receive with along dimensions where they have ports of their own, for what comes to an
-    /// NPU, or goes from it, without being a message of another NPU's. `None` where operations do not meet.
+    /// Servers of NPUs along dimensions in which they have ports of their own, for traffic at an NPU that is not a
+    /// message of another NPU. `None` if operations do not contend.
     fn attachments(&mut self) -> Option<&mut Servers> {
         None
     }

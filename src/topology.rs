@@ -1,12 +1,11 @@
-//! Where NPUs sit and how far apart they are; knows no load and no time of day.
+//! Positions of NPUs and the paths between them; independent of load and time.
 //!
 //! A machine's network is a stack of dimensions, innermost first. An NPU's number counts the
 //! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
 //! `d`. A message crosses every dimension in which its ends differ, innermost first.
 //!
-//! The bandwidth B of a dimension is what one NPU can send into it over all its links together, and receive at
-//! the same time. A message takes one way, so it goes at the rate of its slowest *link*
-//! ([`Dimension::link`]):
+//! The bandwidth B of a dimension is that of one NPU into it over all its links together, in each direction. A
+//! message takes one route, so it goes at the rate of its slowest *link* ([`Dimension::link`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
@@ -25,15 +24,15 @@ mod switching;
 
 pub use switching::Switching;
 
-/// How the NPUs of one dimension are wired.
+/// Wiring of the NPUs of one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
-    /// way round.
+    /// direction.
     Ring,
     /// A line: a ring without the link from its last NPU to its first. Messages go straight.
     Mesh,
-    /// Each NPU is wired to every other. The wires are not told apart: a message may use all of an NPU's
+    /// Each NPU is wired to every other. The wires are not modelled separately: a message may use all of an NPU's
     /// bandwidth.
     FullyConnected,
     /// All NPUs hang on one switch: two links lie between any two of them.
@@ -64,8 +63,7 @@ impl Shape {
 }
 
 impl Shape {
-    /// Whether an NPU hangs on a fabric by a port of its own, which nothing else passes. If not, it is wired
-    /// to its neighbours.
+    /// Returns true if each NPU is attached to a fabric by an exclusive port; false if it is wired to its neighbours.
     #[inline]
     pub fn has_ports(self) -> bool {
         match self {
@@ -74,8 +72,8 @@ impl Shape {
         }
     }
 
-    /// Whether a message between NPUs that are wired to their neighbours goes towards higher coordinates: on a
-    /// ring of `size` the shorter way, and upwards where both are equal.
+    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates: on
+    /// a ring of `size` the shorter way, and upwards on a tie.
     #[inline]
     pub fn goes_up(self, size: u32, from: u32, to: u32) -> bool {
         match self {
@@ -102,13 +100,13 @@ impl fmt::Display for Shape {
 /// One level of the network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dimension {
-    /// What people call it, for example `nvlink`.
+    /// Display name, for example `nvlink`.
     pub name: String,
-    /// How it is wired.
+    /// Wiring of its NPUs.
     pub shape: Shape,
     /// NPUs along it; at least 1.
     pub size: u32,
-    /// What one NPU can send into it over all its links together, and receive from it at the same time.
+    /// Bandwidth of one NPU into the dimension over all its links together, in each direction.
     pub bandwidth: Bandwidth,
     /// Time of the first byte over one link.
     pub latency: Span,
@@ -124,24 +122,24 @@ impl Dimension {
     }
 }
 
-/// What lies between two NPUs.
+/// Aggregate properties of the route between two NPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
     /// The latencies of the links crossed, added up.
     pub latency: Span,
     /// The slowest link crossed.
     pub bandwidth: Bandwidth,
-    /// How the devices between the links pass messages on.
+    /// Forwarding at the devices between links.
     pub switching: Switching,
-    /// The links but for one of the slowest, where they are waited for: no link under ideal cut-through.
+    /// Inverse rate of the links at which a device waits for a segment, all but one of the slowest; zero with ideal
+    /// cut-through.
     pub others: Slowness,
 }
 
 impl Path {
-    /// From when a message of `amount` begins to leave until it begins to arrive, after which it goes on
-    /// arriving at the rate of the slowest link: Σα + Σγ. With the latency α of each link, and γ the time
-    /// in which a segment passes one; of the links but the slowest. That one's segment is the first part of
-    /// what arrives.
+    /// Time of the first byte: from the start of sending a message of `amount` until it begins to arrive, after which
+    /// it arrives at the rate of the slowest link. Σα + Σγ with the latency α of every link, and the serialization γ
+    /// of one segment on every link but the slowest, whose segment is the first part of what arrives.
     #[inline]
     pub fn first_byte(&self, amount: Amount) -> Span {
         if self.others == Slowness::ZERO {
@@ -150,7 +148,7 @@ impl Path {
         self.latency + self.others.serialization(self.switching.segment(amount))
     }
 
-    /// What a message of `amount` takes that meets no other: [`Self::first_byte`] + amount / bandwidth.
+    /// Uncontended time of a message of `amount`: [`Self::first_byte`] + amount / bandwidth.
     #[inline]
     pub fn time(&self, amount: Amount) -> Span {
         self.first_byte(amount) + self.bandwidth.serialization(amount)
@@ -172,14 +170,15 @@ impl Topology {
     /// The most NPUs a machine may have.
     pub const MAX_NPUS: u32 = MAX_NPUS;
 
-    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` when there is no dimension, one has no NPU, or
-    /// there would be more than [`Self::MAX_NPUS`].
+    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there is no dimension,
+    /// one has no NPU, or there would be more than [`Self::MAX_NPUS`].
     pub fn new(dimensions: Vec<Dimension>) -> Option<Self> {
         let mut strides = Vec::with_capacity(dimensions.len());
         let mut npus = 1_u32;
         for dimension in &dimensions {
             strides.push(npus);
             npus = npus.checked_mul(dimension.size)?;
+            // Checked at each dimension, so that strides fit u32 as well.
             if npus == 0 || npus > Self::MAX_NPUS {
                 return None;
             }
@@ -198,12 +197,12 @@ impl Topology {
         Self { switching, ..self }
     }
 
-    /// How messages are passed on between links.
+    /// Forwarding mode at devices between links.
     pub fn switching(&self) -> Switching {
         self.switching
     }
 
-    /// How many NPUs there are.
+    /// Number of NPUs.
     pub fn npus(&self) -> u32 {
         self.npus
     }
@@ -219,8 +218,8 @@ impl Topology {
         self.links[d]
     }
 
-    /// On which side a message leaves `a`, along the first dimension that it crosses, and on which it enters
-    /// `b`, along the last: 1 is downwards, where NPUs are wired to their neighbours, and 0 anything else.
+    /// Sides on which a message leaves `a`, along the first dimension that it crosses, and enters `b`, along the
+    /// last: 1 is downwards where NPUs are wired to their neighbours, and 0 anything else.
     #[inline]
     pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
         let mut sides: Option<[bool; 2]> = None;
@@ -229,6 +228,7 @@ impl Topology {
             if from != to {
                 let (shape, size) = (dimension.shape, dimension.size);
                 let down = !shape.has_ports() && !shape.goes_up(size, from, to);
+                // The first dimension crossed decides the side out, the last one the side in.
                 let out = sides.map_or(down, |[out, _]| out);
                 sides = Some([out, down]);
             }
@@ -236,7 +236,7 @@ impl Topology {
         sides.map_or([0; 2], |sides| sides.map(u32::from))
     }
 
-    /// Where `npu` sits along dimension `d`.
+    /// Coordinate of `npu` along dimension `d`.
     #[inline]
     pub fn coordinate(&self, npu: Npu, d: usize) -> u32 {
         npu.0 / self.strides[d] % self.dimensions[d].size
@@ -257,12 +257,14 @@ impl Topology {
         if self.switching == Switching::IDEAL {
             return Some(path);
         }
+        // Equality of rates is exact: path.bandwidth is one of the rates compared.
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
         let others = dimensions.fold(Slowness::ZERO, |others, (d, dimension)| {
             let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
             let mut links = dimension.shape.hops(dimension.size, from, to);
             let rate = self.links[d];
+            // One link of the slowest rate is left out: its segment is part of the serialization.
             if links > 0 && slowest == Some(rate) {
                 slowest = None;
                 links -= 1;
@@ -424,7 +426,7 @@ mod tests {
         assert_eq!(time(Switching::StoreAndForward, 3000), (ns(4670), ns(4700)));
         // Less than a segment is a segment: 30 B in 700 ps, and 300 ps.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
-        // One link is waited for by nobody.
+        // No device waits for a segment on one of the links.
         let t = stack().with_switching(Switching::StoreAndForward);
         let p = t.path(Npu(0), Npu(1)).unwrap();
         assert_eq!(p.first_byte(Amount::whole(3000)), ns(50));

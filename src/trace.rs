@@ -1,10 +1,10 @@
-//! Execution traces as files say them: nodes, what they do, and how they stand on disk.
+//! Execution traces as files hold them: nodes, their operations, and their encoding on disk.
 //!
-//! One rank's trace is one `.et` file (see `proto/README.md`). What comes in another form ([`form`]) becomes
-//! one where it is opened: files of 2023 are upgraded ([`older`]), text is read ([`text`]), and of damaged
-//! files what is sound is kept when asked ([`salvage`]). So behind that two readers are enough. [`scan`] borrows
-//! from the mapped file, looks at every byte once and allocates nothing; it feeds the graph builder.
-//! [`proto`] holds the generated types; it serves writing, rewriting and tools. Tests hold the two
+//! One rank's trace is one `.et` file (see `proto/README.md`). Other formats ([`form`]) are converted when a
+//! file is opened: files of 2023 are upgraded ([`older`]), text is parsed ([`text`]), and the sound records of
+//! damaged files are kept on request ([`salvage`]). So everything behind that needs two readers only. [`scan`]
+//! borrows from the mapped file, makes one pass over its bytes and allocates nothing; it feeds the graph
+//! builder. [`proto`] holds the generated types; it serves writing, rewriting and tools. Tests hold the two
 //! against each other.
 
 use std::fmt;
@@ -68,10 +68,10 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// How many formats there are.
+    /// Number of formats.
     pub const COUNT: usize = 8;
 
-    /// Every format with the name it has in files.
+    /// All formats with their names in files.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Fp64, "fp64"),
         (Self::Fp32, "fp32"),
@@ -83,7 +83,7 @@ impl Dtype {
         (Self::Int8, "int8"),
     ];
 
-    /// The format called `name` here or in PyTorch; `None` for anything else.
+    /// Parses the name of a format as written here or by PyTorch; `None` for anything else.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((dtype, _)) = Self::ALL.iter().find(|(_, known)| *known == name) {
             return Some(*dtype);
@@ -128,7 +128,7 @@ pub enum CollectiveKind {
     AllToAll,
     /// Every member ends with its part of the sum of all buffers.
     ReduceScatter,
-    /// No member goes on before all have come.
+    /// No member continues before all have arrived.
     Barrier,
 }
 
@@ -146,8 +146,8 @@ impl CollectiveKind {
         (Self::Barrier, "barrier", 9),
     ];
 
-    /// The collective with this value of `comm_type`. The schema's REDUCE_SCATTER_BLOCK (8) is a
-    /// reduce-scatter in equal parts, which is the only kind there is here.
+    /// Returns the collective with this value of `comm_type`. The schema's REDUCE_SCATTER_BLOCK (8) is a
+    /// reduce-scatter in equal shards, the only kind there is here.
     pub fn from_comm_type(value: u64) -> Option<Self> {
         let value = if value == 8 { 7 } else { value };
         let found = Self::ALL.iter().find(|(_, _, number)| *number == value);
@@ -159,7 +159,7 @@ impl CollectiveKind {
         Self::ALL[self as usize].2
     }
 
-    /// Whether one member has a part of its own.
+    /// Returns whether one member has a part of its own.
     pub fn has_root(self) -> bool {
         matches!(
             self,
@@ -167,9 +167,9 @@ impl CollectiveKind {
         )
     }
 
-    /// The whole buffer that the members build or share, from a node's `comm_size`: every member's
-    /// result for all-gather, the root's for gather, and `comm_size` itself for the others.
-    /// `None` when that is more than 2^63 bytes.
+    /// Returns the size in bytes of the whole buffer that the members build or share, from a node's
+    /// `comm_size`: every member's result for all-gather, the root's for gather, and `comm_size` itself for the
+    /// others. `None` for 2^63 bytes or more.
     pub fn buffer(self, comm_size: u64, members: u32) -> Option<u64> {
         let bytes = match self {
             Self::AllGather | Self::Gather => comm_size.checked_mul(u64::from(members))?,

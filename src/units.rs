@@ -29,7 +29,7 @@ pub struct Time(pub u64);
 pub struct Span(pub u64);
 
 impl Time {
-    /// When every replay begins.
+    /// Start of every replay.
     pub const ZERO: Self = Self(0);
     /// Later than anything that can be represented.
     pub const END: Self = Self(u64::MAX);
@@ -46,6 +46,7 @@ impl Add<Span> for Time {
     type Output = Self;
     #[inline]
     fn add(self, span: Span) -> Self {
+        // Saturation keeps an absurd sum at END, which the engine reports.
         Self(self.0.saturating_add(span.0))
     }
 }
@@ -75,7 +76,7 @@ impl Span {
         Self((seconds * PS_PER_S).round() as u64)
     }
 
-    /// The duration in seconds, for rates and for people.
+    /// The duration in seconds, for rates and for display.
     #[inline]
     pub fn seconds(self) -> f64 {
         self.0 as f64 / PS_PER_S
@@ -181,11 +182,11 @@ impl Bandwidth {
 
     /// Half of it.
     pub fn half(self) -> Self {
-        // Half of the least number there is would be nothing.
+        // Half of the smallest positive number would be zero.
         Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))
     }
 
-    /// Serialization: how long `amount` takes to pass, to the nearest picosecond.
+    /// Serialization: the time for `amount` to pass, to the nearest picosecond.
     #[inline]
     pub fn serialization(self, amount: Amount) -> Span {
         Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
@@ -206,7 +207,7 @@ impl Slowness {
         Self(self.0 + f64::from(links) / bandwidth.0)
     }
 
-    /// How long `amount` takes to pass all of them, one after another, to the nearest picosecond.
+    /// Time for `amount` to pass all of these links, one after another, to the nearest picosecond.
     #[inline]
     pub fn serialization(self, amount: Amount) -> Span {
         Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
@@ -215,13 +216,13 @@ impl Slowness {
 
 /// A share of a buffer: `bytes` divided into `parts` equal parts, of which this is one.
 ///
-/// Collectives cut buffers that do not divide evenly. The share is kept as a fraction, so that all
-/// shares are equal, together cover exactly the buffer, and rounding happens once, in time.
+/// Collectives split buffers that do not divide evenly. The share is kept as a fraction, so that all shares are
+/// equal, together cover exactly the buffer, and rounding happens once, in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
     /// The whole buffer.
     pub bytes: u64,
-    /// How many equal parts it is cut into; at least 1.
+    /// Number of equal parts into which the buffer is divided; at least 1.
     pub parts: u64,
 }
 
@@ -231,13 +232,13 @@ impl Amount {
         Self { bytes, parts: 1 }
     }
 
-    /// Whole bytes of this share; what is left over is cut off.
+    /// Whole bytes of this share, rounded down.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.bytes / self.parts
     }
 
-    /// As many `bytes` of the whole buffer, cut into as many parts.
+    /// The share of another buffer of `bytes`, divided into the same number of parts.
     #[inline]
     pub const fn of(self, bytes: u64) -> Self {
         Self {
@@ -255,10 +256,11 @@ impl Amount {
         }
     }
 
-    /// `k` of `n` equal parts of this share. Exact, unless the buffer is so large that k times its bytes do
-    /// not fit in 64 bits; then what is left over of the last whole byte is cut off.
+    /// `k` of `n` equal parts of this share. Exact, unless the buffer is so large that k times its bytes do not fit
+    /// in 64 bits; then it is rounded down to whole bytes.
     #[inline]
     pub fn parts_of(self, k: u32, n: u32) -> Self {
+        // Reduces k/n by Euclid's algorithm, so that the denominator grows as little as possible.
         let (mut divisor, mut rest) = (n, k);
         while rest > 0 {
             (divisor, rest) = (rest, divisor % rest);
@@ -289,7 +291,7 @@ impl FlopRate {
         self.0
     }
 
-    /// How long `flops` operations take, to the nearest picosecond.
+    /// Time of `flops` operations, to the nearest picosecond.
     #[inline]
     pub fn duration(self, flops: u64) -> Span {
         Span::from_seconds(flops as f64 / self.0)

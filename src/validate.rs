@@ -1,17 +1,17 @@
-//! What is wrong with traces, found before anything is replayed.
+//! Validation of traces before anything is replayed.
 //!
-//! Each trace is checked by itself ([`Trace::check`]): records, ids, dependencies, cycles, durations. What is kept
-//! of it is what other ranks have to agree with: collectives, messages and loads that switches gather, in
-//! program order, and the groups that it declares. [`job`] holds these against one another: who takes part, groups
-//! and their members, the same collectives on all members of a group, a receive for each send, and no circle of
-//! waits across ranks.
+//! Each trace is checked on its own ([`Trace::check`]): records, ids, dependencies, cycles, durations. Of each,
+//! the parts are kept that other ranks must agree with: collectives, messages and loads that switches gather,
+//! in program order, and the groups that it declares. [`job`] compares these across ranks: ranks and their
+//! traces, groups and their members, the same collectives on all members of a group, a receive for each send,
+//! and no deadlock (cycle of waits) across ranks.
 //!
-//! A defect has a [`Kind`], which says how bad it is, what it means and what to try. Whatever a replay would refuse
-//! about traces is an error here; what a replay repairs is a warning; what is only worth knowing is a note.
-//! All defects are counted, and the first few of each kind are kept.
+//! A defect has a [`Kind`], which gives its severity, its meaning and a remedy. Anything in traces that a
+//! replay would refuse is an error here; what a replay repairs is a warning; what is merely worth knowing is a
+//! note. All defects are counted, and the first few of each kind are kept.
 //!
-//! A rank whose trace cannot be read to the end, has an id twice or a cycle is left out where ranks are held
-//! against one another: what it lacks would look like a fault of the others.
+//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between
+//! ranks: what it lacks would look like a fault of the others.
 
 use crate::graph::Dependencies;
 use crate::trace::groups::Declared;
@@ -41,39 +41,39 @@ pub use kind::{Kind, Severity};
 pub use text::{Style, render as to_text};
 pub use trace::Trace;
 
-/// What a job is held against.
+/// Options of a validation.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Which dependencies hold.
+    /// Policy for data and control dependencies.
     pub dependencies: Dependencies,
-    /// Whether a rank without a trace is no defect.
+    /// Whether a rank without a trace is accepted, as a mirror of one with a trace.
     pub mirror: bool,
-    /// Ranks of the job, if more than the traces show.
+    /// Number of ranks of the job, if more than the traces show.
     pub ranks: Option<u32>,
-    /// Groups of ranks; they go before those that traces declare themselves.
+    /// Declared groups; they take precedence over declarations in traces.
     pub declared: Declared,
-    /// The sizes of the machine's dimensions, the innermost first, if the machine is known: it decides who takes
-    /// part in collectives over some of the dimensions.
+    /// Sizes of the machine's dimensions, the innermost first, if the machine is known: they decide which ranks
+    /// take part in collectives over some of the dimensions.
     pub dimensions: Option<Vec<u32>>,
-    /// How many defects of each kind are kept.
+    /// Number of defects of each kind that are kept.
     pub show: usize,
 }
 
-/// A rank's trace as a report names it.
+/// Trace of a rank as a report names it.
 #[derive(Clone, Debug)]
 pub struct Source<'a> {
     /// The rank.
     pub rank: u32,
     /// The file.
     pub file: String,
-    /// What was found in it.
+    /// Result of checking it.
     pub trace: &'a Trace,
 }
 
-/// Everything that is wrong with a job.
+/// Defects of a job and its traces.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
-    /// The traces, in ascending order of their ranks.
+    /// Traces in ascending order of their ranks.
     pub sources: Vec<Source<'a>>,
     /// All defects, of traces and of the job.
     pub findings: Findings,
@@ -82,7 +82,7 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Checks the job that `sources` are.
+    /// Validates the job that `sources` form.
     pub fn new(mut sources: Vec<Source<'a>>, options: &Options, strict: bool) -> Self {
         sources.sort_by_key(|source| source.rank);
         let members: Vec<(u32, &Trace)> = sources.iter().map(|s| (s.rank, s.trace)).collect();
@@ -93,13 +93,13 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether the job can be replayed, as far as its traces go.
+    /// Returns whether the job can be replayed, as far as its traces go.
     pub fn is_sound(&self) -> bool {
         let tally = self.findings.tally();
         tally.errors == 0 && (tally.warnings == 0 || !self.strict)
     }
 
-    /// Nodes of all ranks.
+    /// Returns the number of nodes of all ranks.
     pub fn nodes(&self) -> u64 {
         self.sources.iter().map(|source| source.trace.nodes()).sum()
     }

@@ -1,4 +1,4 @@
-//! What is replayed: graphs, the instances that stand for ranks, and the groups among them.
+//! The workload of a replay: graphs, the instances that bind them to ranks, and the groups among ranks.
 //!
 //! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
 
@@ -12,15 +12,15 @@ use std::sync::Arc;
 /// A rank's part: a graph with its slots bound, released at some instant.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// What it does.
+    /// Graph that the rank executes.
     pub graph: GraphId,
-    /// Who does it.
+    /// Rank that executes it.
     pub rank: Rank,
-    /// When its first nodes may start.
+    /// Time from which its first nodes may start.
     pub release: Time,
     /// The group behind each group slot.
     pub groups: Vec<GroupId>,
-    /// What the trace calls the group behind each group slot; `None` where it says all ranks.
+    /// Name of the group behind each group slot in the trace; `None` for the group of all ranks.
     pub group_names: Vec<Option<String>>,
     /// The rank behind each peer slot.
     pub peers: Vec<Rank>,
@@ -35,7 +35,7 @@ pub struct Workload {
     ranks: u32,
 }
 
-/// Why ranks do not make a workload.
+/// Reason why ranks do not make a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     /// Nothing was added.
@@ -50,7 +50,7 @@ pub enum WorkloadError {
          try: pass the groups with --groups FILE, a JSON object {{\"{name}\": [0, 1, …]}}"
     )]
     Undeclared {
-        /// Whose trace.
+        /// Rank of the trace.
         rank: Rank,
         /// The first node that names the group.
         node: u64,
@@ -62,7 +62,7 @@ pub enum WorkloadError {
         "rank {rank}, node {node}: it is no member of its group `{name}`, which has ranks {members}"
     )]
     Outsider {
-        /// Whose trace.
+        /// Rank of the trace.
         rank: Rank,
         /// The first node that names the group.
         node: u64,
@@ -125,7 +125,7 @@ fn missing_text(missing: &[Rank], ranks: u32) -> String {
     )
 }
 
-/// The first few of a list of numbers, and how many more there are.
+/// Formats the first few of a list of numbers, and the length of the list.
 pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     const SHOWN: usize = 8;
     let total = numbers.len();
@@ -142,7 +142,7 @@ pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     text
 }
 
-/// What to do about ranks that have no trace.
+/// Policy for ranks that have no trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Absent {
     /// Refuse.
@@ -170,13 +170,14 @@ impl WorkloadBuilder {
         self.declared.extend(groups);
     }
 
-    /// Says what groups are for; what is said first is right, and traces say it last.
+    /// Declares the purposes of groups; the first declaration counts, and those of traces come last.
     pub fn roles(&mut self, roles: &Roles) {
         self.roles.extend(roles);
     }
 
     /// Adds a graph that several ranks may share.
     pub fn graph(&mut self, graph: Graph) -> GraphId {
+        // Fingerprints may collide, so graphs with an equal one are compared in full.
         let alike = self.by_fingerprint.entry(graph.fingerprint()).or_default();
         if let Some(&found) = alike.iter().find(|id| self.graphs[id.index()] == graph) {
             return found;
@@ -187,7 +188,7 @@ impl WorkloadBuilder {
         id
     }
 
-    /// Has `rank` do what `graph` says, from `release` on.
+    /// Adds `rank`, which executes `graph` from `release` on.
     pub fn rank(
         &mut self,
         rank: Rank,
@@ -199,6 +200,7 @@ impl WorkloadBuilder {
             .tables
             .entry(fingerprint(&*binding.declared))
             .or_default();
+        // Ranks usually declare the same table; sharing one copy keeps memory independent of their number.
         match alike.iter().find(|table| **table == binding.declared) {
             Some(known) => binding.declared = known.clone(),
             None => alike.push(binding.declared.clone()),
@@ -209,13 +211,14 @@ impl WorkloadBuilder {
         }
     }
 
-    /// How many ranks the job has at least, judging by traces, peers and groups.
+    /// Lower bound of the number of ranks of the job, by its traces, peers and groups.
     pub fn ranks_seen(&self) -> u32 {
         let own = self.ranks.keys().map(|rank| rank.0);
         let peers = self
             .ranks
             .values()
             .flat_map(|(_, b, _)| b.peers.iter().copied());
+        // Ranks without a trace count too if a peer or a group names them.
         let traces = self.tables.values().flatten();
         let traces = traces.flat_map(|table| table.values());
         let groups = self.declared.values().chain(traces).flatten().copied();
@@ -225,8 +228,8 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Binds groups and checks that everybody is there. `ranks` is the size of the job, at least
-    /// [`Self::ranks_seen`] if absent.
+    /// Binds groups and checks that all ranks are present. `ranks` is the size of the job, [`Self::ranks_seen`] if
+    /// `None`.
     pub fn finish(self, ranks: Option<u32>, absent: Absent) -> Result<Workload, WorkloadError> {
         let seen = self.ranks_seen();
         let ranks = ranks.unwrap_or(seen);
@@ -251,9 +254,11 @@ impl WorkloadBuilder {
         }
         let mut groups = Groups::new(ranks);
         groups.roles = self.roles;
+        // Neighbouring graphs usually carry the same roles, so dedup() removes most of the work.
         let mut said: Vec<&Roles> = self.graphs.iter().map(Graph::roles).collect();
         said.dedup();
         said.into_iter().for_each(|more| groups.roles.extend(more));
+        // Traces use `0` for the group of all ranks, so a declared group of this name must be that group.
         if let Some(zero) = self.declared.get("0")
             && !groups.is_world(zero)
         {
@@ -265,6 +270,7 @@ impl WorkloadBuilder {
             let slots = binding.groups.iter().enumerate();
             let bound = slots.map(|(slot, name)| {
                 let node = || {
+                    // Searched for error messages only.
                     let call = of.calls().iter().find(|call| call.group == slot as u32);
                     call.map_or(0, |call| of.id(call.node))
                 };
@@ -335,7 +341,7 @@ impl Groups {
         }
     }
 
-    /// Whether a declaration of `members` says all ranks.
+    /// Returns true if a declaration of `members` means all ranks.
     fn is_world(&self, members: &[u32]) -> bool {
         members.is_empty() || self.has(Self::WORLD, members)
     }
@@ -346,6 +352,7 @@ impl Groups {
     }
 
     fn intern(&mut self, name: &str, members: &[u32]) -> Result<GroupId, WorkloadError> {
+        // An empty declaration means all ranks.
         let whole = members.is_empty();
         let mut alike = self.by_name.get(name).into_iter().flatten();
         if let Some(&found) = alike.find(|&&id| match whole {

@@ -1,4 +1,4 @@
-//! An allocator that counts what is held and ends the process before it holds more than it may.
+//! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
 //! Rust answers an allocation that fails with SIGABRT, and an allocator must not unwind, so the only other end is an
 //! exit: with a message and code 2, as for any input that cannot be dealt with. The same is said where the system
@@ -9,37 +9,37 @@ use std::cell::Cell;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// The system's allocator, counted.
+/// Counting wrapper of the system's allocator.
 #[derive(Debug)]
 pub struct Counting;
 
-/// Bytes that all threads hold, but for what each has not handed in yet.
+/// Bytes allocated by all threads, except for what each has not reported yet.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// A thread hands in what it took and gave when that is this much, so that threads do not wait for one another at
-/// each small allocation.
+/// Each thread reports its balance when that reaches this many bytes, so that threads do not contend for the
+/// counter at each small allocation.
 const PIECE: i64 = 1 << 16;
 
 thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Ends the process before more than `bytes` are held, if [`Counting`] is its allocator.
+/// Sets the limit in bytes, which takes effect if [`Counting`] is the allocator.
 pub(super) fn bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
 
-/// Bytes that are held; none if [`Counting`] is not the allocator.
+/// Returns the allocated bytes; 0 if [`Counting`] is not the allocator.
 pub fn held() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
-/// Counts `bytes`, which are negative if they were given back.
+/// Counts `bytes`, which are negative if they were freed.
 #[inline]
 fn count(bytes: i64) {
-    // A thread that is ending has lost its own count.
+    // The local counter of a thread that is ending is already gone.
     let own = OWN.try_with(|own| {
         let sum = own.get() + bytes;
         let hand_in = sum.abs() >= PIECE;
@@ -51,15 +51,16 @@ fn count(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
+    // The total is negative while a thread has reported frees of what another has not reported yet.
     if sum > 0 && held > 0 && held as u64 > BOUND.load(Ordering::Relaxed) {
         end(bytes as u64, held as u64, "more than --max-memory allows");
     }
 }
 
-/// Says why and ends the process, without asking for memory.
+/// Prints the reason and ends the process, without allocating.
 #[cold]
 fn end(asked: u64, held: u64, why: &str) {
-    // The way out takes memory too.
+    // Exit handlers allocate too, and must not end up here again.
     if ENDING.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -80,7 +81,7 @@ fn end(asked: u64, held: u64, why: &str) {
     std::process::exit(2);
 }
 
-/// Writes to standard error past the locks that the thread may hold.
+/// Writes to standard error, bypassing the locks that the thread may hold.
 #[cfg(unix)]
 fn say(text: &[u8]) {
     use std::os::fd::FromRawFd;
@@ -94,7 +95,7 @@ fn say(text: &[u8]) {
     let _ = std::io::stderr().write_all(text);
 }
 
-/// `memory`, if the system had any.
+/// Returns `memory`, or ends the process if the system had none.
 #[inline]
 fn had(memory: *mut u8, size: usize) -> *mut u8 {
     if memory.is_null() {

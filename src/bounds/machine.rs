@@ -1,6 +1,6 @@
-//! How much memory the machine has, or the container that the process is in.
+//! Memory of the machine, or of the container that the process runs in.
 
-/// The bytes, if the system says; the least of what it says.
+/// Returns the least of the limits that the system reports, in bytes; `None` if it reports none.
 pub(super) fn memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| total(&text));
@@ -12,17 +12,18 @@ pub(super) fn memory() -> Option<u64> {
     machine.into_iter().chain(container).min()
 }
 
-/// The line `MemTotal: 16384 kB`.
+/// Parses the line `MemTotal: 16384 kB`.
 fn total(text: &str) -> Option<u64> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    // The kernel writes kB for KiB.
     kilobytes.checked_mul(1024)
 }
 
-/// Where limits of the groups in `/proc/self/cgroup` stand, of both versions. Inside of a container its own group is
-/// the root.
+/// Returns the paths of the memory limits of the groups in `/proc/self/cgroup`, for both versions of cgroups.
+/// Inside a container its own group is the root.
 fn folders(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![

@@ -1,4 +1,4 @@
-//! The algorithms by name: what each carries out, and what stands in where it does not.
+//! The algorithms by name: the primitives that each carries out, and the substitute for those that it does not.
 
 use super::{
     Primitive, Seat, Stage, Step, direct, double_binary_tree, halving_doubling, pairwise,
@@ -9,7 +9,7 @@ use crate::topology::{Path, Topology};
 use crate::units::Amount;
 use std::fmt;
 
-/// How the members of one dimension carry out their part.
+/// The algorithm by which the members of one dimension carry out their stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// Neighbour to neighbour, around a ring of all members.
@@ -20,7 +20,7 @@ pub enum Algorithm {
     HalvingDoubling,
     /// Exchanges with partners at doubling distances, of the whole buffer.
     RecursiveDoubling,
-    /// Up and down two binary trees, which chunks take in turn.
+    /// Up and down two binary trees, between which chunks alternate.
     DoubleBinaryTree,
     /// Up and down a binary tree.
     Tree,
@@ -41,7 +41,7 @@ impl Algorithm {
         (Self::Pairwise, "pairwise"),
     ];
 
-    /// Whether `n` members can carry out `primitive` in this way.
+    /// Returns true if `n` members can carry out `primitive` with this algorithm.
     ///
     /// | algorithm | carries |
     /// |---|---|
@@ -70,27 +70,27 @@ impl Algorithm {
         }
     }
 
-    /// What carries out `primitive` among `n` members where this is asked for: this if it does,
-    /// otherwise
+    /// Returns the algorithm that runs if this one is requested for `primitive` among `n` members: this one if it
+    /// carries the primitive, otherwise
     ///
     /// - reduce-scatter and all-gather: ring;
     /// - all-to-all: pairwise;
-    /// - with a root: ring, but direct in place of pairwise, which is what meeting the root and nobody
-    ///   else comes to;
-    /// - the fused all-reduce, which nobody needs to ask of those that do not carry it: tree.
+    /// - with a root: ring, but direct in place of pairwise, whose only exchange with data is the one with the root;
+    /// - the fused all-reduce, which callers do not request where it is not carried: tree.
     #[inline]
     pub fn resolve(self, primitive: Primitive, n: u32) -> Self {
         match primitive {
             _ if self.carries(primitive, n) => self,
             Primitive::AllToAll => Self::Pairwise,
             Primitive::AllReduce => Self::Tree,
+            // With a root all of a member's rounds but one would be empty.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
         }
     }
 
-    /// The `i`-th message that the member in `seat` sends, `None` after the last. Messages leave in
-    /// this order, one at a time. There is none where this does not carry the stage's primitive.
+    /// Returns the `i`-th message that the member in `seat` sends, `None` after the last. Messages leave in this
+    /// order, one at a time. There is none if the algorithm does not carry the stage's primitive.
     #[inline]
     pub fn step(self, stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
         match self {
@@ -104,7 +104,7 @@ impl Algorithm {
         }
     }
 
-    /// How many messages the member in `seat` receives.
+    /// Number of messages that the member in `seat` receives.
     #[inline]
     pub fn receives(self, stage: &Stage, seat: Seat) -> u32 {
         match self {
@@ -118,9 +118,9 @@ impl Algorithm {
         }
     }
 
-    /// About what a stage among `n` members comes to where no closed form says it: messages of one size that
-    /// follow one another, of which there is one at least, and how many. Trees and doubling send the whole buffer
-    /// from level to level, `direct` sends it to one member after another; all else sends shares.
+    /// Approximation of a stage among `n` members without a closed form: the size and number, at least 1, of equal
+    /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level,
+    /// `direct` sends it to one member after another; all others send shares.
     pub(super) fn in_turn(self, stage: &Stage, n: u32) -> (Amount, u32) {
         use Primitive as P;
         let levels = n.next_power_of_two().ilog2();
@@ -135,7 +135,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether each member receives from one other only.
+    /// Returns true if each member receives from one other member only.
     pub fn has_sole_senders(self) -> bool {
         self == Self::Ring
     }
@@ -155,12 +155,12 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// What a machine says about one of its dimensions.
+/// A machine's choice of algorithm for one of its dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// What takes least ([`auto`](super::auto)).
+    /// The fastest by formula ([`auto`](super::auto)).
     Auto,
-    /// This one, or what stands in for it ([`Algorithm::resolve`]).
+    /// This one, or its substitute ([`Algorithm::resolve`]).
     Named(Algorithm),
 }
 

@@ -1,8 +1,8 @@
 //! `auto`: of all algorithms that carry a primitive, the one that takes least by its formula.
 //!
-//! The formulas are those in the tables of the algorithms' files, with what distance costs put in. A
-//! *line* has n members; α(k) is the time of the first byte of a message and t(x, k) the time to pass x bytes between members k
-//! places apart, the worse of the first and the last member's way. With S the buffer and h = ⌈log2 n⌉:
+//! The formulas are those in the tables of the algorithms' files, extended by the cost of distance. A *line* has n
+//! members; α(k) is the time of the first byte of a message and t(x, k) the serialization of x bytes between members
+//! k places apart, the worse of the first and the last member's route. With S the buffer and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|
@@ -38,17 +38,17 @@
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm takes less than the
 //! best reduce-scatter and the best all-gather together.
 //!
-//! **Ties.** Formulas are not rounded to picoseconds ([`Estimate`]): what is a whole number of them is no reason to
-//! choose. Of algorithms that take equally long, to within [`Estimate::MARGIN`], the first in [`Algorithm::ALL`] is
-//! chosen, and two stages rather than one. So a machine whose latencies are twice as long and whose bandwidths are
-//! half as wide chooses the same.
+//! **Ties.** Formulas are not rounded to picoseconds ([`Estimate`]), so that rounding never decides. Of algorithms
+//! that take equally long, to within [`Estimate::MARGIN`], the first in [`Algorithm::ALL`] is chosen, and two stages
+//! rather than one. So a machine whose latencies are twice as long and whose bandwidths are half as wide chooses the
+//! same.
 
 use super::{Algorithm, Primitive};
 use crate::group::{Extent, Phase};
 use crate::topology::{Path, Shape, Topology};
 use crate::units::{Amount, Estimate};
 
-/// The lines of a phase: how far apart their members are.
+/// Cost model of the lines of a phase, by the distance between members.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
     extent: &'a Extent,
@@ -56,13 +56,13 @@ pub struct Line<'a> {
     topology: &'a Topology,
     /// The path between any two members, where it is one by the shape alone.
     flat: Option<Path>,
-    /// Whether NPUs are wired to their neighbours, so that ways overlap.
+    /// True if NPUs are wired to their neighbours, so that routes overlap.
     wired: bool,
-    /// Whether a ring goes both ways round.
+    /// True if a ring is driven in both directions.
     round: bool,
 }
 
-/// What a message over some places meets.
+/// Path and link load of a message over a given distance.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     path: Path,
@@ -80,7 +80,7 @@ impl Way {
         Estimate::from(self.path.latency) + self.path.others.estimate(segment)
     }
 
-    /// As if nothing else used its wires.
+    /// The same path without load from other messages.
     fn alone(self) -> Self {
         Self { load: 1, ..self }
     }
@@ -99,13 +99,14 @@ impl<'a> Line<'a> {
             wired: !apart,
             round: extent.goes_round(phase, topology),
         };
+        // All paths within such a dimension are equal, so one look-up serves all distances.
         if apart && extent.regular {
             line.flat = Some(line.path(0, 1));
         }
         line
     }
 
-    /// How many members it has.
+    /// Number of members of the line.
     fn size(&self) -> u32 {
         self.phase.size
     }
@@ -121,6 +122,7 @@ impl<'a> Line<'a> {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
             Path {
+                // The worse of both routes in each respect; devices are those of the one with the longer latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
                     b.others
@@ -171,8 +173,8 @@ impl<'a> Line<'a> {
         spans.fold(Estimate::ZERO, |sum, span| sum + span)
     }
 
-    /// What `algorithm` takes for `primitive` with a line's buffer of `buffer`, by its formula. `None`
-    /// where it does not carry it.
+    /// Time that `algorithm` takes for `primitive` on a line's buffer of `buffer`, by its formula. `None` if it does
+    /// not carry the primitive.
     pub fn cost(
         &self,
         algorithm: Algorithm,
@@ -227,6 +229,7 @@ impl<'a> Line<'a> {
                 }),
             },
             Algorithm::DoubleBinaryTree | Algorithm::Tree => {
+                // On every level but the root's, two children share one port, which costs another serialization.
                 let level = |way: Way, j: u32| match 2 << j < n {
                     true => whole(way, j) + way.alone().passes(buffer),
                     false => whole(way, j),
@@ -240,14 +243,14 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// The algorithm that takes least for `primitive`, and what it takes.
+    /// Returns the fastest algorithm for `primitive`, and its time.
     pub fn choose(&self, primitive: Primitive, buffer: Amount) -> (Algorithm, Estimate) {
         let all = Algorithm::ALL.map(|(a, _)| Some((a, self.cost(a, primitive, buffer)?)));
         let best = Estimate::first_of_least(all.into_iter().flatten());
         best.expect("every primitive is carried by one, of any size")
     }
 
-    /// Whether an all-reduce of `buffer` takes less in one stage than in two.
+    /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as reduce-scatter and all-gather.
     pub fn fuses(&self, buffer: Amount) -> bool {
         let of = |primitive| self.choose(primitive, buffer).1;
         let two = of(Primitive::ReduceScatter) + of(Primitive::AllGather);

@@ -1,4 +1,4 @@
-//! Binomial trees: how a root's buffer is spread by halves, or collected, among any number of members.
+//! Binomial trees: broadcast and collection by halves among any number of members.
 //!
 //! Members are numbered from the root, x = index − root. The parent of x is x without its lowest bit 2^b;
 //! its children are x + 2^j for all j < b that exist, and its subtree is x … x + 2^b − 1. Members send to the
@@ -35,15 +35,16 @@ impl Place {
         }
     }
 
-    /// How many members the subtree of `x` has.
+    /// Number of members in the subtree of `x`.
     fn subtree(&self, x: u32) -> u32 {
         match x {
             0 => self.size,
+            // The lowest set bit, truncated at the end of the line.
             _ => (x & x.wrapping_neg()).min(self.size - x),
         }
     }
 
-    /// How many children it has: x + 1, x + 2, x + 4, … within its subtree.
+    /// Number of its children: x + 1, x + 2, x + 4, … within its subtree.
     fn children(&self) -> u32 {
         self.subtree(self.x).next_power_of_two().ilog2()
     }

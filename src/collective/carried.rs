@@ -12,20 +12,20 @@ use crate::units::Amount;
 pub struct Carried {
     pub(crate) stage: Stage,
     pub(crate) algorithm: Algorithm,
-    /// The custom algorithm from whose scripts members play it instead, by its number.
+    /// Number of the custom algorithm whose scripts members execute instead.
     pub(crate) script: Option<u16>,
 }
 
-/// What tells a chunk of a collective from another.
+/// Properties in which the chunks of a collective differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     /// Its share of the collective's buffer.
     pub whole: Amount,
     /// The phases in the order in which it goes outward ([`stages`]).
     pub order: &'a [usize],
-    /// Whether an all-reduce may be one stage in the last phase.
+    /// True if an all-reduce may be one fused stage in the last phase.
     pub fuses: bool,
-    /// Which of two trees it takes ([`Stage::mirrored`]).
+    /// Selects the second of the two trees ([`Stage::mirrored`]).
     pub mirrored: bool,
 }
 
@@ -46,9 +46,8 @@ pub fn outward(extent: &Extent) -> &'static [usize] {
     &IDENTITY[..extent.phases.len()]
 }
 
-/// Appends the stages of one chunk to `out`, with the algorithm of each: the one that was named for
-/// its dimension or what stands in for it, or the one that takes least. `choices` are those of the
-/// machine's dimensions.
+/// Appends the stages of one chunk to `out`, each with its algorithm: the one named for its dimension or its
+/// substitute, or the fastest. `choices` are those of the machine's dimensions.
 pub fn carried(
     kind: CollectiveKind,
     extent: &Extent,
@@ -64,6 +63,7 @@ pub fn carried(
             match choices[phase.dimension] {
                 Choice::Named(algorithm) => algorithm.carries(Primitive::AllReduce, phase.size),
                 Choice::Auto => {
+                    // The last phase sees the buffer shrunk by all phases before it.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
                     line(last).fuses(chunk.whole.part(sizes.product()))
                 }
@@ -84,6 +84,7 @@ pub fn carried(
                 Choice::Named(algorithm) => algorithm.resolve(stage.primitive, phase.size),
                 Choice::Auto => line(stage.phase).choose(stage.primitive, stage.buffer).0,
             };
+            // Only known once the algorithm is.
             stage.both_ways = algorithm == Algorithm::Ring && extent.goes_round(phase, topology);
             out.push(Carried {
                 stage,
@@ -94,8 +95,8 @@ pub fn carried(
     );
 }
 
-/// What people call the algorithms that carry out `all` stages in each phase of `extent`, innermost first:
-/// `ring 8 (nvlink)`, `auto: tree 16 (nodes)`. Those that are used, whatever was named.
+/// Labels of the algorithms in `all` stages for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
+/// tree 16 (nodes)`. Names the algorithms that actually run, not those requested.
 pub(super) fn describe(
     all: &[Carried],
     extent: &Extent,

@@ -1,4 +1,4 @@
-//! Closed forms: what a stage takes when all members start together on paths that are all alike.
+//! Closed forms: the time of a stage when all members start together on identical paths.
 //!
 //! Proved only for primitives without a root, where the members' programs are the same up to
 //! rotation or exchange of indices, so that all finish together. The tables in the modules of the
@@ -9,7 +9,7 @@ use super::{Algorithm, Primitive, Stage};
 use crate::topology::Path;
 use crate::units::Span;
 
-/// How long `stage` takes among `n` members that start together, if that is proved.
+/// Duration of `stage` among `n` members that start together; `None` if no closed form is proved.
 pub fn closed_form(algorithm: Algorithm, stage: &Stage, n: u32, path: &Path) -> Option<Span> {
     use Primitive as P;
     if stage.primitive.has_root() || !algorithm.carries(stage.primitive, n) {
@@ -27,6 +27,7 @@ pub fn closed_form(algorithm: Algorithm, stage: &Stage, n: u32, path: &Path) -> 
             Some(path.time(stage.buffer).times(u64::from(n.ilog2())))
         }
         (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, _) => {
+            // Each exchange has half the size of the one before; every one is rounded by itself, as messages are.
             let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
             let spans = halves.map(|half| path.time(half));
             Some(spans.fold(Span::ZERO, |sum, span| sum + span))

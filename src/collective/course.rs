@@ -1,20 +1,19 @@
-//! The course of a collective: how its chunks travel from stage to stage.
+//! The chunk schedule of a collective: the path of its chunks from stage to stage.
 //!
-//! A collective is cut into chunks. Each takes a *route*, a list of stages with the bytes of each; routes are
-//! equally long and differ in the order in which they visit the phases and in the size of the chunks that
-//! take them. So chunks of one route are of one size, and where all are, and go one way, there is one route.
+//! A collective is split into chunks. Each takes a *route*, a list of stages with the bytes of each; routes are
+//! equally long and differ in the order in which they visit the phases and in the size of their chunks. So chunks of
+//! one route are of one size, and if all are, and visit the phases in one order, there is one route.
 //!
-//! A chunk may have to wait before a stage. Where that is at a *gate*, chunks pass in an order that is set for
-//! the whole collective, the same at every member: members that each decided by themselves could hold a phase
-//! for one another's partners and stand still for ever, as ASTRA-sim's do when there are fewer active chunks
-//! than chunks.
+//! A chunk may have to wait before a stage. At a *gate* chunks pass in an order that is fixed for the whole
+//! collective, the same at every member: members that each decided by themselves could hold a phase that another's
+//! partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
 
 /// A chunk enters a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
-    /// Which chunk.
+    /// Number of the chunk.
     pub chunk: u32,
-    /// Which stage of its route.
+    /// Index of the stage in its route.
     pub stage: u16,
 }
 
@@ -23,11 +22,11 @@ pub struct Passage {
 pub struct Gates {
     /// For each phase of the group, all passages through it.
     pub order: Vec<Vec<Passage>>,
-    /// For each phase, how many chunks of a member are in it at once; at least 1.
+    /// Number of a member's chunks in each phase at once; at least 1.
     pub capacity: Vec<u32>,
 }
 
-/// How the chunks of a collective travel.
+/// Schedule of the chunks of a collective through their stages.
 #[derive(Clone, Debug)]
 pub struct Course<S> {
     stages: Vec<S>,
@@ -54,6 +53,7 @@ impl<S: Copy> Course<S> {
     /// A chunk for each of `route_of`, which names one of the routes that make up `stages`, each of
     /// `length`.
     pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
+        // Routes are stored back to back, all of `length` stages.
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
         Self {
             stages,
@@ -78,19 +78,19 @@ impl<S: Copy> Course<S> {
         Self { strands, ..self }
     }
 
-    /// In how many strands a chunk is at most.
+    /// Maximum number of strands that a chunk is in at once.
     #[inline]
     pub fn strands(&self) -> u32 {
         self.strands
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     #[inline]
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// How many stages each chunk passes.
+    /// Number of stages of each chunk.
     #[inline]
     pub fn length(&self) -> usize {
         self.length
@@ -110,7 +110,7 @@ impl<S: Copy> Course<S> {
         }
     }
 
-    /// Whether all chunks pass through the same stages.
+    /// Returns true if all chunks pass through the same stages.
     #[inline]
     pub fn is_alike(&self) -> bool {
         self.route_of.is_empty()

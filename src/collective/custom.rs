@@ -1,9 +1,10 @@
 //! Collectives whose algorithm is a script for each position of the group.
 //!
-//! A script is a graph of parts: sends, receives and waits. All parts whose predecessors are over are begun
-//! at once, in the order of the script: there are no lanes. A receive is over when it has been begun and
-//! its message has arrived; when a send is over is said by who carries it out. The sizes are those of the
-//! scripts, and the collective's own does not count. It is over at a member when all parts of its script are.
+//! A script is a dependency graph of operations: sends, receives and waits. Operations whose predecessors have
+//! completed start at once, in the order of the script: there are no lanes. A receive completes when it has started
+//! and its message has arrived; completion of a send is defined by the backend. Sizes are those of the scripts, and
+//! the collective's own does not count. The collective is over at a member when all operations of its script have
+//! completed.
 
 use super::{Act, Cue};
 use crate::trace::CollectiveKind;
@@ -15,23 +16,23 @@ mod matched;
 
 pub use matched::Fault;
 
-/// What a part of a script is.
+/// One operation of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A message to another position.
     Send {
         /// The receiver's position.
         to: u32,
-        /// How much.
+        /// Size of the message in bytes.
         bytes: u64,
-        /// By which the receiver knows it.
+        /// Label by which the receiver matches the message.
         label: u32,
     },
     /// A message from another position.
     Receive {
         /// The sender's position.
         from: u32,
-        /// What the sender labels it with.
+        /// Label that the sender gives the message.
         label: u32,
     },
     /// Time that passes.
@@ -43,16 +44,15 @@ pub enum Part {
 pub struct Script {
     ids: Vec<u64>,
     parts: Vec<Part>,
-    /// How many others each part waits for.
+    /// Number of predecessors of each part.
     in_degrees: Vec<u32>,
-    /// Where the successors of each part end.
+    /// End of each part's range in `successors`.
     ends: Vec<u32>,
     successors: Vec<u32>,
 }
 
 impl Script {
-    /// Adds a part, which its author calls `id`: it waits for `in_degree` others, and `successors` wait for
-    /// it.
+    /// Appends a part, which its author calls `id`: it waits for `in_degree` others, and `successors` wait for it.
     pub fn push(
         &mut self,
         id: u64,
@@ -67,7 +67,7 @@ impl Script {
         self.ends.push(self.successors.len() as u32);
     }
 
-    /// What its author calls a part.
+    /// The author's id of a part.
     pub fn id(&self, part: u32) -> u64 {
         self.ids[part as usize]
     }
@@ -90,19 +90,19 @@ pub struct Scripts(Vec<Arc<Script>>);
 /// An algorithm that stands for the machine's.
 #[derive(Clone, Debug)]
 pub struct Custom {
-    /// In which collectives.
+    /// Kind of collective that it carries out.
     pub kind: CollectiveKind,
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// What members do: position p is the p-th member of the group, counted from the root where there is
-    /// one. Each receive takes one send ([`Scripts::matched`]).
+    /// Script of each position: position p is the p-th member of the group, counted from the root where there is one.
+    /// Each receive takes one send ([`Scripts::matched`]).
     pub scripts: Scripts,
 }
 
 /// A message by which a receiver knows it: the sender, and its label.
 type Key = (u32, u32);
 
-/// How far a member is.
+/// Progress of one member through its script.
 #[derive(Clone, Debug)]
 struct Progress {
     script: Arc<Script>,
@@ -114,13 +114,13 @@ struct Progress {
     arrived: BTreeMap<Key, u32>,
 }
 
-/// The members that play, by run and position.
+/// Progress of the members that execute scripts, by run and position.
 #[derive(Clone, Debug, Default)]
 pub struct Players(BTreeMap<(u32, u32), Progress>);
 
 impl Custom {
-    /// Whether it carries out collectives of `kind` among so many `members`. One member alone has nobody to
-    /// play with.
+    /// Returns true if it carries out collectives of `kind` among `members` members. Never with one member, who has
+    /// no peer.
     pub fn carries(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.positions() == members
     }
@@ -132,7 +132,7 @@ impl Scripts {
         Self(scripts.into_iter().map(Arc::new).collect())
     }
 
-    /// How many positions it has scripts for.
+    /// Number of positions that have a script.
     pub fn positions(&self) -> u32 {
         self.0.len() as u32
     }
@@ -151,7 +151,7 @@ impl Scripts {
         })
     }
 
-    /// Two of `size` positions of which the first does not send the second what it receives, if there are any.
+    /// Returns two of `size` positions whose sends and receives do not match, the sender first, if there are any.
     pub fn unpaired(&self, size: u32) -> Option<(u32, u32)> {
         // By sender, receiver and label: sends less receives.
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
@@ -184,8 +184,8 @@ impl Part {
 }
 
 impl Players {
-    /// Has the member at a position of a run play on; when it begins, `script` says which one it has. What
-    /// it does joins `acts`.
+    /// Delivers `cue` to the member at a position of a run; on the first, `script` returns the number of its script.
+    /// The member's actions are appended to `acts`.
     pub fn play(
         &mut self,
         scripts: &Scripts,
@@ -206,6 +206,7 @@ impl Players {
         });
         match cue {
             Cue::Begin => {
+                // A cheap Arc clone, which frees `progress` for mutation.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin(part, acts);
@@ -234,6 +235,7 @@ impl Progress {
             Part::Receive { from, label } => {
                 let key = (from, label);
                 match self.arrived.get_mut(&key).filter(|count| **count > 0) {
+                    // An early message completes the receive by an event of its own, in the order of events.
                     Some(count) => {
                         *count -= 1;
                         acts.push(Act::Take { part });

@@ -1,4 +1,4 @@
-//! Double binary tree: two binary trees with one root, which chunks take in turn.
+//! Double binary tree: two binary trees with one root, between which chunks alternate.
 //!
 //! Both trees are those of [`tree`]; the second numbers the members other than the root in another way:
 //! backwards if n is odd, so that odd and even change places, and by one less if n is even. Leaves have odd

@@ -1,15 +1,15 @@
 //! Chunks through the phases of one member, when every stage takes a known time: a flow shop.
 //!
-//! All members that begin a collective together do the same, so one stands for all. Each queue has as many
-//! places as chunks may be in a phase at once. Among those that wait, a policy says who is next; a chunk
-//! that ends a stage joins the queue of the next before the place it leaves is taken.
+//! Members that begin a collective together behave identically, so one stands for all. Each queue has as many places
+//! as chunks may be in a phase at once. A policy selects among the waiting chunks; a chunk that ends a stage joins
+//! the queue of the next stage before its place is refilled.
 
 use super::{Course, Passage};
 use crate::units::Span;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Which of the chunks that wait for a phase is next. Of equal ones it is the one that came first.
+/// Priority among the chunks that wait for a phase. Ties go to the chunk that arrived first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Intra {
     /// First come, first served.
@@ -19,8 +19,8 @@ pub enum Intra {
     SmallestFirst,
     /// The one with the fewest stages left.
     FewestLeft,
-    /// One on its way back, an all-gather, after one on its way out, and the other way round, where both
-    /// wait; first come, first served among alike. ASTRA-sim's `RG`.
+    /// Chunks on their way back (all-gather) alternate with those on their way out while both wait; first come, first
+    /// served within each kind. ASTRA-sim's `RG`.
     Alternate,
 }
 
@@ -34,25 +34,25 @@ impl Intra {
     ];
 }
 
-/// What is known of the stages.
+/// Inputs of the flow shop, by stage and queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Stages<'a> {
-    /// How long each stage of each route takes, in the order of [`Course::stages`].
+    /// Duration of each stage of each route, in the order of [`Course::stages`].
     pub spans: &'a [Span],
     /// The queue of each; queues are numbered from 0.
     pub queue_of: &'a [u32],
     /// The places of each queue; at least 1.
     pub capacity: &'a [u32],
-    /// Of each stage, whether it is on the way back.
+    /// True for stages on the way back, by stage.
     pub back: &'a [bool],
-    /// Who is next.
+    /// Policy by which a queue selects its next chunk.
     pub intra: Intra,
 }
 
-/// What came out.
+/// Outcome of a flow shop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// When the last chunk has passed all stages.
+    /// Time at which the last chunk leaves its last stage.
     pub end: Span,
     /// For each queue, the passages in the order in which they began.
     pub order: Vec<Vec<Passage>>,
@@ -60,16 +60,16 @@ pub struct Schedule {
 
 #[derive(Clone, Debug, Default)]
 struct Queue {
-    /// Keys of the policy, the number of the arrival, and the chunk; those on their way back apart, where
-    /// they take turns with the others.
+    /// Policy key, arrival number and chunk; chunks on their way back in a second heap, where they alternate with the
+    /// others.
     waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
-    /// Of which kind the last to begin was.
+    /// Kind of the chunk that began last: 0 outward, 1 on its way back.
     last: usize,
     running: u32,
 }
 
 impl Queue {
-    /// Who is next.
+    /// Removes and returns the next chunk.
     fn pop(&mut self) -> Option<u32> {
         let other = 1 - self.last;
         let kind = if self.waiting[other].is_empty() {
@@ -96,7 +96,7 @@ struct Shop<'a, S> {
 }
 
 impl<S: Copy> Shop<'_, S> {
-    /// Where the stage that a chunk is in stands in the lists.
+    /// Index of a chunk's current stage in the flat stage lists.
     fn index(&self, chunk: u32) -> usize {
         self.course.route(chunk) * self.course.length() + usize::from(self.stage[chunk as usize])
     }
@@ -131,7 +131,7 @@ impl<S: Copy> Shop<'_, S> {
     }
 }
 
-/// How the chunks of `course` pass the stages if all set out at once.
+/// Simulates the chunks of `course` through the stages if all start at once.
 pub fn schedule<S: Copy>(course: &Course<S>, stages: Stages<'_>) -> Schedule {
     let queues = stages.queue_of.iter().max();
     let queues = queues.map_or(0, |&queue| queue as usize + 1);
@@ -156,6 +156,7 @@ pub fn schedule<S: Copy>(course: &Course<S>, stages: Stages<'_>) -> Schedule {
     while let Some(Reverse((now, _, chunk))) = shop.ends.pop() {
         end = now;
         let left = stages.queue_of[shop.index(chunk)];
+        // The chunk joins its next queue before the freed place is refilled.
         shop.stage[chunk as usize] += 1;
         let goes_on = usize::from(shop.stage[chunk as usize]) < course.length();
         let next = goes_on.then(|| shop.put(chunk));

@@ -18,8 +18,8 @@
 //! | all-gather | log2 n: S/n, 2S/n, … S/2, likewise | α log2 n + (n−1)s |
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
-//! Partners that start apart could send out of turn, and a message that came before its turn would be
-//! taken for another. So message i counts only when its receiver has taken step i.
+//! Partners that start at different times could send out of order, and an early message would be taken for another
+//! one. So message i counts only when its receiver has taken step i.
 
 use super::{Primitive, Seat, Stage, Step, binomial};
 use crate::units::Amount;
@@ -35,7 +35,7 @@ pub(super) fn exchange(seat: Seat, i: u32, distance: u32, amount: Amount) -> Ste
     }
 }
 
-/// How many exchanges there are: log2 n, or none if n is no power of two.
+/// Number of exchanges: log2 n, or none if n is no power of two.
 pub(super) fn exchanges(seat: Seat) -> u32 {
     match seat.size.is_power_of_two() {
         true => seat.size.ilog2(),
@@ -44,6 +44,7 @@ pub(super) fn exchanges(seat: Seat) -> u32 {
 }
 
 pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+    // An all-gather runs the distances of a reduce-scatter backwards.
     let half = match stage.primitive {
         Primitive::ReduceScatter | Primitive::AllGather if i >= exchanges(seat) => return None,
         Primitive::ReduceScatter => i,

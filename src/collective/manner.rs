@@ -1,11 +1,10 @@
-//! The manner in which collectives are carried out: what the engine asks while one is in flight.
+//! The interface between the engine and a way of carrying out collectives.
 //!
-//! A collective is cut into *chunks*. At each member a chunk passes through the same
-//! *stages*, one after another, each along one phase of the group. In a stage the member at a seat
-//! runs a program: it has *credits*, takes steps, each of which needs some, and earns one with each
-//! message that it has received and dealt with. When all steps are taken and all credits earned, the
-//! stage is over for it. Steps and sources are computed when asked for, so schedules are never
-//! materialised.
+//! A collective is split into *chunks*. At each member a chunk passes through the same *stages*, one after another,
+//! each along one phase of the group. In a stage the member at a seat runs a program: it has *credits*, takes steps
+//! that require some, and earns one with each message that it has received and processed. When all steps are taken
+//! and all credits earned, the stage is over for the member. Steps and sources are computed on demand, so message
+//! schedules are never materialised.
 
 use super::{Course, Seat, Step};
 use crate::group::{Extent, Paths, Phase};
@@ -18,25 +17,25 @@ use std::fmt;
 /// A collective to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The id of the node that asks, of the first member that did.
+    /// Node id of the collective at the first member that issued it.
     pub node: u64,
-    /// Which.
+    /// Kind of collective.
     pub kind: CollectiveKind,
-    /// `comm_size` as the trace says it.
+    /// `comm_size` of the trace, in bytes.
     pub bytes: u64,
     /// The whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
-    /// The how-manieth of the replay it is, which tells it from others in flight.
+    /// Sequence number in the replay, which distinguishes collectives in flight.
     pub number: u32,
 }
 
-/// Who takes part, and how the trace names them.
+/// Members of a collective, and the way in which the trace names them.
 #[derive(Clone, Copy, Debug)]
 pub struct Party<'a> {
     /// The NPU of each member, in the group's order.
     pub npus: &'a [Npu],
-    /// Whether the trace names a group; if not, all ranks take part, but for those that differ in
-    /// dimensions that do not.
+    /// True if the trace names a group; otherwise all ranks take part, except those that differ in dimensions that do
+    /// not.
     pub named: bool,
 }
 
@@ -49,12 +48,12 @@ pub struct Source {
     pub step: u32,
 }
 
-/// Where a chunk waits for its turn at an NPU: a queue that admits some at once.
+/// Queue in which chunks wait at an NPU; it admits several at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// The queue's number among those of the NPU.
     pub number: u32,
-    /// How many chunks are in a stage at once.
+    /// Number of chunks admitted to a stage at once.
     pub capacity: u32,
 }
 
@@ -70,73 +69,73 @@ impl Queue {
     }
 }
 
-/// What a member that plays a script is told.
+/// Event delivered to a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cue {
-    /// It begins.
+    /// The member begins.
     Begin,
     /// Part `part` of its script is over: a message it sent has arrived, or a wait has ended.
     Over {
-        /// Which part.
+        /// Number of the part.
         part: u32,
     },
     /// A message has reached it.
     Message {
         /// The sender's position.
         from: u32,
-        /// What the sender labelled it with.
+        /// Label that the sender gave the message.
         label: u32,
     },
 }
 
-/// What a member that plays a script does.
+/// Action of a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Sends a message, which is a part of its script.
     Send {
         /// The receiver's position.
         to: u32,
-        /// How much.
+        /// Size of the message in bytes.
         bytes: u64,
-        /// By which the receiver knows it.
+        /// Label by which the receiver matches the message.
         label: u32,
-        /// Which part.
+        /// Number of the part.
         part: u32,
     },
     /// Waits.
     Wait {
-        /// How long.
+        /// Duration of the wait.
         span: Span,
         /// The part that is over then.
         part: u32,
     },
     /// Takes a message that was there before it was listened to: the part is over by an event of its own.
     Take {
-        /// Which part.
+        /// Number of the part.
         part: u32,
     },
     /// Has done all.
     End,
 }
 
-/// What a network says of messages while nothing else is under way.
+/// Properties of a network while nothing else is in flight.
 pub struct Quiet<'a> {
-    /// What a message between two NPUs takes that meets no other; `None` where the network does not say.
+    /// Time of a message between two NPUs without contention; `None` if the model does not say.
     pub cost: &'a dyn Fn((Npu, Npu), Amount) -> Option<Span>,
-    /// Whether messages of other operations may come in between.
+    /// True if messages of other operations may interleave.
     pub shared: bool,
-    /// Whether messages along a dimension, among a line of so many members, never hold one another up while
-    /// each member sends at most one at a time and receives at most one; the flag says that each goes to
-    /// the next member of the line.
+    /// Returns true if messages along a dimension, among a line of that many members, never delay one another while
+    /// each member sends at most one and receives at most one at a time; the flag says that each goes to the next
+    /// member of the line.
     pub apart: &'a dyn Fn(usize, u32, bool) -> bool,
 }
 
-/// What an endpoint does with a message.
+/// Processing of a message at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// Nothing: it takes no time and is no event.
     Instant,
-    /// It takes as long.
+    /// A fixed delay per message.
     Delay(Span),
     /// The message passes a bus.
     Bus,
@@ -149,22 +148,22 @@ pub struct Ticket {
     pub(crate) detail: u32,
 }
 
-/// What passes a bus.
+/// A transfer over the bus of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// How much.
+    /// Size in bytes.
     pub bytes: u32,
     /// From the NPU, not to it.
     pub outward: bool,
-    /// It is reduced on the way.
+    /// True if it is reduced on the way.
     pub reduces: bool,
-    /// It goes back to where it came from.
+    /// True if it returns to its source.
     pub returns: bool,
-    /// Who waits for it.
+    /// Token returned to the caller on completion.
     pub ticket: Ticket,
 }
 
-/// Why something passes a bus.
+/// Cause of a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passing {
     /// The member begins.
@@ -173,20 +172,20 @@ pub enum Passing {
     Reception(u32),
 }
 
-/// Schedules what happens on a bus.
+/// Scheduler of bus events.
 pub trait Clock {
     /// Has [`Manner::bus`] called with `event` at `at`.
     fn after(&mut self, at: Time, event: u32);
 }
 
-/// Says what people call the algorithms of a collective over an extent, innermost dimension first: `ring 8
-/// (nvlink), ring 4 (nodes)`.
+/// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4
+/// (nodes)`.
 pub struct Describer(Box<Describe>);
 
 type Describe = dyn Fn(CollectiveKind, &Extent, &Topology, u64) -> String + Send + Sync;
 
 impl Describer {
-    /// What `say` says.
+    /// Creates a describer from the function `say`.
     pub fn new(
         say: impl Fn(CollectiveKind, &Extent, &Topology, u64) -> String + Send + Sync + 'static,
     ) -> Self {
@@ -220,22 +219,22 @@ impl fmt::Debug for Describer {
     }
 }
 
-/// How collectives are carried out.
+/// A way of carrying out collectives; the engine's interface to it.
 pub trait Manner {
-    /// Whether everything happens in the order in which it was scheduled, event by event, as
-    /// ASTRA-sim has it: nodes take lanes by their ids, collectives and messages are matched in the
-    /// order in which they are issued, a member goes on at once, and a send is complete when its message
-    /// has arrived. Otherwise an instant is ordered by content.
+    /// True if events are handled strictly in the order in which they were scheduled, as in ASTRA-sim: nodes take
+    /// lanes by their ids, collectives and messages are matched in the order in which they are issued, a member
+    /// proceeds at once, and a send is complete when its message has arrived. Otherwise the events of an instant are
+    /// ordered by content.
     const IN_ORDER: bool;
 
-    /// Where everything happens in order: whether collectives are matched in the order in which members
-    /// issue them, and not in that of their programs.
+    /// Returns true if collectives are matched in the order in which members issue them, false if in program order.
+    /// Only asked with [`Self::IN_ORDER`].
     fn matches_as_issued(&self) -> bool {
         true
     }
 
-    /// Whether members on two courses send one another the same messages all the way. Asked where collectives are
-    /// matched as members issue them, which may be different ones.
+    /// Returns true if members with two different schedules exchange the same messages throughout. Asked where
+    /// collectives are matched in issue order, since members may then issue different ones.
     fn exchange_alike(
         &self,
         _extent: &Extent,
@@ -245,26 +244,27 @@ pub trait Manner {
         false
     }
 
-    /// What a chunk does along one phase.
+    /// The work of a chunk along one phase.
     type Stage: Copy + fmt::Debug;
 
-    /// Where a group lies.
+    /// Returns the placement of a group on the machine.
     fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent;
 
-    /// The paths along `phase` that messages have in common, if anybody asks.
+    /// Paths along `phase` that messages share; computed once per group.
     fn paths(&self, extent: &Extent, phase: &Phase, topology: &Topology) -> Paths;
 
     /// The one path that every message of a stage takes; `None` when they differ.
     fn path(&self, stage: &Self::Stage, paths: &Paths) -> Option<Path>;
 
-    /// What decides, beside the group, its root, the kind and the bytes, how a request is carried out.
+    /// Key of everything besides the group, its root, the kind and the bytes that affects execution of a request;
+    /// equal keys share a cached schedule.
     fn variant(&self, request: &Request) -> u64;
 
-    /// How the chunks of a collective travel. `paths` are those of [`Self::paths`].
+    /// Returns the schedule of a collective's chunks. `paths` are those of [`Self::paths`].
     fn course(&self, request: &Request, extent: &Extent, paths: &[Paths]) -> Course<Self::Stage>;
 
-    /// Whether a stage is carried out twice at once, each time with half of everything: as it is, and by seats that
-    /// are [`Seat::reversed`]. Each is a *strand* of the chunk.
+    /// Returns true if a stage runs twice concurrently, each time with half of the buffer: once as it is, once from
+    /// [`Seat::reversed`] seats. Each run is a *strand* of the chunk.
     fn goes_both_ways(&self, _: &Self::Stage) -> bool {
         false
     }
@@ -272,35 +272,34 @@ pub trait Manner {
     /// The phase of the extent along which `stage` goes.
     fn phase(&self, stage: &Self::Stage) -> usize;
 
-    /// The seat of the member at `position`, `None` when it has no part in `stage`.
+    /// Returns the seat of the member at `position`, `None` if it takes no part in `stage`.
     fn seat(&self, extent: &Extent, stage: &Self::Stage, position: u32, root: u32) -> Option<Seat>;
 
-    /// What tells this passage of `npu` through `stage` from others: asked once for each chunk and
-    /// stage when the collective is issued, and handed back with every question.
+    /// Returns a number that distinguishes this passage of `npu` through `stage` from others: requested once for each
+    /// chunk and stage when the collective is issued, and passed back with every later call.
     fn turn(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// A member of a collective comes to it; `named` says that its trace names the group. Told where everything
-    /// happens in order.
+    /// Notifies that a member joins a collective; `named` is true if its trace names the group. Only called with
+    /// [`Self::IN_ORDER`].
     fn joins(&mut self, _npu: Npu, _named: bool, _request: &Request, _extent: &Extent) {}
 
-    /// A ready node of `npu` would not be looked at before another ends, and none is under way. Told where
-    /// everything happens in order.
+    /// Notifies that a ready node of `npu` would never start in ASTRA-sim, since no running node is left to wake it.
+    /// Only called with [`Self::IN_ORDER`].
     fn sleeps(&mut self, _npu: Npu) {}
 
-    /// Whether members may come to one stage by turns that do not go together, so that messages are matched by
-    /// their senders.
+    /// Returns true if members may reach a stage in different directions or trees, so that messages are matched by
+    /// sender.
     fn varies(&self) -> bool {
         false
     }
 
-    /// The part of a turn in which those that go together are equal.
+    /// The direction around a ring, or the tree, that a turn selects; messages of members with equal ones correspond.
     fn way(&self, _turn: u16) -> u16 {
         0
     }
 
-    /// Steps that the member in `seat` has taken when it listens to the message from index `from` that the
-    /// sender, whose turn goes another way, takes for the one listened to after `heard` steps. `None` where it
-    /// listens to no such message.
+    /// Number of steps after which the member in `seat` posts the receive for a message from index `from` whose
+    /// sender, in another direction or tree, expects it after `heard` steps. `None` if it posts no such receive.
     fn hears(
         &self,
         _stage: &Self::Stage,
@@ -312,8 +311,8 @@ pub trait Manner {
         Some(heard)
     }
 
-    /// The step of the member in `seat` for which index `to`, whose turn goes another way, asks as the
-    /// sender's step `step`. `None` where there is no such step.
+    /// Step of the member in `seat` that index `to`, in another direction or tree, requests as the sender's step
+    /// `step`. `None` if there is no such step.
     fn answers(
         &self,
         _stage: &Self::Stage,
@@ -331,14 +330,14 @@ pub trait Manner {
     /// Credits of the member in `seat` as it begins.
     fn credits(&self, stage: &Self::Stage, turn: u16, seat: Seat) -> u32;
 
-    /// How many messages the member in `seat` receives.
+    /// Number of messages that the member in `seat` receives.
     fn receives(&self, stage: &Self::Stage, turn: u16, seat: Seat) -> u32;
 
     /// The `i`-th message that the member in `seat` sends, `None` after the last.
     fn step(&self, stage: &Self::Stage, turn: u16, seat: Seat, i: u32) -> Option<Step>;
 
-    /// The `k`-th source that the member in `seat` begins to listen to when it has taken `taken` steps.
-    /// Asked only where messages must be asked for.
+    /// Returns the `k`-th source for which the member in `seat` posts a receive once it has taken `taken` steps. Only
+    /// called where messages follow a request to send.
     fn source(
         &self,
         stage: &Self::Stage,
@@ -348,11 +347,11 @@ pub trait Manner {
         k: u32,
     ) -> Option<Source>;
 
-    /// Whether members play `stage` from scripts of their own, not by steps.
+    /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
 
-    /// Has the member at a position of a run play on, and puts what it does into `acts`. The number of the
-    /// run tells collectives in flight apart; `root` is the root's position.
+    /// Delivers `cue` to the scripted member at a position of a run, and appends its actions to `acts`. The number of
+    /// the run distinguishes collectives in flight; `root` is the root's position.
     fn play(
         &mut self,
         stage: &Self::Stage,
@@ -363,40 +362,39 @@ pub trait Manner {
         acts: &mut Vec<Act>,
     );
 
-    /// What an endpoint does before it can send first, and after each reception.
+    /// Returns the processing at an endpoint before its first send and after each reception.
     fn endpoint(&self, stage: &Self::Stage) -> Endpoint;
 
-    /// What passes the bus of an endpoint of [`Endpoint::Bus`]: as the member begins (credit `p` of
-    /// those that it begins with), or with reception `r`.
+    /// Returns the bus transfer of an endpoint with [`Endpoint::Bus`]: as the member begins (credit `p` of its
+    /// initial credits), or for reception `r`.
     fn load(&self, stage: &Self::Stage, turn: u16, seat: Seat, of: Passing, ticket: Ticket)
     -> Load;
 
-    /// A load passes the bus of `npu`, which schedules what happens on it.
+    /// Submits a transfer to the bus of `npu`, which schedules its events on `clock`.
     fn carry(&mut self, now: Time, npu: Npu, load: Load, clock: &mut impl Clock);
 
-    /// Something happened on the bus of `npu`. If a load is through, its ticket is returned, and the bus
-    /// rests until what follows from that is done and [`Self::bus_resumes`].
+    /// Handles an event on the bus of `npu`. On completion of a transfer its ticket is returned, and the bus pauses
+    /// until the consequences are handled and [`Self::bus_resumes`] is called.
     fn bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl Clock) -> Option<Ticket>;
 
     /// The bus of `npu` goes on after the event with which a load was through.
     fn bus_resumes(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl Clock);
 
-    /// How long the member in `seat` reduces what its `r`-th reception brought, `None` if it does not.
+    /// Time that the member in `seat` spends on the reduction of its `r`-th reception; `None` if it does not reduce.
     fn reduction(&self, stage: &Self::Stage, turn: u16, seat: Seat, r: u32) -> Option<Span>;
 
-    /// Whether a member's messages of this stage wait for one another at its port, so that a group of n
-    /// need not hold n² of them.
+    /// Returns true if a member's messages of this stage serialize at its port, so that a group of n need not hold n²
+    /// of them.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
-    /// The size of the message that asks for another one; `None` where none need be asked for.
+    /// Size in bytes of the request to send that precedes a message; `None` if messages need none.
     fn asking(&self) -> Option<u64>;
 
-    /// Says how collectives are carried out, for people.
+    /// Returns a formatter of algorithms, for people.
     fn describer(&self) -> Describer;
 
-    /// How long a collective takes whose members all begin together, while nothing else is under way;
-    /// `None` where that is not proved, and where not all members end together. `paths` are those of
-    /// [`Self::paths`].
+    /// Duration of a collective whose members all begin together while nothing else is in flight; `None` if no closed
+    /// form is proved, or if members end at different times. `paths` are those of [`Self::paths`].
     fn closed_form(
         &self,
         course: &Course<Self::Stage>,

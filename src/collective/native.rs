@@ -1,12 +1,12 @@
-//! Our own manner: the machine's algorithm for each dimension, endpoints that take no time, and chunks that
-//! follow one another through the dimensions. Where there is a custom algorithm for a collective and as many
-//! members, these play its scripts instead; a send of theirs is over when its last byte has left.
+//! The native backend: the machine's algorithm for each dimension, endpoints that take no time, and chunks pipelined
+//! through the dimensions. Where a custom algorithm fits a collective and its number of members, they execute its
+//! scripts instead; such a send completes when its last byte has left.
 //!
-//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in
-//! the first. At most [`Pipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four
-//! for each level, and they share its port. In which order they enter is worked out for the whole collective before it begins, as if all
-//! members set out together and each stage took what it takes alone ([`schedule()`]); late members keep to the
-//! same order, so none ever waits for a chunk that waits for it.
+//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the
+//! first. At most [`Pipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for each
+//! level, and they share its port. Their order is computed for the whole collective before it begins, as if all
+//! members started together and each stage took its uncontended time ([`schedule()`]); stragglers keep to the same
+//! order, so no member waits for one that waits for it.
 //!
 //! Closed form: where one chunk is in a dimension at a time and each stage has one, the schedule is the
 //! answer. The members of a line end a stage together and with empty ports, so each passes its chunks
@@ -31,15 +31,15 @@ use std::num::NonZeroU32;
 /// Collectives as the machine's algorithms carry them out.
 #[derive(Clone, Debug)]
 pub struct Native<'a> {
-    /// What the machine says about each dimension.
+    /// Choice of algorithm for each dimension.
     pub algorithms: &'a [Choice],
-    /// Where its NPUs sit.
+    /// Topology of the machine.
     pub topology: &'a Topology,
-    /// How chunks follow one another.
+    /// Chunking parameters.
     pub pipeline: Pipeline,
     /// Algorithms that stand for the machine's; of several that fit, the first does.
     pub custom: &'a [Custom],
-    /// The members that play them.
+    /// Progress of the members that execute them.
     pub players: Players,
 }
 
@@ -76,6 +76,7 @@ impl Manner for Native<'_> {
             };
             let scripted = Carried {
                 stage,
+                // Placeholder: a scripted stage has no algorithm of its own.
                 algorithm: Algorithm::Ring,
                 script: Some(script as u16),
             };
@@ -86,6 +87,7 @@ impl Manner for Native<'_> {
         let course = routes(of, lie, self.algorithms, self.pipeline);
         let both_ways = course.stages().iter().any(|c| c.stage.both_ways);
         let course = course.in_strands(1 + u32::from(both_ways));
+        // With a place for every chunk, gates could never hold one back.
         if course.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return course;
         }
@@ -265,7 +267,7 @@ impl Manner for Native<'_> {
             carried.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // What takes no time could come after somebody else's message of the instant at which all is over.
+        // A stage of no time could end after another operation's message at the very instant of the collective's end.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -277,9 +279,9 @@ impl Manner for Native<'_> {
 }
 
 impl Native<'_> {
-    /// How many chunks of a member are in each phase at once. In trees at least four for each level: a chunk is
-    /// on its way up and down while others follow. More would only queue at the ports, those that go up
-    /// before those that come down, which their members wait for.
+    /// Number of a member's chunks in each phase at once; in trees at least four for each level, since a chunk goes
+    /// up and down while others follow. More would only queue at the ports, with messages that go up before those
+    /// that come down, which members wait for.
     fn capacity(&self, course: &Course<Carried>, extent: &Extent) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
         for carried in course.stages() {
@@ -298,7 +300,7 @@ impl Native<'_> {
         capacity
     }
 
-    /// How the chunks of `course` pass the phases if each stage takes what `spans` says.
+    /// Simulates the chunks of `course` through the phases with the durations of stages in `spans`.
     fn schedule(
         &self,
         course: &Course<Carried>,
@@ -320,9 +322,10 @@ impl Native<'_> {
         schedule(course, stages)
     }
 
-    /// What a stage takes alone, if need be by an estimate, on which no answer but only the order of chunks
-    /// depends: the messages that follow one another over a link or up a tree, of the size that the algorithm
-    /// sends, each with the latency of a link. So it is whole picoseconds where messages are, and scales with them.
+    /// Uncontended duration of a stage. Where no closed form exists this is an estimate that affects only the order
+    /// of chunks, never a result: the serialized messages over a link or up a tree, at the algorithm's message size,
+    /// each with the latency of a link. So it is a whole number of picoseconds where messages are, and scales with
+    /// them.
     fn alone(&self, carried: &Carried, extent: &Extent, paths: &[Paths]) -> Span {
         carried.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[carried.stage.phase];

@@ -1,21 +1,21 @@
-//! How collectives are cut into chunks, and how these follow one another.
+//! Chunking of collectives: number, order and overlap of chunks.
 
 use super::flow_shop::Intra;
 use super::schedule::Inter;
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// How collectives are cut into chunks, and how these follow one another.
+/// Chunking of collectives: number, order and overlap of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// Chunks of a collective if all are equal; fewer where it has fewer bytes. A schedule that cuts them up
-    /// ([`Inter::ThemisFlex`]) makes more.
+    /// Number of chunks of a collective if all are equal; fewer if it has fewer bytes. [`Inter::ThemisFlex`] splits
+    /// them further.
     pub chunks: NonZeroU32,
-    /// How many chunks of an NPU are in one dimension at once; in trees perhaps more.
+    /// Number of chunks of an NPU in one dimension at once; trees may have more.
     pub active: NonZeroU32,
-    /// In which order each chunk visits the dimensions.
+    /// Order in which each chunk visits the dimensions.
     pub inter: Inter,
-    /// Which of the chunks that wait for a dimension is next.
+    /// Priority among the chunks that wait for a dimension.
     pub intra: Intra,
 }
 

@@ -14,26 +14,24 @@
 //! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and
 //! reduce are pipelined over the chain in as many parts as there are members.
 //!
-//! **Both ways.** Where members lie evenly around a ring of more than two NPUs ([`Extent::goes_round`]) each has
-//! two links, to the next and to the one before, with B/2 each. Then a stage is carried out twice at once, with
-//! half of the buffer: once as above and once the other way round, where the member with index i has the seat
-//! of n−1−i. The two share nothing, neither links nor what they wait for. A half takes s/2 · B/(B/2) = s, so
-//! the table holds with s at B, and an NPU sends all of B. Elsewhere on rings and on meshes a message from the
-//! last member to the first goes back over the links between, so going both ways would gain nothing: all goes
-//! one way, at B/2.
+//! **Both directions.** Where members lie evenly around a ring of more than two NPUs ([`Extent::goes_round`]) each
+//! has two links, to the next and to the previous one, with B/2 each. Then a stage runs twice concurrently, with half
+//! of the buffer: once as above and once in the opposite direction, where the member with index i has the seat of
+//! n−1−i. The two share neither links nor dependencies. A half takes s/2 · B/(B/2) = s, so the table holds with s at
+//! B, and an NPU sends at all of B. Elsewhere on rings and on meshes a message from the last member to the first goes
+//! back over the links between, so the second direction would gain nothing: everything goes one way, at B/2.
 //!
 //! [`Extent::goes_round`]: crate::group::Extent::goes_round
 
 use super::{Primitive, Seat, Stage, Step};
 
 impl Seat {
-    /// How many members lie between the root and this one along the ring, itself included: 0 for
-    /// the root, n−1 for the last that it reaches.
+    /// Number of hops from the root to this member along the ring: 0 for the root, n−1 for the last that it reaches.
     fn hops_from_root(self) -> u32 {
         (self.index + self.size - self.root) % self.size
     }
 
-    /// How many hops along the ring the root is away.
+    /// Number of hops along the ring to the root.
     fn hops_to_root(self) -> u32 {
         (self.root + self.size - self.index) % self.size
     }
@@ -47,7 +45,7 @@ fn all_to_all(n: u32) -> u32 {
 
 pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
     let n = seat.size;
-    // How many messages, and how many receptions the first of them waits for.
+    // Number of messages, and of receptions that the first of them waits for.
     let (count, first_after) = match stage.primitive {
         Primitive::ReduceScatter | Primitive::AllGather => (n - 1, 0),
         Primitive::AllToAll => (all_to_all(n), 0),
@@ -61,7 +59,7 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
             last if last == n - 1 => return send(stage, seat, i, n, None),
             _ => (n, 1),
         },
-        // Its own part first, then what comes from behind.
+        // Its own part first, then those of the members behind it.
         Primitive::Gather => match seat.hops_to_root() {
             0 => (0, 0),
             hops => (n - hops, 0),

@@ -7,15 +7,16 @@ use crate::topology::Topology;
 use crate::trace::CollectiveKind;
 use crate::units::Amount;
 
-/// The course of a collective of `kind` with a buffer of `bytes`, without gates. It has as many chunks as
-/// the pipeline says, but no more than bytes; its schedule may cut them up. Where two trees share the work,
-/// every other chunk takes the second.
+/// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without gates. It has as many
+/// chunks as the pipeline says, but no more than bytes; Themis-flex may split them. With two trees, every other chunk
+/// takes the second.
 pub(super) fn routes(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&Extent, &Topology),
     choices: &[Choice],
     pipeline: Pipeline,
 ) -> Course<Carried> {
+    // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.get().min(most);
     let whole = Amount::whole(bytes);

@@ -1,12 +1,12 @@
-//! In which order chunks visit the dimensions, and how large they are.
+//! Order in which chunks visit the dimensions, and their sizes.
 //!
 //! *Ascending*: every chunk goes outward from the innermost dimension. With links of unequal load the most
 //! loaded dimension then sets the pace alone.
 //!
 //! *Round robin*: chunk k begins with dimension k mod D and goes outward from there, around.
 //!
-//! *Themis* and *Themis, flex*: each chunk goes where the load is least ([`balance`]). All-gather takes
-//! the order backwards. All-to-all, of which nothing shrinks on the way, is ascending, in equal chunks.
+//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`balance`]). All-gather takes
+//! the order backwards. All-to-all, whose data does not shrink on the way, is ascending, in equal chunks.
 
 mod balance;
 
@@ -17,7 +17,7 @@ use crate::units::Amount;
 use balance::Balance;
 use std::collections::BTreeMap;
 
-/// In which order chunks visit the dimensions.
+/// Order in which chunks visit the dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inter {
     /// From the innermost outward.
@@ -41,16 +41,15 @@ impl Inter {
     ];
 }
 
-/// The grains of a chunk that is as large as all would be if all were equal; what a chunk has is a whole
-/// number of them.
+/// Number of grains in a chunk of equal size; every chunk is a whole number of grains.
 const EQUAL: u32 = 256;
 
-/// What tells chunks of a collective apart.
+/// Visiting order and size of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
     /// The phases in the order in which it visits them, each once.
     pub order: Vec<usize>,
-    /// How large it is, in grains.
+    /// Size of the chunk in grains.
     grains: u32,
 }
 
@@ -76,6 +75,7 @@ pub(super) fn ways(
         order,
         grains: EQUAL,
     };
+    // Only data that shrinks from dimension to dimension can be balanced by the order of visits.
     let shrinks = match kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::AllGather => {
             true
@@ -83,7 +83,7 @@ pub(super) fn ways(
         CollectiveKind::AllToAll => false,
         _ => return (vec![equal(ascending)], vec![0; chunks as usize]),
     };
-    // Of a buffer whose grains are not exact all chunks are equal.
+    // If grains of the buffer cannot be exact, all chunks are equal.
     let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
     let mut balance = match inter {
         Inter::Themis | Inter::ThemisFlex if !shrinks => None,
@@ -106,6 +106,7 @@ pub(super) fn ways(
             None => {}
         }
         left -= u64::from(way.grains);
+        // Equal ways share one number, and so one route.
         let number = *known.entry(way).or_insert_with_key(|way| {
             ways.push(way.clone());
             ways.len() as u32 - 1

@@ -16,8 +16,8 @@
 //! | broadcast | to the children, S, when the parent's is there, the one below first | hα + (2h−1)t |
 //! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
 //!
-//! Members do not end together, so there is no closed form. What comes from the parent in an all-reduce
-//! follows from what all children sent, so counting messages cannot take one for another.
+//! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on those
+//! of all children, so counting messages cannot confuse them.
 
 use super::{Primitive, Seat, Stage, Step};
 
@@ -31,7 +31,7 @@ pub(super) struct Relatives {
 }
 
 impl Relatives {
-    /// Those of the member numbered `x` of `n`.
+    /// Neighbours of the member numbered `x` of `n`.
     pub fn of(n: u32, x: u32) -> Self {
         if x == 0 {
             return Self {
@@ -40,6 +40,7 @@ impl Relatives {
                 above: None,
             };
         }
+        // The lowest set bit gives the member's level; leaves are odd.
         let bit = x & x.wrapping_neg();
         let without = x ^ bit;
         let up = without | bit << 1;
@@ -74,7 +75,7 @@ impl Relatives {
         Some((child, self.receives(primitive)))
     }
 
-    /// How many messages the member receives; those down go when it has them all.
+    /// Number of messages that the member receives; those down the tree leave when it has them all.
     fn receives(&self, primitive: Primitive) -> u32 {
         let parents = u32::from(self.parent.is_some());
         match primitive {
@@ -109,7 +110,7 @@ pub(super) fn step_at(
     })
 }
 
-/// How many messages the member with number `x` in its tree receives.
+/// Number of messages that the member with number `x` in its tree receives.
 pub(super) fn receives_at(stage: &Stage, seat: Seat, x: u32) -> u32 {
     Relatives::of(seat.size, x).receives(stage.primitive)
 }

@@ -1,17 +1,17 @@
 //! Roofline: a kernel is limited by arithmetic or by memory, whichever takes longer.
 //!
-//! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations
-//! a second, the bandwidth in bytes a second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
-//! efficiency `e = 1` this is a lower bound of what real kernels take. One `e` for both roofs moves the
-//! whole roofline down and its ridge nowhere: what bounds a kernel is the machine's, how near it comes is
-//! the software's.
+//! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
+//! second, the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
+//! efficiency `e = 1` this is a lower bound of real kernels. One `e` for both roofs lowers the whole roofline and
+//! leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound is the
+//! machine's, the achieved fraction is the software's.
 
 use super::{Efficiency, Kernel, Peaks};
 use crate::trace::Dtype;
 use crate::units::{Amount, Bandwidth, Span};
 
-/// The format that kernels compute in when the trace does not say: what training uses today, and
-/// then whatever comes nearest among the formats that the class has.
+/// Formats assumed for kernels whose trace states none, by preference: bf16, which training uses today, then the
+/// nearest among the formats that the class has.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,

@@ -1,4 +1,4 @@
-//! Scaled: every kernel lasts a constant factor of what was recorded.
+//! Scaled: every kernel lasts a constant factor of its recorded duration.
 
 use crate::units::Span;
 

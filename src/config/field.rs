@@ -1,4 +1,4 @@
-//! One value of a document: read as what it should be, or refused by key and line.
+//! One value of a document, read as the expected type or refused with its key and line.
 
 use super::nearest::{did_you_mean, nearest};
 use super::{ConfigError, DeValue, Document, Spanned, Table};
@@ -15,7 +15,7 @@ pub(crate) struct Field<'d> {
     pub(super) value: &'d Spanned<DeValue<'d>>,
 }
 
-/// `text` in quotes on one line, cut to a length that a message can carry.
+/// `text` in quotes on one line, truncated to a length that fits into a message.
 pub(crate) fn quoted(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
@@ -63,7 +63,7 @@ impl<'d> Field<'d> {
         Ok(text)
     }
 
-    /// A text; `expected` says of what.
+    /// The value as a text; `expected` describes it in errors.
     pub(crate) fn text(&self, expected: impl Display) -> Result<&'d str, ConfigError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
@@ -102,7 +102,7 @@ impl<'d> Field<'d> {
         }
     }
 
-    /// The values of an array; `expected` says of what.
+    /// The values of an array; `expected` describes them in errors.
     pub(crate) fn items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(items) => Ok(items
@@ -131,6 +131,7 @@ impl<'d> Field<'d> {
     {
         let text = self.text(format_args!("a quantity in quotes such as {example:?}"))?;
         let wrong = |error: QuantityError| {
+            // Messages stay on one line, whatever the file contains.
             let why = error.to_string().replace(char::is_control, " ");
             self.document.refuse(&self.key, self.at, why)
         };
@@ -171,7 +172,7 @@ impl<'d> Field<'d> {
     }
 }
 
-/// Long numbers, cut.
+/// Truncates long numbers.
 fn short(number: &str) -> &str {
     number.get(..24).unwrap_or(number)
 }

@@ -1,20 +1,22 @@
-//! Which name was meant.
+//! Suggestions for misspelled names.
 
 /// The name of `all` that is most like `name`, if one is.
 pub(crate) fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let all = all.into_iter().map(|other| (edits(name, other), other));
     let (edits, closest) = all.min_by_key(|(edits, _)| *edits)?;
+    // More edits than that would suggest unrelated names.
     (edits <= 3.min(closest.len() / 2)).then_some(closest)
 }
 
-/// `; did you mean …?`, or nothing: the end of a line that says that a name is not known.
+/// `; did you mean …?`, or an empty text: the end of an error about an unknown name.
 pub(crate) fn did_you_mean(closest: Option<&str>) -> String {
     closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
-/// How many letters must be put in, left out or changed to make `b` of `a`'s first 80.
+/// Edit distance between the first 80 letters of `a` and `b` (Levenshtein).
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
+    // One row of the Levenshtein matrix at a time.
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.chars().take(80).enumerate() {
         let mut diagonal = row[0];

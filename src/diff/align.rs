@@ -1,4 +1,4 @@
-//! Program order: what stands in the same place of a lane.
+//! Alignment of lanes in program order.
 
 use super::alone::agree;
 use super::pairs::Pairs;
@@ -9,8 +9,8 @@ use crate::trace::Op;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
-/// A lane: the number that the trace gives it, and whether it is the host's, the NPU's or for those that do
-/// nothing.
+/// Lane: the number that the trace gives it, and whether it is of nodes without operation (0), of the host (1),
+/// or of the NPU (2).
 type Lane = (Option<i64>, u8);
 
 fn lane(side: &Side<'_>, node: u32) -> Lane {
@@ -23,7 +23,7 @@ fn lane(side: &Side<'_>, node: u32) -> Lane {
     (view.lane, kind)
 }
 
-/// The nodes of each lane, in an order that dependencies allow.
+/// Returns the nodes of each lane in an order that dependencies allow.
 fn lanes(side: &Side<'_>) -> BTreeMap<Lane, Vec<u32>> {
     let mut lanes: BTreeMap<Lane, Vec<u32>> = BTreeMap::new();
     for &node in side.order.iter().chain(&side.loose) {
@@ -32,8 +32,8 @@ fn lanes(side: &Side<'_>) -> BTreeMap<Lane, Vec<u32>> {
     lanes
 }
 
-/// Pairs nodes with one key that an alignment of the lanes puts side by side; pairs that are known hold the
-/// lanes together.
+/// Pairs nodes with equal keys that an alignment of the lanes puts side by side; known pairs anchor the
+/// alignment.
 pub(super) fn align(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
     let [mut a, mut b] = [0, 1].map(|which| lanes(&sides[which]));
     a.retain(|lane, _| b.contains_key(lane));
@@ -51,7 +51,7 @@ pub(super) fn align(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
 }
 
 fn align_lane(sides: &[Side<'_>; 2], pairs: &mut Pairs, mut lists: [Vec<u32>; 2]) {
-    // Of runs of pairs, the ends are enough to hold on to.
+    // Of a run of known pairs, the two ends suffice as anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
         let free: Vec<bool> = list.iter().map(|&n| pairs.of(which, n).is_none()).collect();
@@ -77,6 +77,7 @@ fn align_lane(sides: &[Side<'_>; 2], pairs: &mut Pairs, mut lists: [Vec<u32>; 2]
     let mut numbers = Interner::default();
     let tokens = [0, 1].map(|which| {
         let tokens = lists[which].iter().map(|&node| {
+            // A known pair has one token, its own on both sides, so the alignment cannot cross it.
             let label = match (which, pairs.of(which, node)) {
                 (_, None) => sides[which].key()[node as usize],
                 (0, Some(_)) => fingerprint(&(node, "pair")),
@@ -93,6 +94,7 @@ fn align_lane(sides: &[Side<'_>; 2], pairs: &mut Pairs, mut lists: [Vec<u32>; 2]
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
+            // The alignment may put unrelated nodes side by side, which their neighbours contradict.
             let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
             if free && agree(sides, pairs, x, y).is_plausible() {
                 pairs.set(x, y);

@@ -1,8 +1,8 @@
-//! Nodes of both traces that have one label.
+//! Nodes of both traces with equal labels.
 
 use super::pairs::{Labels, Pairs};
 
-/// Pairs nodes whose labels only one node in each trace has.
+/// Pairs nodes whose label is unique in each trace.
 pub(super) fn unique(pairs: &mut Pairs, labels: &Labels) {
     for_alike(pairs, labels, |pairs, nodes, first| {
         if let ([a, b], 1) = (nodes, first) {
@@ -12,18 +12,19 @@ pub(super) fn unique(pairs: &mut Pairs, labels: &Labels) {
     });
 }
 
-/// A sketch of a set of labels, so that those of one trace alone are not sorted.
+/// Sketch of a set of labels (a Bloom filter with one hash), which saves sorting the labels of one trace alone.
 struct Marks {
     words: Vec<u64>,
-    /// How many bits there are, as a power of two.
+    /// Number of bits, as a power of two.
     bits: u32,
 }
 
 impl Marks {
-    /// At most 2 MB.
+    /// Limits the sketch to 2 MB.
     const MOST_BITS: u32 = 24;
 
     fn of(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
+        // Eight bits or more for each label, up to the limit, let at most about one in eight others pass.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {
@@ -48,7 +49,8 @@ impl Marks {
     }
 }
 
-/// Calls `each` with the free nodes of each label, those of the first trace first, and how many these are.
+/// Calls `each` with the free nodes of each label, those of the first trace first, and the number of the
+/// latter.
 pub(super) fn for_alike(
     pairs: &mut Pairs,
     labels: &Labels,

@@ -1,40 +1,40 @@
-//! What is left: nodes that became something else where they are.
+//! Matching of residual nodes, which changed in place, by their neighbours.
 
 use super::pairs::Pairs;
 use super::side::{Side, Way};
 use crate::trace::Op;
 
-/// How many neighbours of a node lead on, how many of a pair's are looked through, how many candidates
-/// these may give, and how often a node is looked at.
+/// Number of neighbours of a node that are followed, of neighbours of a pair that are inspected, of candidates
+/// that these may give, and of times that a node is tried.
 const NEAR: usize = 64;
 const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;
 const TRIES: u8 = 8;
-/// Neighbours of candidates that are compared for one node, all together.
+/// Total number of neighbours of candidates that are compared for one node.
 const WORK: usize = 1 << 16;
 
-/// What the pairs around two nodes say of them.
+/// Agreement of two nodes about the known pairs around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreement {
-    /// Neighbours that are pairs, of one node and of the other, the larger number.
+    /// Number of neighbours with a known partner, of the node with more of them.
     known: usize,
-    /// Pairs that are neighbours of both.
+    /// Number of known pairs that are neighbours of both.
     common: usize,
 }
 
 impl Agreement {
-    /// Whether nothing speaks against the two being one.
+    /// Returns whether the neighbours do not contradict that the two are a pair.
     pub fn is_plausible(self) -> bool {
         self.known == 0 || self.common > 0
     }
 
-    /// Whether at least half of the neighbours are the same.
+    /// Returns whether at least half of the neighbours agree.
     fn is_likely(self) -> bool {
         self.common > 0 && 2 * self.common >= self.known
     }
 }
 
-/// What the pairs around `first` and `second` say of them.
+/// Counts the known pairs around `first` and `second`.
 pub(super) fn agree(sides: &[Side<'_>; 2], pairs: &Pairs, first: u32, second: u32) -> Agreement {
     let mut sum = Agreement {
         known: 0,
@@ -65,7 +65,7 @@ pub(super) fn agree(sides: &[Side<'_>; 2], pairs: &Pairs, first: u32, second: u3
     sum
 }
 
-/// How much two nodes that are not alike have in common.
+/// Scores the common properties of two nodes with different labels.
 fn likeness(sides: &[Side<'_>; 2], first: u32, second: u32) -> u8 {
     let view = |which: usize, node: u32| &sides[which].outline.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
@@ -73,9 +73,10 @@ fn likeness(sides: &[Side<'_>; 2], first: u32, second: u32) -> u8 {
     2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
 }
 
-/// Pairs nodes that have most of their neighbours in common, and the last of each trace.
+/// Pairs nodes that share most of their neighbours, and the last free node of each trace.
 pub(super) fn alone(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
-    // From nodes without a partner to the partners of their neighbours, and from there to others without.
+    // The search goes from unmatched nodes to the partners of their neighbours, and from there to unmatched
+    // nodes.
     let mut waiting: Vec<u32> = pairs.free(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];
@@ -114,7 +115,8 @@ pub(super) fn alone(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
     }
 }
 
-/// The free node of the second trace that shares most neighbours with `node`, if these are half of them.
+/// Returns the free node of the second trace that shares most neighbours with `node`, if these are at least
+/// half.
 fn best(sides: &[Side<'_>; 2], pairs: &Pairs, node: u32) -> Option<u32> {
     let mut candidates: Vec<u32> = Vec::new();
     for way in Way::BOTH {
@@ -134,7 +136,7 @@ fn best(sides: &[Side<'_>; 2], pairs: &Pairs, node: u32) -> Option<u32> {
     candidates.sort_unstable();
     candidates.dedup();
     candidates.truncate(NEAR);
-    // However many neighbours they have, one is looked at.
+    // The first candidate is always inspected, however many neighbours it has.
     let size = |which: usize, node: u32| -> usize {
         let degrees = Way::BOTH.map(|way| sides[which].degree(node, way));
         degrees.iter().sum()
@@ -148,6 +150,7 @@ fn best(sides: &[Side<'_>; 2], pairs: &Pairs, node: u32) -> Option<u32> {
     let scored = affordable.filter_map(|other| {
         let agreement = agree(sides, pairs, node, other);
         let like = likeness(sides, node, other);
+        // Of equal candidates the one with the lowest index wins.
         (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
     });
     scored.max().map(|(.., other)| u32::MAX - other)

@@ -1,21 +1,21 @@
-//! Nodes that are alike, in classes that neighbours part.
+//! Color refinement: classes of equal nodes, split by the classes of their neighbours.
 //!
-//! Classes hold nodes of both traces. A class with one node of each is a pair. Where several are left,
-//! finer labels part them, and what is then alike is paired in the order of ids; after each step,
-//! nodes with different neighbours part, and so on until nothing parts any more. Where two traces are one
-//! but for numbers and order, that finds who is who, except in graphs so regular that no counting of
-//! neighbours tells nodes apart that are different. A step looks at the edges of the smaller part of a
-//! class only, so that all steps together take time of the order of edges times the logarithm of nodes.
+//! Classes hold nodes of both traces. A class with one node of each is a pair. Where several remain, finer
+//! labels split them, and those equal even then are paired in the order of ids; after each step, nodes with
+//! different neighbours are split, until the partition is stable. For two traces that differ only in numbers
+//! and order, this finds the true pairs, except in graphs so regular that counting neighbours does not
+//! distinguish different nodes. A step visits only the edges of the smaller part of a class, so all steps
+//! together take time in the order of edges times the logarithm of nodes.
 
 use super::alike::for_alike;
 use super::pairs::{Labels, Pairs};
 use super::side::{Side, Way};
 use std::collections::VecDeque;
 
-/// No class: paired, or left alone.
+/// Class of nodes that are paired or left alone.
 const NONE: u32 = u32::MAX;
 
-/// A class: where its members stand, and how many of them are of the first trace.
+/// Class: the range of its members, and the number of those from the first trace.
 #[derive(Clone, Copy, Debug)]
 struct Class {
     start: u32,
@@ -30,32 +30,32 @@ impl Class {
     }
 }
 
-/// What parts its neighbours.
+/// Splitter, whose neighbours are split by the number of their edges into it.
 enum Splitter {
     Class(u32),
-    /// A pair, by its node of the first trace.
+    /// Pair, by its node of the first trace.
     Pair(u32),
 }
 
-/// The classes that are no pairs. Nodes of the second trace are numbered on from those of the first.
+/// Partition of the unpaired nodes. Nodes of the second trace are numbered after those of the first.
 pub(super) struct Classes<'x, 'o> {
     sides: &'x [Side<'o>; 2],
     pairs: &'x mut Pairs,
-    /// Of each node.
+    /// Class of each node.
     class: Vec<u32>,
-    /// Where each node stands among `members`.
+    /// Index of each node in `members`.
     place: Vec<u32>,
     members: Vec<u32>,
     classes: Vec<Class>,
     queue: VecDeque<Splitter>,
-    /// Classes to be taken apart, the next last.
+    /// Ambiguous classes, the next to be resolved last.
     tied: Vec<u32>,
-    /// Edges into a splitter, of each node; control dependencies in the upper half.
+    /// Number of edges into the current splitter, by node; control dependencies are counted in the upper half.
     count: Vec<u64>,
 }
 
 impl<'x, 'o> Classes<'x, 'o> {
-    /// Pairs whatever has a label of its own; `None` if no label is left that several nodes have.
+    /// Pairs nodes with unique labels; `None` if no label is left that several nodes have.
     pub fn new(sides: &'x [Side<'o>; 2], pairs: &'x mut Pairs, labels: &Labels) -> Option<Self> {
         let mut classes: Vec<Class> = Vec::new();
         let mut members: Vec<u32> = Vec::new();
@@ -75,7 +75,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         if classes.is_empty() {
             return None;
         }
-        // In the order of ids, not of labels.
+        // Order by ids, not by labels, which are hashes.
         classes.sort_unstable_by_key(|class| members[class.start as usize]);
         let all = sides[0].len() + sides[1].len();
         let mut this = Self {
@@ -120,7 +120,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         }
     }
 
-    /// Lets pairs beside the classes part them.
+    /// Enqueues the pairs beside the classes as splitters.
     fn enqueue_neighbours(&mut self) {
         let offset = self.offset();
         let mut beside: Vec<u32> = Vec::new();
@@ -135,7 +135,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         self.queue.extend(beside.into_iter().map(Splitter::Pair));
     }
 
-    /// Parts classes until every two nodes of one have equally many neighbours in each.
+    /// Splits classes until any two nodes of one have equally many neighbours in each.
     fn refine(&mut self) {
         let (mut members, mut touched) = (Vec::new(), Vec::new());
         while let Some(splitter) = self.queue.pop_front() {
@@ -147,6 +147,7 @@ impl<'x, 'o> Classes<'x, 'o> {
                 }
                 Splitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
+                    // An unbalanced class holds nodes without a partner, whose edges would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
                         continue;
                     }
@@ -177,7 +178,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         }
     }
 
-    /// Parts the classes of `touched` by the counts of their members, which are then forgotten.
+    /// Splits the classes of `touched` by the counts of their members, which are then reset.
     fn part(&mut self, touched: &mut [u32]) {
         touched.sort_unstable_by_key(|&node| {
             (self.class[node as usize], self.count[node as usize], node)
@@ -200,10 +201,10 @@ impl<'x, 'o> Classes<'x, 'o> {
         }
     }
 
-    /// Makes classes of `parts` of one, of which `rest` nodes are in none of them.
+    /// Splits `parts` off a class, of which `rest` nodes are in none of them.
     fn carve(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
-            // The largest stays.
+            // The largest part keeps the number of the class.
             let largest = (0..parts.len()).max_by_key(|&i| (parts[i].len(), usize::MAX - i));
             parts.remove(largest.expect("there is one"));
         }
@@ -216,7 +217,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         for part in parts {
             new.push(self.carve_one(number, part));
         }
-        // All but the largest must part their neighbours.
+        // All classes but the largest become splitters: the counts of the last follow from the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = match size(&number) >= size(&largest) {
@@ -247,7 +248,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         class.len -= part.len() as u32;
         class.first -= first;
         let start = class.start + class.len;
-        // From the end, so that no member of the part is moved twice out of its place.
+        // Filled from the end, so that no member of the part is moved out of its place again.
         let mut end = start + part.len() as u32;
         for &node in part {
             end -= 1;
@@ -266,7 +267,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         new
     }
 
-    /// Makes a pair of a class of one node of each trace, and lets go of one whose nodes are of one trace.
+    /// Turns a class of one node of each trace into a pair, and dissolves one with nodes of only one trace.
     fn settle(&mut self, number: u32) {
         let class = self.classes[number as usize];
         let pair = class.len == 2 && class.first == 1;
@@ -287,14 +288,14 @@ impl<'x, 'o> Classes<'x, 'o> {
         self.classes[number as usize].first = 0;
     }
 
-    /// Whether any class is left.
+    /// Returns whether any class is left.
     pub fn is_tied(&mut self) -> bool {
         let classes = &self.classes;
         self.tied.retain(|&number| classes[number as usize].len > 0);
         !self.tied.is_empty()
     }
 
-    /// Parts classes by `labels`: as many nodes with one label as both traces have.
+    /// Splits classes by `labels`: of each label as many nodes as both traces have.
     pub fn split(&mut self, labels: &Labels) {
         let offset = self.offset();
         let label = |node: u32| match node < offset {
@@ -312,6 +313,7 @@ impl<'x, 'o> Classes<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
+                // As many nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);
@@ -329,7 +331,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         self.refine();
     }
 
-    /// Pairs what is alike in the order of ids, class by class, and parts the others accordingly.
+    /// Pairs equal nodes in the order of ids, class by class, and refines the others accordingly.
     pub fn pair_in_order(&mut self) {
         let offset = self.offset();
         while let Some(number) = self.tied.pop() {
@@ -344,7 +346,7 @@ impl<'x, 'o> Classes<'x, 'o> {
             b.sort_unstable();
             let mut b = b.into_iter();
             for first in a {
-                // Nodes leave the class one by one, or many at a time when it is parted.
+                // Nodes leave the class one by one, or many at a time when it is split.
                 if self.class[first as usize] != number || !self.classes[number as usize].balanced()
                 {
                     continue;

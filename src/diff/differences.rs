@@ -1,4 +1,4 @@
-//! What differs between two traces, given which node is which.
+//! Differences between two traces under a matching of their nodes.
 
 use super::fields::{self, FieldChange};
 use super::pairs::{self, Pairs};
@@ -6,45 +6,45 @@ use super::side::Side;
 use crate::graph::Outline;
 use crate::graph::outline::Dependency;
 
-/// A node of both traces that says something else in each.
+/// Node of both traces with different fields.
 #[derive(Clone, Debug)]
 pub struct Changed {
-    /// Its index in each trace.
+    /// Index in each trace.
     pub nodes: [u32; 2],
-    /// What differs.
+    /// Fields that differ.
     pub fields: Vec<FieldChange>,
 }
 
-/// A dependency between nodes of both traces that only one of these has.
+/// Dependency between nodes of both traces that only one of these has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Edge {
-    /// The node that waits, by its index in each trace.
+    /// Waiting node, by its index in each trace.
     pub node: [u32; 2],
-    /// The node that it waits for; `None` for one that does not exist.
+    /// Node that is waited for; `None` if it does not exist.
     pub on: Option<[u32; 2]>,
-    /// Whether it only orders the two; if not, data passes.
+    /// Whether it is a control dependency, which only orders the two; if not, data passes.
     pub control: bool,
-    /// Whether it is the second trace that has it.
+    /// Whether the second trace has it.
     pub added: bool,
 }
 
-/// What differs between two traces, besides numbers and order.
+/// Differences between two traces, besides numbers and order.
 #[derive(Clone, Debug)]
 pub struct Differences {
-    /// Which node is which.
+    /// Matching of the nodes.
     pub pairs: Pairs,
-    /// Nodes that only the first has; its dependencies and those on it go with a node.
+    /// Nodes of the first trace only; dependencies from and to them are not listed.
     pub removed: Vec<u32>,
-    /// Nodes that only the second has.
+    /// Nodes of the second trace only.
     pub added: Vec<u32>,
-    /// Nodes that say something else, in the order of the first.
+    /// Nodes with different fields, in the order of the first trace.
     pub changed: Vec<Changed>,
-    /// Dependencies between nodes of both.
+    /// Dependencies between nodes of both traces.
     pub edges: Vec<Edge>,
 }
 
 impl Differences {
-    /// Whether there are none.
+    /// Returns whether there are no differences.
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty()
             && self.added.is_empty()
@@ -53,10 +53,10 @@ impl Differences {
     }
 }
 
-/// The most nodes that a comparison can tell apart in one trace.
+/// Maximum number of nodes of a trace in a comparison.
 pub const MOST: usize = (1 << 31) - 1;
 
-/// Reads both traces, at the same time if they are large.
+/// Reads both traces, in parallel if they are large.
 pub fn outlines(contents: [&[u8]; 2]) -> [Outline<'_>; 2] {
     const LARGE: usize = 1 << 20;
     let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
@@ -69,7 +69,7 @@ pub fn traces<'o>(first: &'o Outline<'o>, second: &'o Outline<'o>) -> Difference
     compared(&sides([first, second]), pairs::MANY)
 }
 
-/// The same, with what [`pairs`] calls many.
+/// Compares like [`traces`], with the threshold of [`pairs`] for many nodes as a parameter.
 fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
     let [first, second] = [0, 1].map(|which: usize| sides[which].outline);
     let pairs = pairs::find(sides, many);
@@ -79,6 +79,7 @@ fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
     for a in first.all() {
         let Some(b) = pairs.of(0, a) else { continue };
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
+        // Most records are identical, which needs no decoding to see.
         if x.record.bytes != y.record.bytes {
             fields::compare(x, y, &mut buffer);
             if !buffer.is_empty() {
@@ -104,10 +105,11 @@ fn sides<'o>([first, second]: [&'o Outline<'o>; 2]) -> [Side<'o>; 2] {
     pairs::at_once(many, || Side::new(first), || Side::new(second))
 }
 
-/// A dependency in terms of the first trace: on whom, and how. What exists nowhere is on `u32::MAX`.
+/// Dependency in terms of the first trace: the target, `u32::MAX` if it does not exist, and whether it is for
+/// control.
 type Known = (u32, bool);
 
-/// Appends what differs between the dependencies of a pair on pairs.
+/// Appends the differences between the dependencies of a pair on other pairs.
 fn dependencies(sides: &[Side<'_>; 2], pairs: &Pairs, node: [u32; 2], edges: &mut Vec<Edge>) {
     let [a, b] = [0, 1].map(|which| sides[which].outline.deps(node[which]));
     let known = |which: usize, dep: &Dependency| -> Option<Known> {
@@ -120,6 +122,7 @@ fn dependencies(sides: &[Side<'_>; 2], pairs: &Pairs, node: [u32; 2], edges: &mu
         }
     };
     let same = |(x, y): (&Dependency, &Dependency)| known(0, x) == known(1, y);
+    // The usual case, without sorting.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }
@@ -182,7 +185,7 @@ mod tests {
         out
     }
 
-    /// What differs by way of namesakes, and without; it must be the same.
+    /// Differences found with and without matching by ids, which must be the same.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let outlines = outlines([&first, second]);

@@ -1,4 +1,4 @@
-//! What a node says, field by field.
+//! Fields of nodes that are compared.
 
 mod compare;
 
@@ -8,81 +8,81 @@ use super::value::Value;
 use crate::trace::{GroupName, MemoryPlace, Op, shown};
 use std::fmt;
 
-/// A field of a node.
+/// Field of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
-    /// What it does.
+    /// Type.
     Type,
-    /// Its name.
+    /// Name.
     Name,
-    /// Its stream or thread.
+    /// Stream or thread.
     Lane,
-    /// Whether it is the host's work.
+    /// Whether it is host work.
     Host,
-    /// The rank at the other end of a message.
+    /// Rank of the other end of a message.
     Peer,
-    /// The rank's own number, on a message.
+    /// This rank's own number, on a message.
     Own,
-    /// A message's tag.
+    /// Tag of a message.
     Tag,
-    /// Among whom a collective is.
+    /// Group of a collective.
     Group,
-    /// A collective's root.
+    /// Root of a collective.
     Root,
-    /// The machine's dimensions that take part.
+    /// Mask of the machine's dimensions that take part.
     Dimensions,
-    /// The number format.
+    /// Number format.
     Dtype,
     /// Whether switches gather or reduce.
     InSwitch,
-    /// Whether it waited for nobody.
+    /// Whether it waited for none of its peers.
     Eager,
-    /// How many bytes.
+    /// Number of bytes.
     Bytes,
-    /// How many operations.
+    /// Number of floating-point operations.
     Flops,
-    /// How long it took where it was recorded.
+    /// Recorded duration.
     Duration,
-    /// Host time before it.
+    /// Host time before it (launch overhead).
     Delay,
-    /// How long it waited for its peers.
+    /// Recorded time of waiting for its peers.
     Wait,
-    /// The duration in whole microseconds, where a finer one is the same.
+    /// Duration in whole microseconds, if a finer one is the same.
     Micros,
-    /// When it started.
+    /// Recorded start.
     Start,
-    /// What goes in or comes out: values, shapes or types.
+    /// Inputs or outputs: values, shapes or types.
     Io(&'static str),
-    /// An attribute that nothing above is read from.
+    /// Attribute that no field above is read from.
     Attribute(String),
-    /// A field that this version does not know, by its number.
+    /// Unknown field, by its number.
     Unknown(u32),
 }
 
-/// What a difference is of.
+/// Aspect of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aspect {
-    /// Nodes, dependencies, and what nodes say of themselves.
+    /// Nodes, dependencies, and properties of nodes.
     Structure,
-    /// How long something takes.
+    /// Times.
     Time,
-    /// How many bytes and operations.
+    /// Bytes and floating-point operations.
     Bytes,
 }
 
-/// A field that differs.
+/// Difference in a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
-    /// Which.
+    /// The field.
     pub field: Field,
-    /// In the first trace.
+    /// Value in the first trace.
     pub before: Value,
-    /// In the second.
+    /// Value in the second trace.
     pub after: Value,
 }
 
 impl Field {
-    /// What the field is of.
+    /// Returns the aspect of the field.
     pub fn aspect(&self) -> Aspect {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Micros | Self::Start => Aspect::Time,
@@ -91,7 +91,7 @@ impl Field {
         }
     }
 
-    /// What its numbers count, for programs; empty if it has none.
+    /// Returns the unit of its numbers for programs; empty if it has none.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait => "ps",
@@ -133,7 +133,7 @@ impl fmt::Display for Field {
     }
 }
 
-/// What kind of thing a node does, for people.
+/// Returns the display name of a node's type.
 pub(super) fn type_name(op: &Op<'_>) -> String {
     match *op {
         Op::Nothing => "nothing".to_owned(),
@@ -152,7 +152,7 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
     }
 }
 
-/// A group for people.
+/// Returns the display name of a group.
 pub(super) fn group_name(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
@@ -161,7 +161,7 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     }
 }
 
-/// The bytes that a node moves, if it says.
+/// Returns the bytes that a node moves, if it states them.
 pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
     match *op {
         Op::Nothing | Op::Host => None,

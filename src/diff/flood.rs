@@ -1,19 +1,20 @@
-//! Pairs that spread: where two nodes are one, so are their neighbours that are alike.
+//! Propagation of pairs: equal neighbours of a pair are pairs.
 
 use super::pairs::{Base, Pairs};
 use super::side::{Side, Way};
 
-/// How many neighbours of a node may be alike.
+/// Policy for several equal neighbours of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Among {
-    /// One.
+    /// Only a unique neighbour is paired.
     One,
-    /// Any number; they are paired in the order of ids.
+    /// Several are paired in the order of ids.
     Several,
 }
 
-/// Pairs neighbours of pairs that have the same label and are reached the same way.
+/// Pairs neighbours of pairs that have equal labels and are connected in the same way.
 pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among: Among) {
+    // A stack with the first node in program order on top.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].loose.iter().rev());
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
@@ -51,7 +52,7 @@ pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among
                     return;
                 }
                 for (&(.., x), &(.., y)) in a.iter().zip(b) {
-                    // A neighbour over both kinds of dependency is met twice.
+                    // A neighbour over both kinds of dependencies is listed twice.
                     if pairs.of(0, x).is_none() && pairs.of(1, y).is_none() {
                         pairs.set(x, y);
                         todo.push(x);
@@ -65,7 +66,7 @@ pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among
 
 type Entry = (bool, u64, u32);
 
-/// Calls `each` with the entries of both lists that are alike but for the node.
+/// Calls `each` with the runs of both lists that are equal except for the node.
 fn alike(a: &[Entry], b: &[Entry], mut each: impl FnMut(&[Entry], &[Entry])) {
     let same = |x: &Entry, y: &Entry| (x.0, x.1) == (y.0, y.1);
     let mut others = b.chunk_by(same).peekable();

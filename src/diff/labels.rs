@@ -1,6 +1,6 @@
-//! What nodes are told apart by: hashes of what they say, and of what surrounds them.
+//! Labels of nodes: hashes of their content and of their surroundings.
 //!
-//! A label never decides what differs, only who is compared with whom.
+//! A label never decides on a difference, only on which nodes are compared.
 
 use super::side::{Side, Way};
 use crate::graph::outline::{Item, View};
@@ -8,15 +8,15 @@ use crate::graph::{Outline, fingerprint};
 use crate::trace::wire::Cursor;
 use crate::trace::{GroupName, MemoryPlace, Op};
 
-/// Rounds in which nodes on cycles, and those behind them, hear of one another.
+/// Number of rounds in which labels propagate among nodes on cycles, and behind them.
 const LOOSE_ROUNDS: usize = 4;
 
-/// The label of each node.
+/// Returns the label of each node.
 pub(super) fn of_all(outline: &Outline<'_>, label: fn(&View<'_>) -> u64) -> Vec<u64> {
     outline.nodes.iter().map(|item| label(&item.view)).collect()
 }
 
-/// What kind of thing a node does, as a small number.
+/// Returns the type of a node as a small number.
 pub(super) fn type_of(op: &Op<'_>) -> u8 {
     match *op {
         Op::Nothing => 0,
@@ -30,17 +30,17 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
     }
 }
 
-/// Name and type.
+/// Labels a node by name and type.
 pub(super) fn kind(view: &View<'_>) -> u64 {
     fingerprint(&(view.name, type_of(&view.op)))
 }
 
-/// The name alone.
+/// Labels a node by its name alone.
 pub(super) fn name(view: &View<'_>) -> u64 {
     fingerprint(&view.name)
 }
 
-/// Name, type, lane, partners: all but times, sizes and what else a node says.
+/// Labels a node by name, type, lane and peers: everything but times, sizes and other properties.
 pub(super) fn key(view: &View<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
@@ -61,7 +61,7 @@ pub(super) fn key(view: &View<'_>) -> u64 {
     fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
 }
 
-/// All that a record says but its id and dependencies, in whatever order.
+/// Labels a node by its whole record except id and dependencies, in any order of fields.
 pub(super) fn content(item: &Item<'_>) -> u64 {
     let (view, record) = (&item.view, &item.record);
     let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
@@ -71,11 +71,12 @@ pub(super) fn content(item: &Item<'_>) -> u64 {
         let from = cursor.offset() - record.offset;
         let number = match cursor.field() {
             Ok((number, _)) => number,
-            // What is broken is told apart by its bytes.
+            // A broken rest is compared by its bytes.
             Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
         };
         if !matches!(number, 1 | 4 | 5) {
             let field = &record.bytes[from..cursor.offset() - record.offset];
+            // Addition commutes, so the order of fields has no effect.
             sum = sum.wrapping_add(mix(fingerprint(&field)));
         }
     }
@@ -90,7 +91,8 @@ fn mix(value: u64) -> u64 {
     value ^ value >> 32
 }
 
-/// What a neighbour adds: sums do not depend on the order of neighbours.
+/// Returns the contribution of a neighbour; contributions are added, so that the order of neighbours has no
+/// effect.
 #[inline]
 fn part(label: u64, way: Way, control: bool) -> u64 {
     let salt = match (way, control) {
@@ -108,10 +110,11 @@ fn joined(side: &Side<'_>, node: u32, own: u64, labels: &[u64], way: Way) -> u64
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(part(labels[next as usize], way, control))
     });
+    // The factor distinguishes a node's own label from the sum of its neighbours.
     mix(own.wrapping_mul(3).wrapping_add(sum))
 }
 
-/// `base` of each node and, on and on, of all that it waits for, or of all that wait for it.
+/// Labels each node by `base` of itself and, transitively, of all its predecessors, or of all its successors.
 pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
     let mut labels = base.to_vec();
     let loose = |labels: &mut [u64]| {
@@ -133,6 +136,7 @@ pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
+        // All successors of loose nodes are loose, so these go first here, and last in the other direction.
         Way::After => {
             loose(&mut labels);
             side.order
@@ -144,14 +148,15 @@ pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
     labels
 }
 
-/// `base` of each node, and of everything that leads to it or that it leads to.
+/// Labels each node by `base` of itself and of everything connected to it by a path of predecessors or
+/// successors.
 pub(super) fn whole(side: &Side<'_>, base: &[u64]) -> Vec<u64> {
     let up = along(side, base, Way::Before);
     let down = along(side, &up, Way::After);
     along(side, &down, Way::Before)
 }
 
-/// `base` of each node and of its neighbours, up to so many steps away.
+/// Labels each node by `base` of itself and of its neighbours, up to `steps` steps away.
 pub(super) fn around(side: &Side<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {

@@ -1,29 +1,29 @@
-//! Which node of one trace is which of the other.
+//! Matching of the nodes of two traces.
 //!
-//! From strong evidence to weak: nodes with the same surroundings, all the way; with the same all the
-//! way up, or down; with the same nearby; neighbours of pairs; what an alignment in program order
-//! leaves side by side; and at last what has the same neighbours and is something else. Nothing is looked
-//! for twice, and no step is more than linear but for sorting, so traces that have nothing in common take
-//! no longer.
+//! Evidence is used from strong to weak: nodes with the same surroundings, transitively; with the same
+//! predecessors or successors, transitively; with the same vicinity; neighbours of pairs; nodes that an
+//! alignment in program order puts side by side; and at last nodes of different content with the same
+//! neighbours. Nothing is searched twice, and no step is more than linear except for sorting, so traces without
+//! anything in common take no longer.
 //!
-//! Large traces that are nearly one are mostly paired by their ids first, which takes one look at each node.
+//! Large traces that are nearly identical are mostly paired by ids first, which takes one look at each node.
 
 use super::alike::unique;
 use super::classes::Classes;
 use super::side::{Side, Way};
 use super::{align, alone, flood, labels, same_ids};
 
-/// Each node's partner in the other trace.
+/// Partner of each node in the other trace.
 #[derive(Clone, Debug)]
 pub struct Pairs {
     partner: [Vec<u32>; 2],
     free: usize,
 }
 
-/// In place of a partner.
+/// Absent partner.
 const NOBODY: u32 = u32::MAX;
 
-/// A label for each node of both traces.
+/// Label of each node of both traces.
 pub(super) type Labels = [Vec<u64>; 2];
 
 impl Pairs {
@@ -34,20 +34,20 @@ impl Pairs {
         }
     }
 
-    /// The partner of a node of the first trace (0) or the second (1).
+    /// Returns the partner of a node of the first trace (0) or the second (1).
     #[inline]
     pub fn of(&self, which: usize, node: u32) -> Option<u32> {
         let partner = self.partner[which][node as usize];
         (partner != NOBODY).then_some(partner)
     }
 
-    /// The nodes of a trace that have no partner, ascending.
+    /// Iterates over the nodes of a trace without a partner, ascending.
     pub fn free(&self, which: usize) -> impl Iterator<Item = u32> + '_ {
         let partners = self.partner[which].iter().enumerate();
         partners.filter_map(|(node, &partner)| (partner == NOBODY).then_some(node as u32))
     }
 
-    /// How many nodes a trace has.
+    /// Returns the number of nodes of a trace.
     pub(super) fn count(&self, which: usize) -> u32 {
         self.partner[which].len() as u32
     }
@@ -59,16 +59,16 @@ impl Pairs {
         self.free -= 1;
     }
 
-    /// Whether no further pair is possible.
+    /// Returns whether no further pair is possible.
     pub(super) fn complete(&self) -> bool {
         self.free == 0
     }
 }
 
-/// From so many nodes in each trace on, both are worked on at the same time.
+/// Number of nodes in each trace from which on both are processed in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
-/// Both results; worked on at the same time if there is `much` to do.
+/// Returns both results, computed in parallel if there is `much` to do.
 pub(super) fn at_once<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
@@ -88,14 +88,14 @@ pub(super) fn at_once<T: Send>(
     })
 }
 
-/// `work` for both traces, at the same time where there are many nodes.
+/// Applies `work` to both traces, in parallel if they have many nodes.
 pub(super) fn both<T: Send>(sides: &[Side<'_>; 2], work: impl Fn(&Side<'_>) -> T + Sync) -> [T; 2] {
     let [a, b] = sides;
     let many = a.len().min(b.len()) >= MANY;
     at_once(many, || work(a), || work(b))
 }
 
-/// Finds pairs. In traces of at least `many` nodes that are nearly one, ids say who is who.
+/// Matches the nodes. Nearly identical traces of at least `many` nodes are matched by ids first.
 pub(super) fn find(sides: &[Side<'_>; 2], many: usize) -> Pairs {
     let mut pairs = Pairs::new([sides[0].len(), sides[1].len()]);
     if sides[0].len().min(sides[1].len()) >= many && same_ids::pair(sides, &mut pairs) {
@@ -115,12 +115,12 @@ pub(super) fn find(sides: &[Side<'_>; 2], many: usize) -> Pairs {
     pairs
 }
 
-/// A label that a side holds of each node.
+/// Kind of label that a side caches for each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
-    /// All that it says.
+    /// Whole record.
     Content,
-    /// Name, type, lane, partners.
+    /// Name, type, lane and peers.
     Key,
     /// Name and type.
     Kind,
@@ -136,8 +136,8 @@ impl Base {
     }
 }
 
-/// Pairs nodes whose surroundings are the same, far or near. What says all the same goes first: it can tell a
-/// node from a new one before it that does the same.
+/// Pairs nodes with the same surroundings, far or near. Callers begin with labels of whole records, which
+/// distinguish a node from a new one before it that does the same.
 fn by_surroundings(sides: &[Side<'_>; 2], pairs: &mut Pairs, base: Base) {
     far(sides, pairs, base, |side, base| {
         labels::along(side, base, Way::Before)
@@ -145,6 +145,7 @@ fn by_surroundings(sides: &[Side<'_>; 2], pairs: &mut Pairs, base: Base) {
     far(sides, pairs, base, |side, base| {
         labels::along(side, base, Way::After)
     });
+    // A wider vicinity is stronger evidence, so it goes first.
     for steps in [3, 1, 0] {
         if !pairs.complete() {
             let labels = both(sides, |side| labels::around(side, base.of(side), steps));
@@ -153,7 +154,7 @@ fn by_surroundings(sides: &[Side<'_>; 2], pairs: &mut Pairs, base: Base) {
     }
 }
 
-/// Pairs nodes that have the same `label`; of several, those that finer labels leave together.
+/// Pairs nodes with equal `label`; of several, those that finer labels leave together.
 fn far(
     sides: &[Side<'_>; 2],
     pairs: &mut Pairs,
@@ -183,7 +184,7 @@ fn far(
     classes.pair_in_order();
 }
 
-/// Pairs neighbours of pairs, and what stands between pairs in program order.
+/// Pairs neighbours of pairs, and nodes between pairs in program order.
 fn by_neighbours(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
     use flood::{Among, flood};
     const ROUNDS: usize = 3;
@@ -192,12 +193,14 @@ fn by_neighbours(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
             return;
         }
         let before = pairs.free;
+        // Unambiguous neighbours first; the alignment then puts the others in order.
         flood(sides, pairs, Base::Key, Among::One);
         align::align(sides, pairs);
         flood(sides, pairs, Base::Content, Among::Several);
         flood(sides, pairs, Base::Key, Among::Several);
         flood(sides, pairs, Base::Kind, Among::Several);
         alone::alone(sides, pairs);
+        // Without progress another round would repeat this one.
         if pairs.free == before {
             return;
         }

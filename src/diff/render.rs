@@ -1,4 +1,4 @@
-//! Differences for people, for programs, and for spreadsheets.
+//! Rendering of differences for people, programs and spreadsheets.
 
 pub mod csv;
 pub mod json;
@@ -8,42 +8,42 @@ pub(super) mod words;
 use super::tally::Tally;
 use crate::report::text::Style;
 
-/// What two jobs are called, and how much is shown of how they differ.
+/// Names of two jobs, and options of rendering their differences.
 #[derive(Clone, Copy, Debug)]
 pub struct Titles<'t> {
-    /// What the two are called.
+    /// Names of the two jobs.
     pub names: [&'t str; 2],
-    /// How many lines of each list are shown; all if not said.
+    /// Maximum number of lines of each list; all if `None`.
     pub show: Option<usize>,
-    /// How headings and warnings stand out.
+    /// Style of headings and warnings.
     pub style: Style,
 }
 
 impl Titles<'_> {
-    /// How many of `count` lines are shown.
+    /// Returns the number of lines shown of `count`.
     pub(super) fn shown(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
     }
 }
 
-/// The verdict on what was asked to be held.
+/// Result of checking thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What exceeds its threshold, one sentence each.
+    /// Violations, one sentence each.
     pub exceeded: Vec<String>,
 }
 
-/// What shall be held.
+/// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// By how many percent totals may change, either way.
+    /// Maximum change of totals in percent, either way.
     pub threshold: Option<f64>,
-    /// Respects in which nothing may differ.
+    /// Aspects in which nothing may differ.
     pub aspects: Vec<super::Aspect>,
 }
 
 impl Limits {
-    /// Whether any of `totals`, or a respect in which something `differs`, is beyond the limits.
+    /// Checks `totals`, and the aspects in which something `differs`.
     pub(super) fn judge(
         &self,
         totals: &[(&str, super::Shift)],
@@ -64,7 +64,7 @@ impl Limits {
         Verdict { exceeded }
     }
 
-    /// Holds the differences of traces.
+    /// Checks the differences of traces.
     pub fn hold(&self, tally: &Tally) -> Verdict {
         let totals = [("time", tally.total.time()), ("bytes", tally.total.bytes)];
         self.judge(&totals, |aspect| tally.differs(aspect))

@@ -1,19 +1,19 @@
-//! Nodes of large traces that are who their ids say.
+//! Matching of nearly identical large traces by ids.
 //!
-//! Ids mean nothing: they are renumbered freely. But where nearly all nodes have the same records, byte for
-//! byte, and the same neighbours by the same ids, nobody renumbered them. A node is taken for its
-//! namesake if its record is the same, and its neighbours' are, and it has the same neighbours on both
-//! sides; and only if that is true of nine nodes in ten. Should such a trace hold a few alike nodes that
-//! changed places, what is said is still true, as of any pairing.
+//! Ids alone mean nothing: tools renumber them freely. But where nearly all nodes have the same records, byte
+//! for byte, and the same neighbours by the same ids, no tool renumbered them. Two nodes with one id are paired
+//! if their records and those of their neighbours are identical, and they have the same neighbours on both
+//! sides; and only if that is true of nine nodes in ten. Should such traces hold a few equal nodes that changed
+//! places, the statements are still true, as with any matching.
 
 use super::pairs::Pairs;
 use super::side::{Side, Way};
 use std::cmp::Ordering;
 
-/// No namesake.
+/// Absent node with the same id.
 const NOBODY: u32 = u32::MAX;
 
-/// Pairs namesakes, if nearly all nodes are. Returns whether they were paired.
+/// Pairs nodes with the same id, if nearly all are identical. Returns whether they were paired.
 pub(super) fn pair(sides: &[Side<'_>; 2], pairs: &mut Pairs) -> bool {
     let twin = twins(sides);
     let sure = |node: &u32| {
@@ -33,8 +33,8 @@ pub(super) fn pair(sides: &[Side<'_>; 2], pairs: &mut Pairs) -> bool {
     true
 }
 
-/// For each node of the first trace that of the second with the same id and record. An id that several
-/// nodes have is nobody's.
+/// Returns for each node of the first trace the node of the second with the same id and record. An id that
+/// several nodes have matches none.
 fn twins(sides: &[Side<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].outline.nodes[..]);
     let alone = |nodes: &[crate::graph::outline::Item<'_>], i: usize| {
@@ -61,7 +61,7 @@ fn twins(sides: &[Side<'_>; 2]) -> Vec<u32> {
     twin
 }
 
-/// Whether two nodes have the same neighbours in the same order, all of them twins.
+/// Returns whether two nodes have the same neighbours in the same order, all of them with twins.
 fn agree(sides: &[Side<'_>; 2], twin: &[u32], [a, b]: [u32; 2], way: Way) -> bool {
     let mine = sides[0].neighbours(a, way);
     let mut others = sides[1].neighbours(b, way);

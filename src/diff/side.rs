@@ -1,29 +1,29 @@
-//! One of the two traces, with what matching needs of it.
+//! One of two compared traces, with the data that matching needs.
 
 use super::labels;
 use crate::graph::{Outline, Rows};
 use std::sync::OnceLock;
 
-/// One of the two traces.
+/// One of two compared traces.
 pub(super) struct Side<'o> {
     pub outline: &'o Outline<'o>,
-    /// Every node after those that it waits for. Nodes on cycles and behind them are `loose`.
+    /// Topological order of the nodes. Nodes on cycles and behind them are in `loose`.
     pub order: Vec<u32>,
-    /// Nodes that have no place in `order`, ascending.
+    /// Nodes without a place in `order`, ascending.
     pub loose: Vec<u32>,
-    /// Who waits for each node: twice the index, and one more over a control dependency.
+    /// Successors of each node: twice the index, plus one over a control dependency.
     waiting: Rows,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,
     content: OnceLock<Vec<u64>>,
 }
 
-/// A way from a node to its neighbours.
+/// Direction of the dependencies of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// To those that it waits for.
+    /// To predecessors.
     Before,
-    /// To those that wait for it.
+    /// To successors.
     After,
 }
 
@@ -37,6 +37,7 @@ impl<'o> Side<'o> {
             for node in outline.all() {
                 for dep in outline.deps(node) {
                     if let Some(target) = dep.target() {
+                        // Both fit one word, since traces of 2^31 nodes and more are refused.
                         each(target, node << 1 | u32::from(dep.control));
                     }
                 }
@@ -63,24 +64,24 @@ impl<'o> Side<'o> {
         }
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.outline.nodes.len()
     }
 
-    /// Name, type, lane, partners: all but times, sizes and what else a node says.
+    /// Returns labels by name, type, lane and peers: everything but times, sizes and other properties.
     pub fn key(&self) -> &[u64] {
         self.key
             .get_or_init(|| labels::of_all(self.outline, labels::key))
     }
 
-    /// Name and type.
+    /// Returns labels by name and type.
     pub fn kind(&self) -> &[u64] {
         self.kind
             .get_or_init(|| labels::of_all(self.outline, labels::kind))
     }
 
-    /// All that a node says but its id and dependencies.
+    /// Returns labels by the whole record except id and dependencies.
     pub fn content(&self) -> &[u64] {
         self.content.get_or_init(|| {
             let nodes = self.outline.nodes.iter();
@@ -88,7 +89,7 @@ impl<'o> Side<'o> {
         })
     }
 
-    /// The neighbours of `node`, each with whether a control dependency leads there.
+    /// Returns the neighbours of `node`, each with whether it is over a control dependency.
     #[inline]
     pub fn neighbours(&self, node: u32, way: Way) -> impl Iterator<Item = (u32, bool)> + '_ {
         let (deps, row) = match way {
@@ -101,7 +102,7 @@ impl<'o> Side<'o> {
         deps.chain(row.iter().map(|&entry| (entry >> 1, entry & 1 == 1)))
     }
 
-    /// How many neighbours `node` has.
+    /// Returns the number of neighbours of `node`.
     pub fn degree(&self, node: u32, way: Way) -> usize {
         match way {
             Way::Before => self.outline.deps(node).len(),

@@ -1,8 +1,8 @@
-//! Differences added up, over the nodes of a rank and over ranks; owned, so that files can be let go.
+//! Totals of differences, over the nodes of a rank and over ranks; owned, so that files can be released.
 //!
-//! Of a change that many nodes have, or many ranks, the tally keeps one line, with where it is first and in
-//! which ranks. Times and sizes are added up by operator, type and group, of all nodes of both traces, and
-//! the largest changes of single nodes are kept.
+//! A change that many nodes or ranks share takes one line, with its first occurrence and its ranks. Times and
+//! sizes of all nodes of both traces are added up by operator, type and group, and the largest changes of
+//! single nodes are kept.
 
 mod amounts;
 
@@ -16,15 +16,15 @@ use crate::units::Span;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// What changes of times are too small to be told.
+/// Tolerance below which changes of times are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Tolerance {
-    /// None are.
+    /// No tolerance.
     #[default]
     Exact,
-    /// Those of at most this.
+    /// Changes of at most this span.
     Absolute(Span),
-    /// Those of at most so many percent of the time before.
+    /// Changes of at most this many percent of the time before.
     Percent(f64),
 }
 
@@ -39,63 +39,63 @@ impl Tolerance {
     }
 }
 
-/// What happened to a node or a dependency.
+/// Kind of change of a node or a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// A node that only the first trace has.
+    /// Node of the first trace only.
     Removed,
-    /// A node that only the second has.
+    /// Node of the second trace only.
     Added,
-    /// A field that says something else.
+    /// Different values of a field.
     Field(Field),
-    /// A dependency that only the first has.
+    /// Dependency of the first trace only.
     EdgeRemoved,
-    /// A dependency that only the second has.
+    /// Dependency of the second trace only.
     EdgeAdded,
 }
 
-/// One line: all nodes to which the same happened.
+/// Key of a line, which covers all nodes with the same change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct What {
-    /// What happened.
+    /// The change.
     pub change: Change,
-    /// The node's name, in the trace that has it; the first, if both have.
+    /// Name of the node, in the first trace if both have it.
     pub name: String,
-    /// What the node does.
+    /// Type of the node.
     pub kind: String,
-    /// What the field said; of a dependency, on what it was.
+    /// Value of the field before; for a dependency its target.
     pub before: Value,
-    /// What the field says; of a dependency, on what it is.
+    /// Value of the field after; for a dependency its target.
     pub after: Value,
 }
 
-/// Where a line's change is found.
+/// Occurrences of a line's change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// How many nodes or dependencies, over all ranks.
+    /// Number of nodes or dependencies, over all ranks.
     pub count: u64,
-    /// The ranks, ascending.
+    /// Ranks, ascending.
     pub ranks: Vec<u32>,
-    /// The first node's ids, in the first of the ranks.
+    /// Ids of the first node, on the first of the ranks.
     pub ids: [Option<u64>; 2],
 }
 
-/// A change of the time or size of one node.
+/// Change of a time or size of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Single {
-    /// Which field.
+    /// The field.
     pub field: Field,
-    /// The node's name.
+    /// Name of the node.
     pub name: String,
-    /// What the node does.
+    /// Type of the node.
     pub kind: String,
-    /// Its ids.
+    /// Ids of the node.
     pub ids: [u64; 2],
-    /// Before.
+    /// Value before.
     pub before: u64,
-    /// After.
+    /// Value after.
     pub after: u64,
-    /// The ranks in which it is the same, ascending.
+    /// Ranks with the same change, ascending.
     pub ranks: Vec<u32>,
 }
 
@@ -117,64 +117,64 @@ impl Single {
     }
 }
 
-/// Something wrong with one of the files.
+/// Faults of one of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRow {
     /// The rank.
     pub rank: u32,
     /// Whether it is the second file.
     pub second: bool,
-    /// How many things are wrong with the file.
+    /// Number of faults of the file.
     pub count: usize,
-    /// The first of them.
+    /// Description of the first.
     pub text: String,
 }
 
-/// How much of what to keep, and what to pass over.
+/// Limits of the data that is kept, and tolerance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
-    /// Largest changes of single nodes, of times and of sizes each; all if not said.
+    /// Maximum number of changes of single nodes, of times and of sizes each; all if `None`.
     pub singles: Option<usize>,
-    /// What changes of times are too small.
+    /// Tolerance for changes of times.
     pub tolerance: Tolerance,
 }
 
-/// Differences added up.
+/// Totals of differences.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Ranks that were compared node by node.
     pub compared: Vec<u32>,
-    /// Ranks whose files are the same, byte for byte.
+    /// Ranks with files that are identical, byte for byte.
     pub identical: Vec<u32>,
-    /// Ranks that only one of the jobs has.
+    /// Ranks of only one of the jobs.
     pub only: [Vec<u32>; 2],
-    /// What is wrong with the files.
+    /// Faults of the files.
     pub faults: Vec<FaultRow>,
-    /// Dependencies of the ranks that were compared.
+    /// Number of dependencies of the compared ranks.
     pub edges: [u64; 2],
-    /// Nodes with a field that changed.
+    /// Number of nodes with a changed field.
     pub changed: u64,
-    /// Nodes and dependencies, by what happened to them.
+    /// Number of nodes and dependencies by change.
     pub counts: BTreeMap<Change, u64>,
-    /// What happened, besides times and sizes.
+    /// Changes besides times and sizes.
     pub lines: BTreeMap<What, Seen>,
-    /// Times and sizes of all nodes of the ranks that were compared.
+    /// Times and sizes of all nodes of the compared ranks.
     pub total: Amounts,
-    /// The same by operator, type and group.
+    /// Times and sizes by operator, type and group.
     pub by: BTreeMap<(By, String), Amounts>,
-    /// The largest changes of single nodes, times first.
+    /// Largest changes of single nodes, times first.
     pub singles: Vec<Single>,
 }
 
 impl Tally {
-    /// A rank that only one job has.
+    /// Creates the totals of a rank that only one job has.
     pub fn of_only(rank: u32, second: bool) -> Self {
         let mut tally = Self::default();
         tally.only[usize::from(second)].push(rank);
         tally
     }
 
-    /// A rank whose files are the same.
+    /// Creates the totals of a rank with identical files.
     pub fn of_identical(rank: u32) -> Self {
         Self {
             identical: vec![rank],
@@ -182,7 +182,7 @@ impl Tally {
         }
     }
 
-    /// The differences between the traces of one rank.
+    /// Creates the totals of the differences between the traces of one rank.
     pub fn new(rank: u32, traces: [&Outline<'_>; 2], found: &Differences, keep: Keep) -> Self {
         let mut this = Self {
             compared: vec![rank],
@@ -282,6 +282,7 @@ impl Tally {
                     });
                     if keep
                         .singles
+                        // Trimming sorts the list, so it waits until that is several times too long.
                         .is_some_and(|most| self.singles.len() > 8 * most + 4096)
                     {
                         self.trim(keep);
@@ -312,7 +313,7 @@ impl Tally {
         seen.count += 1;
     }
 
-    /// Keeps the largest changes only.
+    /// Trims the changes of single nodes to the largest.
     fn trim(&mut self, keep: Keep) {
         self.singles.sort_by(|a, b| a.order().cmp(&b.order()));
         let Some(most) = keep.singles else { return };
@@ -325,7 +326,7 @@ impl Tally {
         self.singles.append(&mut sizes);
     }
 
-    /// Adds the tally of later ranks.
+    /// Adds the totals of later ranks.
     pub fn add(&mut self, other: Self, keep: Keep) {
         self.compared.extend(other.compared);
         self.identical.extend(other.identical);
@@ -345,6 +346,7 @@ impl Tally {
                 None => drop(self.lines.insert(what, seen)),
                 Some(known) => {
                     known.count += seen.count;
+                    // Totals are added in ascending order of ranks, so the list stays sorted.
                     known.ranks.extend(seen.ranks);
                 }
             }
@@ -355,6 +357,7 @@ impl Tally {
         }
         self.singles.extend(other.singles);
         self.singles.sort_by(|a, b| a.order().cmp(&b.order()));
+        // The sort is stable, so of equal changes that of the lowest rank is in front.
         self.singles.dedup_by(|later, first| {
             let same = later.order() == first.order();
             if same {
@@ -365,12 +368,12 @@ impl Tally {
         self.trim(keep);
     }
 
-    /// How many nodes or dependencies something happened to.
+    /// Returns the number of nodes or dependencies with a change.
     pub fn count(&self, change: &Change) -> u64 {
         self.counts.get(change).copied().unwrap_or(0)
     }
 
-    /// Whether anything differs in this respect.
+    /// Returns whether anything differs in this aspect.
     pub fn differs(&self, aspect: Aspect) -> bool {
         let of = |change: &Change| match change {
             Change::Field(field) => field.aspect(),

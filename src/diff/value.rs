@@ -1,23 +1,23 @@
-//! What a field says, for people and for programs.
+//! Values of fields, for people and for programs.
 
 use crate::units::Span;
 use std::fmt;
 
-/// What a field of a node says.
+/// Value of a field of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
-    /// Nothing.
+    /// No value.
     Absent,
-    /// A count, of bytes or operations.
+    /// Count of bytes or operations.
     Count(u64),
-    /// A duration.
+    /// Duration.
     Time(Span),
-    /// Anything else.
+    /// Any other value.
     Text(String),
 }
 
 impl Value {
-    /// The number behind it, if it is one.
+    /// Returns the number behind it, if it is one.
     pub fn amount(&self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(*count),

@@ -1,7 +1,7 @@
-//! Traces without what tells who made them.
+//! Removal of private information from traces.
 //!
-//! What a replay reads stays: structure, times, bytes, FLOPs, lanes, groups, peers. Everything else goes
-//! unless a list says that it may stay, so what is not known cannot leak:
+//! Everything that a replay reads stays: structure, times, bytes, FLOPs, lanes, groups, peers. Everything else
+//! is removed unless a list allows it, so unknown content cannot leak:
 //!
 //! | part | becomes |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | the metadata record | keeps `captured_ns` and the lanes |
 //! | `doc_string`, start times, unknown fields | go |
 //!
-//! The hash is BLAKE3 with a key: equal names are equal on all ranks and in all runs with one key, and
-//! nobody without it can try names out.
+//! The hash is BLAKE3 with a key: equal names have equal hashes on all ranks and in all runs with one key, and
+//! names cannot be guessed by trying without it.
 
 use super::audit;
 use crate::trace::attr::Attr;
@@ -26,7 +26,7 @@ use crate::trace::scan::{self, Dependencies};
 use crate::trace::wire::{Cursor, Frames, Raw, Record, repeated_varints};
 use crate::trace::{Dtype, GroupName, TraceError};
 
-/// Attributes that replays do not read and that are kept where they are numbers: where a node comes from.
+/// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
 pub const NUMBERS: [&str; 11] = [
     "parent",
     "launch",
@@ -41,7 +41,7 @@ pub const NUMBERS: [&str; 11] = [
     "comm_priority",
 ];
 
-/// Operators whose names are in public sources, by how they begin.
+/// Prefixes of operator names that are public.
 const PUBLIC: [&str; 12] = [
     "aten::",
     "prims::",
@@ -65,8 +65,8 @@ const PUBLIC_WHOLE: [&str; 4] = [
     NODE_NAME,
 ];
 
-/// Whether `name` is that of an operator of PyTorch or of a step, and nothing else: after one of the
-/// known beginnings come letters, digits and `_` only, and nothing that an [`audit`] would find.
+/// Returns whether `name` is that of an operator of PyTorch or of a step, and nothing else: a known prefix is
+/// followed by letters, digits and `_` only, and by nothing that an [`audit`] would find.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
@@ -76,7 +76,7 @@ pub fn is_public(name: &str) -> bool {
     PUBLIC_WHOLE.contains(&name) || plain && !audit::leaks(name)
 }
 
-/// How names are hashed, and which are kept.
+/// Key of the hash, and the names that are kept.
 #[derive(Debug)]
 pub struct Anonymiser {
     key: [u8; 32],
@@ -84,24 +84,24 @@ pub struct Anonymiser {
     keep: Vec<String>,
 }
 
-/// What becomes of a trace.
+/// Counts of kept, hashed and removed content of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anonymised {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u64,
-    /// Names that were hashed.
+    /// Number of names that were hashed.
     pub hashed: u64,
-    /// Names that were kept.
+    /// Number of names that were kept.
     pub kept: u64,
-    /// Attributes that are gone.
+    /// Number of attributes that were removed.
     pub attributes: u64,
-    /// Other fields that are gone: arguments, results, start times, unknown ones.
+    /// Number of other fields that were removed: inputs, outputs, start times, unknown ones.
     pub fields: u64,
 }
 
 impl Anonymiser {
-    /// Hashes with a key made of `secret`. Public names are kept if `public`, and those of the patterns
-    /// `keep`, in which `*` stands for any text.
+    /// Derives the key of the hash from `secret`. Public names are kept if `public`, and names that match one
+    /// of the patterns `keep`, in which `*` stands for any text.
     pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
         Self {
             key: blake3::derive_key("chakram anonymise 2026 names of traces", secret),
@@ -112,13 +112,14 @@ impl Anonymiser {
 
     fn hashed(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        // The prefix separates nodes, groups and lanes, so that equal names of different things do not show.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
         format!("{prefix}{}", &hex[..16])
     }
 
-    /// What becomes of a node's name; `None` if it is kept.
+    /// Returns the replacement of a node's name; `None` if it is kept.
     pub fn name(&self, name: &str) -> Option<String> {
         let kept = name.is_empty()
             || self.public && is_public(name)
@@ -129,7 +130,7 @@ impl Anonymiser {
         (!kept).then(|| self.hashed("n-", name))
     }
 
-    /// What becomes of a group's name: numbers and the name of all ranks stay.
+    /// Returns the replacement of a group's name: numbers and the name of all ranks are kept.
     pub fn group(&self, name: &str) -> String {
         match GroupName::from_text(name) {
             GroupName::Text(text) => self.hashed("g-", text),
@@ -137,7 +138,7 @@ impl Anonymiser {
         }
     }
 
-    /// What becomes of declared groups.
+    /// Returns the replacement of declared groups.
     pub fn groups(&self, declared: &Declared) -> Declared {
         let groups = declared.iter();
         groups
@@ -145,9 +146,9 @@ impl Anonymiser {
             .collect()
     }
 
-    /// The (decompressed) `contents` of a trace without what tells who made it.
+    /// Anonymises the (decompressed) `contents` of a trace.
     ///
-    /// Fails on records that a replay would refuse: nobody knows what they hold.
+    /// Fails on records that a replay would refuse, since their content is unknown.
     pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, Anonymised), TraceError> {
         let mut frames = Frames::new(contents);
         let mut out = Vec::with_capacity(contents.len() / 2);
@@ -199,6 +200,7 @@ impl Anonymiser {
         while !cursor.is_empty() {
             match cursor.field()? {
                 (1, Raw::Bytes(..)) => {}
+                // As many attributes as were written above were kept; the others are removed.
                 (2, Raw::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, Raw::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -217,6 +219,7 @@ impl Anonymiser {
         let view = scan::node(record, &mut deps)?;
         done.nodes += 1;
         let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
+        // Defaults are not encoded.
         if view.id > 0 {
             out.varint(1, view.id);
         }
@@ -257,6 +260,7 @@ impl Anonymiser {
                     self.attribute(&attr, message, out)?;
                     done.attributes += u64::from(out.as_bytes().len() == before);
                 }
+                // The declaration was written above.
                 (8, _) if view.groups.is_some() => {}
                 (1..=5 | 7, _) => {}
                 _ => done.fields += 1,
@@ -265,7 +269,7 @@ impl Anonymiser {
         Ok(())
     }
 
-    /// Writes the attribute if it may stay.
+    /// Writes the attribute if it is kept.
     fn attribute(&self, attr: &Attr<'_>, message: &[u8], out: &mut Put) -> Result<(), TraceError> {
         let Ok(name) = std::str::from_utf8(attr.name) else {
             return Ok(());
@@ -283,7 +287,7 @@ impl Anonymiser {
                 Some(dtype) => kept.bytes(29, dtype.to_string().as_bytes()),
                 None => return Ok(()),
             },
-            // Replays refuse other texts here.
+            // Replays refuse all other texts here.
             ("in_switch", Some(text)) => kept.bytes(29, text.as_bytes()),
             ("involved_dim" | "involve_dims", _) => list(message, attr.offset, &mut kept)?,
             (_, Some(text)) => match text.trim().parse::<f64>() {
@@ -305,7 +309,7 @@ impl Anonymiser {
     }
 }
 
-/// Both kinds of dependencies of one node.
+/// Dependencies of one node, by kind.
 #[derive(Default)]
 struct Lists {
     control: Vec<u64>,
@@ -338,7 +342,7 @@ fn scalar(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Copies a list of whole numbers or booleans as its reader sees it.
+/// Copies a list of whole numbers or booleans as its reader decodes it.
 fn list(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
     let (mut kind, mut values) = (0, Vec::new());
     let mut parts = Cursor::new(message, at);

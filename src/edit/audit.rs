@@ -1,9 +1,8 @@
-//! What a trace tells of those who made it: hosts, addresses, paths, people, secrets.
+//! Audit of the private information in a trace: hosts, addresses, paths, people, secrets.
 //!
-//! Every text of a file is looked at: names of nodes, names, comments and values of attributes, arguments
-//! and results, metadata, and unknown fields that are text, however deep they lie. [`find`] says what is
-//! found in a text; what gives itself away only by its meaning, such as a project's word in an
-//! operator's name, is not.
+//! Every text of a file is searched: names of nodes, names, comments and values of attributes, inputs and
+//! outputs, metadata, and unknown fields that are text, at any depth. [`find`] searches one text; information
+//! that is private by its meaning only, such as a project's word in an operator's name, is not found.
 
 use crate::trace::TraceError;
 use crate::trace::wire::{Cursor, Frames, Raw, Record};
@@ -15,42 +14,42 @@ mod text;
 
 pub use text::{Kind, Leak, find, leaks};
 
-/// Where a text stands.
+/// Location of a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Records from the start of the file, the metadata record being 0.
+    /// Number of the record, the metadata record being 0.
     pub record: usize,
-    /// The node's id, unless it is the metadata record.
+    /// Id of the node; `None` for the metadata record.
     pub node: Option<u64>,
-    /// Which field.
+    /// Name of the field.
     pub field: String,
 }
 
-/// One leak, however often it is there.
+/// Finding, with all its occurrences in fields of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is.
+    /// Kind of information.
     pub kind: Kind,
-    /// The part of the text that tells.
+    /// Private part of the text.
     pub text: String,
-    /// The field that it first stands in.
+    /// Location of the first occurrence.
     pub place: Place,
-    /// How many times it stands in fields of this name.
+    /// Number of occurrences in fields of this name.
     pub count: u64,
 }
 
-/// What was found in a file.
+/// Findings of a file.
 #[derive(Debug, Default)]
 pub struct Audit {
     found: BTreeMap<(Kind, String, String), Finding>,
-    /// Texts that were looked at.
+    /// Number of texts that were searched.
     pub texts: u64,
 }
 
-/// How deep unknown messages may nest; deeper ones are looked at as bytes.
+/// Maximum nesting depth of unknown messages; deeper ones are searched as bytes.
 const DEEPEST: usize = 12;
 
-/// Attributes whose values tell by themselves.
+/// Attributes whose values are private whatever they are.
 const TELLING: [(&str, Kind); 14] = [
     ("host", Kind::Host),
     ("hostname", Kind::Host),
@@ -69,9 +68,9 @@ const TELLING: [(&str, Kind); 14] = [
 ];
 
 impl Audit {
-    /// Looks through the (decompressed) `contents` of a trace.
+    /// Searches the (decompressed) `contents` of a trace.
     ///
-    /// Fails where the file breaks off: nobody knows what the rest holds.
+    /// Fails on a truncated file, since the content of the rest is unknown.
     pub fn of(contents: &[u8]) -> Result<Self, TraceError> {
         let mut this = Self::default();
         let mut frames = Frames::new(contents);
@@ -82,7 +81,7 @@ impl Audit {
         Ok(this)
     }
 
-    /// What was found, in the order of the file.
+    /// Returns the findings in the order of the file.
     pub fn findings(self) -> Vec<Finding> {
         let mut list: Vec<Finding> = self.found.into_values().collect();
         list.sort_by(|a, b| (&a.place, a.kind, &a.text).cmp(&(&b.place, b.kind, &b.text)));
@@ -102,6 +101,7 @@ impl Audit {
             }
         }
         if record.number > 0 {
+            // A node without the field has the default id.
             place.node.get_or_insert(0);
         }
         let mut cursor = Cursor::new(record.bytes, record.offset);
@@ -114,6 +114,7 @@ impl Audit {
                 (0, 1) => self.bytes(bytes, "version", &mut place),
                 (0, 2) | (1.., 10) => self.attribute(bytes, at, &mut place),
                 (1.., 2) => self.bytes(bytes, "name", &mut place),
+                // Packed dependencies hold no text.
                 (1.., 4 | 5) => {}
                 (1.., 8) => self.io(bytes, at, "inputs", &mut place),
                 (1.., 9) => self.io(bytes, at, "outputs", &mut place),
@@ -147,6 +148,7 @@ impl Audit {
             }
         });
         let lower = name.to_ascii_lowercase();
+        // Values are searched in a second pass, since the name of an attribute can come after them.
         let told = TELLING.iter().find(|(known, _)| *known == lower);
         let label = format!("attribute `{}`", crate::trace::shown(&name));
         self.fields(message, at, place, |this, number, bytes, at, place| {
@@ -161,7 +163,7 @@ impl Audit {
                         this.add(*kind, text, place);
                     }
                 }
-                // Packed numbers of lists.
+                // Packed numbers of lists hold no text.
                 4..=28 if number % 2 == 0 => {}
                 30 | 32 => {
                     this.fields(
@@ -179,7 +181,7 @@ impl Audit {
         });
     }
 
-    /// Hands every field of bytes to `each`; where the message breaks off, the rest is bytes of field 0.
+    /// Hands every length-delimited field to `each`; the rest of a broken message is searched as bytes.
     fn fields(
         &mut self,
         message: &[u8],
@@ -201,8 +203,7 @@ impl Audit {
         }
     }
 
-    /// Bytes of a field that this version does not know: a message, if it can be read as one, and text
-    /// in any case.
+    /// Searches a field that this version does not know: as text, and as a message if it can be decoded as one.
     fn unknown(&mut self, bytes: &[u8], at: usize, label: &str, place: &mut Place, depth: usize) {
         self.bytes(bytes, label, place);
         let mut parts = Vec::new();
@@ -221,7 +222,7 @@ impl Audit {
         }
     }
 
-    /// Looks at what of `bytes` is text.
+    /// Searches the valid UTF-8 in `bytes`.
     fn bytes(&mut self, bytes: &[u8], label: &str, place: &mut Place) {
         place.field.clear();
         place.field.push_str(label);

@@ -1,4 +1,4 @@
-//! More or fewer ranks, by copies along one dimension of a grid of ranks.
+//! Scaling of a job to more or fewer ranks, by copies along one dimension of a grid of ranks.
 //!
 //! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has
 //! the coordinates `(r / 4, r % 4)`. Along one of them, of size `D`, the job gets the size `D'`. The rank
@@ -20,8 +20,8 @@
 //!
 //! # Bytes
 //!
-//! Buffers that every member holds whole, such as gradients in an all-reduce, keep their size. Of what
-//! is [`Sharded`], either the whole or the part of a member stays, when a group grows from `m` to `m'`:
+//! Buffers that every member holds whole, such as gradients in an all-reduce, keep their size. Of a [`Sharded`]
+//! buffer either the whole or the shard of a member stays, when a group grows from `m` to `m'`:
 //!
 //! | `comm_size` | keep-total | keep-shard |
 //! |---|---|---|
@@ -46,34 +46,34 @@ pub use grid::{Along, Grid};
 use shape::{Names, Shape};
 use writing::Writing;
 
-/// What stays of a buffer that the members of a group share.
+/// Part that stays constant of a buffer that a group shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharded {
     /// The whole: weights and optimizer states, which do not grow with the number of replicas.
     KeepTotal,
-    /// The part of each member.
+    /// The shard of each member.
     KeepShard,
 }
 
-/// The step of a message's sender along the dimension, and the other coordinates of its peer.
+/// Step of a message's sender along the dimension, and the other coordinates of its peer.
 type Step = (i64, (u32, u32));
 
-/// A message along the dimension: whether it is received, the step of its sender, the other
-/// coordinates of its peer, tag and bytes.
+/// Message along the dimension: whether it is received, step of its sender, other coordinates of its peer, tag
+/// and bytes.
 type Crossing = (bool, i64, (u32, u32), i32, u64);
 
-/// A job that is to be scaled.
+/// Scaling of a job.
 #[derive(Debug)]
 pub struct Scaling {
     along: Along,
     sharded: Sharded,
     /// Groups that are declared beside the traces.
     declared: Declared,
-    /// The groups that each rank's trace declares.
+    /// Groups that the trace of each rank declares.
     own: BTreeMap<u32, Declared>,
     names: Names,
     crossings: BTreeMap<u32, Vec<Crossing>>,
-    /// Ranks whose copies are all alike.
+    /// Whether all copies of a rank are equal, by rank.
     alike: BTreeMap<u32, bool>,
 }
 
@@ -89,7 +89,7 @@ impl Dependencies for Nobody {
     }
 }
 
-/// The name that a node gives its group; `None` is all ranks.
+/// Returns the name that a node gives its group; `None` means all ranks.
 fn named(group: GroupName<'_>) -> Option<String> {
     match group {
         GroupName::World => None,
@@ -118,13 +118,12 @@ impl Scaling {
         Ok(this)
     }
 
-    /// Where the new ranks lie, and whom they copy.
+    /// Returns the dimension that is scaled, which maps new ranks to those they copy.
     pub fn along(&self) -> &Along {
         &self.along
     }
 
-    /// What becomes of a declared group; `None` where it is all ranks by its name or because it names
-    /// none.
+    /// Returns how a declared group scales; `None` if it is all ranks, by its name or because it lists none.
     fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<Shape>, TraceError> {
         match ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
             true => Ok(None),
@@ -132,9 +131,9 @@ impl Scaling {
         }
     }
 
-    /// Looks through the trace of `rank`.
+    /// Reads the trace of `rank`.
     ///
-    /// Fails on what a replay would refuse, and on groups that do not fit the grid.
+    /// Fails on anything that a replay would refuse, and on groups that do not fit the grid.
     pub fn learn(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = Declared::new();
         let mut records = Vec::new();
@@ -157,7 +156,7 @@ impl Scaling {
             self.names.add(name);
         }
         self.own.insert(rank, own);
-        // As a replay matches them, whatever the order of the file.
+        // Replays match them in the order of ids, whatever the order of the file.
         records.sort_by_key(|(_, view)| view.id);
         let mut crossings = Vec::new();
         for (record, view) in records {
@@ -188,8 +187,8 @@ impl Scaling {
         Ok(())
     }
 
-    /// The members of the group that a node of `rank` names, and what becomes of it; no members stand for
-    /// all ranks.
+    /// Returns the members of the group that a node of `rank` names, and how it scales; an empty list means all
+    /// ranks.
     fn group(
         &self,
         rank: u32,
@@ -210,8 +209,8 @@ impl Scaling {
         }
     }
 
-    /// The step along the dimension of a message's sender, and its peer's other coordinates, unless both
-    /// ends have the same coordinate there.
+    /// Returns the step of a message's sender along the dimension, and its peer's other coordinates; `None` if
+    /// both ends have the same coordinate there.
     fn step(
         &self,
         rank: u32,
@@ -239,6 +238,7 @@ impl Scaling {
             (own.x, far.x)
         };
         let size = i64::from(self.along.size());
+        // The shorter way around the ring; half of it counts as forward.
         let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
         let step = if forward * 2 > size {
             forward - size
@@ -248,10 +248,11 @@ impl Scaling {
         Ok(Some((step, (far.outer, far.inner))))
     }
 
-    /// Checks what ranks say together: that all along the dimension send the same messages along it.
+    /// Checks that all ranks along the dimension send the same messages along it.
     pub fn check(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.place(rank);
+            // All ranks along the dimension are compared with the first.
             let first = self.along.old(0, place);
             let expected = self.crossings.get(&first);
             if expected.is_some_and(|expected| expected != crossings) {
@@ -268,12 +269,12 @@ impl Scaling {
         Ok(())
     }
 
-    /// Whether the copies of `rank` in all blocks are one trace.
+    /// Returns whether the copies of `rank` in all blocks are one trace.
     pub fn is_alike(&self, rank: u32) -> bool {
         self.alike.get(&rank).copied().unwrap_or(false)
     }
 
-    /// The groups that were declared beside the traces, as they are now.
+    /// Returns the scaled groups that were declared beside the traces.
     pub fn groups(&self) -> Declared {
         let mut groups = Declared::new();
         for (name, ranks) in &self.declared {
@@ -287,7 +288,7 @@ impl Scaling {
         groups
     }
 
-    /// What a group is called in `block`, and who is in it.
+    /// Returns the name and the members of a group in `block`.
     fn changed(
         &self,
         name: &str,
@@ -316,7 +317,7 @@ impl Scaling {
         }
     }
 
-    /// The trace of the new rank `rank`, from the `contents` of the one that it copies.
+    /// Writes the trace of the new rank `rank`, from the `contents` of the one that it copies.
     pub fn write(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
         let (old, block) = self.along.copies(rank);
         let mut out = Vec::with_capacity(contents.len());

@@ -1,4 +1,4 @@
-//! One file that is being written.
+//! Single output file.
 
 use super::target::{Target, folder};
 use super::temporary::{Renaming, Temporary};
@@ -8,14 +8,14 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that is being written. A regular one appears under its name when it is complete, and not if this is
-/// dropped. Errors of writing name it.
+/// Output file. A regular one appears under its name when it is complete, and never if this is dropped. Write
+/// errors name it.
 #[derive(Debug)]
 pub struct OutputFile {
-    /// As it was asked for.
+    /// Path as it was asked for.
     path: PathBuf,
     file: File,
-    /// Where a regular file is until it gets the name.
+    /// Temporary file and final path of a regular file.
     waiting: Option<(Temporary, PathBuf)>,
     bytes: u64,
     hasher: Option<Box<blake3::Hasher>>,
@@ -39,19 +39,19 @@ impl OutputFile {
         })
     }
 
-    /// The same, whose contents are hashed as they are written.
+    /// Hashes the contents as they are written.
     #[must_use]
     pub fn hashed(mut self) -> Self {
         self.hasher = Some(Box::default());
         self
     }
 
-    /// The name as it was asked for.
+    /// Returns the path as it was asked for.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Ends writing and gives the file its name, replacing what was there.
+    /// Finishes writing and renames the file into place, replacing what was there.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync()?;
@@ -60,7 +60,7 @@ impl OutputFile {
         closed.folder().map_or(Ok(()), sync_folder)
     }
 
-    /// Ends writing: everything is with the system, under another name.
+    /// Finishes writing: all data is with the system, under the temporary name.
     pub(super) fn close(mut self) -> Result<Closed, TraceError> {
         let io = |error| TraceError::io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
@@ -88,7 +88,7 @@ impl Write for OutputFile {
             io::Error::new(error.kind(), TraceError::io(&self.path, "write", error))
         };
         let written = match self.file.write(bytes) {
-            // Who calls this tries again, and has to see the plain error for that.
+            // Callers retry, and recognise the condition by the plain error only.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             written => written.map_err(named)?,
         };
@@ -104,7 +104,7 @@ impl Write for OutputFile {
     }
 }
 
-/// A file beside `to`, with the owner and the permissions of what is there.
+/// Creates a file beside `to`, with the owner and permissions of the file that is there.
 fn temporary(
     path: &Path,
     to: &Path,
@@ -115,7 +115,7 @@ fn temporary(
     fs::create_dir_all(folder).map_err(io)?;
     let (temporary, file) = Temporary::create(folder, before.map(mode)).map_err(io)?;
     if let Some(before) = before {
-        // Whoever may write the file but does not own it cannot give theirs away.
+        // Someone who may write the file without owning it cannot change the owner of theirs.
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};
@@ -137,21 +137,21 @@ fn mode(_: &Metadata) -> u32 {
     0
 }
 
-/// A file that is complete and waits for its name.
+/// Complete file that waits to be renamed.
 #[derive(Debug)]
 pub(super) struct Closed {
-    /// The name as it was asked for.
+    /// Path as it was asked for.
     pub path: PathBuf,
     pub seal: Seal,
-    /// The name that a regular file gets.
+    /// Final path of a regular file.
     to: Option<PathBuf>,
     temporary: Option<Temporary>,
-    /// Whether it is another one under a further name.
+    /// Whether it is a hard link to another output.
     is_link: bool,
 }
 
 impl Closed {
-    /// Has the contents outlive a loss of power.
+    /// Makes the contents durable.
     pub fn sync(&self) -> Result<(), TraceError> {
         match &self.temporary {
             Some(temporary) if !self.is_link => {
@@ -162,8 +162,8 @@ impl Closed {
         }
     }
 
-    /// The same file once more under the name `path`: a hard link if `link` says so and there can be one, or a
-    /// copy. `None` where the first is gone into a device.
+    /// Creates the same file under the name `path`: a hard link if `link` is set and the system supports one,
+    /// or else a copy. `None` if the first went into a device.
     pub fn again(
         &self,
         path: &Path,
@@ -177,7 +177,7 @@ impl Closed {
         if let (Target::File(to, before), true) = (target, link) {
             let parent = folder(to);
             fs::create_dir_all(parent).map_err(io("create"))?;
-            // Names of one file have one set of permissions.
+            // Hard links share one set of permissions.
             let alike = before.as_ref().is_none_or(|before| {
                 fs::metadata(first.path()).is_ok_and(|m| mode(&m) == mode(before))
             });
@@ -201,7 +201,7 @@ impl Closed {
         }))
     }
 
-    /// Gives the file its name, replacing what was there.
+    /// Renames the file into place, replacing what was there.
     pub fn rename(&mut self) -> Result<(), TraceError> {
         match (self.temporary.take(), &self.to) {
             (Some(temporary), Some(to)) => {
@@ -212,17 +212,17 @@ impl Closed {
         }
     }
 
-    /// The folder that has a new name in it.
+    /// Returns the folder in which the name is new.
     pub fn folder(&self) -> Option<&Path> {
         self.to.as_deref().map(folder)
     }
 }
 
-/// Has the names in `path` outlive a loss of power, where folders can be synced.
+/// Makes the names in `path` durable, where folders can be synced.
 pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     match synced {
-        // Folders of some systems cannot be synced, which is no fault of theirs.
+        // Some file systems cannot sync folders, which is no error.
         #[cfg(unix)]
         Err(error) if error.raw_os_error() == Some(libc::EIO) => {
             Err(TraceError::io(path, "write the folder", error))

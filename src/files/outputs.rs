@@ -1,4 +1,4 @@
-//! The outputs of one command: none is what it reads, no two are one, and a job's appear together.
+//! Outputs of one command: none is one of its inputs, no two are one file, and those of a job appear together.
 
 use super::output::{Closed, OutputFile, sync_folder};
 use super::target::{Target, folder, identity, refused};
@@ -11,40 +11,40 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// The outputs of one command.
+/// Outputs of one command.
 #[derive(Debug, Default)]
 pub struct Outputs {
     inputs: BTreeMap<(u64, u64), PathBuf>,
-    /// What has been claimed, as files are called behind all links.
+    /// Claimed files, by their paths behind all links.
     claimed: BTreeSet<PathBuf>,
     swept: BTreeSet<PathBuf>,
     closed: Vec<Closed>,
 }
 
-/// The right to write a file.
+/// Exclusive right to write a file.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
     target: Target,
 }
 
-/// A file that is complete and waits for the others.
+/// Handle of a complete file that waits for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     index: usize,
-    /// How long it is, and the hash of what it holds if it was hashed.
+    /// Length of the file, and its hash if it was hashed.
     pub seal: Seal,
 }
 
 impl Claim {
-    /// Starts the file.
+    /// Creates the file.
     pub fn create(&self) -> Result<OutputFile, TraceError> {
         OutputFile::create(&self.path, &self.target)
     }
 }
 
 impl Outputs {
-    /// Remembers that the command reads `path`, if it is a file.
+    /// Registers `path` as an input of the command, if it is a file.
     pub fn reads(&mut self, path: &Path) {
         if path.is_file()
             && let Some(identity) = identity(path)
@@ -55,14 +55,14 @@ impl Outputs {
         }
     }
 
-    /// Whether the command reads the file `path`.
+    /// Returns whether the command reads the file `path`.
     pub fn is_read(&self, path: &Path) -> bool {
         identity(path).is_some_and(|identity| self.inputs.contains_key(&identity))
     }
 
-    /// Claims `path`. Nothing is written yet, but for what earlier runs left behind: that goes.
+    /// Claims `path`. Nothing is written yet, but stale temporary files of earlier runs are removed.
     ///
-    /// Fails where the command reads the file or writes it already, and where no file can be.
+    /// Fails if the command reads the file or writes it already, and if no file can be created there.
     pub fn claim(&mut self, path: &Path) -> Result<Claim, TraceError> {
         let target = Target::find(path)?;
         let input = identity(path).and_then(|identity| self.inputs.get(&identity));
@@ -87,6 +87,7 @@ impl Outputs {
                     _ => Some(to.clone()),
                 }
             }
+            // Several outputs may share such a device.
             Target::Special(true) => None,
             Target::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
             Target::Descriptor(_) => Some(path.to_owned()),
@@ -101,18 +102,18 @@ impl Outputs {
         })
     }
 
-    /// Claims `path` and starts the file.
+    /// Claims `path` and creates the file.
     pub fn create(&mut self, path: &Path) -> Result<OutputFile, TraceError> {
         self.claim(path)?.create()
     }
 
-    /// Ends writing `file`, which then waits for [`Outputs::commit`].
+    /// Finishes writing `file`, which then waits for [`Outputs::commit`].
     pub fn keep(&mut self, file: OutputFile) -> Result<Written, TraceError> {
         Ok(self.wait(file.close()?))
     }
 
-    /// Has `path` be what `written` is: another name of one file if `link` says so and the system has that, or a
-    /// copy. `None` where what was written is gone into a device.
+    /// Creates `path` with the contents of `written`: a hard link if `link` is set and the system supports one,
+    /// or else a copy. `None` if the first went into a device.
     pub fn again(
         &mut self,
         written: Written,
@@ -132,8 +133,8 @@ impl Outputs {
         }
     }
 
-    /// Has the contents of all files that wait outlive a loss of power. File systems gather what is synced at one
-    /// time, so several at once take little longer than one.
+    /// Makes the contents of all waiting files durable. File systems batch concurrent syncs, so several at once
+    /// take little longer than one.
     fn sync(&self) -> Result<(), TraceError> {
         const AT_ONCE: usize = 16;
         let next = AtomicUsize::new(0);
@@ -156,9 +157,9 @@ impl Outputs {
         })
     }
 
-    /// Gives all files that wait their names, in the order in which they were written.
+    /// Renames all waiting files into place, in the order in which they were written.
     ///
-    /// Fails where a name cannot be given, and says which files are new by then and which are as before.
+    /// Fails if one cannot be renamed, and tells which files are new by then and which are unchanged.
     pub fn commit(mut self) -> Result<(), TraceError> {
         self.sync()?;
         let _renaming = Renaming::begin();
@@ -175,7 +176,7 @@ impl Outputs {
     }
 }
 
-/// What to say where a name could not be given to the first of `old`, after `new` have theirs.
+/// Builds the error about the first of `old`, which could not be renamed after `new` were.
 fn halfway(error: TraceError, new: &[Closed], old: &[Closed]) -> TraceError {
     let because = std::error::Error::source(&error);
     let because = because.map_or(String::new(), |cause| format!(": {cause}"));
@@ -201,7 +202,7 @@ fn halfway(error: TraceError, new: &[Closed], old: &[Closed]) -> TraceError {
     )
 }
 
-/// `PREFIX.MIDDLE` and an ending: names that belong together.
+/// Returns `PREFIX.MIDDLE` with an ending, as for files that belong together.
 pub fn numbered(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(format!(".{middle}{ending}"));

@@ -1,11 +1,11 @@
-//! Names of outputs, and what is behind them.
+//! Targets of output paths.
 
 use crate::trace::{Place, TraceError};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What tells a file from others, whatever its name, if the system says.
+/// Returns the device and inode of a file, which identify it whatever its name.
 #[cfg(unix)]
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path)
@@ -19,25 +19,25 @@ fn identity_of(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// What tells a file from others, whatever its name, if the system says.
+/// Returns nothing: files are not identified on this system.
 #[cfg(not(unix))]
 pub fn identity(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// What is behind a name.
+/// Target of an output path.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// A regular file with what is known of it, or none: it gets this name, which no link is.
+    /// Regular file: its final path, which is no link, and its metadata if it exists.
     File(PathBuf, Option<Metadata>),
-    /// A device, a pipe or a socket; with whether it takes more than one output.
+    /// Device, pipe or socket; whether it accepts more than one output.
     Special(bool),
-    /// An open descriptor of this process.
+    /// Open file descriptor of this process.
     Descriptor(i32),
 }
 
 impl Target {
-    /// Looks what is behind `path`.
+    /// Determines the target of `path`.
     pub fn find(path: &Path) -> Result<Self, TraceError> {
         if path.file_name().is_none() {
             let found = "it is no name of a file".to_owned();
@@ -65,7 +65,7 @@ impl Target {
         Ok(Self::File(real, Some(there)))
     }
 
-    /// Opens what is not replaced but written to.
+    /// Opens a target that is written to directly.
     pub fn open(&self, path: &Path) -> Result<File, TraceError> {
         let opened = match self {
             Self::Descriptor(number) => duplicate(*number),
@@ -84,7 +84,7 @@ pub(super) fn refused(path: &Path, found: String, hint: &str) -> TraceError {
     TraceError::refused_at(place, found, hint)
 }
 
-/// The name that links which lead nowhere lead to, `path` itself if it is none.
+/// Follows a chain of broken links to its end; `path` itself if it is no link.
 fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     const MOST: usize = 40;
     let mut path = path.to_owned();
@@ -101,7 +101,7 @@ fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     ))
 }
 
-/// The folder of a file.
+/// Returns the folder of a file.
 pub(super) fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -112,6 +112,7 @@ pub(super) fn folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
+    // Terminals and /dev/null take any number of outputs; in a pipe or socket they would mix.
     metadata.file_type().is_char_device()
 }
 
@@ -120,8 +121,8 @@ fn takes_several(_: &Metadata) -> bool {
     true
 }
 
-/// The descriptor that `path` stands for. A regular file behind it was opened by whoever started the program, and
-/// what else they write there goes on.
+/// Returns the descriptor that `path` stands for. Even if a regular file is behind it, it was opened by the
+/// caller of the program, whose other output to it continues.
 fn descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;
     match path {
@@ -138,10 +139,10 @@ fn descriptor(path: &Path) -> Option<i32> {
 #[cfg(unix)]
 fn duplicate(number: i32) -> io::Result<File> {
     use std::os::fd::FromRawFd;
-    // SAFETY: a number that is no descriptor is an error.
+    // SAFETY: a number that is no open descriptor is an error.
     match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: it is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and owned by nobody else.
         new => Ok(unsafe { File::from_raw_fd(new) }),
     }
 }
@@ -151,7 +152,7 @@ fn duplicate(_: i32) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// A socket is not opened but connected to.
+/// Connects to a socket, which cannot be opened.
 #[cfg(unix)]
 fn connect(path: &Path, error: io::Error) -> io::Result<File> {
     use std::os::fd::OwnedFd;

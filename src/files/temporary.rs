@@ -1,4 +1,4 @@
-//! Files under names of their own until they are complete, and how these go, whatever ends the program.
+//! Temporary files that become outputs, and their removal however the program ends.
 
 use crate::trace::registry::{Entry, Registry};
 use std::ffi::CString;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// The names of all that are there, as the system takes them.
+/// Paths of all temporary files, as system calls take them.
 static ALL: Registry<CString> = Registry::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// What names begin and end with; between them stand the namespace of the process, its id, and a number.
+/// Beginning and end of their names; between them stand the namespace of the process, its id, and a number.
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 
-/// A file that goes when this is dropped, unless it got its name.
+/// Temporary file, which is removed when dropped unless it was renamed.
 #[derive(Debug)]
 pub(super) struct Temporary {
     path: PathBuf,
@@ -30,20 +30,20 @@ impl std::fmt::Debug for Entry<CString> {
 }
 
 impl Temporary {
-    /// A new file in `folder`, as private as `mode` says if that is said.
+    /// Creates a file in `folder`, at most as accessible as `mode` if that is given.
     pub fn create(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
         if let Some(mode) = mode {
-            // Whoever may not read the result may not read it before, either.
+            // Nobody who may not read the result may read it before.
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode & 0o700);
         }
         let _ = mode;
         Self::make(folder, |path| options.open(path))
     }
 
-    /// `from`, a file of the same folder, once more: a hard link.
+    /// Creates a hard link to `from`, a file of the same folder.
     pub fn link(folder: &Path, from: &Path) -> io::Result<Self> {
         Self::make(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
     }
@@ -61,7 +61,7 @@ impl Temporary {
             );
             let path = folder.join(name);
             let bytes = path.as_os_str().as_encoded_bytes();
-            // On the list before it is there: no signal comes in between.
+            // Registered before it exists, so that no signal comes in between.
             let entry = ALL.add(CString::new(bytes)?);
             match make(&path) {
                 Ok(made) => return Ok((Self { path, entry }, made)),
@@ -75,16 +75,16 @@ impl Temporary {
         }
     }
 
-    /// Where it is.
+    /// Returns the current path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the file its name, replacing what was there.
+    /// Renames the file, replacing what was there.
     pub fn rename(self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         self.entry.remove();
-        // Renaming a file onto another of its names leaves both. Elsewhere there is nothing left.
+        // Renaming a file onto a hard link to itself leaves both names. Otherwise nothing is left to remove.
         let _ = fs::remove_file(&self.path);
         std::mem::forget(self);
         Ok(())
@@ -98,7 +98,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Removes all temporary files of this process. A handler of signals may call this.
+/// Removes all temporary files of this process. Safe in signal handlers.
 #[cfg(unix)]
 pub fn remove_temporaries() {
     for path in ALL.iter() {
@@ -111,7 +111,7 @@ pub fn remove_temporaries() {
 #[cfg(not(unix))]
 pub fn remove_temporaries() {}
 
-/// Tells processes apart that may share an id: a hash of the host's name and the namespace of ids.
+/// Returns a hash of the host's name and the PID namespace, which distinguishes processes that share an id.
 fn namespace() -> &'static str {
     static NAMESPACE: OnceLock<String> = OnceLock::new();
     NAMESPACE.get_or_init(|| {
@@ -125,7 +125,7 @@ fn namespace() -> &'static str {
     })
 }
 
-/// Removes from `folder` what runs that were killed left there.
+/// Removes from `folder` the temporary files of killed processes.
 pub(super) fn sweep(folder: &Path) {
     let Ok(listing) = fs::read_dir(folder) else {
         return;
@@ -133,7 +133,7 @@ pub(super) fn sweep(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale) {
-            // Somebody else's stays.
+            // Files of other users cannot be removed and stay.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -150,7 +150,7 @@ fn is_stale(name: &str) -> bool {
     id.is_some_and(|id| !is_running(id))
 }
 
-/// Whether there may be a process of this id.
+/// Returns whether there may be a process of this id.
 #[cfg(unix)]
 fn is_running(id: u32) -> bool {
     let Ok(id) = libc::pid_t::try_from(id) else {
@@ -158,6 +158,7 @@ fn is_running(id: u32) -> bool {
     };
     // SAFETY: the signal 0 is never delivered.
     let sent = unsafe { libc::kill(id, 0) };
+    // Any other error, such as a lack of permission, means that the process exists.
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
@@ -169,7 +170,7 @@ fn is_running(_: u32) -> bool {
 static RENAMING: AtomicUsize = AtomicUsize::new(0);
 static AWAITING: AtomicI32 = AtomicI32::new(0);
 
-/// A while in which files get their names, and nothing but the power supply comes between them.
+/// Guard of a critical section in which files are renamed and signals are deferred.
 pub(super) struct Renaming;
 
 impl Renaming {
@@ -185,7 +186,7 @@ impl Drop for Renaming {
             let signal = AWAITING.swap(0, Ordering::SeqCst);
             #[cfg(unix)]
             if signal != 0 {
-                // SAFETY: the process has a handler of this signal, which put it off.
+                // SAFETY: the process has a handler of this signal, which deferred it.
                 unsafe { libc::raise(signal) };
             }
             let _ = signal;
@@ -193,14 +194,14 @@ impl Drop for Renaming {
     }
 }
 
-/// Whether `signal`, which would end the program, has to wait because files are getting their names; it is then
-/// raised again. For handlers of signals.
+/// Returns whether `signal`, which would end the program, is deferred because files are being renamed; it is
+/// then raised again. For signal handlers.
 pub fn postponed(signal: i32) -> bool {
     if RENAMING.load(Ordering::SeqCst) == 0 {
         return false;
     }
     AWAITING.store(signal, Ordering::SeqCst);
-    // Where it was over meanwhile nobody may have seen this.
+    // If renaming ended in between, nobody may have seen the signal.
     RENAMING.load(Ordering::SeqCst) > 0 || AWAITING.swap(0, Ordering::SeqCst) == 0
 }
 

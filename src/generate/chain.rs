@@ -1,4 +1,4 @@
-//! Chains of kernels: what an engine does when only dependencies and lanes matter.
+//! Chains of kernels: a benchmark of dependencies and lanes alone.
 
 use super::{
     Emitter, GenerateError, Generator, MOST_WORK, check_at_least, check_limit, check_ranks,
@@ -11,13 +11,13 @@ use crate::units::Span;
 /// `i % chains` and waits for node `i - chains`; each chain has a lane of its own, numbered like it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Kernels per rank, over all of its chains.
     pub nodes: u32,
     /// Chains per rank, 1 to `nodes`.
     pub chains: u32,
-    /// What each kernel is recorded to last; whole nanoseconds.
+    /// Recorded duration of each kernel; whole nanoseconds.
     pub duration: Span,
     /// Operations of each kernel.
     pub flops: u64,
@@ -28,7 +28,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// One chain of `nodes` kernels per rank that last 1 us and say nothing of their work.
+    /// One chain of `nodes` kernels per rank that last 1 us and state no FLOPs or bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
         Self {
             ranks,

@@ -11,31 +11,31 @@ use crate::units::Span;
 /// The number of the group that is declared when not all ranks take part.
 const GROUP: u64 = 1;
 
-/// `count` collectives that differ only in their names. A rank outside the group has one kernel of
-/// no work, so that every rank has a trace.
+/// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so that every
+/// rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// Which.
+    /// Kind of collective.
     pub kind: CollectiveKind,
     /// `comm_size` as files say it: the whole buffer, but the input shard for all-gather and
     /// gather. A barrier has none.
     pub bytes: u64,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// The ranks that take part, in the order of their positions; all ranks in theirs if absent.
     pub group: Option<Vec<u32>>,
-    /// How many collectives.
+    /// Number of collectives.
     pub count: u32,
-    /// Whether each waits for the one before; otherwise all are ready at once.
+    /// True if each waits for the one before; otherwise all are ready at once.
     pub chained: bool,
     /// The rank of the root, for collectives that have one; the group's first member if absent.
     pub root: Option<u32>,
     /// The machine's dimensions that take part, as a mask, innermost lowest; all if absent.
     pub dimensions: Option<u32>,
-    /// How long every member computes before its first collective; whole nanoseconds.
+    /// Time that every member computes before its first collective; whole nanoseconds.
     pub before: Span,
-    /// How much longer each rank computes than the one numbered below it, so that rank r computes
-    /// `before + r * skew` first; whole nanoseconds. Like `before` it is a recorded duration.
+    /// Additional time that each rank computes compared to the one numbered below it, so that rank r computes `before
+    /// + r * skew` first; whole nanoseconds. Like `before` it is a recorded duration.
     pub skew: Span,
 }
 
@@ -89,6 +89,7 @@ impl Collective {
         }
         check_whole_ns("before", self.before)?;
         check_whole_ns("skew", self.skew)?;
+        // The last rank's delay must stay below Time::END.
         let longest =
             u128::from(self.before.0) + u128::from(self.skew.0) * u128::from(self.ranks - 1);
         check_limit(
@@ -148,6 +149,7 @@ impl Members {
             let found = format!("with rank {} twice", pair[0]);
             return Err(refused("group", found, "each rank once at most"));
         }
+        // All ranks in their own order are the world, which needs no declaration.
         if group.len() == ranks as usize && group == sorted {
             return Ok(None);
         }
@@ -179,7 +181,7 @@ impl Prepared {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
-    /// How long a member computes first.
+    /// Time that a member computes first.
     fn lateness(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }
@@ -200,6 +202,7 @@ impl Generator for Prepared {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
+            // With skew each member has a delay of its own.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,

@@ -24,11 +24,11 @@
 //!
 //! # Order
 //!
-//! A step runs the layers' forward kernels upwards and their backward kernels downwards, one after
-//! another. A layer's all-reduce starts when its backward is done, on a lane of its own, beside the
-//! backward of the layers below. The layer's optimizer waits for it, and the next step's forward of
-//! the layer waits for the optimizer. A step of `L` layers has `6L + 6L + L + L = 14L` nodes: the
-//! forward, then the backward with the all-reduces, then the optimizers from the top layer down.
+//! A step runs the layers' forward kernels upwards and their backward kernels downwards, one after another. A layer's
+//! all-reduce starts when its backward is done, on a lane of its own, overlapping the backward of the layers below.
+//! The layer's optimizer waits for it, and the next step's forward of the layer waits for the optimizer. A step of
+//! `L` layers has `6L + 6L + L + L = 14L` nodes: the forward, then the backward with the all-reduces, then the
+//! optimizers from the top layer down.
 
 use super::{
     Emitter, GenerateError, Generator, MOST_NODES, MOST_WORK, check_at_least, check_limit,
@@ -51,7 +51,7 @@ const K: u64 = KERNELS.len() as u64;
 /// Training steps, the same on every rank. The module's page derives all of its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataParallel {
-    /// How many ranks, each with a replica.
+    /// Number of ranks, each with a replica.
     pub ranks: u32,
     /// Layers of the model.
     pub layers: u32,
@@ -66,10 +66,10 @@ pub struct DataParallel {
     pub dtype: Dtype,
     /// Training steps.
     pub steps: u32,
-    /// How fast the NPU computes whose times the kernels carry as recorded durations.
+    /// Peak rate of the reference NPU, from which the recorded durations of kernels are derived.
     pub reference_flops: FlopRate,
-    /// How fast that NPU's memory is. A kernel is recorded to last as long as the slower of the two
-    /// allows, to the nearest nanosecond and at least one.
+    /// Memory bandwidth of the reference NPU. A kernel is recorded to last as long as the slower of the two allows,
+    /// to the nearest nanosecond and at least one.
     pub reference_bandwidth: Bandwidth,
 }
 
@@ -177,6 +177,7 @@ impl DataParallel {
             let hint = "a faster reference";
             check_limit("picoseconds of a kernel", found, u64::MAX - 1, hint)?;
         }
+        // Files carry nanoseconds, so the recorded duration is rounded to them, and never to zero.
         let ns = longer.0 / 1000 + u64::from(longer.0 % 1000 >= 500);
         Ok(Cost {
             flops,
@@ -188,7 +189,7 @@ impl DataParallel {
 
 const SMALLER: &str = "a smaller hidden size or fewer tokens";
 
-/// What one kernel does, and how long it is recorded to last.
+/// FLOPs, bytes and recorded duration of a kernel.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     flops: u64,

@@ -1,4 +1,4 @@
-//! Loads, kernels that need them, and stores: what a memory is worth when nothing else is in the way.
+//! Loads, kernels that need them, and stores: a benchmark of memory alone.
 
 use super::{
     Emitter, GenerateError, Generator, MOST_WORK, check_at_least, check_limit, check_ranks,
@@ -12,26 +12,26 @@ use crate::units::Span;
 /// 1 and 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Rounds.
     pub loads: u32,
     /// Bytes of each load and store; with `in_switch`, those of this rank, which all share.
     pub bytes: u64,
-    /// Which memory.
+    /// Memory that is accessed.
     pub place: MemoryPlace,
-    /// What each kernel is recorded to last; whole nanoseconds. Without kernels if zero.
+    /// Recorded duration of each kernel; whole nanoseconds. Zero for no kernels.
     pub kernel: Span,
-    /// Whether a store follows.
+    /// True if each round ends with a store.
     pub store: bool,
-    /// Whether switches gather what is loaded and reduce what is stored; of remote memory only.
+    /// True if switches gather loads and reduce stores; remote memory only.
     pub in_switch: bool,
-    /// Whether loads run ahead of kernels.
+    /// True if loads run ahead of kernels.
     pub prefetch: bool,
 }
 
 impl Memory {
-    /// `loads` loads of `bytes` from remote memory per rank, and nothing else.
+    /// `loads` loads of `bytes` from remote memory per rank, without kernels or stores.
     pub fn new(ranks: u32, loads: u32, bytes: u64) -> Self {
         Self {
             ranks,
@@ -98,6 +98,7 @@ impl Generator for Prepared {
         };
         let (mut last, mut load): (Option<u64>, Option<u64>) = (None, None);
         for round in 0..self.0.loads {
+            // Prefetched loads depend on the load before only, so that they overlap kernels.
             let before = if self.0.prefetch { load } else { last };
             out.name(format_args!("load/{round}"));
             let id = out.emit(self.access(false), Some(0), Span::ZERO, before.as_slice())?;

@@ -1,4 +1,4 @@
-//! Messages between pairs of ranks: who sends to whom decides what a network shows.
+//! Point-to-point traffic patterns: messages between pairs of ranks.
 
 use super::{
     Emitter, GenerateError, Generator, MOST_NODES, MOST_WORK, check_at_least, check_limit,
@@ -7,21 +7,21 @@ use super::{
 use crate::trace::{Op, TraceError};
 use crate::units::Span;
 
-/// `count` rounds of messages. Message `i` between two ranks has tag `i`, so that each is told apart.
+/// `count` rounds of messages. Message `i` between two ranks has tag `i`, which makes it unique.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2p {
-    /// Who sends to whom.
+    /// Senders and receivers of a round.
     pub traffic: Traffic,
-    /// How many ranks, at least 2.
+    /// Number of ranks, at least 2.
     pub ranks: u32,
     /// Bytes of each message.
     pub bytes: u64,
-    /// How many rounds, up to 2^31 - 1.
+    /// Number of rounds, up to 2^31 - 1.
     pub count: u32,
 }
 
-/// Who sends to whom in a round. A rank that neither sends nor receives has one kernel of no work,
-/// so that every rank has a trace.
+/// Senders and receivers of a round. A rank that neither sends nor receives has one empty kernel, so that every rank
+/// has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// Rank 0 to the last rank, which answers when it has received; then the next round.
@@ -96,6 +96,7 @@ fn cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
     for last in (1..permutation.len()).rev() {
+        // Multiply-shift instead of modulo; `last` is excluded, which makes the permutation one cycle.
         let other = (u128::from(split_mix(&mut state)) * last as u128) >> 64;
         permutation.swap(last, other as usize);
     }
@@ -115,14 +116,14 @@ fn split_mix(state: &mut u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Prepared {
     options: P2p,
-    /// Whom each rank sends to, and whom it receives from; empty unless random.
+    /// Receiver and sender for each rank; empty unless random.
     to: Vec<u32>,
     from: Vec<u32>,
 }
 
 impl Prepared {
-    /// Whom `rank` sends to and whom it receives from; `rank` itself when it is idle. The ends of
-    /// incast differ from rank to rank and are not asked for.
+    /// Receiver and sender for `rank`; `rank` itself when it is idle. Not used for incast, whose ranks differ in
+    /// their number of peers.
     fn peers(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -215,6 +216,7 @@ impl Generator for Prepared {
         if to == rank {
             return out.idle();
         }
+        // Only in ping-pong does the answer depend on the message.
         let in_turn = self.options.traffic == Traffic::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {

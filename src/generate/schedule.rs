@@ -1,14 +1,14 @@
 //! Pipeline schedules: in which order a stage runs the forward and backward passes of its micro-batches.
 //!
-//! Schedules differ in four numbers only: into how many chunks a stage's layers fall, how many
-//! micro-batches go through a chunk before the next chunk has its turn, how many forward passes come before
-//! the first backward one, and whether there are backward passes. After the warm-up, forward and backward
-//! passes alternate; when forward passes are used up, the remaining backward ones follow. Micro-batches go back
-//! in the order in which they came (Narayanan et al., "Efficient large-scale language model training on GPU
-//! clusters using Megatron-LM", SC'21, figures 3 and 4), chunks in reverse.
+//! Schedules differ in four parameters only: the number of chunks of a stage's layers, the number of micro-batches
+//! that pass a chunk before the next chunk, the number of forward passes before the first backward one, and the
+//! presence of backward passes. After the warm-up, forward and backward passes alternate; when no forward pass is
+//! left, the remaining backward ones follow. Backward passes keep the order of micro-batches (Narayanan et al.,
+//! "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures 3 and 4), and
+//! reverse that of chunks.
 //!
-//! Who waits for whom is the same in all of them: [`Schedule::needs`]. Where sends are buffered, no order makes
-//! stages wait in a circle, even if receives block.
+//! Dependencies between stages are the same in all of them: [`Schedule::needs`]. With buffered sends no order of
+//! passes deadlocks, even if receives block.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit};
 
@@ -24,7 +24,7 @@ mod tests;
 
 pub use passes::Passes;
 
-/// How a pipeline orders its passes.
+/// Order of the passes in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// All forward passes, then all backward passes.
@@ -45,7 +45,7 @@ pub enum Schedule {
     Inference,
 }
 
-/// Which way a pass goes through the layers.
+/// Direction of a pass through the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// From the first layer to the last.
@@ -57,29 +57,30 @@ pub enum Direction {
 /// A pass of one micro-batch through one chunk of a stage's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pass {
-    /// Which way.
+    /// Direction of the pass.
     pub direction: Direction,
-    /// Which micro-batch, from 0.
+    /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
-    /// Which chunk of the stage's layers, from 0; the layers of chunk c on stage s of S come c S + s-th.
+    /// Index of the chunk among the stage's layers, from 0; the layers of chunk c on stage s of S are the (c S +
+    /// s)-th part of the model.
     pub chunk: u32,
 }
 
-/// What tells schedules apart.
+/// Parameters in which schedules differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// Parts of a stage's layers.
     chunks: u32,
-    /// Micro-batches that go through a chunk before the next chunk has its turn.
+    /// Number of micro-batches that pass a chunk before the next chunk is scheduled.
     together: u32,
     /// Forward passes before the first backward one.
     warm_up: u64,
-    /// Whether there are backward passes.
+    /// True if there are backward passes.
     training: bool,
 }
 
 impl Schedule {
-    /// Says what is wrong with a pipeline of `stages` that takes `micro_batches` a step, if anything is.
+    /// Checks that a pipeline of `stages` can run `micro_batches` a step.
     pub fn check(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
         check_at_least("stages", stages, 1)?;
         check_at_least("micro_batches", micro_batches, 1)?;
@@ -88,6 +89,7 @@ impl Schedule {
             Self::LayerWise { layers } => check_at_least("layers", layers, 1)?,
             Self::GPipe | Self::OneForwardOneBackward | Self::Inference => {}
         }
+        // Each pass is at least one node of a trace.
         let passes = 2 * u128::from(micro_batches) * u128::from(self.chunks());
         check_limit(
             "passes of a stage",
@@ -98,7 +100,7 @@ impl Schedule {
         .map(drop)
     }
 
-    /// Parts into which the layers of a stage fall, each of which every micro-batch passes by itself.
+    /// Number of model chunks on a stage; every micro-batch passes each of them separately.
     pub fn chunks(&self) -> u32 {
         match *self {
             Self::Interleaved { chunks } => chunks,
@@ -107,7 +109,7 @@ impl Schedule {
         }
     }
 
-    /// Whether there are backward passes.
+    /// Returns true if there are backward passes.
     pub fn trains(&self) -> bool {
         *self != Self::Inference
     }
@@ -120,11 +122,11 @@ impl Schedule {
         Passes::new(self.shape(stage, stages, micro_batches), micro_batches)
     }
 
-    /// For how many passes stage `stage` holds activations at most: forward passes whose backward pass is not
-    /// over. One of them is 1/[`chunks`](Schedule::chunks) of what a micro-batch leaves behind on the stage.
+    /// Maximum number of passes whose activations stage `stage` holds: forward passes whose backward pass is not
+    /// over. Each is 1/[`chunks`](Schedule::chunks) of the activations of a micro-batch on the stage.
     ///
-    /// As the order has it, these are the passes of the warm-up and the first one behind it: min(m, S - i) for
-    /// 1F1B on stage i of S, m for GPipe, none for inference, which keeps nothing.
+    /// These are the passes of the warm-up and the one behind it: min(m, S - i) for 1F1B on stage i of S, m for
+    /// GPipe, none for inference, which saves nothing.
     ///
     /// # Panics
     /// As [`Schedule::passes`].
@@ -152,8 +154,8 @@ impl Schedule {
         }
     }
 
-    /// The stage and the pass there whose result `pass` on stage `stage` of `stages` begins with: activations
-    /// of the layers in front, or gradients of the layers behind. None where there are no such layers.
+    /// Returns the stage and the pass there whose output is the input of `pass` on stage `stage` of `stages`:
+    /// activations of the layers in front, or gradients of the layers behind. `None` if there are no such layers.
     ///
     /// From the last stage it goes on with the next chunk on the first, and back likewise; with one stage that
     /// is the stage itself, and no message. A backward pass needs its own forward pass as well, which is on the

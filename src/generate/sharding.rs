@@ -1,8 +1,8 @@
 //! Operators that several NPUs share, each with degrees of its own (PALM, Table III).
 //!
-//! [`Degrees`] cut an operator's samples, rows, outputs and inputs into equal parts; there are as many devices as
-//! combinations of parts, and each multiplies what it has. A result that is cut along an axis by which its terms
-//! are told apart is there in parts that have to be summed:
+//! [`Degrees`] split an operator's samples, rows, outputs and inputs into equal shards; there is one device for each
+//! combination of shards, which multiplies what it has. If an operator is sharded along an axis over which a result
+//! is summed, each device has a partial sum:
 //!
 //! | pass | result | cut by | summed over |
 //! |---|---|---|---|
@@ -10,9 +10,9 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each is an all-reduce of what one device has of the result. PALM's prose has the input as `N x K`; the table
-//! and the code have it as here, with which products of small matrices agree. A bias, which Table III leaves out,
-//! adds its part, `N / n`, to the update.
+//! Each is an all-reduce of one device's shard of the result. PALM's prose has the input as `N x K`; the table and
+//! the code have it as here, which products of small matrices confirm. A bias, which Table III leaves out, adds its
+//! part, `N / n`, to the update.
 //!
 //! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`Degrees`]. The
 //! table takes the input's size in its FLOPs and windows without padding that stay within a device's rows. Here
@@ -21,7 +21,7 @@
 //! same way before they are summed over k, and are not counted in that sum. The gradient of the input has its own
 //! channels (`B H W C`; in print it is `B H W K`).
 //!
-//! Parts are equal: what does not divide is refused.
+//! Shards are equal: sizes that do not divide are refused.
 
 use super::{GenerateError, MOST_WORK, check_limit, refused};
 use crate::ids::Rank;
@@ -42,7 +42,7 @@ use sizes::{Sizes, product};
 pub use layout::{Digit, Layout, Message, Move, Partition, moves, scatters};
 pub use transformer::TransformerRow;
 
-/// Into how many equal parts an operator is cut along each axis.
+/// Number of equal shards of an operator along each axis.
 ///
 /// | axis | linear | convolution | pooling | attention |
 /// |---|---|---|---|---|
@@ -51,9 +51,9 @@ pub use transformer::TransformerRow;
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// with the letters of Table III, which has one twice; plans and messages call them b, m, n and k for all. Devices are
-/// numbered in the order in which the table writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, the
-/// last one fastest.
+/// with the letters of Table III, one of which is used twice there; plans and messages call them b, m, n and k for
+/// all. Devices are numbered in the order in which the table writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and
+/// `(b, c, i)`, the last one fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Degrees {
     /// Parts of the samples.
@@ -66,7 +66,7 @@ pub struct Degrees {
     pub k: u32,
 }
 
-/// What is cut.
+/// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Samples.
@@ -85,7 +85,7 @@ impl Axis {
 }
 
 impl Degrees {
-    /// Those of a convolution in the words of Table III: samples, input channels, rows of the image, output
+    /// Degrees of a convolution in the notation of Table III: samples, input channels, rows of the image, output
     /// channels.
     pub fn convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Degrees {
         }
     }
 
-    /// Those of a pooling in the words of Table III: samples, channels, rows of the image.
+    /// Degrees of a pooling in the notation of Table III: samples, channels, rows of the image.
     pub fn pool(b: u32, c: u32, i: u32) -> Self {
         Self {
             b,
@@ -130,13 +130,13 @@ impl Degrees {
 pub struct Reduction {
     /// Elements that a device has of it; 0 where there is no such result.
     pub elements: u64,
-    /// Devices that sum theirs; with 1, there is nothing to do.
+    /// Number of devices in the sum; 1 for no communication.
     pub size: u32,
-    /// In what these differ.
+    /// Axes in which these devices differ.
     pub over: &'static [Axis],
 }
 
-/// An operator that is cut.
+/// A sharded operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sharding {
     grid: Grid,
@@ -145,16 +145,16 @@ pub struct Sharding {
     /// FLOPs of a device's forward pass, two for each multiplication, products with padding among them. As in
     /// [`Work::multiplications`], only matrix products count, and Table III's windows of a pooling.
     pub flops: u64,
-    /// What is summed after a forward pass.
+    /// Sum after a forward pass.
     pub forward: Reduction,
-    /// What is summed of the input's gradient after a backward pass.
+    /// Sum of the input's gradient after a backward pass.
     pub backward: Reduction,
-    /// What is summed of the weights' gradient before they are updated.
+    /// Sum of the weights' gradient before they are updated.
     pub update: Reduction,
 }
 
 impl Sharding {
-    /// Cuts `work` on `batch` samples by `degrees` for `devices` devices, or says what would be possible.
+    /// Shards `work` on `batch` samples by `degrees` over `devices` devices; the error states possible degrees.
     pub fn new(
         work: &Work,
         batch: u64,
@@ -191,6 +191,7 @@ impl Sharding {
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
         let reduction = |amount, over: &'static [Axis]| {
             let elements = limit("elements of a device", amount)?;
+            // No result, no sum.
             let over = if elements == 0 { &[] } else { over };
             Ok(Reduction {
                 elements,
@@ -210,18 +211,18 @@ impl Sharding {
         })
     }
 
-    /// Which part along `axis` the device at `position` has.
+    /// Shard along `axis` that the device at `position` has.
     pub fn part(&self, position: u32, axis: Axis) -> u32 {
         self.digit(axis).part(position)
     }
 
-    /// Which digit of a device's position says which part along `axis` it has.
+    /// Digit of a device's position that selects its shard along `axis`.
     pub fn digit(&self, axis: Axis) -> Digit {
         self.grid.digit(axis)
     }
 
-    /// Who sums with whom: the groups of `reduction` among `devices`, which are in the order of their
-    /// positions. Groups come by their first members, members by their positions.
+    /// Groups of `devices`, given in the order of their positions, that sum `reduction` together. Groups are ordered
+    /// by their first members, members by their positions.
     ///
     /// # Panics
     /// When there are not as many `devices` as positions.
@@ -240,7 +241,7 @@ impl Sharding {
         self.rows_of(self.part(position, Axis::M))
     }
 
-    /// The same of whoever has `part` of the rows.
+    /// The same for the devices with shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([
@@ -249,13 +250,13 @@ impl Sharding {
         ])
     }
 
-    /// Elements that the device at `position` needs of rows in front of its own and behind them. They come before
-    /// a forward pass, and as many of their gradients go back after a backward one.
+    /// Halo exchange: elements that the device at `position` needs of rows in front of its own and behind them. They
+    /// are received before a forward pass, and their gradients sent back after a backward one.
     pub fn halo(&self, position: u32) -> [u64; 2] {
         let (Some(rows), Some([own, needed])) = (self.rows, self.rows(position)) else {
             return [0, 0];
         };
-        // Where devices differ in input channels, these are cut by k, else by n.
+        // A convolution's input channels are sharded by k, a pooling's channels by n.
         let channels = match rows.cut {
             Axis::K => self.degrees.k,
             _ => self.degrees.n,

@@ -1,4 +1,4 @@
-//! What the tests of all patterns share.
+//! Helpers for the tests of all patterns.
 
 use super::*;
 use crate::trace::write::TraceWriter;
@@ -15,7 +15,7 @@ pub(super) struct Seen {
     pub data: Vec<u64>,
 }
 
-/// What one rank emits, and the bytes sent and received by all, by (source, destination, tag).
+/// Records the nodes of one rank, and the bytes sent and received by all, by (source, destination, tag).
 #[derive(Default)]
 struct Recorder {
     rank: u32,
@@ -114,7 +114,7 @@ pub(super) fn shapes_hold(job: &Job) {
     }
 }
 
-/// Why `pattern` is refused.
+/// The error with which `pattern` is refused.
 pub(super) fn why_not(pattern: Pattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
@@ -124,7 +124,7 @@ pub(super) fn why_not(pattern: Pattern) -> String {
 #[derive(Debug)]
 struct Pairs {
     pairs: u32,
-    /// How far off the announced slots are.
+    /// Error deliberately added to the announced slots.
     wrong: u32,
 }
 

@@ -1,9 +1,8 @@
 //! A model under a plan, as the nodes of its ranks.
 //!
-//! The pages of this module say where each number comes from: what kernels cost (`cost`), which collectives
-//! tensor parallelism needs (`layer`, and `sharded` where operators have degrees of their own), which gradients are
-//! reduced together (`buckets`), what is kept of every parameter (`state`), and in which order a rank does it
-//! all (`walk`).
+//! The pages of this module derive each number: costs of kernels (`cost`), collectives of tensor parallelism
+//! (`layer`, and `sharded` where operators have degrees of their own), gradient buckets (`buckets`), memory per
+//! parameter (`state`), and the order of a rank's nodes (`walk`).
 
 use super::plan::{
     Attention, Buckets, Effect, Family, Optimizer, Placement, Plan, Recompute, Zero,
@@ -51,17 +50,17 @@ use tied::Tied;
 /// Numbers of groups.
 const MOST_GROUPS: u64 = i32::MAX as u64;
 
-/// A model and the plan by which it is trained or asked.
+/// A model and the plan by which it is trained or served.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
-    /// What.
+    /// The model.
     pub model: Model,
-    /// How.
+    /// The plan.
     pub plan: Plan,
 }
 
 impl Training {
-    /// Checks that the model can be dealt out as the plan says, and prepares what all ranks share.
+    /// Checks that the model can be distributed as the plan says, and prepares the data that all ranks share.
     pub(super) fn prepare(mut self) -> Result<Prepared, GenerateError> {
         if matches!(self.plan.schedule, Schedule::LayerWise { .. }) {
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
@@ -83,6 +82,7 @@ impl Training {
         let capacity = self.plan.capacity.unwrap_or(u64::MAX);
         let mut choices = vec![Recompute::None, Recompute::Selective, Recompute::Full];
         if self.plan.attention == Attention::Flash {
+            // Flash attention recomputes its scores anyway, so selective recomputation would be a duplicate.
             choices.remove(1);
         }
         let mut least = u64::MAX;
@@ -183,6 +183,7 @@ impl Prepared {
         if plan.clip && plan.trains() {
             placement.use_model();
         }
+        // Node counts are found by a walk, so they are cached per class of ranks.
         let kinds = plan.pipeline * if slots > 0 { plan.tensor } else { 1 };
         let counts = (0..kinds).map(|_| OnceLock::new()).collect();
         Ok(Self {
@@ -209,7 +210,7 @@ impl Prepared {
         self.plan.schedule.chunks()
     }
 
-    /// Parts that layers are dealt out to: chunks of all stages.
+    /// Number of model chunks of all stages, over which layers are distributed.
     fn parts(&self) -> u32 {
         self.chunks() * self.plan.pipeline
     }
@@ -260,7 +261,7 @@ impl Prepared {
         resident
     }
 
-    /// Whether each replica has a part of the gradients, between micro-batches too.
+    /// Returns true if gradients are sharded among replicas, between micro-batches too.
     fn shares_gradients(&self) -> bool {
         self.plan.zero >= Zero::Gradients
             && self.communicates()
@@ -292,7 +293,7 @@ impl Prepared {
         shared && self.communicates() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Whether a backward pass ends with reductions; `complete` if its gradients are.
+    /// Returns true if a backward pass ends with reductions; `complete` for the pass that completes its gradients.
     fn reduces(&self, complete: bool) -> bool {
         let each = self.plan.zero >= Zero::Gradients && !self.plan.accumulate;
         self.communicates() && self.plan.trains() && (complete || each)
@@ -308,7 +309,7 @@ impl Prepared {
         self.parts.buckets(layer)
     }
 
-    /// Where a bucket ends, as people would say it.
+    /// Name of the place where a bucket ends, in parts: layer, slash, operator.
     fn bucket_end(&self, bucket: &Bucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
@@ -345,9 +346,10 @@ impl Prepared {
         self.parts.boundary(below).div_ceil(among)
     }
 
-    /// Sums at the end of a step, in order: what, how many bytes, and among whom.
+    /// Sums at the end of a step, in order: (name, bytes, group).
     fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, Family)> {
         let mut sums = Vec::new();
+        // Ordered by group kind, so that all members of a group emit sums in one order.
         let mut partial: BTreeMap<Family, u64> = BTreeMap::new();
         for layer in self.stage_layers(stage) {
             for (family, weights) in &self.lowered(layer).partial {
@@ -364,6 +366,7 @@ impl Prepared {
             let bytes = weights.saturating_mul(self.sizes.gradient);
             sums.push((what, bytes, family));
         }
+        // Tied weights have one copy on the first and one on the last stage.
         let ends = stage == 0 || stage + 1 == self.plan.pipeline;
         let tied = ends && !self.plan.without.has(Effect::DataCommunication);
         if let Some(weights) = self.parts.tied().filter(|_| tied) {
@@ -371,6 +374,7 @@ impl Prepared {
             sums.push(("embedding/all-reduce", bytes, Family::Embedding));
         }
         if self.plan.clip && self.placement.members(Family::Model) > 1 {
+            // The norm of all gradients is one number in single precision.
             sums.push(("norm/all-reduce", 4, Family::Model));
         }
         sums
@@ -386,15 +390,16 @@ struct Layers {
 }
 
 impl Layers {
-    /// With operators cut as the model says.
+    /// Lowers layers with the model's own tensor parallelism.
     fn as_the_model_says(model: &Model, context: &Context) -> Result<Self, GenerateError> {
         let mut lowered: Vec<Lowered> = Vec::new();
         let mut examples: Vec<usize> = Vec::new();
         let mut lowered_of = Vec::new();
         for (i, layer) in model.layers.iter().enumerate() {
-            // The first layer stands for itself: nobody asks for its input's gradient.
+            // The first layer stands for itself: the gradient of its input is not needed.
             let same = |&other: &usize| {
                 let example = &model.layers[other];
+                // Layers are lowered once per kind: a model has many equal blocks.
                 other != 0 && example.role == layer.role && example.operators == layer.operators
             };
             let known = examples.iter().position(same);
@@ -412,7 +417,7 @@ impl Layers {
         })
     }
 
-    /// With operators cut by degrees of their own.
+    /// Lowers layers whose operators have degrees of their own.
     fn by_degrees(model: &Model, plan: &Plan, context: &Context) -> Result<Self, GenerateError> {
         let follow = Follow::new(plan, context);
         let mut lowering = Lowering::new(*context, plan.pipeline > 1);
@@ -457,7 +462,7 @@ impl Layers {
     }
 }
 
-/// Whether any of the model's operators is like `wanted`.
+/// Returns true if any of the model's operators satisfies `wanted`.
 fn any(model: &Model, mut wanted: impl FnMut(&Work) -> bool) -> bool {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     operators.into_iter().any(|operator| wanted(&operator.work))

@@ -1,18 +1,18 @@
-//! The nodes near one node.
+//! Breadth-first neighbourhood of a node.
 
 use super::Rows;
 use petgraph::visit::Bfs;
 
-/// The nodes that can be reached from `centre` in at most `depth` steps along `rows`, nearest first, each with its
-/// distance, without `centre` itself; `most` at most.
+/// Returns the nodes that can be reached from `centre` in at most `depth` steps along `rows`, nearest first, each with
+/// its distance, without `centre` itself; `most` at most.
 ///
-/// The second value is whether there were more.
+/// The second value is whether there are more.
 pub fn around(centre: u32, depth: u32, most: usize, rows: &Rows) -> (Vec<(u32, u32)>, bool) {
     let mut found = Vec::new();
     let mut search = Bfs::new(rows, centre);
     search.next(rows);
     for distance in 1..=depth {
-        // What the search has yet to come to is what is at this distance.
+        // The queue of the search holds exactly the nodes at this distance.
         for _ in 0..search.stack.len() {
             if found.len() == most {
                 return (found, true);

@@ -1,4 +1,4 @@
-//! Building a graph node by node, in any order of ids.
+//! Builder of a graph from nodes in any order of ids.
 
 use super::{
     Call, GATHERED, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names,
@@ -16,37 +16,37 @@ use std::sync::Arc;
 mod link;
 mod sort;
 
-/// Which dependencies hold.
+/// Policy for data and control dependencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dependencies {
-    /// Data and control; if the control dependencies close a cycle, data alone, with a warning.
+    /// Both; if the control dependencies close a cycle, data alone, with a warning.
     #[default]
     Auto,
-    /// Data and control.
+    /// Both.
     Both,
     /// Data alone.
     Data,
 }
 
-/// What the slots of a graph stand for on one rank, and what else is the rank's own.
+/// Peers and groups behind the slots of a graph on one rank, and declarations of that rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
-    /// The rank behind each peer slot.
+    /// Rank of each peer slot.
     pub peers: Vec<u32>,
-    /// The name of the group behind each group slot; `None` is all ranks.
+    /// Name of the group of each group slot; `None` means all ranks.
     pub groups: Vec<Option<String>>,
-    /// Groups that the trace itself declares in metadata nodes.
+    /// Groups that the trace declares in metadata nodes.
     pub declared: Arc<Declared>,
 }
 
-/// Marks a control dependency in the list of predecessors.
+/// Flag of a control dependency in the list of predecessors.
 const CONTROL: u32 = 1 << 31;
-/// A dependency that was dropped, or is not resolved yet.
+/// Predecessor that was dropped, or is not resolved yet.
 const NO_NODE: u32 = u32::MAX;
-/// The most nodes a graph may have: indices share their word with the mark.
+/// Maximum number of nodes: indices share their word with the flag.
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
-/// Takes nodes and makes a [`Graph`] of them.
+/// Collects nodes and builds a [`Graph`].
 #[derive(Debug)]
 pub struct GraphBuilder {
     rank: u32,
@@ -55,20 +55,20 @@ pub struct GraphBuilder {
     index_of: IdMap,
     names: Names,
     lanes: Interner<Lane>,
-    /// Name and mask of dimensions behind each group slot.
+    /// Name and dimension mask of each group slot.
     groups: Interner<(Option<String>, Option<u32>)>,
     peers: Interner<u32>,
     declared: Declared,
     changes: Interner<MemoryChanges>,
-    /// Predecessors of each node in turn, marked with [`CONTROL`]; `pred_end[i]` ends node i's.
+    /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
-    /// Dependencies on ids that were not seen yet: (place in `preds`, id).
+    /// Dependencies on ids that were not seen yet: (index into `preds`, id).
     forward: Vec<(u32, u64)>,
 }
 
 impl GraphBuilder {
-    /// Starts the graph of `rank`; ids below `dense_ids` cost 4 bytes each at most.
+    /// Starts the graph of `rank`; ids below `dense_ids` cost at most 4 bytes each.
     pub fn new(rank: u32, policy: Dependencies, dense_ids: u64) -> Self {
         Self {
             rank,
@@ -92,12 +92,13 @@ impl GraphBuilder {
             Some(index) => self.preds.push(index | mark),
             None => {
                 self.forward.push((self.preds.len() as u32, id));
+                // A placeholder that keeps the flag until the id is resolved.
                 self.preds.push(NO_NODE & !CONTROL | mark);
             }
         }
     }
 
-    /// Adds the node whose dependencies were just given.
+    /// Adds the node whose dependencies were just visited.
     pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
         let index = self.graph.ids.len();
         if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
@@ -142,6 +143,7 @@ impl GraphBuilder {
         graph.kinds.push(kind);
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
+        // Lists that most traces do not need stay empty until a node has a value.
         if node.delay > Span::ZERO {
             put(&mut graph.delays, index, Span::ZERO, node.delay);
         }
@@ -160,28 +162,29 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Says when the rank's last event ended where it was recorded, counted from the start of the job.
+    /// Sets the recorded end of the rank's last event, counted from the start of the job.
     pub fn captured(&mut self, at: Span) {
         self.graph.captured = Some(at);
     }
 
-    /// Says what groups are for.
+    /// Sets the roles of groups.
     pub fn roles(&mut self, roles: Roles) {
         self.graph.roles = roles;
     }
 
-    /// Calls `lane` by `name` in pictures.
+    /// Names `lane` for drawings.
     pub fn name_lane(&mut self, lane: Lane, name: String) {
         self.graph.lane_names.push((lane, name));
     }
 
-    /// Numbers the names that wait for it, up to that of the node `last`.
+    /// Interns the staged names; `last` is the node to blame if the arena is full.
     fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
         let settled = self.names.settle(&mut self.graph.name_of);
         settled.ok_or_else(|| TraceError::refused(last, "more than 4 GiB of names", "shorten them"))
     }
 
-    /// Kind, lane, FLOPs, bytes and detail of a node; collectives and messages join their lists.
+    /// Returns type, lane, FLOPs, bytes and detail of a node; collectives and messages are appended to their
+    /// lists.
     fn decode(&mut self, node: &NodeView<'_>) -> Result<(Kind, Lane, u64, u64, u32), TraceError> {
         let index = NodeIndex(self.graph.ids.len() as u32);
         let stream = |other: Lane| node.lane.map_or(other, Lane::Stream);
@@ -296,9 +299,9 @@ impl GraphBuilder {
         }
     }
 
-    /// Orders, links and checks what was given.
+    /// Sorts, links and checks the nodes.
     ///
-    /// Fails on data dependencies on nodes that do not exist or on oneself, and on cycles.
+    /// Fails on data dependencies on missing nodes or on the node itself, and on cycles.
     pub fn finish(mut self) -> Result<(Graph, Binding), TraceError> {
         self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
@@ -314,6 +317,7 @@ impl GraphBuilder {
         self.sort_by_id();
         self.drop_self()?;
         let with_control = self.policy != Dependencies::Data;
+        // Ascending ids are program order in nearly all traces, which linking finds out on the way.
         if !self.link(with_control) && !self.order() {
             if self.policy != Dependencies::Auto || self.control() == 0 {
                 return Err(self.cyclic());
@@ -323,6 +327,7 @@ impl GraphBuilder {
                 return Err(self.cyclic());
             }
         }
+        // Calls are in program order by now, so counting them by slot gives their sequence numbers.
         let mut next = vec![0_u32; self.groups.keys().len()];
         for call in &mut self.graph.calls {
             let counter = &mut next[call.group as usize];
@@ -349,7 +354,7 @@ impl GraphBuilder {
     }
 }
 
-/// Makes `value` the one at `index` of values that are `zero` where nothing was put.
+/// Sets entry `index` of a list that is `zero` up to there.
 fn put<T: Copy>(values: &mut Vec<T>, index: usize, zero: T, value: T) {
     values.resize(index, zero);
     values.push(value);
@@ -385,7 +390,7 @@ impl Sink for GraphBuilder {
 }
 
 impl Graph {
-    /// Gives back what growing arrays held in reserve.
+    /// Releases the spare capacity of the arrays.
     fn shrink(&mut self) {
         self.ids.shrink_to_fit();
         self.name_of.shrink_to_fit();

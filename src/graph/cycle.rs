@@ -6,8 +6,8 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::visit::NodeFiltered;
 use std::collections::VecDeque;
 
-/// A short cycle in `rows`, as nodes in edge order, starting with the smallest; none when there is no cycle. All that
-/// are on a cycle are among those that are `stuck`.
+/// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest; none when there is no cycle.
+/// Nodes on cycles must be among the `stuck` ones.
 ///
 /// The cycle is the shortest through the smallest node of the smallest knot (strongly connected
 /// component), which is found in linear time; the shortest of all would take quadratic time.
@@ -21,7 +21,7 @@ pub fn short_cycle(rows: &Rows, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
         forward: rows,
         backward: &rows.reversed(),
     };
-    // Tarjan's algorithm, which needs no edges backwards, is recursive in the library: a long cycle overflows the stack.
+    // Tarjan's algorithm, which needs no reversed edges, is recursive in petgraph: a long chain overflows the stack.
     let knots = kosaraju_scc(&NodeFiltered::from_fn(both, stuck));
     let knot = knots
         .iter()
@@ -34,7 +34,7 @@ pub fn short_cycle(rows: &Rows, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // The library's searches do not say from where a node was reached, or not the same of several.
+    // Petgraph's breadth-first search does not keep predecessors, and its A* breaks ties by the layout of a heap.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {

@@ -1,29 +1,29 @@
-//! Graphs as Graphviz draws them.
+//! Graphs in the DOT language of Graphviz.
 
 use petgraph::dot::{Config, Dot};
 use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
 
-/// A node of a drawing.
+/// Node of a drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vertex {
-    /// What stands in it, line by line.
+    /// Text in the node, line by line.
     pub lines: Vec<String>,
-    /// Whether it stands out.
+    /// Whether it is drawn bold.
     pub marked: bool,
 }
 
-/// An arrow of a drawing.
+/// Edge of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrow {
-    /// Where it begins, as an index of the nodes.
+    /// Index of its source node.
     pub from: u32,
-    /// Where it ends.
+    /// Index of its target node.
     pub to: u32,
-    /// Whether it only orders the two.
+    /// Whether it is a control dependency, which is drawn dashed.
     pub control: bool,
 }
 
-/// `vertices` and `arrows` in Graphviz' language, in their order.
+/// Renders `vertices` and `arrows` in DOT, in their order.
 pub fn dot(vertices: &[Vertex], arrows: &[Arrow]) -> String {
     let mut graph = DiGraph::<&Vertex, bool>::new();
     for vertex in vertices {
@@ -47,7 +47,7 @@ pub fn dot(vertices: &[Vertex], arrows: &[Arrow]) -> String {
     format!("{drawn:?}")
 }
 
-/// `text` inside quotes: they and the backslash are escaped, what would move a cursor is replaced.
+/// Escapes `text` for a quoted string: quotes and backslashes are escaped, control characters replaced.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

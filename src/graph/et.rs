@@ -1,4 +1,4 @@
-//! From the contents of a trace file to a graph, in one pass.
+//! Reading of a trace file's contents into a graph, in one pass.
 
 use super::builder::{Binding, Dependencies, GraphBuilder};
 use super::{Graph, Lane};
@@ -9,8 +9,8 @@ use crate::trace::wire::Frames;
 impl Graph {
     /// Reads the (decompressed) contents of rank `rank`'s trace file.
     ///
-    /// Fails on truncated or malformed records, duplicate ids, data dependencies on nodes that do
-    /// not exist or on oneself, cycles, and nodes that make no sense.
+    /// Fails on truncated or malformed records, duplicate ids, data dependencies on missing nodes or on the
+    /// node itself, cycles, and nodes that make no sense.
     pub fn read(
         contents: &[u8],
         rank: u32,
@@ -19,7 +19,7 @@ impl Graph {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
-    /// As [`Self::read`], with `edit` making of each node what it is to be.
+    /// Reads like [`Self::read`], with `edit` applied to each node.
     pub fn read_edited(
         contents: &[u8],
         rank: u32,
@@ -31,7 +31,7 @@ impl Graph {
             return Err(TraceError::empty());
         };
         let metadata = scan::metadata(first)?;
-        // A node with an id takes at least 3 bytes, so no dense id can be larger than this.
+        // A node with an id takes at least 3 bytes, so densely numbered ids stay below this.
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
         if let Some(at) = metadata.captured {
             builder.captured(at);

@@ -1,14 +1,14 @@
-//! Small numbers for ids, names and keys. None of these can be iterated in hash order.
+//! Interning of ids, names and keys. None of these types can be iterated in hash order.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-/// The same on every run, so that memory and time are too; order never depends on it.
+/// Fixed seed, so that memory and time are the same on every run; no order depends on it.
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
-/// The hash of anything, the same on every run.
+/// Returns a hash that is the same on every run.
 pub fn fingerprint(value: &impl Hash) -> u64 {
     HASHER.hash_one(value)
 }
@@ -18,33 +18,32 @@ pub fn fingerprint(value: &impl Hash) -> u64 {
 pub struct Names {
     text: String,
     ends: Vec<u32>,
-    /// The upper half of a name's hash beside its number, so that a growing table reads no text.
+    /// Upper half of each name's hash with its number, so that a growing table reads no text.
     index: HashTable<(u32, u32)>,
-    /// Names that wait for [`Names::settle`], one after another, with the halves of their hashes and
-    /// their ends.
+    /// Staged names, concatenated, with the halves of their hashes and their ends; see [`Names::settle`].
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
 
-/// How many names are looked up together.
+/// Number of names that are looked up together.
 const BATCH: usize = 64;
 
 impl Names {
-    /// Takes `name` to be numbered later. Returns whether it is time to [`Names::settle`].
+    /// Stages `name` to be numbered later. Returns whether it is time to [`Names::settle`].
     ///
-    /// In a large table a look-up waits for memory. Look-ups that follow one another directly wait
-    /// together, those with the reading of a node in between do not.
+    /// Look-ups in a large table wait for memory. Consecutive look-ups overlap their cache misses, which they
+    /// do not with the reading of a node in between.
     #[inline]
     pub fn stage(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
-        // A batch is a few kilobytes, unless names are absurdly long.
+        // A batch takes a few kilobytes, unless names are absurdly long.
         self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
     }
 
-    /// Appends the numbers of the staged names to `numbers`, in their order; `None` when the arena is
-    /// full (4 GiB).
+    /// Appends the numbers of the staged names to `numbers`, in their order; `None` if the arena is full (4
+    /// GiB).
     pub fn settle(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
         let staged = std::mem::take(&mut self.staged);
         let ends = std::mem::take(&mut self.staged_ends);
@@ -77,7 +76,7 @@ impl Names {
             .map(|&(_, found)| found)
     }
 
-    /// The number of `name`, new if it was not seen before; `None` when the arena is full (4 GiB).
+    /// Returns the number of `name`, new if it was not seen before; `None` if the arena is full (4 GiB).
     #[inline]
     pub fn intern(&mut self, name: &str) -> Option<u32> {
         self.number((HASHER.hash_one(name) >> 32) as u32, name)
@@ -97,22 +96,22 @@ impl Names {
         Some(new)
     }
 
-    /// The name numbered `i`.
+    /// Returns the name numbered `i`.
     pub fn get(&self, i: u32) -> &str {
         slice(&self.text, &self.ends, i)
     }
 
-    /// How many distinct names there are.
+    /// Returns the number of distinct names.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is no name.
+    /// Returns whether there is no name.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Numbers the names anew, in the order in which `uses` has them; every name must be used.
+    /// Renumbers the names in the order of `uses`; every name must be used.
     pub fn renumber<'u>(&mut self, uses: impl Iterator<Item = &'u mut u32>) {
         let old = std::mem::take(self);
         for number in uses {
@@ -121,7 +120,7 @@ impl Names {
         }
     }
 
-    /// Gives up the index, which only interning needs.
+    /// Drops the index, which only interning needs.
     pub fn freeze(&mut self) {
         self.index = HashTable::new();
         (self.staged, self.staged_ends) = (String::new(), Vec::new());
@@ -130,7 +129,7 @@ impl Names {
     }
 }
 
-/// A hash of 64 bits from 32: the table takes the place from the lower bits, and a tag from the upper.
+/// Expands 32 bits of a hash to 64: the table takes the bucket from the lower bits, and a tag from the upper.
 #[inline]
 fn spread(short: u32) -> u64 {
     u64::from(short) << 32 | u64::from(short)
@@ -178,8 +177,8 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq> Interner<K> {
-    /// The number of `key`, new if it was not seen before. Asking for the same key twice in a row
-    /// costs one comparison.
+    /// Returns the number of `key`, new if it was not seen before. The same key twice in a row costs one
+    /// comparison.
     #[inline]
     pub fn intern(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {
@@ -201,7 +200,7 @@ impl<K: Hash + Eq> Interner<K> {
         self.last
     }
 
-    /// The number of `key`, if it has one.
+    /// Returns the number of `key`, if it has one.
     pub fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
@@ -210,22 +209,22 @@ impl<K: Hash + Eq> Interner<K> {
         self.index.find(HASHER.hash_one(key), same).copied()
     }
 
-    /// The keys in order of first use.
+    /// Returns the keys in order of first use.
     pub fn into_keys(self) -> Vec<K> {
         self.keys
     }
 
-    /// The keys in order of first use.
+    /// Returns the keys in order of first use.
     pub fn keys(&self) -> &[K] {
         &self.keys
     }
 }
 
-/// From ids of a file to indices: an array where ids are dense enough, a table for the others.
+/// Map from ids of a file to indices: an array for dense ids, a hash table for the others.
 #[derive(Clone, Debug, Default)]
 pub struct IdMap {
     dense: Vec<u32>,
-    /// Ids from here on go into the table, so that one huge id does not cost memory.
+    /// Ids from here on are in the table, so that one huge id does not cost memory.
     dense_limit: u64,
     sparse: HashTable<(u64, u32)>,
 }
@@ -233,7 +232,7 @@ pub struct IdMap {
 const ABSENT: u32 = u32::MAX;
 
 impl IdMap {
-    /// A map that spends at most 4 bytes on each id below `dense_limit`.
+    /// Creates a map that spends at most 4 bytes on each id below `dense_limit`.
     pub fn new(dense_limit: u64) -> Self {
         Self {
             dense: Vec::new(),
@@ -242,7 +241,7 @@ impl IdMap {
         }
     }
 
-    /// The index of `id`.
+    /// Returns the index of `id`.
     #[inline]
     pub fn get(&self, id: u64) -> Option<u32> {
         if id < self.dense_limit {
@@ -256,18 +255,18 @@ impl IdMap {
         }
     }
 
-    /// Makes of every index `i` the index `new[i]`.
+    /// Replaces every index `i` by `new[i]`.
     pub fn renumber(&mut self, new: &[u32]) {
         for index in self.dense.iter_mut().filter(|index| **index != ABSENT) {
             *index = new[*index as usize];
         }
-        // In whatever order they come.
+        // The order of iteration does not matter: each entry changes on its own.
         for (_, index) in &mut self.sparse {
             *index = new[*index as usize];
         }
     }
 
-    /// Sets the index of `id`; returns the index it had.
+    /// Sets the index of `id`, unless it has one, which is then returned.
     #[inline]
     pub fn insert(&mut self, id: u64, index: u32) -> Option<u32> {
         if let Some(old) = self.get(id) {
@@ -276,7 +275,7 @@ impl IdMap {
         if id < self.dense_limit {
             let at = id as usize;
             if at >= self.dense.len() {
-                // Doubling keeps growth linear; the next ids are usually the next numbers.
+                // Growth by half keeps the cost linear; the next ids are usually the next numbers.
                 self.dense.resize((at + 1).max(at + at / 2), ABSENT);
             }
             self.dense[at] = index;

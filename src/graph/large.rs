@@ -1,14 +1,14 @@
-//! Lists of many megabytes, on large pages.
+//! Vectors of many megabytes, on huge pages.
 
 use crate::bounds;
 
-/// Lists below this many bytes are left as they are.
+/// Minimum size in bytes of vectors for which huge pages are requested.
 #[cfg(target_os = "linux")]
 const LARGE: usize = 16 << 20;
 
-/// An empty list with room for `count` entries. The system is asked for large pages behind a large one: of
-/// the time to fill it, a third would go into asking for small pages. Where it has none, or less room,
-/// nothing is lost.
+/// Returns an empty vector with capacity for `count` entries. Huge pages are requested for a large one: a third
+/// of the time to fill it would go into faults on small pages. Systems without huge pages, or with less memory,
+/// lose nothing.
 pub fn list<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
     let fits = bounds::check("a list", count as u64, size_of::<T>() as u64, "").is_ok();
@@ -28,7 +28,7 @@ fn advise<T>(list: &mut Vec<T>) {
     }
     let start = room.as_mut_ptr().cast::<u8>();
     let skipped = start.align_offset(PAGE);
-    // SAFETY: whole pages within the list's own room; advice changes nothing that is in them.
+    // SAFETY: whole pages within the vector's own capacity; the advice does not change their contents.
     unsafe {
         libc::madvise(
             start.add(skipped).cast(),

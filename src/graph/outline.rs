@@ -1,10 +1,10 @@
-//! A trace as its file says it, sound or not.
+//! Trace as its file holds it, sound or not.
 //!
-//! A [`Graph`](super::Graph) is what can be replayed: the first thing that is wrong refuses the file. An
-//! outline is for looking: it keeps every node that can be told at all, dependencies as they are named,
-//! and a list of what cannot be read. It borrows names and records from the file's contents and takes
-//! 16 bytes a dependency and for each node 40 and whatever its reader [keeps](Keep) of it: nearly all of it, some
-//! 200 bytes, if nothing else is said.
+//! A [`Graph`](super::Graph) is what can be replayed: the first error refuses the file. An outline is for
+//! inspection: it keeps every node that can be recovered at all, dependencies as they are named, and a list of
+//! what cannot be read. It borrows names and records from the file's contents and takes 16 bytes for each
+//! dependency, and for each node 40 and the size of what its reader [keeps](Keep): by default nearly
+//! everything, some 200 bytes.
 
 use super::{IdMap, Rows, large};
 use crate::trace::scan::{self, Metadata, NodeView};
@@ -16,42 +16,44 @@ mod view;
 
 pub use view::View;
 
-/// A dependency as a node names it.
+/// Dependency as a node names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// The id of the node that is waited for.
+    /// Id of the node that is waited for.
     pub id: u64,
-    /// Its index in [`Outline::nodes`], the first's if several have the id; [`Dependency::NOWHERE`] if none has.
+    /// Index of that node in [`Outline::nodes`], of the first if several have the id; [`Dependency::NOWHERE`]
+    /// if none has.
     pub node: u32,
-    /// Whether it only orders the two; if not, data passes.
+    /// Whether it is a control dependency, which only orders the two; if not, data passes.
     pub control: bool,
 }
 
 impl Dependency {
-    /// In place of an index: there is no node with this id.
+    /// Index of a missing node.
     pub const NOWHERE: u32 = u32::MAX;
 
-    /// The index of the node that is waited for, if it exists.
+    /// Returns the index of the node that is waited for, if it exists.
     #[inline]
     pub fn target(&self) -> Option<u32> {
         (self.node != Self::NOWHERE).then_some(self.node)
     }
 }
 
-/// What is kept of the nodes of an outline. Less is quicker: large traces are larger than caches.
+/// Selection of the data kept of each node. Less is faster: large traces exceed caches.
 pub trait Keep<'a>: Default {
-    /// What is kept of each of them.
+    /// Data kept of each node.
     type Kept: Copy;
 
-    /// What is kept of a node of which its record says `view`. Of a record that was refused that is what could
-    /// be told: an [`Op::Nothing`](crate::trace::Op::Nothing) with its id, name and dependencies.
+    /// Returns the data to keep of a node with the record `view`. Of a record that was refused, `view` holds
+    /// what could be recovered: an [`Op::Nothing`](crate::trace::Op::Nothing) with its id, name and
+    /// dependencies.
     fn keep(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
-    /// The id of the node.
+    /// Returns the id of the node.
     fn id(kept: &Self::Kept) -> u64;
 }
 
-/// Keeps all that records say.
+/// Keeps nearly all fields of each record, as a [`View`].
 #[derive(Debug, Default)]
 pub struct Views;
 
@@ -69,39 +71,39 @@ impl<'a> Keep<'a> for Views {
     }
 }
 
-/// A node and where its record stands.
+/// Node and its record.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a, V = View<'a>> {
-    /// What is kept of what the record says.
+    /// Data kept of the record.
     pub view: V,
-    /// The record.
+    /// The undecoded record.
     pub record: Record<'a>,
-    /// Where its dependencies begin and end in the list of all.
+    /// Range of its dependencies in the list of all.
     deps: (u32, u32),
 }
 
-/// Something in a file that cannot be read, or makes no sense.
+/// Record or dependency that cannot be read, or makes no sense.
 #[derive(Debug)]
 pub struct Fault {
-    /// The node's index in [`Outline::nodes`], if a node was kept.
+    /// Index of the node in [`Outline::nodes`], if a node was kept.
     pub node: Option<u32>,
-    /// What is wrong, and where.
+    /// Error with its location.
     pub error: TraceError,
 }
 
-/// One rank's trace, sound or not. Nodes stand in ascending order of their ids, those with the same id in
-/// the order of the file.
+/// Trace of one rank, sound or not. Nodes are in ascending order of their ids, those with the same id in the
+/// order of the file.
 #[derive(Debug)]
 pub struct Outline<'a, K: Keep<'a> = Views> {
-    /// The record at the start.
+    /// Metadata record.
     pub metadata: Metadata,
     /// The nodes.
     pub nodes: Vec<Item<'a, K::Kept>>,
-    /// What was kept of them besides.
+    /// Data kept besides, across nodes.
     pub keep: K,
-    /// What could not be read, in the order of the file.
+    /// Errors, in the order of the file.
     pub faults: Vec<Fault>,
-    /// What nodes allocate and free in the memory of their NPU, of those that do, ascending by their index in
+    /// Memory that nodes allocate and free on their NPU, for those that do, ascending by their index in
     /// `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
     deps: Vec<Dependency>,
@@ -109,11 +111,12 @@ pub struct Outline<'a, K: Keep<'a> = Views> {
     unsorted: bool,
 }
 
-/// Bytes of a record that few files' records are below, on average.
+/// Lower bound of the average record size of nearly all files, in bytes.
 const USUAL_RECORD: usize = 64;
 
-/// Zeros where a node is expected, as a file system leaves behind a program that died. One record of no bytes is
-/// a node of defaults; several in a row are no nodes, and there can be as many as the file has bytes.
+/// Builds the fault for zeros in place of a node, as a file system leaves them behind a program that died. One
+/// empty record is a node of defaults; several in a row are no nodes, and there can be as many as the file has
+/// bytes.
 #[cold]
 fn zeros(record: Record<'_>) -> Fault {
     let found = "zeros, where a node is expected: a second record of no bytes in a row";
@@ -124,7 +127,7 @@ fn zeros(record: Record<'_>) -> Fault {
     }
 }
 
-/// Collects a record's dependencies.
+/// Collects the dependencies of a record.
 struct Collect<'d>(&'d mut Vec<Dependency>);
 
 impl Collect<'_> {
@@ -150,18 +153,18 @@ impl scan::Dependencies for Collect<'_> {
 }
 
 impl<'a> Outline<'a> {
-    /// Reads the (decompressed) contents of a trace file. What is wrong is among the
-    /// [`faults`](Self::faults); a file that breaks off gives the nodes before the break.
+    /// Reads the (decompressed) contents of a trace file. Errors are added to the [`faults`](Self::faults); a
+    /// truncated file gives the nodes before the break.
     pub fn read(contents: &'a [u8]) -> Self {
         Self::keeping(contents)
     }
 }
 
 impl<'a, K: Keep<'a>> Outline<'a, K> {
-    /// The most nodes or dependencies that indices can tell apart.
+    /// Maximum number of nodes or dependencies: indices have 32 bits.
     const MOST: usize = (u32::MAX - 1) as usize;
 
-    /// As [`Outline::read`], with what `K` keeps of the nodes.
+    /// Reads like [`Outline::read`], with the data that `K` keeps of the nodes.
     pub fn keeping(contents: &'a [u8]) -> Self {
         let mut outline = Self {
             metadata: Metadata::default(),
@@ -170,7 +173,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
             faults: Vec::new(),
             memory: Vec::new(),
             deps: large::list(contents.len() / USUAL_RECORD),
-            // A node with an id takes at least 3 bytes, so no dense id can be larger than this.
+            // A node with an id takes at least 3 bytes, so densely numbered ids stay below this.
             index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
             unsorted: false,
         };
@@ -209,6 +212,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
     /// Adds the node of `record`. Returns whether there is room for more.
     fn take(&mut self, record: Record<'a>) -> bool {
         let from = self.deps.len();
+        // A dependency takes at least a byte, so the length of the record bounds their number.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed(
                 record.offset,
@@ -226,6 +230,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
                 self.keep.keep(&view)
             }
             Err(error) => {
+                // The failed scan may have pushed some; the recovery below pushes them again.
                 self.deps.truncate(from);
                 self.faults.push(Fault {
                     node: Some(index),
@@ -235,7 +240,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
                 self.keep.keep(&view)
             }
         };
-        // While the node is at hand; a second look at all of them takes a tenth of the time again.
+        // Done while the node is in cache; a second pass over all nodes would take a tenth of the time again.
         let id = K::id(&view);
         let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
         self.unsorted |= id < last;
@@ -248,7 +253,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
         true
     }
 
-    /// Sorts nodes by their ids and finds what dependencies lead to.
+    /// Sorts nodes by their ids and resolves the targets of dependencies.
     fn settle(&mut self) {
         if self.unsorted {
             let mut place: Vec<u32> = self.all().collect();
@@ -272,8 +277,8 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
         }
     }
 
-    /// Has `told` say of every fault which file it is in, or where in the file that these contents were made
-    /// of.
+    /// Maps the error of every fault with `told`, which adds the file, or the location in the original of
+    /// converted contents.
     pub fn blame(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(Fault {
@@ -283,25 +288,25 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
         }
     }
 
-    /// The node with this id, the first if there are several.
+    /// Returns the node with this id, the first if there are several.
     pub fn find(&self, id: u64) -> Option<u32> {
         self.index_of.get(id)
     }
 
-    /// The dependencies of node `i`, as its record has them.
+    /// Returns the dependencies of node `i`, as its record names them.
     #[inline]
     pub fn deps(&self, i: u32) -> &[Dependency] {
         let (from, to) = self.nodes[i as usize].deps;
         &self.deps[from as usize..to as usize]
     }
 
-    /// How many dependencies there are.
+    /// Returns the number of dependencies.
     pub fn edges(&self) -> usize {
         self.deps.len()
     }
 
-    /// For each node those that wait for it, ascending, of the dependencies that lead to a node and that
-    /// `holds`, which is told the waiting node and the dependency.
+    /// Returns for each node its successors, ascending, over the dependencies that lead to a node and for which
+    /// `holds`, given the waiting node and the dependency, is true.
     pub fn successors(&self, mut holds: impl FnMut(u32, &Dependency) -> bool) -> Rows {
         let all = 0..self.nodes.len() as u32;
         Rows::new(self.nodes.len(), |each| {
@@ -315,7 +320,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
         })
     }
 
-    /// The indices of all nodes.
+    /// Returns the indices of all nodes.
     pub fn all(&self) -> Range<u32> {
         0..self.nodes.len() as u32
     }

@@ -1,9 +1,9 @@
-//! Lists of nodes, one for each node, in two flat arrays.
+//! Adjacency lists in compressed sparse row (CSR) form: two flat arrays.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The rows of a sparse matrix: row `i` lists the nodes that node `i` leads to.
+/// Sparse matrix in CSR form: row `i` lists the nodes that node `i` leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     start: Vec<u32>,
@@ -11,14 +11,15 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The rows of `count` nodes with the edges that `edges` hands to its argument, twice and in the same
-    /// order. An edge is (row, entry); entries of a row keep their order.
+    /// Creates the rows of `count` nodes. `edges` hands every edge (row, entry) to its argument; it is called
+    /// twice and must give the same order. Entries of a row keep their order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
         for i in 0..count {
             start[i + 1] += start[i];
         }
+        // Counting sort: the second pass fills each row from its start.
         let mut next = start.clone();
         let mut list = vec![0_u32; start[count] as usize];
         edges(&mut |row, entry| {
@@ -29,58 +30,58 @@ impl Rows {
         Self { start, list }
     }
 
-    /// The rows that `list` has, each from its place in `start` to the next one's.
+    /// Assembles rows from their entries: row `i` is `list[start[i]..start[i + 1]]`.
     pub(super) fn from_parts(start: Vec<u32>, list: Vec<u32>) -> Self {
         Self { start, list }
     }
 
-    /// The same edges the other way round; entries of a row ascend.
+    /// Returns the same edges reversed; entries of a row ascend.
     pub fn reversed(&self) -> Self {
         Self::new(self.count(), |each| {
             self.edges().for_each(|(from, to)| each(to, from));
         })
     }
 
-    /// Row `i`.
+    /// Returns row `i`.
     #[inline]
     pub fn row(&self, i: u32) -> &[u32] {
         let i = i as usize;
         &self.list[self.start[i] as usize..self.start[i + 1] as usize]
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn count(&self) -> usize {
         self.start.len().saturating_sub(1)
     }
 
-    /// How many edges there are.
+    /// Number of edges.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there is no edge.
+    /// Returns whether there is no edge.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Bytes held on the heap.
+    /// Number of bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         (self.start.capacity() + self.list.capacity()) * size_of::<u32>()
     }
 
-    /// All edges, row by row.
+    /// Iterates over all edges, row by row.
     pub fn edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         (0..self.count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// The smallest order, by index, in which every node comes after those that lead to it: program order,
-    /// where nodes stand in the order of their ids. Nodes on a cycle, and those behind one, are missing.
+    /// Returns the smallest topological order, by index; where nodes are in the order of their ids, this is
+    /// program order. Nodes on a cycle, and those behind one, are missing.
     pub fn order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.count()];
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // The library's order is not the smallest.
+        // With a heap the order does not depend on that of the edges, as it would with a queue, or with petgraph's `Topo`.
         let first = (0..self.count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.count());
@@ -96,7 +97,7 @@ impl Rows {
         order
     }
 
-    /// Whether each node is missing from `order`, because it is on a cycle or behind one.
+    /// Returns for each node whether `order` lacks it, because it is on a cycle or behind one.
     pub fn stuck(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);

@@ -1,4 +1,4 @@
-//! Rows as petgraph's algorithms walk them, without a copy.
+//! Implementation of petgraph's traits for rows, so that its algorithms run on them without a copy.
 
 use super::Rows;
 use petgraph::Direction;
@@ -10,7 +10,7 @@ use std::iter::Copied;
 use std::ops::Range;
 use std::slice;
 
-/// A set of nodes, a bit for each.
+/// Set of nodes, one bit per node.
 type NodeSet = <DiGraph<(), (), u32> as Visitable>::Map;
 
 impl GraphBase for Rows {
@@ -48,7 +48,7 @@ impl IntoNodeIdentifiers for &Rows {
     }
 }
 
-/// Edges in both directions, for algorithms that walk them backwards too.
+/// View of edges in both directions, for algorithms that also follow them backwards.
 #[derive(Clone, Copy, Debug)]
 pub struct BothDirections<'a> {
     /// The nodes that each node leads to.

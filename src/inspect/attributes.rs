@@ -1,11 +1,11 @@
-//! Which attributes and fields nodes have, and by how many.
+//! Counts of the attributes and fields of nodes.
 
 use crate::graph::{Interner, Outline};
 use crate::trace::attr::Attr;
 use crate::trace::wire::{Cursor, Raw};
 use std::collections::BTreeMap;
 
-/// The fields of a node that are counted with its attributes: number, name, type.
+/// Fields of a node that are counted with its attributes: number, name, type.
 const FIELDS: [(u32, &str, &str); 4] = [
     (6, "start_time_micros", "field"),
     (7, "duration_micros", "field"),
@@ -13,16 +13,16 @@ const FIELDS: [(u32, &str, &str); 4] = [
     (9, "outputs", "field"),
 ];
 
-/// Counts, for each attribute by name and type, the nodes among `selected` that have it.
+/// Counts for each attribute, by name and type, the nodes among `selected` that have it.
 pub fn count(
     outline: &Outline<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
     let mut known: Interner<(&[u8], &'static str)> = Interner::default();
-    // For each of the known: how many nodes have it, and the last of them.
+    // For each known attribute the number of nodes that have it, and the last of these.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Nodes that are alike have the same attributes in the same order.
+    // Similar nodes have the same attributes in the same order, so that is predicted, which saves a look-up.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in outline.all().filter(|&node| selected(node)) {
         let record = &outline.nodes[node as usize].record;
@@ -67,14 +67,14 @@ pub fn count(
     let fields = fields.map(|(&(_, name, kind), count)| ((name.to_owned(), kind), count));
     let mut all = BTreeMap::new();
     for (key, count) in attributes.chain(fields) {
-        // Names that are not text may become alike.
+        // Names that are not text may coincide after conversion.
         *all.entry(key).or_insert(0) += count;
     }
     all
 }
 
-/// The next field of a node, if it is an attribute; one of [`FIELDS`] is `seen`. What comes behind a broken field
-/// is left out.
+/// Reads the next field of a node and returns it if it is an attribute; one of [`FIELDS`] is marked in `seen`.
+/// Whatever follows a broken field is left out.
 fn other<'a>(node: &mut Cursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<Attr<'a>> {
     let Ok((number, raw)) = node.field() else {
         *node = Cursor::new(&[], 0);

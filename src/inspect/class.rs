@@ -1,9 +1,9 @@
-//! What kind of thing a node does, as tables sort nodes.
+//! Types of nodes for tables.
 
 use crate::trace::{CollectiveKind, Op};
 use std::fmt;
 
-/// What kind of thing a node does.
+/// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Work on the host.
@@ -20,13 +20,13 @@ pub enum Class {
     Receive,
     /// A member's part of a collective.
     Collective(CollectiveKind),
-    /// It says something of the job, or nothing, and takes no time.
+    /// Metadata or no operation; takes no time.
     Metadata,
-    /// Its record makes no sense.
+    /// Record that makes no sense.
     Unreadable,
 }
 
-/// The kinds that are not collectives.
+/// Types that are not collectives, with their names.
 const PLAIN: [(Class, &str); 8] = [
     (Class::Host, "host"),
     (Class::Compute, "compute"),
@@ -39,7 +39,7 @@ const PLAIN: [(Class, &str); 8] = [
 ];
 
 impl Class {
-    /// That of a node that could be read.
+    /// Returns the type of a node that could be read.
     pub fn of(op: &Op<'_>) -> Self {
         match *op {
             Op::Nothing => Self::Metadata,
@@ -53,17 +53,18 @@ impl Class {
         }
     }
 
-    /// Whether nodes of this kind wait for other ranks.
+    /// Returns whether nodes of this kind wait for other ranks.
     pub fn communicates(self) -> bool {
         matches!(self, Self::Send | Self::Receive | Self::Collective(_))
     }
 
-    /// Whether nodes of this kind have a duration.
+    /// Returns whether nodes of this kind have a duration.
     pub fn takes_time(self) -> bool {
         !matches!(self, Self::Metadata | Self::Unreadable)
     }
 
-    /// The kinds that `name` stands for: one, or with `collective` all collectives. None if it is unknown.
+    /// Returns the types that `name` stands for: one, or with `collective` all collectives. Empty if it is
+    /// unknown.
     pub fn named(name: &str) -> Vec<Self> {
         if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
             return vec![*class];
@@ -75,7 +76,7 @@ impl Class {
             .collect()
     }
 
-    /// All names that [`Self::named`] knows.
+    /// Returns all names that [`Self::named`] accepts.
     pub fn names() -> String {
         let plain = PLAIN.iter().map(|(_, name)| *name);
         let kinds = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);

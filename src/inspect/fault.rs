@@ -1,33 +1,33 @@
-//! What is wrong with a file, counted, with examples.
+//! Faults of a file, counted, with examples.
 
 use crate::graph::cycle::short_cycle;
 use crate::graph::outline::Dependency;
 use crate::graph::{Outline, Recorded, Rows};
 use crate::trace::shown;
 
-/// Several things that are wrong in the same way.
+/// Faults of one sort.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// How many there are.
+    /// Number of faults.
     pub count: u64,
-    /// What is wrong with the first of them.
+    /// Description of the first.
     pub text: String,
 }
 
-/// What is wrong with a file.
+/// Faults of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// What a replay would refuse.
+    /// Faults that a replay would refuse.
     pub faults: Vec<Complaint>,
-    /// What a replay repairs, and says so.
+    /// Faults that a replay repairs with a notice.
     pub notes: Vec<Complaint>,
 }
 
-/// Records that cannot be read are named one by one up to this many.
+/// Maximum number of unreadable records that are named one by one.
 const NAMED: usize = 5;
 
 impl Faults {
-    /// How many faults there are.
+    /// Returns the number of faults that a replay would refuse.
     pub fn count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
     }
@@ -50,13 +50,13 @@ impl Faults {
         }
     }
 
-    /// What cannot be read.
+    /// Adds the records that cannot be read.
     pub(super) fn unreadable(&mut self, outline: &mut Outline<'_>) {
         let faults = std::mem::take(&mut outline.faults);
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
-            // What to try concerns replays; here the first line says it.
+            // The remedy concerns replays; here the first line is enough.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
                 ..NAMED => self.fault(1, || text),
@@ -66,7 +66,7 @@ impl Faults {
         }
     }
 
-    /// What is wrong with ids and dependencies.
+    /// Adds the faults of ids and dependencies.
     pub(super) fn structure(&mut self, outline: &Outline<'_>) {
         let id = |i: u32| outline.nodes[i as usize].view.id;
         let mut twice = Found::default();
@@ -102,7 +102,7 @@ impl Faults {
         self.note(own[1].count, || format!("node {own_node} follows itself"));
     }
 
-    /// Control dependencies were left out of `count`, which close a cycle.
+    /// Adds the notice that `count` control dependencies, which close a cycle, were left out.
     pub(super) fn without_control(&mut self, count: u64) {
         self.note(count, || {
             "control dependencies close a cycle; times and chains rest on data dependencies alone"
@@ -110,7 +110,7 @@ impl Faults {
         });
     }
 
-    /// Nodes that do not run in `recorded`, whose dependencies are `next`.
+    /// Adds the nodes that do not run in `recorded`, with the successors `next`.
     pub(super) fn cycle(&mut self, outline: &Outline<'_>, next: &Rows, recorded: &Recorded) {
         const SHOWN: usize = 6;
         let stuck = next.count() - recorded.ran;
@@ -134,7 +134,7 @@ impl Faults {
     }
 }
 
-/// How many there are, and the ids of the first.
+/// Number of faults, and the ids of the first.
 #[derive(Clone, Copy, Default)]
 struct Found {
     count: u64,

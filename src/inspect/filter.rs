@@ -1,4 +1,4 @@
-//! Which nodes are looked at.
+//! Filters that select nodes.
 
 use super::class::Class;
 use super::lanes::{LaneKey, group_label};
@@ -10,18 +10,18 @@ use crate::units::Time;
 use std::fmt;
 use std::str::FromStr;
 
-/// A name, or a part of one: a pattern if it has `*`, `?` or `[`, which then must fit the whole name, and
-/// otherwise any part of the name. Letters must agree in case.
+/// Pattern of a name: with `*`, `?` or `[` it must match the whole name, otherwise any part of it. Case
+/// matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Fits the whole name.
+    /// Glob pattern that matches the whole name.
     Whole(Box<glob::Pattern>),
-    /// Is somewhere in the name.
+    /// Text that the name contains.
     Part(String),
 }
 
 impl Pattern {
-    /// Whether `name` fits.
+    /// Returns whether `name` fits.
     pub fn fits(&self, name: &str) -> bool {
         match self {
             Self::Whole(pattern) => pattern.matches(name),
@@ -57,7 +57,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// Kinds of nodes, as [`Class::named`] knows them.
+/// Types of nodes, by the names that [`Class::named`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Types(Vec<Class>);
 
@@ -89,12 +89,12 @@ impl FromStr for Types {
     }
 }
 
-/// Some ranks: `0,4-7`.
+/// Set of ranks: `0,4-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSet(Vec<(u32, u32)>);
 
 impl RankSet {
-    /// Whether `rank` is one of them.
+    /// Returns whether `rank` is one of them.
     pub fn has(&self, rank: u32) -> bool {
         self.0.iter().any(|&(from, to)| (from..=to).contains(&rank))
     }
@@ -133,7 +133,7 @@ impl FromStr for RankSet {
     }
 }
 
-/// An attribute and the value that it must have: `phase=backward`, `layer=3`.
+/// Attribute and its required value: `phase=backward`, `layer=3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     name: String,
@@ -172,18 +172,18 @@ impl FromStr for Label {
     }
 }
 
-/// Which nodes are looked at: those that fit everything that is set.
+/// Filter of nodes, which must fulfil every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Their names fit one of these.
+    /// Their names match one of these.
     pub names: Vec<Pattern>,
-    /// They are of one of these kinds.
+    /// They have one of these types.
     pub types: Vec<Types>,
     /// They are collectives of one of these groups.
     pub groups: Vec<String>,
-    /// Their lane is called one of these in tables, or its name in the file fits one of these.
+    /// Their lane is called one of these in tables, or its name in the file matches one of these.
     pub lanes: Vec<Pattern>,
-    /// For each attribute that is named here, they have it with one of the values that are.
+    /// For each attribute named here, they have it with one of the values given.
     pub labels: Vec<Label>,
     /// They end after this, or are an instant at or after it.
     pub from: Option<Time>,
@@ -192,12 +192,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether all nodes are looked at.
+    /// Returns whether all nodes are looked at.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// For each node of `trace` whether it is looked at; `None` if all are.
+    /// Returns for each node of `trace` whether it is selected; `None` if all are.
     pub fn select(&self, trace: &Trace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
@@ -248,13 +248,14 @@ impl Filter {
             }
         }
         self.labels.iter().all(|label| {
+            // Several values of one attribute are alternatives.
             let alike = |other: &&Label| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.fits(attr)))
         })
     }
 
-    /// A node without times is in no window.
+    /// Nodes without times are never in the window.
     fn fits_time(&self, trace: &Trace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;

@@ -1,4 +1,4 @@
-//! The summary of a job's files.
+//! Summary of the files of a job.
 
 use super::filter::Filter;
 use super::parallel::in_order;
@@ -7,9 +7,9 @@ use super::trace::Trace;
 use crate::trace::TraceError;
 use crate::trace::file::{Contents, RankFile};
 
-/// Sums up the nodes in `files`, sorted by rank, that fit `filter`, on up to `threads` threads.
+/// Sums up the nodes in `files`, sorted by rank, that match `filter`, on up to `threads` threads.
 ///
-/// Fails with the first reason if nothing can be read of any file.
+/// Fails with the first error if no file can be read at all.
 pub fn gather(
     files: &[RankFile],
     filter: &Filter,
@@ -47,7 +47,7 @@ fn summary(file: &RankFile, filter: &Filter) -> Result<RankSummary, TraceError> 
     Ok(RankSummary::new(&trace, filter, &file.path, sizes))
 }
 
-/// An error with its cause on one line, without what to try for a replay.
+/// Formats an error with its cause on one line, without the remedy, which concerns replays.
 pub(super) fn reason(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! On which lane each node of a rank ran.
+//! Lanes on which the nodes of a rank ran.
 
 use super::class::Class;
 use crate::graph::recorded::NONE;
@@ -7,10 +7,10 @@ use crate::trace::{GroupName, Op};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A group as nodes name it, with the dimensions that take part if not all.
+/// Group as nodes name it, with the mask of dimensions that take part unless all do.
 pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
 
-/// What people call a group.
+/// Returns the display name of a group.
 pub fn group_label(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
@@ -19,7 +19,7 @@ pub fn group_label(group: GroupName<'_>) -> String {
     }
 }
 
-/// A lane as tables name it, in the order in which they do.
+/// Lane as tables name and order it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaneKey {
     /// A host thread.
@@ -34,7 +34,7 @@ pub enum LaneKey {
     Group(String),
     /// Sends to a rank whose stream the trace does not name.
     Peer(u32),
-    /// Where nothing waits its turn: receives, and nodes that do nothing.
+    /// No lane, for nodes that occupy none: receives, and nodes that do nothing.
     None,
 }
 
@@ -54,20 +54,20 @@ impl fmt::Display for LaneKey {
     }
 }
 
-/// The lanes of a rank, by the rules of a replay.
+/// Lanes of a rank, assigned by the rules of a replay.
 #[derive(Debug)]
 pub struct Lanes<'a> {
-    /// For each node its lane, an index of `keys`.
+    /// Lane of each node, an index into `keys`.
     of: Vec<u32>,
-    /// The lanes, in order of first use; groups are indices of `groups`, peers are ranks.
+    /// Lanes in order of first use; groups are indices into `groups`, peers are ranks.
     keys: Vec<Lane>,
-    /// The groups, in order of first use.
+    /// Groups in order of first use.
     groups: Vec<GroupKey<'a>>,
     names: BTreeMap<(bool, i64), String>,
 }
 
 impl<'a> Lanes<'a> {
-    /// Those of `outline`.
+    /// Assigns the nodes of `outline` to lanes.
     pub fn new(outline: &Outline<'a>) -> Self {
         let mut lanes = Interner::default();
         let mut groups = Interner::default();
@@ -80,6 +80,7 @@ impl<'a> Lanes<'a> {
                 Op::Host => Lane::Host(view.lane),
                 Op::Compute { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
+                // As in a replay, a posted receive occupies no engine of its NPU.
                 Op::Message { receive: true, .. } => Lane::None,
                 Op::Message { peer, .. } => stream(Lane::Peer(peer)),
                 Op::Collective {
@@ -99,17 +100,17 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// How many lanes there are.
+    /// Returns the number of lanes.
     pub fn count(&self) -> usize {
         self.keys.len()
     }
 
-    /// The lane of a node.
+    /// Returns the lane of a node.
     pub fn of(&self, node: u32) -> u32 {
         self.of[node as usize]
     }
 
-    /// The lane that a node holds while it runs, if nodes take turns there, and [`NONE`] otherwise.
+    /// Returns the lane that a node occupies exclusively while it runs, or [`NONE`].
     pub fn held(&self, node: u32) -> u32 {
         let lane = self.of(node);
         match self.keys[lane as usize] {
@@ -118,7 +119,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// A lane as tables name it.
+    /// Returns a lane as tables name it.
     pub fn key(&self, lane: u32) -> LaneKey {
         match self.keys[lane as usize] {
             Lane::Host(thread) => LaneKey::Host(thread),
@@ -131,7 +132,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// What the file calls a lane, if it does.
+    /// Returns the name that the file gives a lane, if any.
     pub fn name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),
@@ -141,7 +142,7 @@ impl<'a> Lanes<'a> {
         self.names.get(&key).map(|name| &name[..])
     }
 
-    /// Whether the node's part begins when nothing else happens at the instant.
+    /// Returns whether the node begins only when nothing else is due at the instant, as collectives do.
     pub fn settles(class: Class) -> bool {
         matches!(class, Class::Collective(_))
     }

@@ -1,20 +1,20 @@
-//! All that the record at the start of a file says.
+//! Metadata record of a file, in full.
 
 use crate::trace::attr::Attr;
 use crate::trace::shown;
 use crate::trace::wire::{Cursor, Frames, Raw};
 
-/// What the record at the start of a file says.
+/// Metadata record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The version that the file claims.
+    /// Schema version that the file claims.
     pub version: String,
-    /// Its attributes: name, type, and value as text. Names of lanes are left out.
+    /// Attributes: name, type, and value as text. Names of lanes are left out.
     pub attributes: Vec<(String, &'static str, String)>,
 }
 
 impl Header {
-    /// Reads it from the (decompressed) contents of a file, as far as it makes sense.
+    /// Reads the record from the (decompressed) contents of a file, as far as it can be decoded.
     pub fn read(contents: &[u8]) -> Self {
         let mut header = Self::default();
         let Ok(Some(record)) = Frames::new(contents).next_record() else {

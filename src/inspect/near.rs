@@ -1,4 +1,4 @@
-//! One node in full, and what is near it.
+//! Single nodes in full, with their neighbourhood.
 
 use super::row::NodeRow;
 use super::trace::Trace;
@@ -9,34 +9,34 @@ use crate::trace::shown;
 use crate::trace::wire::{Cursor, Raw};
 use std::collections::BTreeMap;
 
-/// An attribute or another field of a node: its name, its type, and its value as text.
+/// Attribute or other field of a node: name, type, and value as text.
 pub type Field = (String, &'static str, String);
 
-/// All that a file says of a node.
+/// All fields of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord<'a> {
-    /// What lists say of it.
+    /// Row of the node in lists.
     pub row: NodeRow<'a>,
-    /// What the file calls its lane, if it does.
+    /// Name that the file gives its lane, if any.
     pub lane_name: Option<String>,
-    /// The number of its record, and the byte of the (decompressed) file where that begins.
+    /// Number of its record, and the byte offset of that in the (decompressed) file.
     pub place: (usize, usize),
-    /// Its fields but for name, id and dependencies, in the order of the file.
+    /// Fields except name, id and dependencies, in the order of the file.
     pub fields: Vec<Field>,
 }
 
-/// A node near another one.
+/// Node in the neighbourhood of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour<'a> {
     /// The node.
     pub row: NodeRow<'a>,
-    /// In how many steps it is reached.
+    /// Distance in dependencies.
     pub distance: u32,
-    /// Whether it is joined to what is nearer by control dependencies alone.
+    /// Whether it is connected to nearer nodes by control dependencies alone.
     pub control: bool,
 }
 
-/// Nodes near another one, nearest first.
+/// Nodes on one side of another, nearest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Near<'a> {
     /// The nodes.
@@ -45,25 +45,24 @@ pub struct Near<'a> {
     pub more: bool,
 }
 
-/// A node and what is near it.
+/// Node with its neighbourhood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbourhood<'a> {
     /// The node.
     pub node: NodeRecord<'a>,
-    /// What it waits for.
+    /// Nodes that it depends on.
     pub before: Near<'a>,
-    /// Who waits for it.
+    /// Nodes that depend on it.
     pub after: Near<'a>,
-    /// Ids that it names as dependencies and that no node has.
+    /// Ids of missing nodes that it names as dependencies.
     pub nowhere: Vec<u64>,
-    /// The dependencies among all of them, as ids: who is waited for, who waits, and whether it is for
-    /// control alone.
+    /// Dependencies among all of them, as ids: predecessor, successor, and whether it is for control alone.
     pub edges: Vec<(u64, u64, bool)>,
 }
 
 impl<'a> Neighbourhood<'a> {
-    /// The node with this id in `trace` and what is at most `depth` dependencies away, `most` nodes on either
-    /// side; `None` if there is no such node.
+    /// Collects the node with this id in `trace`, and the nodes at most `depth` dependencies away, `most` on
+    /// either side; `None` if there is no such node.
     pub fn new(trace: &Trace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.outline.find(id)?;
         let outline = &trace.outline;
@@ -71,13 +70,14 @@ impl<'a> Neighbourhood<'a> {
         let previous = next.reversed();
         let (before, more_before) = around(centre, depth, most, &previous);
         let (after, more_after) = around(centre, depth, most, &next);
-        // Who is drawn, by index, with the distance.
+        // Distances of all nodes that are drawn.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
         for &node in near.keys() {
             for dep in outline.deps(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
+                    // Two nodes are connected by control alone if all dependencies between them are.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
                 }
             }
@@ -130,7 +130,7 @@ impl<'a> Neighbourhood<'a> {
         })
     }
 
-    /// The drawing of all of it.
+    /// Renders the neighbourhood in DOT.
     pub fn dot(&self) -> String {
         let rows: Vec<&NodeRow<'_>> = [&self.node.row]
             .into_iter()
@@ -142,7 +142,7 @@ impl<'a> Neighbourhood<'a> {
                     .map(|near| &near.row),
             )
             .collect();
-        // A node may be on both sides where there is a cycle.
+        // On a cycle a node can be on both sides.
         let mut places: BTreeMap<u64, u32> = BTreeMap::new();
         let mut vertices = Vec::new();
         for row in rows {
@@ -170,7 +170,7 @@ impl<'a> Neighbourhood<'a> {
     }
 }
 
-/// All that the file says of `node`.
+/// Reads all fields of `node`.
 fn record<'a>(trace: &Trace<'a>, node: u32) -> NodeRecord<'a> {
     let item = &trace.outline.nodes[node as usize];
     let mut fields = Vec::new();
@@ -208,7 +208,7 @@ fn record<'a>(trace: &Trace<'a>, node: u32) -> NodeRecord<'a> {
     }
 }
 
-/// The three texts of arguments or results.
+/// Reads the three texts of inputs or outputs.
 fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<Field>) {
     let mut cursor = Cursor::new(message, at);
     while !cursor.is_empty() {

@@ -1,24 +1,24 @@
-//! Work on many files at once, whose results are taken in the order of the files.
+//! Ordered parallel map over files.
 
 use std::collections::BTreeMap;
 use std::panic;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
-/// Where the work is.
+/// Progress shared by the threads.
 struct State<R> {
-    /// The next item that nobody works on.
+    /// Index of the next item to be worked on.
     next: usize,
-    /// Items whose results were taken.
+    /// Number of results that were taken.
     taken: usize,
-    /// Results that were not.
+    /// Results that were not taken yet.
     done: BTreeMap<usize, R>,
-    /// Nobody begins another item.
+    /// Whether no further item may be started.
     over: bool,
 }
 
-/// Does `work` on each of `items` on up to `threads` threads, and gives the results to `take` in the order of
-/// the items. At most twice as many results as threads exist at a time. An error of `take` ends the work.
+/// Applies `work` to each of `items` on up to `threads` threads, and hands the results to `take` in the order
+/// of the items. At most twice as many results as threads exist at a time. An error of `take` ends the work.
 pub fn in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,
@@ -35,7 +35,9 @@ pub fn in_order<T: Sync, R: Send, E>(
         done: BTreeMap::new(),
         over: false,
     });
+    // One condition for workers and consumer: both wait on the same progress.
     let changed = Condvar::new();
+    // `work` runs without the lock, so even a poisoned lock guards consistent data.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
@@ -61,7 +63,7 @@ pub fn in_order<T: Sync, R: Send, E>(
                             changed.notify_all();
                         }
                         Err(cause) => {
-                            // Nobody must wait for a result that never comes.
+                            // The consumer must not wait for a result that never comes.
                             guard.over = true;
                             changed.notify_all();
                             drop(guard);

@@ -1,4 +1,4 @@
-//! What is said of a single node.
+//! Rows of single nodes in lists.
 
 use super::class::Class;
 use super::lanes::{LaneKey, group_label};
@@ -6,39 +6,39 @@ use super::trace::Trace;
 use crate::trace::Op;
 use crate::units::{Span, Time};
 
-/// What is said of a single node in a list.
+/// Row of a node in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRow<'a> {
-    /// Its rank.
+    /// Rank.
     pub rank: u32,
-    /// Its id in the file.
+    /// Id in the file.
     pub id: u64,
-    /// When it started and ended; `None` on a cycle of dependencies, or behind one.
+    /// Start and end; `None` on a cycle of dependencies, or behind one.
     pub ran: Option<(Time, Time)>,
-    /// How long it took, waiting for other ranks included.
+    /// Duration, with the time of waiting for other ranks.
     pub length: Span,
-    /// How long of that it waited for other ranks.
+    /// Time of waiting for other ranks.
     pub wait: Span,
-    /// From the end of all that it waits for until it was ready.
+    /// Delay from the end of its last dependency until it was ready.
     pub delay: Span,
-    /// What kind of thing it does.
+    /// Type.
     pub class: Class,
-    /// Its lane.
+    /// Lane.
     pub lane: LaneKey,
-    /// Its name.
+    /// Name.
     pub name: &'a str,
-    /// The group of a collective.
+    /// Group of a collective.
     pub group: Option<String>,
-    /// The other end of a message, and its tag.
+    /// Rank of the other end of a message, and the tag.
     pub peer: Option<(u32, i32)>,
-    /// FLOPs.
+    /// Floating-point operations.
     pub flops: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
 impl<'a> Trace<'a> {
-    /// What is said of `node` in a list.
+    /// Returns the row of `node`.
     pub fn row(&self, node: u32) -> NodeRow<'a> {
         let view = &self.outline.nodes[node as usize].view;
         let run = &self.times.run;
@@ -68,8 +68,8 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The nodes for which `selected` holds, by when they started, those at one instant by their ids; those
-    /// without times last.
+    /// Returns the nodes for which `selected` holds, sorted by start, those at one instant by id; those without
+    /// times last.
     pub fn by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
         let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
         let mut nodes: Vec<u32> = self.outline.all().filter(chosen).collect();

@@ -1,4 +1,4 @@
-//! The summary of a rank, and that of a job.
+//! Summaries of a rank and of a job.
 
 use super::attributes;
 use super::class::Class;
@@ -17,46 +17,46 @@ use crate::units::{Span, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What is said of a rank as a whole, whatever the filter.
+/// Properties of a rank as a whole, whatever the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankFacts {
     /// The rank.
     pub rank: u32,
-    /// Its file.
+    /// File.
     pub path: PathBuf,
-    /// The size of the file.
+    /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// The size of its contents after decompression.
+    /// Size of its contents after decompression, in bytes.
     pub contents_bytes: u64,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u64,
-    /// Nodes that fit the filter.
+    /// Number of nodes that match the filter.
     pub selected: u64,
-    /// Data dependencies, as the file names them.
+    /// Number of data dependencies, as the file names them.
     pub data: u64,
-    /// Control dependencies, as the file names them.
+    /// Number of control dependencies, as the file names them.
     pub control: u64,
-    /// The longest chain of dependencies, in nodes.
+    /// Length of the longest chain of dependencies, in nodes.
     pub depth: u32,
-    /// The most nodes that have equally many before them on their longest chain.
+    /// Largest number of nodes at the same depth.
     pub width: u32,
-    /// When its first node started.
+    /// Start of its first node.
     pub start: Time,
-    /// When its last node ended.
+    /// End of its last node.
     pub end: Time,
-    /// What these times rest on.
+    /// Basis of these times.
     pub basis: Basis,
     /// Whether every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// When the rank's last event ended where it was recorded, if the file says.
+    /// Recorded end of the rank's last event, if the file states it.
     pub captured: Option<Span>,
-    /// Nodes with a start of their own in the file.
+    /// Number of nodes with a start in the file.
     pub given_starts: u64,
-    /// What is wrong.
+    /// Faults of the file.
     pub faults: Faults,
 }
 
-/// The summary of one rank.
+/// Summary of one rank.
 #[derive(Clone, Debug)]
 pub struct RankSummary {
     facts: RankFacts,
@@ -70,14 +70,14 @@ pub struct RankSummary {
     attributes: BTreeMap<(String, &'static str), u64>,
 }
 
-/// Messages from one rank to another, as both ends have them.
+/// Index of the sending ends among the sums of messages between two ranks.
 pub const SENT: usize = 0;
-/// The receiving ends.
+/// Index of the receiving ends.
 pub const RECEIVED: usize = 1;
 
 impl RankSummary {
-    /// Sums up the nodes of `trace` that fit `filter`. Its file is called `path` and has `file_bytes`, its
-    /// contents `contents_bytes`.
+    /// Sums up the nodes of `trace` that match `filter`. Its file is `path`; `sizes` are those of the file and
+    /// of its contents in bytes.
     pub fn new(trace: &Trace<'_>, filter: &Filter, path: &Path, sizes: (u64, u64)) -> Self {
         let chosen = filter.select(trace);
         let selected = |node: u32| chosen.as_ref().is_none_or(|chosen| chosen[node as usize]);
@@ -85,14 +85,15 @@ impl RankSummary {
         Self::with(trace, selected, attributes, path, sizes)
     }
 
-    /// Reads `contents` and sums up all of its nodes.
+    /// Reads `contents` and sums up all nodes.
     pub(super) fn read(
         rank: u32,
         path: &Path,
         file_bytes: u64,
         contents: &Contents,
     ) -> Result<Self, TraceError> {
-        // Attributes are counted from records, beside everything else, which is not.
+        // Attributes are counted from records, so that can run in parallel with the rest, which uses decoded
+        // nodes.
         let count = |outline: &Outline<'_>| attributes::count(outline, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.blame(e);
@@ -153,7 +154,7 @@ impl RankSummary {
     }
 }
 
-/// The groups that metadata nodes declare; those that cannot be read are complained of.
+/// Collects the groups that metadata nodes declare; unreadable ones are added to the faults.
 fn groups(trace: &Trace<'_>, faults: &mut Faults) -> DeclaredGroups {
     let mut groups = DeclaredGroups::new();
     for item in &trace.outline.nodes {
@@ -172,7 +173,7 @@ fn groups(trace: &Trace<'_>, faults: &mut Faults) -> DeclaredGroups {
     groups
 }
 
-/// The tables of one rank.
+/// Tables of one rank.
 struct Sums {
     selected: u64,
     types: BTreeMap<Class, Tally>,
@@ -182,7 +183,7 @@ struct Sums {
     operators: BTreeMap<(String, Class), Tally>,
 }
 
-/// Sums by a key of a few bytes, in order of first use.
+/// Sums by a small key, in order of first use.
 struct Sum<K> {
     keys: Interner<K>,
     sums: Vec<Tally>,
@@ -204,7 +205,7 @@ impl<K: std::hash::Hash + Eq + Clone> Sum<K> {
         self.sums[index].add(tally);
     }
 
-    /// The sums by what `name` makes of the keys.
+    /// Returns the sums by the names of the keys, merging keys of one name.
     fn named<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, Tally> {
         let mut named: BTreeMap<N, Tally> = BTreeMap::new();
         for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
@@ -254,7 +255,7 @@ impl Sums {
             }
             family_name.clear();
             family(view.name, &mut family_name);
-            // The arena holds less than the file, of which an outline has at most 4 GiB of nodes.
+            // The arena is smaller than the file, of which an outline has at most 4 GiB of nodes.
             let name = families.intern(&family_name).unwrap_or(u32::MAX);
             operators.add((name, class), &tally);
         }
@@ -267,6 +268,7 @@ impl Sums {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, Tally)> = BTreeMap::new();
         for (lane, tally) in lanes.named(|lane: u32| lane) {
             let name = trace.lanes.name(lane).map(str::to_owned);
+            // Groups over different dimensions have lanes of their own and one name, hence one row.
             let entry = by_lane.entry(trace.lanes.key(lane));
             entry.or_insert((name, Tally::default())).1.add(&tally);
         }
@@ -285,40 +287,40 @@ impl Sums {
     }
 }
 
-/// The summary of a job.
+/// Summary of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
-    /// Its ranks, ascending.
+    /// Ranks, ascending.
     pub ranks: Vec<RankFacts>,
-    /// Files of which nothing could be read, with the reason.
+    /// Files that could not be read at all, with the reason.
     pub unreadable: Vec<(u32, PathBuf, String)>,
-    /// The versions that files claim, each with the ranks that do.
+    /// Schema versions that files claim, each with the number of ranks that do.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of the records at the start, by name and type: the value of the first rank that has it, how
-    /// many ranks have it, and whether all of these have the same value.
+    /// Attributes of metadata records, by name and type: value of the first rank that has it, number of ranks
+    /// that have it, and whether these all have the same value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
-    /// The groups that files declare; no members stand for all ranks.
+    /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,
     /// Groups that ranks declare differently.
     pub torn_groups: Vec<String>,
-    /// By what nodes do.
+    /// Sums by type of node.
     pub types: Table<Class>,
-    /// By lane.
+    /// Sums by lane.
     pub lanes: Table<LaneKey>,
-    /// What the first rank that names a lane calls it, and whether others call it differently.
+    /// Name of each lane on the first rank that names it, and whether others name it differently.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
-    /// Collectives by group and kind.
+    /// Sums of collectives by group and kind.
     pub collectives: Table<(String, CollectiveKind)>,
-    /// Messages by sender and receiver: what was sent, and what was received.
+    /// Sums of messages by sender and receiver, for the sending and the receiving ends.
     pub messages: BTreeMap<(u32, u32), [Tally; 2]>,
-    /// Operators by name without numbers of steps and layers, and kind.
+    /// Sums by operator, the name without numbers of steps and layers, and type.
     pub operators: Table<(String, Class)>,
-    /// Attributes and fields of nodes, by name and type: how many nodes have them.
+    /// Number of nodes with each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }
 
 impl Inspection {
-    /// Adds a rank; ranks come in ascending order.
+    /// Adds a rank; ranks must come in ascending order.
     pub fn add(&mut self, summary: RankSummary) {
         let rank = summary.facts.rank;
         *self.versions.entry(summary.header.version).or_default() += 1;
@@ -363,13 +365,13 @@ impl Inspection {
         self.ranks.push(summary.facts);
     }
 
-    /// How many faults there are in all files.
+    /// Returns the number of faults in all files.
     pub fn faults(&self) -> u64 {
         let counts = self.ranks.iter().map(|rank| rank.faults.count());
         counts.sum::<u64>() + self.unreadable.len() as u64 + self.torn_groups.len() as u64
     }
 
-    /// Whether the times of all ranks count from one start: that of the job.
+    /// Returns whether the times of all ranks count from one start: that of the job.
     pub fn one_clock(&self) -> bool {
         self.ranks
             .iter()

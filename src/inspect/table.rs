@@ -1,27 +1,27 @@
-//! Sums over nodes, and how they differ among ranks.
+//! Sums over nodes, with their spread over ranks.
 
 use crate::units::Span;
 use std::collections::BTreeMap;
 
-/// Sums over some nodes.
+/// Sums over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u64,
-    /// How long they took together, what they waited for other ranks included.
+    /// Total duration, with the time of waiting for other ranks.
     pub time: Span,
-    /// How long of that they waited for other ranks.
+    /// Total time of waiting for other ranks.
     pub wait: Span,
-    /// Their FLOPs.
+    /// Total floating-point operations.
     pub flops: u64,
-    /// Their bytes.
+    /// Total bytes.
     pub bytes: u64,
-    /// Nodes that took no time, or of which the file does not say how long they took.
+    /// Number of nodes that took no time, or have no recorded duration.
     pub untimed: u64,
 }
 
 impl Tally {
-    /// Adds what `other` sums up.
+    /// Adds the sums of `other`.
     pub fn add(&mut self, other: &Self) {
         self.nodes += other.nodes;
         self.time += other.time;
@@ -31,26 +31,26 @@ impl Tally {
         self.untimed += other.untimed;
     }
 
-    /// How long a node took on average.
+    /// Returns the mean duration of a node.
     pub fn mean(&self) -> Span {
         Span(self.time.0 / self.nodes.max(1))
     }
 }
 
-/// A sum over ranks, and the ranks with the least and the most.
+/// Sum over ranks, with the ranks of the least and the most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The sum.
+    /// Sum over ranks.
     pub sum: Tally,
-    /// Ranks that have such nodes.
+    /// Number of ranks that have such nodes.
     pub ranks: u32,
-    /// The least time of one of them, and the first rank with it.
+    /// Least time on one of them, and the first rank with it.
     pub least: (Span, u32),
-    /// The most time of one of them, and the first rank with it.
+    /// Most time on one of them, and the first rank with it.
     pub most: (Span, u32),
-    /// The fewest nodes of one of them, and the first rank with as many.
+    /// Fewest nodes on one of them, and the first rank with as many.
     pub fewest: (u64, u32),
-    /// The most nodes of one of them, and the first rank with as many.
+    /// Most nodes on one of them, and the first rank with as many.
     pub largest: (u64, u32),
 }
 
@@ -84,7 +84,7 @@ impl Row {
     }
 }
 
-/// Sums over ranks by something that nodes have.
+/// Table of sums over ranks, by a property of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table<K: Ord>(BTreeMap<K, Row>);
 
@@ -95,7 +95,7 @@ impl<K: Ord> Default for Table<K> {
 }
 
 impl<K: Ord> Table<K> {
-    /// Adds what `rank` has.
+    /// Adds the sums of `rank`.
     pub fn add(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, Tally)>) {
         for (key, tally) in tallies {
             let row = self.0.entry(key);
@@ -104,24 +104,24 @@ impl<K: Ord> Table<K> {
         }
     }
 
-    /// The rows in the order of their keys.
+    /// Iterates over the rows in the order of their keys.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = (&K, &Row)> {
         self.0.iter()
     }
 
-    /// The rows, those that took most time first, and of those that took none those with most nodes.
+    /// Returns the rows, those with most time first, and among those without time the ones with most nodes.
     pub fn by_time(&self) -> Vec<(&K, &Row)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));
         rows
     }
 
-    /// Whether there is no row.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The sum over all rows.
+    /// Returns the sum over all rows.
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();
         for row in self.0.values() {

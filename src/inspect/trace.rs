@@ -1,4 +1,4 @@
-//! One rank's trace, read for looking at it.
+//! Trace of one rank, analysed for inspection.
 
 use super::class::Class;
 use super::fault::Faults;
@@ -10,30 +10,30 @@ use crate::trace::{Op, TraceError};
 use crate::units::Span;
 use std::{panic, thread};
 
-/// One rank's trace.
+/// Trace of one rank, analysed for inspection.
 #[derive(Debug)]
 pub struct Trace<'a> {
     /// The rank.
     pub rank: u32,
-    /// What its file says; what cannot be read has moved to `faults`.
+    /// Nodes and dependencies; what cannot be read has moved to `faults`.
     pub outline: Outline<'a>,
-    /// What the record at the start says.
+    /// Metadata record.
     pub header: Header,
-    /// For each node what kind of thing it does.
+    /// Type of each node.
     pub classes: Vec<Class>,
-    /// The lanes.
+    /// Lanes.
     pub lanes: Lanes<'a>,
-    /// For each node those that wait for it, by the dependencies that hold.
+    /// Successors of each node, over the dependencies that hold.
     pub next: Rows,
-    /// Whether control dependencies hold; they do not where they close a cycle.
+    /// Whether control dependencies hold, which they do not if they close a cycle.
     pub control_holds: bool,
-    /// When nodes ran.
+    /// Times of the nodes.
     pub times: Times,
-    /// What is wrong.
+    /// Faults of the file.
     pub faults: Faults,
 }
 
-/// What follows from an outline.
+/// Data derived from an outline.
 struct Analysis<'a> {
     lanes: Lanes<'a>,
     next: Rows,
@@ -47,6 +47,7 @@ impl<'a> Analysis<'a> {
         let mut next = outline.successors(|node, dep| dep.node != node);
         let mut times = Times::new(outline, classes, &lanes, &next);
         let mut control_holds = true;
+        // Nodes that did not run are on a cycle, or behind one.
         if times.run.ran < outline.nodes.len() {
             let all = outline.all().flat_map(|node| outline.deps(node));
             let control = all.filter(|dep| dep.control).count() as u64;
@@ -68,10 +69,9 @@ impl<'a> Analysis<'a> {
 }
 
 impl<'a> Trace<'a> {
-    /// Reads the (decompressed) contents of the trace of `rank`; `told` makes of an error one that says which
-    /// file it is in.
+    /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file to an error.
     ///
-    /// Fails only if not one node and not even the record at the start can be read.
+    /// Fails only if no node can be read, nor the metadata record.
     pub fn read(
         rank: u32,
         contents: &'a [u8],
@@ -80,7 +80,7 @@ impl<'a> Trace<'a> {
         Self::read_beside(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// The same, and what `beside` makes of the outline, on a thread of its own meanwhile.
+    /// Reads like [`Self::read`], and runs `beside` on the outline on another thread meanwhile.
     pub(super) fn read_beside<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -127,12 +127,12 @@ impl<'a> Trace<'a> {
         Ok((trace, beside))
     }
 
-    /// How long a node took, what it waited for other ranks included.
+    /// Returns the duration of a node, with the time of waiting for other ranks.
     pub fn length(&self, node: u32) -> Span {
         super::times::length(&self.outline, &self.classes, node)
     }
 
-    /// How long of that it waited for other ranks.
+    /// Returns the part of it that the node waited for other ranks.
     pub fn wait(&self, node: u32) -> Span {
         match self.classes[node as usize].communicates() {
             true => self.outline.nodes[node as usize].view.wait,
@@ -140,7 +140,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// FLOPs and bytes of a node, as the file says them.
+    /// Returns FLOPs and bytes of a node, as the file states them.
     pub fn effort(&self, node: u32) -> (u64, u64) {
         match self.outline.nodes[node as usize].view.op {
             Op::Nothing | Op::Host => (0, 0),
@@ -151,7 +151,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The indices of nodes in the order of their program: that of their ids, unless dependencies lead back.
+    /// Returns the nodes in program order: that of their ids, unless dependencies lead back.
     pub fn program_order(&self) -> Vec<u32> {
         if self.next.edges().all(|(from, to)| from < to) {
             return self.outline.all().collect();

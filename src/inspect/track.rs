@@ -1,4 +1,4 @@
-//! What the critical path of a job needs of a rank, in flat arrays of some 50 bytes a node.
+//! Data of a rank for the critical path of a job, in flat arrays of some 50 bytes for each node.
 
 use super::class::Class;
 use super::lanes::group_label;
@@ -11,42 +11,42 @@ use crate::trace::{Op, TraceError};
 use crate::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// What members of a collective, or both ends of a message, have in common.
+/// Key that the members of a collective, or both ends of a message, share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Joint {
-    /// A group, with its members as the rank declares them, if it does.
+    /// Group, with its members if the rank declares them.
     Group(String, Option<Vec<u32>>),
-    /// Messages from a rank to another with a tag.
+    /// Messages from one rank to another with a tag.
     Pair(u32, u32, i32),
 }
 
-/// A rank's part in something that ranks do together.
+/// Part of a rank in a collective or a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// The node.
     pub node: u32,
-    /// Which of the rank's joints.
+    /// Index of its key among those of the rank.
     pub joint: u32,
-    /// The how-manieth of its joint in program order.
+    /// Index among those with its key in program order.
     pub sequence: u32,
-    /// How long it waited for the others.
+    /// Time of waiting for the others.
     pub wait: Span,
 }
 
-/// What the critical path of a job needs of a rank.
+/// Data of a rank for the critical path of a job.
 #[derive(Debug)]
 pub struct Track {
     /// The rank.
     pub rank: u32,
-    /// What its times rest on.
+    /// Basis of its times.
     pub basis: Basis,
     /// Whether every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// When its last event ended where it was recorded, if the file says.
+    /// Recorded end of the rank's last event, if the file states it.
     pub captured: Option<Span>,
-    /// How many nodes run.
+    /// Number of nodes that run.
     pub ran: usize,
-    /// How many nodes do not, because of a cycle.
+    /// Number of nodes that do not run, because of a cycle.
     pub stuck: usize,
     pub(super) last: Option<u32>,
     pub(super) start: Vec<Time>,
@@ -57,12 +57,12 @@ pub struct Track {
     pub(super) names: Names,
     pub(super) name_of: Vec<u32>,
     pub(super) joints: Vec<Joint>,
-    /// Ascending by node.
+    /// Sorted by node.
     pub(super) parts: Vec<Part>,
 }
 
 impl Track {
-    /// That of `trace`.
+    /// Extracts the data from `trace`.
     ///
     /// Fails on more than 4 GiB of names.
     pub fn new(trace: Trace<'_>) -> Result<Self, TraceError> {
@@ -109,29 +109,29 @@ impl Track {
         })
     }
 
-    /// The part that a node has in something that ranks do together.
+    /// Returns the part of a node in a collective or a message.
     pub(super) fn part(&self, node: u32) -> Option<&Part> {
         let found = self.parts.binary_search_by_key(&node, |part| part.node);
         found.ok().map(|i| &self.parts[i])
     }
 
-    /// What set `node` free, if it waited for anything.
+    /// Returns the node whose end released `node`, if it waited for any.
     pub(super) fn cause(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
 
-    /// The name of a node.
+    /// Returns the name of a node.
     pub fn name(&self, node: u32) -> &str {
         self.names.get(self.name_of[node as usize])
     }
 
-    /// When its last node ended; `None` if none runs.
+    /// Returns the end of the last node; `None` if none runs.
     pub fn last_end(&self) -> Option<Time> {
         Some(self.end[self.last? as usize])
     }
 }
 
-/// What a rank does together with others, counted in the order of its program.
+/// Lists the parts of a rank in collectives and messages, counted in program order.
 fn parts(trace: &Trace<'_>) -> (Vec<Joint>, Vec<Part>) {
     let outline = &trace.outline;
     let mut groups = BTreeMap::new();
@@ -146,7 +146,7 @@ fn parts(trace: &Trace<'_>) -> (Vec<Joint>, Vec<Part>) {
     let mut parts = Vec::new();
     for node in trace.program_order() {
         let joint = match outline.nodes[node as usize].view.op {
-            // Which ranks are meant by dimensions, the trace does not say.
+            // The ranks behind a mask of dimensions are not known without a machine.
             Op::Collective {
                 group,
                 dimensions: None,

@@ -1,4 +1,4 @@
-//! Which NPU is of which class: written as ranges, kept as runs, so that size costs nothing.
+//! Classes of NPUs: written as ranges, kept as runs, so that the size of a machine costs nothing.
 
 use crate::ids::Npu;
 
@@ -17,7 +17,7 @@ pub(super) struct Range {
     pub class: u32,
 }
 
-/// Why ranges do not give each NPU one class.
+/// Violation of the rule that each NPU has exactly one class.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// `npu` is in two ranges.
@@ -40,6 +40,7 @@ impl Assignment {
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         let mut next = 0;
         for range in ranges {
+            // Ranges are sorted by their begin, so any gap or overlap shows at the next range's first NPU.
             if range.first > next {
                 return Err(Fault::Never {
                     first: next,

@@ -57,7 +57,7 @@ pub(super) fn machine(document: &Document<'_>) -> Result<Machine, ConfigError> {
     })
 }
 
-/// Where the text of `document` has the value of `name`, and that of the outermost size.
+/// Byte ranges in the text of `document` of the values of `name` and of the outermost size.
 pub(super) fn scale_spans(document: &Document<'_>) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root(ROOT).ok()?;
     let dimensions = root.get("dimension")?.tables(network::KEYS).ok()?;
@@ -107,7 +107,7 @@ fn capacity(table: &Table<'_>, key: &str) -> Result<Bytes, ConfigError> {
     size(table, key, CAPACITY)
 }
 
-/// The size at `key`, which is not zero and of which `example` is one.
+/// The size at `key`, which is not zero; `example` illustrates it in errors.
 fn size(table: &Table<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
     let size: Bytes = table.quantity(key, example)?;
     match size {

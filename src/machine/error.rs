@@ -1,4 +1,4 @@
-//! Why a machine cannot be had; every message says where, what was found and what is allowed.
+//! Errors about machines; every message says where, what was found and what is allowed.
 
 use super::preset::PRESETS;
 use crate::config::{ConfigError, did_you_mean};
@@ -18,7 +18,7 @@ pub enum MachineError {
         names()
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The preset whose name is most alike, if one is.
         closest: Option<&'static str>,
@@ -29,7 +29,7 @@ pub enum MachineError {
          from `chakram machine show {preset}`"
     )]
     Fixed {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The preset it begins with.
         preset: &'static str,
@@ -39,7 +39,7 @@ pub enum MachineError {
     Read {
         /// Its path as given.
         file: String,
-        /// Why not.
+        /// The underlying error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The machines that come with the program, and how a name becomes the text of a machine file.
+//! The machines that come with the program, and the translation of a name to the text of a machine file.
 
 use super::build;
 use super::error::MachineError;
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 /// A machine that comes with the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// What `--machine` calls it.
+    /// Name for `--machine`.
     pub name: &'static str,
     /// Its machine file; comments give the source of every number.
     pub text: &'static str,
@@ -44,7 +44,7 @@ presets!(
     "hiermem-opt",
 );
 
-/// The text of a machine and what to call it in errors.
+/// Text of a machine file, with its name in errors.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The preset's name, or the path as given.
@@ -53,12 +53,12 @@ pub struct Source {
     pub text: Cow<'static, str>,
 }
 
-/// Finds the text of `name`: a path if it has a `/` in it or ends in `.toml`, otherwise a preset
-/// `NAME`, or `NAMExN` for one whose outermost dimension is scalable.
+/// Finds the text of `name`: a path if it contains a `/` or ends in `.toml`, otherwise a preset `NAME`, or `NAMExN`
+/// for one whose outermost dimension is scalable.
 ///
 /// # Errors
 ///
-/// When there is no such preset, it comes in one size, or the file cannot be read.
+/// If there is no such preset, it comes in one size, or the file cannot be read.
 pub fn source(name: &str) -> Result<Source, MachineError> {
     if name.contains('/') || name.ends_with(".toml") {
         let text = read(name).map_err(|source| MachineError::Read {
@@ -83,10 +83,12 @@ pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
         return Ok(Cow::Borrowed(preset.text));
     }
     let number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    // From the right: preset names may contain an `x` themselves.
     let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
     match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
         Some((preset, size)) => scale(preset, name, size),
         None => Err(MachineError::Unknown {
+            // An arbitrarily long argument must not flood the message.
             name: name.chars().take(80).collect(),
             closest: closest(name),
         }),

@@ -316,7 +316,7 @@ fn uniform_machines_are_checked() {
     assert!(make(&[Algorithm::Ring; 2], NpuClass { lanes: 0, ..class }).is_none());
 }
 
-/// What the test below puts into a file: anything printable, or much TOML syntax.
+/// Random text that the test below inserts into a file: anything printable, or much TOML syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {

@@ -1,10 +1,10 @@
 //! Accesses in chunks, which come one by one to the port that an NPU shares with its messages.
 //!
 //! The stages in front of the port, of the memory and its own network, are a stream (`memory/sharing.rs`,
-//! `memory/lines.rs`): S(x) is when it has passed x bytes. The port is one stage among others there, so that nothing
-//! is sent that the port could not take if messages left it alone. Of the time of a chunk in each stage, t[s],
-//! let f be the sum over the stages in front of the port, p that of the port, and L the longest. An access of W
-//! bytes has chunks of c; its last is what is left. Chunk k (from 1) has *streamed* at
+//! `memory/lines.rs`): S(x) is the time at which it has passed x bytes. The port is one of its stages, so that the
+//! stream never exceeds the rate of an uncontended port. Of the time of a chunk in each stage, t[s], let f be the sum
+//! over the stages in front of the port, p that of the port, and L the longest. An access of W bytes has chunks of c;
+//! the last is the remainder. Chunk k (from 1) has *streamed* at
 //!
 //! ```text
 //! S(k c) + f − L                     where f is L or more
@@ -15,25 +15,25 @@
 //! chunk that is smaller the same part is taken. Latencies, the pool's and that of the link to the NPU, are left out
 //! here: they lie in front of a load's port and behind a store's.
 //!
-//! A *load*: a chunk comes to the port when it has streamed, and is served there after whatever came before, for
-//! its bytes / bandwidth. The load ends with its last chunk.
+//! A *load*: a chunk arrives at the port when it has streamed, and is served there after earlier arrivals, for its
+//! bytes / bandwidth. The load ends with its last chunk.
 //!
-//! A *store*: chunk k comes to the port at S((k − 1) c), and waits there for w[k]. The stages behind get it so much
-//! later, and the longest has no time to spare for chunks that come late and together: the end is when the last chunk
-//! has streamed + max w[k] + (its bytes / bandwidth).
+//! A *store*: chunk k arrives at the port at S((k − 1) c), and waits there for w[k]. The stages behind receive it
+//! that much later, and the longest has no slack for chunks that arrive late and together: the store ends when the
+//! last chunk has streamed + max w[k] + (its bytes / bandwidth).
 //!
 //! # Alone
 //!
-//! S(k c) = k L for an access that is alone. A load's chunks come L apart, which is no less than p, so none waits
-//! for the one before, and a store's do as well: both end at W / c x L + f − L + p, which is S(W) + sum of t[s] −
-//! max t[s], as without a port that others use. Where several accesses of one NPU meet at the port, p is the time
-//! of a chunk of each; the one whose chunk is served last has that end again, and the others end by a chunk sooner.
-//! A last chunk that is smaller takes its own time at the port, so the end is sooner by at most the time of what it
-//! lacks. Times at the port are differences of rounded sums, so rounding does not add up.
+//! S(k c) = k L for an access that is alone. A load's chunks arrive L apart, which is no less than p, so none waits
+//! for the one before, and neither do a store's: both end at W / c x L + f − L + p, which is S(W) + sum of t[s] − max
+//! t[s], as without a shared port. Where several accesses of one NPU share the port, p is the time of a chunk of
+//! each; the one whose chunk is served last has that end again, and the others end by a chunk sooner. A last chunk
+//! that is smaller takes its own time at the port, so the end is sooner by at most the time of what it lacks. Times
+//! at the port are differences of rounded sums, so rounding errors do not accumulate.
 //!
-//! Of chunks that come at one instant those of lower NPUs, then nodes, are first. What is kept of an access does
-//! not grow with its chunks, but for those between their stream and the port: as many as come during the
-//! latencies. There may be so many at a time; then the replay is refused.
+//! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
+//! chunks, except for those between their stream and the port: as many as arrive during the latencies. If these are
+//! too many at a time, the replay is refused.
 
 use super::{Access, End};
 use crate::ids::Npu;
@@ -44,26 +44,26 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 mod tests;
 
-/// What is less of a chunk is rounding.
+/// Fraction of a chunk below which a remainder is rounding error.
 const NOTHING: f64 = 1e-9;
 
-/// The most chunks on their way to ports, of which each takes 40 bytes.
+/// Maximum number of chunks in flight to ports, at 40 bytes each.
 const MOST: usize = 1 << 23;
 
-/// A chunk that comes to the port of its NPU.
+/// Arrival of a chunk at the port of its NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Whose port.
+    /// NPU whose port it is.
     pub npu: Npu,
-    /// Whether it goes out, or comes in.
+    /// True for a store, which goes out; false for a load, which comes in.
     pub store: bool,
-    /// How long it takes to pass.
+    /// Serialization time at the port.
     pub span: Span,
-    /// Whether no chunk of the access follows.
+    /// True for the last chunk of the access.
     pub last: bool,
 }
 
-/// How many chunks of `piece` bytes an access of `bytes` has; at least one.
+/// Number of chunks of `piece` bytes in an access of `bytes`; at least one.
 pub(super) fn count(bytes: f64, piece: f64) -> u64 {
     ((bytes / piece - NOTHING).ceil() as u64).max(1)
 }
@@ -76,26 +76,26 @@ pub(super) struct Times {
     pub longest: f64,
 }
 
-/// An access and how far it is.
+/// An access with its progress.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     access: Access,
     /// Bytes of a chunk, of the access.
     piece: f64,
-    /// How many bytes pass the port for each byte of the access.
+    /// Bytes that pass the port for each byte of the access.
     weight: f64,
     count: u64,
     /// The chunk that comes next.
     next: u64,
-    /// What part of a chunk has yet to stream when it counts as streamed.
+    /// Fraction of a chunk that has yet to stream when the chunk counts as streamed.
     ahead: f64,
-    /// From when it has streamed until it is at the port of a load, or until a store ends.
+    /// Delay from the end of its stream until a load reaches the port, or until a store ends.
     behind: Span,
     /// The longest that a chunk of a store waited.
     waited: Span,
 }
 
-/// A chunk of a load or store comes to its port, or, after the last of a store, its end.
+/// Arrival of a chunk of a load or store at its port, or, after the last of a store, its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Coming {
     at: Time,
@@ -129,6 +129,7 @@ impl Chunks {
 
     /// An access begins to stream. Its number, which is used again when it is over.
     pub fn open(&mut self, access: Access, piece: f64, weight: f64, times: Times) -> u32 {
+        // Negative if the port alone takes longer than all stages in front: then chunks count as streamed early.
         let behind = times.front - times.longest;
         let cut = Cut {
             access,
@@ -146,6 +147,7 @@ impl Chunks {
             behind: Span::from_seconds(behind),
             waited: Span::ZERO,
         };
+        // Reuses slots, so memory is bounded by concurrent accesses.
         match self.free.pop() {
             Some(number) => {
                 self.cuts[number as usize] = cut;
@@ -158,14 +160,15 @@ impl Chunks {
         }
     }
 
-    /// How many bytes of an access have streamed when [`Self::streamed`] is to be told; `None` if never again.
+    /// Streamed bytes of an access at which [`Self::streamed`] is due next; `None` if never again.
     pub fn position(&self, number: u32) -> Option<f64> {
         self.cuts[number as usize].position()
     }
 
-    /// The stream is where [`Self::position`] says.
+    /// Notifies that the stream has reached [`Self::position`].
     pub fn streamed(&mut self, now: Time, number: u32) {
         let cut = &mut self.cuts[number as usize];
+        // A store's chunk is at the port at once; its latencies follow behind the port.
         let at = match cut.access.store && cut.next < cut.count {
             true => now,
             false => now + self.latency + cut.behind,
@@ -180,17 +183,18 @@ impl Chunks {
         cut.next += 1;
     }
 
-    /// Whether there are more chunks on their way than fit in memory.
+    /// Returns true if more chunks are in flight than fit in memory.
     pub fn is_full(&self) -> bool {
         self.coming.len() > MOST
     }
 
-    /// When something comes next.
+    /// Time of the next arrival at a port or end of a store.
     pub fn next(&self) -> Option<Time> {
         self.coming.peek().map(|Reverse(coming)| coming.at)
     }
 
-    /// Asks `serve` from when on each chunk has its port that comes `now`, and hands `take` what ends.
+    /// Serves each chunk that is due `now`: `serve` returns the begin of its service at the port, and `take` receives
+    /// the ends of accesses.
     pub fn pass(
         &mut self,
         now: Time,
@@ -205,6 +209,7 @@ impl Chunks {
                 take(End { token, at });
                 self.free.push(coming.cut);
             };
+            // The entry behind a store's last chunk is the end of its stream.
             if coming.number == cut.count {
                 over(now + cut.waited + cut.span(cut.count - 1, self.port));
                 continue;
@@ -238,7 +243,7 @@ impl Cut {
         }
     }
 
-    /// How many bytes have streamed when a chunk counts as streamed.
+    /// Streamed bytes at which a chunk counts as streamed.
     fn full(&self, chunk: u64) -> f64 {
         let (from, to) = (self.before(chunk), self.before(chunk + 1));
         to - self.ahead * (to - from)
@@ -253,9 +258,10 @@ impl Cut {
         }
     }
 
-    /// How long a chunk takes to pass the port.
+    /// Serialization time of a chunk at the port.
     fn span(&self, chunk: u64, port: Bandwidth) -> Span {
         let rate = port.bytes_per_second() / self.weight;
+        // A difference of rounded sums, so that rounding errors do not accumulate over chunks.
         let to = |chunk| Span::from_seconds(self.before(chunk) / rate);
         to(chunk + 1) - to(chunk)
     }

@@ -19,9 +19,9 @@
 //! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
 //! ```
 //!
-//! `memory/sharing.rs` makes a time of them. Here the memories are one server, each node has one (its S
-//! links always carry alike) and each NPU its port: NPUs of different nodes meet at the memories only. A
-//! store takes the same way back, and shares it with loads.
+//! `memory/sharing.rs` turns them into a duration. Here the memories are one server, each node has one (its S links
+//! always carry equal loads) and each NPU its port: NPUs of different nodes contend at the memories only. A store
+//! takes the same path back, and shares it with loads.
 //!
 //! In the switches W is the part that the memory holds for each NPU: all n parts reach every node and
 //! every NPU, or n sums are formed on the way to the memory.
@@ -30,7 +30,7 @@ use super::Level;
 use super::layout::Layout;
 use crate::units::{Bandwidth, Bytes};
 
-/// A pool behind two levels of switches. NPUs of a node are neighbours by number.
+/// A pool behind two levels of switches. NPUs of a node are consecutive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hierarchical {
     /// Groups of memories; at least 1.
@@ -58,7 +58,7 @@ impl Hierarchical {
         self.round() / f64::from(npus)
     }
 
-    /// What all groups send in one chunk on each link.
+    /// Bytes that all groups send in one chunk on each link.
     fn round(&self) -> f64 {
         f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
     }

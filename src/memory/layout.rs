@@ -1,9 +1,8 @@
-//! What accesses pass on their way: servers, each with a rate, in stages that bytes cross one after
-//! another.
+//! Path of an access through a pool: servers, each with a rate, in stages that bytes cross one after another.
 //!
-//! Every layout has the memories, which serve all, and the NPUs' own ports. A design puts servers between.
-//! Bytes of a tensor lie evenly over all memories, so the memories act as one server whose rate is theirs
-//! together. A server is a link, or links that always carry alike.
+//! Every layout has the memories, which serve all, and the NPUs' own ports. A design puts servers between. Bytes of a
+//! tensor are spread evenly over all memories, so the memories act as one server with their total rate. A server is a
+//! link, or several links that always carry equal loads.
 
 use super::{Access, Level};
 use crate::units::Bandwidth;
@@ -11,11 +10,11 @@ use crate::units::Bandwidth;
 /// A server on the way of an access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Leg {
-    /// Which.
+    /// Number of the server.
     pub server: u32,
     /// Its stage: bytes cross servers of one stage side by side, and stages one after another.
     pub stage: u32,
-    /// How many bytes it carries for each byte of the access.
+    /// Bytes that the server carries for each byte of the access.
     pub weight: f64,
     /// The same where switches gather or reduce: see [`Leg::alike`].
     pub in_switch: f64,
@@ -24,8 +23,8 @@ pub(super) struct Leg {
 impl Leg {
     /// A server that carries every byte of the access, one of `alike` in its stage.
     ///
-    /// Where switches gather, each of them carries the bytes of all n NPUs instead of those of the
-    /// n / `alike` NPUs behind it: `alike` times as many. Each access brings its own part of that.
+    /// With in-switch gathering each of the servers carries the bytes of all n NPUs instead of those of the n /
+    /// `alike` NPUs behind it: `alike` times as many. Each access accounts for its own share of that.
     pub fn alike(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,
@@ -58,12 +57,12 @@ const MEMORIES: u32 = 0;
 pub(super) const PORTS: u32 = 1;
 /// The number of the first port.
 const FIRST_PORT: u32 = 1;
-/// The first stage between them. The order of stages is nothing to the result.
+/// The first stage between them. The order of stages does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
 impl Layout {
-    /// The memories, which give `memories` bytes per second together, and the ports of NPUs, of which so
-    /// many sit at each of `stations`. `round` is what all memories send in one chunk per link.
+    /// Creates a layout of the memories, with `memories` bytes per second together, and the ports of NPUs, spread
+    /// evenly over `stations`. `round` is the number of bytes that all memories send in one chunk per link.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
@@ -105,15 +104,16 @@ impl Layout {
         &self.rates
     }
 
-    /// How many stages there are.
+    /// Number of stages.
     pub fn stages(&self) -> usize {
         self.stages as usize
     }
 
-    /// What `access` passes.
+    /// Servers on the path of `access`.
     pub fn way(&self, access: &Access) -> impl Iterator<Item = Leg> + use<'_> {
         let npu = access.npu.0;
         let station = &self.stations[(npu / self.per_station) as usize];
+        // Without separate directions `outward` equals FIRST_PORT, and stores share the port with loads.
         let first = if access.store {
             self.outward
         } else {
@@ -135,6 +135,7 @@ impl Layout {
         let mut below = 1;
         for (stage, level) in (BETWEEN..).zip(levels) {
             if stage > BETWEEN {
+                // The lowest level's fan-in is already in `stations`.
                 below *= level.fan_in;
             }
             let first = layout.servers(stations / below, level.bandwidth);

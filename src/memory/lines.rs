@@ -1,4 +1,4 @@
-//! Channels whose accesses come to the NPUs through ports of the network.
+//! Channels whose data reaches the NPUs through network ports.
 //!
 //! A channel sends at its bandwidth, or at the port's if that is less, so its stream is known when it
 //! begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
@@ -15,9 +15,9 @@ pub(super) struct Lines {
     channel: Bandwidth,
     through: Through,
     chunks: Chunks,
-    /// When each stream begins, by the number of its access.
+    /// Begin of each stream, by the number of its access.
     begins: Vec<Time>,
-    /// When the streams are where their chunks ask for.
+    /// Times at which streams reach the positions that their chunks wait for.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     settlement: u32,
@@ -70,7 +70,7 @@ impl Lines {
         self.unsettled = true;
     }
 
-    /// Has [`Self::ended`] come to the next chunk of an access, if there is one.
+    /// Schedules [`Self::ended`] for the next chunk of an access, if there is one.
     fn await_chunk(&mut self, number: u32) {
         if let Some(bytes) = self.chunks.position(number) {
             let rate = rate(self.channel, &self.through).bytes_per_second();
@@ -96,6 +96,7 @@ impl Lines {
             return;
         }
         while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now)
+            // A full heap ends the replay, so nothing more needs to be scheduled.
             && !self.chunks.is_full()
         {
             self.due.pop();

@@ -6,7 +6,7 @@ use super::LocalMemory;
 use crate::units::{Amount, Span};
 
 impl LocalMemory {
-    /// How long one load or store of `bytes` takes.
+    /// Duration of one load or store of `bytes`.
     pub fn access(&self, bytes: u64) -> Span {
         self.latency + self.bandwidth.serialization(Amount::whole(bytes))
     }

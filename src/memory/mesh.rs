@@ -5,9 +5,9 @@
 //! links to and from its neighbours in its row and its column, of `link_bandwidth` each; the edges are not
 //! joined. Bytes go along the row of the memory to the column of the NPU, and then along that column.
 //!
-//! The rows are cut between columns x and x + 1 (from 0). In each row, bytes from the x + 1 memories on
-//! the left go to the NPUs on the right, which are (a - x - 1) / a of all; a memory holds 1 / (a b) of
-//! what each of the n NPUs loads:
+//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from the x + 1
+//! memories on the left go to the NPUs on the right, which are (a - x - 1) / a of all; a memory holds 1 / (a b) of
+//! the data of each of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
@@ -25,8 +25,8 @@
 //! port    = a x b x c / (n x npu_bandwidth)
 //! ```
 //!
-//! Every NPU is behind links of the middle, so all are held alike when the mesh is what holds them. Every link
-//! is a server.
+//! Every NPU is behind links of the middle, so if the mesh is the bottleneck it slows all equally. Every link is a
+//! server.
 
 use super::layout::{BETWEEN, Layout, Leg};
 use crate::units::{Bandwidth, Bytes};
@@ -62,7 +62,7 @@ impl Mesh {
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = Layout::new(npus, stations, memories, self.npu_bandwidth, round);
-        // From each station: to the right, to the left, up and down. Those over the edge are not used.
+        // From each station: to the right, to the left, up and down. Links beyond the edge stay unused.
         let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
@@ -83,6 +83,7 @@ impl Mesh {
                     carry(1, (from, row), columns - from);
                 }
             }
+            // Links of the column carry the bytes of whole rows of memories.
             for from in 0..y {
                 carry(2, (x, from), columns * (from + 1));
             }

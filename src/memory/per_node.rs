@@ -1,4 +1,4 @@
-//! A channel for each so many NPUs: those of one node queue, those of different nodes do not meet.
+//! A channel for each node of consecutive NPUs: accesses of one node queue, those of different nodes do not contend.
 
 use super::pool::Channel;
 use crate::ids::Npu;
@@ -12,7 +12,7 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Channels for `npus` NPUs, `size` of which share one.
+    /// Creates channels for `npus` NPUs, `size` of which share one.
     pub fn new(npus: u32, size: u32) -> Self {
         let nodes = npus.div_ceil(size) as usize;
         Self {

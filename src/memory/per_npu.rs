@@ -1,9 +1,9 @@
-//! A channel for each NPU: accesses of different NPUs do not meet, those of one NPU queue.
+//! A channel for each NPU: accesses of one NPU queue, those of different NPUs do not contend.
 
 use crate::ids::Npu;
 use crate::units::{Span, Time};
 
-/// When each NPU's channel is free again.
+/// Time from which each NPU's channel is free.
 #[derive(Debug)]
 pub(super) struct Channels {
     free: Vec<Time>,

@@ -4,7 +4,7 @@
 
 use crate::units::{Span, Time};
 
-/// When the channel is free again.
+/// Time from which the channel is free.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     free: Time,

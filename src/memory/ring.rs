@@ -25,8 +25,8 @@
 //!
 //! One NPU alone is held by the two links into its station, which carry (k - 1) / (2 k) of its bytes each.
 //!
-//! Every link is a server. An access passes the links towards its station: the j-th before it (from 0)
-//! carries what comes from memories more than j stations away, on its side.
+//! Every link is a server. An access passes the links towards its station: the j-th before it (from 0) carries bytes
+//! of memories more than j stations away, on its side.
 
 use super::layout::{BETWEEN, Layout, Leg};
 use crate::units::{Bandwidth, Bytes};

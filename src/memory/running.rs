@@ -1,4 +1,4 @@
-//! Loads and stores under way, whatever the attachment.
+//! Remote loads and stores in flight, for every attachment.
 
 use super::{
     Attachment, End, RemoteMemory, Through, Turn, chunks, layout, lines, per_node, per_npu, pool,
@@ -10,24 +10,24 @@ use crate::units::{Amount, Bandwidth, Span, Time};
 /// A load or store beyond the NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Who asks.
+    /// NPU that issues the access.
     pub npu: Npu,
     /// Bytes that the memory reads or writes for it.
     pub bytes: u64,
-    /// Whether it stores.
+    /// True for a store, false for a load.
     pub store: bool,
-    /// Whether all NPUs do the same and the switches gather what is loaded, so that each ends with the
-    /// bytes of all, or reduce what is stored.
+    /// True if all NPUs issue the same access and the switches gather loads, so that each NPU ends with the bytes of
+    /// all, or reduce stores.
     pub in_switch: bool,
     /// The caller's own number for it.
     pub token: u64,
 }
 
-/// The remote memory of a running machine: what its channels or links are doing.
+/// State of the remote memory of a running machine: its channels or links.
 #[derive(Debug)]
 pub struct RemoteAccess {
     latency: Span,
-    /// A channel's, or that of the ports behind it, if this is less.
+    /// Bandwidth of a channel, or of the ports behind it if that is less.
     bandwidth: Bandwidth,
     whole_ns: bool,
     state: State,
@@ -42,20 +42,20 @@ enum State {
     Shared(Box<sharing::Sharing>),
 }
 
-/// What follows a channel.
+/// Stage between a channel and the NPU.
 #[derive(Debug)]
 enum Ports {
     /// Nothing.
     None,
-    /// A port of the network that nothing else comes to; and the channel's own bandwidth.
+    /// A network port without contention, and the channel's own bandwidth.
     Alone(Through, Bandwidth),
-    /// A port of the network that messages come to as well.
+    /// A network port shared with messages.
     Met(Box<lines::Lines>),
 }
 
 impl RemoteAccess {
-    /// Nothing under way on a machine of `npus` NPUs, which `memory` was checked for. If it is reached through
-    /// the network, `met` says whether messages meet there.
+    /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked. If it is reached through
+    /// the network, `met` is true if messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, met: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency = memory.latency + through.map_or(Span::ZERO, Through::latency);
@@ -91,13 +91,14 @@ impl RemoteAccess {
         }
     }
 
-    /// An access begins. When it ends, if that is known: channels serve accesses in the order of these
-    /// calls, and one keeps its channel for latency + bytes / bandwidth. `None` where it depends on what
-    /// begins while it lasts; then [`Self::settle`], [`Self::ended`] and [`Self::pass`] tell.
+    /// Begins an access. Returns its end if known: channels serve accesses in the order of these calls, and an access
+    /// occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later accesses; then it
+    /// follows from [`Self::settle`], [`Self::ended`] and [`Self::pass`].
     pub fn begin(&mut self, now: Time, access: Access) -> Option<Time> {
         let transfer = match self.whole_ns {
             true => {
                 let per_ns = self.bandwidth.bytes_per_second() / 1e9;
+                // Truncation, not rounding: ASTRA-sim casts to whole nanoseconds.
                 Span::from_ns((access.bytes as f64 / per_ns) as u64)
             }
             false => self.bandwidth.serialization(Amount::whole(access.bytes)),
@@ -116,16 +117,18 @@ impl RemoteAccess {
             Ports::None => Some(free),
             Ports::Alone(through, channel) => {
                 let [front, port] = lines::times(*channel, through, access.bytes);
+                // A pipeline of two stages: only one chunk's time in the faster stage is not hidden.
                 Some(free + through.latency() + Span::from_seconds(front.min(port)))
             }
             Ports::Met(lines) => {
+                // The stream begins when the channel is granted: `span` before it is free again.
                 lines.begin(Time(free.0.saturating_sub(span.0)), access);
                 None
             }
         }
     }
 
-    /// Whether anything happened since [`Self::settle`] was called.
+    /// Returns true if anything happened since [`Self::settle`] was called.
     #[inline]
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
@@ -135,8 +138,8 @@ impl RemoteAccess {
         }
     }
 
-    /// Shares links among the accesses under way, once all that happens `now` has happened and chunks
-    /// have passed. When to call [`Self::ended`], and with which number; what was said before is void.
+    /// Shares links among the accesses in flight, after all events of `now`, chunks included. Returns the time and
+    /// the settlement number for the next call of [`Self::ended`], which replace earlier ones.
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (State::Shared(sharing), _) => sharing.settle(now),
@@ -145,7 +148,7 @@ impl RemoteAccess {
         }
     }
 
-    /// Hands `take` what ends, if nothing was settled since `settlement` was.
+    /// Passes the ends of accesses to `take`, unless `settlement` is outdated.
     pub fn ended(&mut self, now: Time, settlement: u32, take: impl FnMut(End)) {
         match (&mut self.state, &mut self.ports) {
             (State::Shared(sharing), _) => sharing.ended(now, settlement, take),
@@ -154,7 +157,7 @@ impl RemoteAccess {
         }
     }
 
-    /// Whether more chunks are on their way to ports than fit in memory, so that it cannot go on.
+    /// Returns true if more chunks are in flight to ports than fit in memory, so that the replay cannot continue.
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
             (State::Shared(sharing), _) => sharing.is_full(),
@@ -163,8 +166,8 @@ impl RemoteAccess {
         }
     }
 
-    /// Asks `serve` from when on each chunk has its port that comes `now`, where messages come as well, and
-    /// hands `take` what ends. Of one instant chunks come last.
+    /// Serves chunks that are due `now` at ports shared with messages: `serve` returns the begin of the service of a
+    /// chunk, and `take` receives the ends of accesses. Called after the other events of an instant.
     pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {
         match (&mut self.state, &mut self.ports) {
             (State::Shared(sharing), _) => sharing.pass(now, serve, take),

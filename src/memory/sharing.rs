@@ -1,13 +1,13 @@
-//! How accesses that meet share the links of a pool.
+//! Max-min fair sharing of a pool's links among concurrent accesses.
 //!
-//! Bytes of an access are a stream that holds all servers on its way at once. At each moment the rates
-//! of the streams are *max-min fair*: all rise together until a server is full, which fixes the rates of
-//! those that pass it, and the others rise on. So nobody could have more without another having less who has
-//! no more. Rates change when an access begins or ends, and hold in between.
+//! Bytes of an access are a stream that occupies all servers on its path at once. At each moment the rates of the
+//! streams are *max-min fair*: all rise together until a server saturates, which fixes the rates of those that pass
+//! it, and the others continue to rise. So no rate can grow without lowering one that is not higher. Rates change
+//! when an access begins or ends, and are constant in between.
 //!
-//! Bytes go in chunks, and a chunk crosses one stage after another: the first chunk is behind all
-//! stages later than a stream would be. That is the *fill* of the pipeline. With `t[s]` the time of one chunk in
-//! stage `s` among those who were under way when the access began,
+//! Bytes go in chunks, and a chunk crosses one stage after another: the first chunk leaves the last stage later than
+//! a stream would. That is the *fill* of the pipeline. With `t[s]` the time of one chunk in stage `s` among the
+//! accesses in flight when the access began,
 //!
 //! ```text
 //! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]
@@ -19,11 +19,11 @@
 //! what is left, and its stream takes its exact share of time; only the fill is that of a whole chunk.
 //! An access of less than one chunk is a chunk of its own size: it takes the sum of t[s].
 //!
-//! Where ports are the network's, streams go on as here, and chunks come to the ports: `memory/chunks.rs`.
+//! With network ports, streams proceed as here, and chunks queue at the ports: `memory/chunks.rs`.
 //!
-//! The stream's time and the fill are each rounded once, to the nearest picosecond. Accesses that begin at
-//! one instant are alike, whatever order they come in, but for the last bits of sums; the order of the calls
-//! decides those.
+//! The stream's time and the fill are each rounded once, to the nearest picosecond. The result does not depend on the
+//! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of the
+//! calls.
 
 use super::Access;
 use super::chunks::{Chunks, Times, Turn};
@@ -35,8 +35,8 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 pub(super) mod testing;
 
-/// Rates that differ by less are one: sums in another order may differ in their last bits, and what is
-/// alike is to be fixed together.
+/// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
+/// rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// The end of an access.
@@ -44,11 +44,11 @@ const ALIKE: f64 = 1.0 + 1e-9;
 pub struct End {
     /// The caller's own number.
     pub token: u64,
-    /// When its last byte is there; not before now.
+    /// Arrival of its last byte; not before now.
     pub at: Time,
 }
 
-/// An access under way.
+/// An access in flight.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     access: Access,
@@ -57,28 +57,28 @@ struct Stream {
     since: Time,
     /// Bytes per second from `since` on; zero before the first settlement.
     rate: f64,
-    /// When it has passed at this rate.
+    /// Time at which the stream ends at its present rate.
     passed: Time,
-    /// What is added when it has passed; known from the first settlement on.
+    /// Pipeline fill added to the end of the stream; known from the first settlement on.
     fill: Option<Span>,
-    /// Whether the rate of the settlement in the making is fixed.
+    /// True once the current settlement has fixed its rate.
     fixed: bool,
     /// Its number among the chunks, as long as any of them has yet to stream.
     cut: Option<u32>,
 }
 
-/// The accesses under way in one layout.
+/// The accesses in flight in one layout.
 #[derive(Debug)]
 pub(super) struct Sharing {
     layout: Layout,
     latency: Span,
     streams: Vec<Stream>,
-    /// Where ports are the network's.
+    /// Chunked accesses, if ports are the network's.
     chunks: Option<Chunks>,
     /// There, when streams are where their chunks ask for, or have passed.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
-    /// Whether streams began or ended since rates were fixed.
+    /// True if streams began or ended since rates were fixed.
     changed: bool,
     settlement: u32,
     servers: Vec<Server>,
@@ -91,7 +91,7 @@ pub(super) struct Sharing {
 struct Server {
     /// Weights of all streams.
     load: f64,
-    /// Weights of the streams whose rate is not fixed, and how many these are.
+    /// Weights and number of the streams whose rate is not fixed.
     open: f64,
     count: u32,
     /// Bytes per second that the fixed ones take.
@@ -127,6 +127,7 @@ impl Sharing {
             left: access.bytes as f64,
             since: now,
             rate: 0.0,
+            // Replaced at the first settlement, which follows at the same instant.
             passed: Time::END,
             fill: None,
             fixed: false,
@@ -171,7 +172,7 @@ impl Sharing {
         self.chunks.as_ref().is_some_and(Chunks::is_full)
     }
 
-    /// Tells the chunks what has streamed.
+    /// Notifies the chunks of the positions that streams have reached.
     fn stream(&mut self, now: Time) {
         let Some(chunks) = &mut self.chunks else {
             return;
@@ -198,6 +199,7 @@ impl Sharing {
 
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
+        // Outdates the event of the settlement before, which stays in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
             self.share(now);
@@ -216,11 +218,14 @@ impl Sharing {
     fn share(&mut self, now: Time) {
         self.count();
         self.fill();
+        // Progressive filling: each round saturates at least one server, so there are at most as many rounds as
+        // servers.
         let mut open = self.streams.len();
         while open > 0 {
             open -= self.fix(now);
         }
         if let Some(chunks) = &self.chunks {
+            // Reuses the heap's allocation: rates change for all streams, so all due times are replaced.
             let mut due = std::mem::take(&mut self.due).into_vec();
             due.clear();
             let streams = (0..).zip(&mut self.streams);
@@ -229,7 +234,7 @@ impl Sharing {
         }
     }
 
-    /// Counts who passes which server; no rate is fixed.
+    /// Sums the weights at each server; no rate is fixed.
     fn count(&mut self) {
         self.servers.fill(Server::default());
         for stream in &mut self.streams {
@@ -248,6 +253,7 @@ impl Sharing {
     /// The fills of accesses that begin.
     fn fill(&mut self) {
         for stream in &mut self.streams {
+            // The fill of an access is fixed by the load at its first settlement.
             if stream.fill.is_some() {
                 continue;
             }
@@ -275,8 +281,8 @@ impl Sharing {
         }
     }
 
-    /// Raises the rates that are not fixed until servers are full, and fixes those of the streams that
-    /// pass them; how many.
+    /// Raises the open rates until a server saturates, fixes those of the streams that pass it, and returns their
+    /// number.
     fn fix(&mut self, now: Time) -> usize {
         let mut lowest = f64::INFINITY;
         for (server, rate) in self.servers.iter_mut().zip(self.layout.rates()) {
@@ -288,6 +294,7 @@ impl Sharing {
         let mut fixed = 0;
         for stream in &mut self.streams {
             let mut way = self.layout.way(&stream.access);
+            // Within the tolerance, so that streams at one bottleneck are fixed in one round.
             let full = |leg: Leg| self.servers[leg.server as usize].full <= lowest * ALIKE;
             if stream.fixed || !way.any(full) {
                 continue;
@@ -310,16 +317,18 @@ impl Sharing {
 impl Stream {
     /// Streams on at `rate`.
     fn go_on(&mut self, now: Time, rate: f64) {
+        // An unchanged rate keeps `since`, so that its end is not rounded again.
         if rate == self.rate {
             return;
         }
         let gone = self.rate * now.since(self.since).seconds();
+        // Rounding of instants may count a fraction of a byte too much.
         self.left = (self.left - gone).max(0.0);
         (self.since, self.rate) = (now, rate);
         self.passed = now + Span::from_seconds(self.left / rate);
     }
 
-    /// When it is where its chunks ask for, or has passed if they ask for nothing more.
+    /// Time at which the stream reaches the position that its chunks wait for, or ends if they wait for none.
     fn asked_for(&mut self, chunks: &Chunks) -> Time {
         self.cut = self.cut.filter(|&cut| chunks.position(cut).is_some());
         let Some(position) = self.cut.and_then(|cut| chunks.position(cut)) else {
@@ -330,7 +339,7 @@ impl Stream {
     }
 }
 
-/// How many bytes the server of `leg` carries for each byte of `access`.
+/// Bytes that the server of `leg` carries for each byte of `access`.
 fn weight(leg: Leg, access: &Access) -> f64 {
     match access.in_switch {
         true => leg.in_switch,

@@ -1,4 +1,4 @@
-//! Memories behind levels of switches.
+//! Memories behind levels of switches: a tree.
 //!
 //! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "multi-level switches". NPUs are joined by switches,
 //! these by others, and so on; the memories hang from the switches of the last level. A switch has one
@@ -26,13 +26,13 @@ use crate::units::{Bandwidth, Bytes};
 /// A level of switches that are alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// How many NPUs, or switches of the level before, one joins; at least 1.
+    /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
     pub fan_in: u32,
     /// Bytes per second of its link up.
     pub bandwidth: Bandwidth,
 }
 
-/// A pool behind levels of switches. NPUs of a switch are neighbours by number.
+/// A pool behind levels of switches. NPUs of a switch are consecutive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Switch {
     /// Memories; at least 1.
@@ -61,7 +61,7 @@ impl Switch {
         self.round() / f64::from(npus)
     }
 
-    /// What all memories send in one chunk.
+    /// Bytes that all memories send in one chunk.
     fn round(&self) -> f64 {
         f64::from(self.groups) * self.chunk.0 as f64
     }

@@ -6,7 +6,7 @@ use crate::units::{Bandwidth, Bytes, Span};
 /// The most chunks of one access. Each is an event or two.
 pub const MOST_CHUNKS: u64 = 1 << 20;
 
-/// A dimension whose ports carry what NPUs load and store.
+/// Attachment to the network: the dimension whose ports carry remote loads and stores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Through {
     dimension: usize,
@@ -17,8 +17,9 @@ pub struct Through {
 }
 
 impl Through {
-    /// That with the number `dimension`, `None` if there is none or NPUs have no port of their own there.
-    /// `chunk` is what a channel sends at once, more than nothing; pools have their own.
+    /// Creates the attachment to the dimension with number `dimension`; `None` if there is none or NPUs have no port
+    /// of their own there. `chunk` is the number of bytes that a channel sends at once, at least 1; pools have their
+    /// own.
     pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
         let of = topology.dimensions().get(dimension)?;
         (of.shape.has_ports() && chunk.0 > 0).then(|| Self {
@@ -30,7 +31,7 @@ impl Through {
         })
     }
 
-    /// Whether it is a dimension of `topology`.
+    /// Returns true if it is a dimension of `topology`.
     pub fn fits(&self, topology: &Topology) -> bool {
         let same = Self::new(topology, self.dimension, self.chunk);
         same.as_ref() == Some(self)
@@ -41,7 +42,7 @@ impl Through {
         self.dimension
     }
 
-    /// What people call the dimension.
+    /// Display name of the dimension.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -58,6 +58,7 @@ pub(super) fn definition(
 fn check(model: &Model, file: &str) -> Result<(), ModelError> {
     let between = model.layers.iter().flat_map(|layer| &layer.operators);
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
+    // Counts saturate, so u64::MAX stands for any overflow on the way.
     let counts = [
         (model.parameters(), "parameters"),
         (model.multiplications(), "multiplications"),
@@ -82,7 +83,7 @@ fn size(table: &Table<'_>, key: &str) -> Result<u64, ConfigError> {
     table.need(key, expected)?.between(1, MOST)
 }
 
-/// The whole number from `least` at `key`, or what it is by default.
+/// The whole number from `least` at `key`, or `default` without the key.
 fn size_or(table: &Table<'_>, key: &str, least: u64, default: u64) -> Result<u64, ConfigError> {
     match table.get(key) {
         Some(field) => field.between(least, MOST),
@@ -90,7 +91,7 @@ fn size_or(table: &Table<'_>, key: &str, least: u64, default: u64) -> Result<u64
     }
 }
 
-/// The `true` or `false` at `key`, or what it is by default.
+/// The `true` or `false` at `key`, or `default` without the key.
 fn flag_or(table: &Table<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
     table.get(key).map_or(Ok(default), |field| field.flag())
 }

@@ -12,17 +12,18 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
     terms.into_iter().fold(0, u64::saturating_add)
 }
 
-/// How often a window of `kernel` fits into `size` with `padding` on both sides.
+/// Number of positions of a window of `kernel` in `size` with `padding` on both sides.
 pub(super) fn windows(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
+        // The stride of a parsed model is at least 1; max() protects hand-built ones from a division by zero.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }
 }
 
 impl Work {
-    /// How many weights it has; none where they are tied to another operator's.
+    /// Number of weights; 0 where they are tied to another operator's.
     pub fn parameters(&self) -> u64 {
         match *self {
             Self::Linear {
@@ -60,8 +61,8 @@ impl Work {
         }
     }
 
-    /// Multiplications of matrix products in a forward pass of one sample; what is done per element is left out,
-    /// as papers do. Attention counts the whole square of tokens.
+    /// Multiplications of matrix products in a forward pass of one sample; elementwise work is left out, as in
+    /// papers. Attention counts the whole square of tokens.
     pub fn multiplications(&self) -> u64 {
         match *self {
             Self::Linear {
@@ -97,8 +98,8 @@ impl Work {
         }
     }
 
-    /// How many of its [`multiplications`](Self::multiplications) have no effect: those of tokens with later
-    /// ones, `s (s - 1) / 2` of `s s` pairs, where tokens look back only.
+    /// Number of its [`multiplications`](Self::multiplications) without effect: under a causal mask those of tokens
+    /// with later ones, `s (s - 1) / 2` of `s s` pairs.
     pub fn skippable_multiplications(&self) -> u64 {
         match *self {
             Self::Attention {
@@ -159,7 +160,7 @@ impl Work {
         }
     }
 
-    /// Rows of an image's output; 0 for what has no windows.
+    /// Rows of an image's output; 0 for operators without windows.
     pub fn window_rows(&self) -> u64 {
         match *self {
             Self::Convolution {
@@ -180,7 +181,7 @@ impl Work {
         }
     }
 
-    /// Elements handed on, per sample.
+    /// Elements of the output, per sample.
     pub fn output_elements(&self) -> u64 {
         match *self {
             Self::Linear { rows, outputs, .. } => product(&[rows, outputs]),
@@ -224,16 +225,17 @@ fn optional(there: bool, count: u64) -> u64 {
     if there { count } else { 0 }
 }
 
-/// How many pairs `n` things make.
+/// Number of pairs of `n` things.
 fn pairs(n: u64) -> u64 {
     match n % 2 {
+        // Halves the even factor first, so that the product overflows only if the result does.
         0 => product(&[n / 2, n.saturating_sub(1)]),
         _ => product(&[n, n / 2]),
     }
 }
 
 impl Operator {
-    /// How many weights it has.
+    /// Number of weights.
     pub fn parameters(&self) -> u64 {
         self.work.parameters()
     }
@@ -245,7 +247,7 @@ impl Operator {
 }
 
 impl Layer {
-    /// How many weights its operators have.
+    /// Number of weights of its operators.
     pub fn parameters(&self) -> u64 {
         sum(self.operators.iter().map(Operator::parameters))
     }
@@ -255,7 +257,7 @@ impl Layer {
         sum(self.operators.iter().map(Operator::multiplications))
     }
 
-    /// Those of its multiplications that a causal kernel skips.
+    /// Number of its multiplications that a causal kernel skips.
     pub fn skippable_multiplications(&self) -> u64 {
         let each = |operator: &Operator| operator.work.skippable_multiplications();
         sum(self.operators.iter().map(each))
@@ -272,7 +274,7 @@ impl Layer {
         first.map_or(0, |operator| operator.work.input_elements())
     }
 
-    /// Elements handed to the next layer, per sample.
+    /// Elements of the output, per sample.
     pub fn output_elements(&self) -> u64 {
         let last = self.operators.last();
         last.map_or(0, |operator| operator.work.output_elements())
@@ -280,7 +282,7 @@ impl Layer {
 }
 
 impl Model {
-    /// How many weights it has.
+    /// Number of weights.
     pub fn parameters(&self) -> u64 {
         sum(self.layers.iter().map(Layer::parameters))
     }
@@ -290,7 +292,7 @@ impl Model {
         sum(self.layers.iter().map(Layer::multiplications))
     }
 
-    /// Those of its multiplications that a causal kernel skips.
+    /// Number of its multiplications that a causal kernel skips.
     pub fn skippable_multiplications(&self) -> u64 {
         sum(self.layers.iter().map(Layer::skippable_multiplications))
     }

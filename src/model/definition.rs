@@ -1,7 +1,6 @@
 //! Models as files say them.
 //!
-//! Every file has `name`, `source` and `kind`; a key that is unknown is refused. In brackets is what holds without
-//! the key.
+//! Every file has `name`, `source` and `kind`; unknown keys are refused. Defaults are in brackets.
 //!
 //! - `kind = "transformer"`: `layers`, `hidden`, `heads`, `vocabulary`, `sequence`; `kv_heads` (heads), `head_width`
 //!   (hidden / heads), `ffn` (4 hidden); `activation` gelu, relu, swiglu or geglu; `norm` layernorm or rmsnorm,
@@ -27,18 +26,18 @@
 
 use super::{Model, ModelError, Source, build};
 
-/// A model with what its file says of it as a whole.
+/// A model with properties that its file states for it as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
-    /// How the file describes it.
+    /// Form of the description.
     pub kind: Kind,
-    /// Columns of what goes from block to block, where that is one number.
+    /// Width of the activations between blocks, if it is one number.
     pub hidden: Option<u64>,
     /// The model.
     pub model: Model,
 }
 
-/// How a file describes a model.
+/// Form in which a file describes a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// By the numbers of a transformer over tokens.
@@ -68,23 +67,23 @@ impl Kind {
 }
 
 impl Definition {
-    /// Reads the text of a model's file, called `file` in errors. With `tokens` samples have so many instead of
-    /// those that the file says.
+    /// Parses a model's file, called `file` in errors. With `tokens` samples have that many tokens instead of those
+    /// in the file.
     ///
     /// # Errors
     ///
-    /// When the text is refused, or the model's samples cannot have so many tokens.
+    /// If the text is refused, or the model's samples cannot have that many tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
         build::definition(text, file, tokens)
     }
 }
 
 impl Model {
-    /// The model of a preset, or of a file (its name has a `/` in it or ends in `.toml`).
+    /// Loads the model of a preset, or of a file (its name contains a `/` or ends in `.toml`).
     ///
     /// # Errors
     ///
-    /// When there is no such preset, or the file cannot be read or is refused.
+    /// If there is no such preset, or the file cannot be read or is refused.
     pub fn named(name: &str) -> Result<Self, ModelError> {
         Ok(Source::find(name)?.definition(None)?.model)
     }
@@ -93,7 +92,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`Model::named`], and when the model's samples cannot have so many tokens.
+    /// As [`Model::named`], and if the model's samples cannot have that many tokens.
     pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(Source::find(name)?.definition(Some(tokens))?.model)
     }

@@ -1,4 +1,4 @@
-//! Why a model cannot be had; every message says where, what was found and what is allowed.
+//! Errors about models; every message says where, what was found and what is allowed.
 
 use crate::config::{ConfigError, did_you_mean};
 use std::io;
@@ -15,7 +15,7 @@ pub enum ModelError {
          try smaller ones"
     )]
     TooLarge {
-        /// What the text is called.
+        /// Name of the text, usually its path.
         file: String,
         /// `parameters`, for example.
         what: &'static str,
@@ -27,7 +27,7 @@ pub enum ModelError {
         did_you_mean(*.closest)
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The preset whose name is most alike, if one is.
         closest: Option<&'static str>,
@@ -37,7 +37,7 @@ pub enum ModelError {
     Read {
         /// Its path as given.
         file: String,
-        /// Why not.
+        /// The underlying error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The models that come with the program, and how a name becomes the text of a model's file.
+//! The models that come with the program, and the translation of a name to the text of a model's file.
 
 use super::{Definition, ModelError};
 use crate::config::{nearest, read};
@@ -7,7 +7,7 @@ use std::borrow::Cow;
 /// A model that comes with the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// What people call it.
+    /// Name of the preset.
     pub name: &'static str,
     /// Its file; comments give the source of every number.
     pub text: &'static str,
@@ -71,7 +71,7 @@ presets!(
     "dlrm",
 );
 
-/// The text of a model and what to call it in errors.
+/// Text of a model's file, with its name in errors.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The preset's name, or the path as given.
@@ -81,11 +81,11 @@ pub struct Source {
 }
 
 impl Source {
-    /// Finds the text of `name`: a path if it has a `/` in it or ends in `.toml`, otherwise a preset.
+    /// Finds the text of `name`: a path if it contains a `/` or ends in `.toml`, otherwise a preset.
     ///
     /// # Errors
     ///
-    /// When there is no such preset, or the file cannot be read.
+    /// If there is no such preset, or the file cannot be read.
     pub fn find(name: &str) -> Result<Self, ModelError> {
         if name.contains('/') || name.ends_with(".toml") {
             let text = read(name).map_err(|source| ModelError::Read {
@@ -103,17 +103,18 @@ impl Source {
                 text: Cow::Borrowed(preset.text),
             }),
             None => Err(ModelError::Unknown {
+                // An arbitrarily long argument must not flood the message.
                 name: name.chars().take(80).collect(),
                 closest: nearest(name, PRESETS.iter().map(|preset| preset.name)),
             }),
         }
     }
 
-    /// What the text describes, for samples of `tokens` tokens if that is given.
+    /// Parses the text, for samples of `tokens` tokens if that is given.
     ///
     /// # Errors
     ///
-    /// When the text is refused, or the model's samples cannot have so many tokens.
+    /// If the text is refused, or the model's samples cannot have that many tokens.
     pub fn definition(&self, tokens: Option<u64>) -> Result<Definition, ModelError> {
         Definition::parse(&self.text, &self.file, tokens)
     }

@@ -1,16 +1,15 @@
-//! What operators keep for the backward pass.
+//! Activations that operators save for the backward pass.
 //!
-//! Each operator keeps what its own gradients need and no other operator keeps already: its input, since its
-//! output is the next one's input, and what only it knows, such as which elements were dropped. So kept bytes can
-//! be summed.
+//! Each operator saves the data of its own gradients that no other operator saves already: its input, since its
+//! output is the next one's input, and data that only it knows, such as dropout masks. So saved bytes can be summed.
 //!
 //! For a block of a transformer with h columns, a heads, s tokens and 2 bytes an element this is
 //! `s h (34 + 5 a s / h)` of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
 //! (2022), equation 1, operator by operator as their section 4.1 has it. As there, means and variances of norms
 //! are left out; so are the numbers of tokens, which are the sample itself.
 //!
-//! One thing is kept twice: a ResNet's block that changes the number of channels hands one input to two
-//! convolutions, and both count it.
+//! One tensor is counted twice: a ResNet's block that changes the number of channels has two convolutions on one
+//! input, and both count it.
 
 use super::count::{product, sum};
 use super::{Function, Layer, Model, Operator, Work};
@@ -32,7 +31,7 @@ impl Work {
             | Self::Convolution { .. }
             | Self::Pool { .. }
             | Self::Interaction { .. } => input,
-            // Its output says where the input was negative, and is the next one's input.
+            // Its output, which the next operator saves as its input, shows where the input was negative.
             Self::Activation {
                 function: Function::Relu,
                 gated: false,
@@ -42,7 +41,7 @@ impl Work {
             Self::Attention { tokens, heads, .. } if fused => {
                 sum([input, product(&[heads, tokens, FULL])])
             }
-            // The softmax's output; with dropout also which of it was dropped, and what was left.
+            // The softmax's output; with dropout also the mask, and the masked output.
             Self::Attention {
                 tokens,
                 heads,

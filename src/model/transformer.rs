@@ -5,21 +5,21 @@ use super::{Cut, Function, Layer, Operator, Role, Work};
 /// A transformer over tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transformer {
-    /// How many blocks.
+    /// Number of blocks.
     pub layers: u64,
-    /// What each of them is.
+    /// Sizes of each block.
     pub block: Block,
     /// Words of the table of tokens.
     pub vocabulary: u64,
-    /// How positions come in.
+    /// Position encoding.
     pub positions: Positions,
     /// Rows of the table of kinds of token (BERT's sentences A and B); 0 where there is none.
     pub segments: u64,
-    /// Whether embeddings are normed before the first block.
+    /// True if embeddings are normalized before the first block.
     pub embedding_norm: bool,
-    /// Whether there is a norm behind the last block.
+    /// True if a norm follows the last block.
     pub final_norm: bool,
-    /// What is done with the last block's output.
+    /// Head on the last block's output.
     pub head: Head,
 }
 
@@ -28,7 +28,7 @@ pub struct Transformer {
 pub struct Block {
     /// Rows: tokens of a sample.
     pub tokens: u64,
-    /// Columns of what goes from block to block.
+    /// Width of the activations between blocks.
     pub hidden: u64,
     /// Query heads.
     pub heads: u64,
@@ -40,24 +40,25 @@ pub struct Block {
     pub ffn: u64,
     /// The perceptron's function.
     pub function: Function,
-    /// Whether half of the first product is a gate of the other.
+    /// True if half of the first product gates the other half.
     pub gated: bool,
-    /// Whether norms have a bias, as LayerNorm has and RMSNorm has not.
+    /// True if norms have a bias, as in LayerNorm but not in RMSNorm.
     pub norm_bias: bool,
-    /// Whether norms stand behind the sums (BERT) and not in front of attention and perceptron (GPT-2).
+    /// True for post-norm, behind the residual sums (BERT); false for pre-norm, in front of attention and perceptron
+    /// (GPT-2).
     pub norm_after: bool,
-    /// Whether products have biases.
+    /// True if matrix products have biases.
     pub biases: bool,
-    /// Whether tokens look back only.
+    /// True if attention is causal.
     pub causal: bool,
-    /// Whether random parts are dropped in training.
+    /// True if training uses dropout.
     pub dropout: bool,
 }
 
-/// How positions come into a transformer.
+/// Position encoding of a transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
-    /// A table with a row for each of so many.
+    /// A table with this number of rows, one per position.
     Learned(u64),
     /// Queries and keys are turned, which takes no weights.
     Rotary,
@@ -65,15 +66,15 @@ pub enum Positions {
     None,
 }
 
-/// What is done with the output of the last block.
+/// Head of a transformer: the operators behind its last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// Scores of all words for each token, and their cross entropy.
     Logits {
-        /// Whether the scores' weights are the embedding's.
+        /// True if the weights of the logits are those of the embedding.
         tied: bool,
     },
-    /// The same behind one more product, function and norm, with tied weights and a bias: BERT's masked words.
+    /// Logits behind one more product, function and norm, with tied weights and a bias: BERT's masked words.
     Masked,
     /// One product for the first token: BERT's pooler.
     Pooler,
@@ -199,7 +200,7 @@ impl Transformer {
             };
             Operator::new(name, work, cut)
         };
-        // The words are cut: each member looks up those that it has, and rows are summed over members.
+        // Sharded by words: each member looks up those that it has, and rows are summed over members.
         let mut operators = vec![table("tokens", self.vocabulary, Cut::Inputs)];
         if let Positions::Learned(rows) = self.positions {
             operators.push(table("positions", rows, Cut::Whole));
@@ -207,6 +208,7 @@ impl Transformer {
         if self.segments > 0 {
             operators.push(table("segments", self.segments, Cut::Whole));
         }
+        // A single table without dropout needs no sum.
         if operators.len() > 1 || self.block.dropout {
             operators.push(self.block.residual("sum"));
         }
@@ -230,6 +232,7 @@ impl Transformer {
             tied,
         };
         let (bias, tied) = match self.head {
+            // The model ends with the pooler: no logits and no loss.
             Head::Pooler => {
                 let work = product(1, hidden, true, false);
                 operators.push(Operator::new("pooler", work, Cut::Whole));

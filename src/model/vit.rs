@@ -6,9 +6,9 @@ use super::{Block, Cut, Function, Layer, Operator, Role, Work};
 /// 16x16 Words", 2021): LayerNorm in front of attention and perceptron, biases everywhere, GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vit {
-    /// How many blocks.
+    /// Number of blocks.
     pub layers: u64,
-    /// Columns of what goes from block to block.
+    /// Width of the activations between blocks.
     pub hidden: u64,
     /// Heads.
     pub heads: u64,
@@ -22,9 +22,9 @@ pub struct Vit {
     pub channels: u64,
     /// Pixels of a patch's side.
     pub patch: u64,
-    /// What images are told apart into.
+    /// Number of classes of the classifier.
     pub classes: u64,
-    /// Whether random parts are dropped in training.
+    /// True if training uses dropout.
     pub dropout: bool,
 }
 

@@ -1,17 +1,18 @@
-//! Contention-free: operations do not meet one another; within one, a port is a port.
+//! Contention-free: operations do not contend with one another; within one operation, ports do.
 //!
-//! An NPU sends one message of an operation at a time and receives one at a time through each of its ports, both
-//! at the bandwidth of the path. Operations open a port for each member and dimension, or two where it is wired to
-//! neighbours on either side. With α from the first byte's leaving to its arrival, devices on the way
-//! included ([`Path::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message handed over at t to a port whose egress is free at e and whose receiver's ingress is free at i
+//! An NPU sends one message of an operation at a time and receives one at a time through each of its ports, both at
+//! the bandwidth of the path. Operations open a port for each member and dimension, or two where it is wired to
+//! neighbours on either side. With α from the departure of the first byte to its arrival, devices on the path
+//! included ([`Path::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message submitted at t
+//! to a port whose egress is free at e and whose receiver's ingress is free at i
 //!
 //! - begins to leave at b = max(t, e) and has left at b + s,
 //! - begins to arrive at max(b + α, i) and has arrived s later.
 //!
-//! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress
-//! serves messages in the order in which their first bytes reach it, those that come at once by
-//! [`Message::order`]. Where all messages that enter a port come from one sender, that is the order of submission and the end is known at once;
-//! otherwise the ingress is asked when the first byte is there.
+//! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress serves messages
+//! in the order in which their first bytes reach it, ties by [`Message::order`]. If all messages that enter a port
+//! come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
+//! when the first byte arrives.
 
 use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
 use crate::topology::Topology;
@@ -63,6 +64,7 @@ impl Network for ContentionFree<'_> {
 
     fn open(&mut self, count: u32) -> Ports {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
+        // Reuses a range of the same size, so that memory is bounded by concurrent operations.
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
             let range = first as usize..(first + count) as usize;
             self.calendars[range].fill(Calendar::default());
@@ -145,7 +147,7 @@ impl Network for ContentionFree<'_> {
 }
 
 impl ContentionFree<'_> {
-    /// When a message whose first byte is at port `to` at `first_byte` has arrived.
+    /// Arrival time of a message whose first byte is at port `to` at `first_byte`.
     #[inline]
     fn enter(&mut self, first_byte: Time, to: u32, serialization: Span) -> Time {
         let ingress = &mut self.calendars[to as usize].ingress;

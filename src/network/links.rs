@@ -8,7 +8,7 @@ use super::trains::{Detail, Reach, Trains};
 /// The network of links.
 pub type Links<'a> = Trains<'a, EveryLink>;
 
-/// Messages meet on every link.
+/// Messages contend on every link.
 #[derive(Debug)]
 pub enum EveryLink {}
 

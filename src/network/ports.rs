@@ -1,17 +1,17 @@
 //! Ports: an NPU has one port for each dimension, which all operations share; where it is wired to its neighbours,
 //! on a ring or a mesh, one for each side.
 //!
-//! A port sends one message at a time and receives one at a time, first come, first served: its two sides are
-//! servers of [`Trains`]. A message passes them in every dimension that it crosses: it leaves the NPU where it
-//! enters the dimension and enters the NPU where it turns into the next one, or stays. On what lies between the
-//! two, messages do not meet. Each is as fast as a link ([`Dimension::link`](crate::topology::Dimension::link)).
+//! A port sends one message at a time and receives one at a time, first come, first served: its two sides are servers
+//! of [`Trains`]. A message passes them in every dimension that it crosses: the egress of the NPU where it enters the
+//! dimension, and the ingress of the NPU where it leaves it. In between, messages do not contend. Each side is as
+//! fast as a link ([`Dimension::link`](crate::topology::Dimension::link)).
 
 use super::trains::{Detail, Reach, Trains};
 
 /// The network of ports.
 pub type SharedPorts<'a> = Trains<'a, PortsOnly>;
 
-/// Messages meet at the ports of NPUs.
+/// Messages contend at the ports of NPUs.
 #[derive(Debug)]
 pub enum PortsOnly {}
 

@@ -28,7 +28,7 @@ pub(super) fn by_segment(bytes: u64) -> Switching {
     Switching::CutThrough { segment }
 }
 
-/// What is scheduled.
+/// Scheduled events.
 #[derive(Default)]
 pub(super) struct Pending(pub BTreeSet<(Time, NetworkEvent)>);
 
@@ -63,7 +63,7 @@ pub(super) fn message(op: u32, from: u32, to: u32, bytes: u64) -> Message {
     }
 }
 
-/// When messages (submitted at, from, to, bytes) have left and arrived; in ascending order of time.
+/// Times at which messages (submitted at, from, to, bytes) have left and arrived; in ascending order of time.
 pub(super) fn ends(network: &mut impl Network, messages: &[(u64, u32, u32, u64)]) -> Vec<[u64; 2]> {
     let mut pending = Pending::default();
     let mut ends = vec![[0; 2]; messages.len()];

@@ -1,7 +1,7 @@
-//! What messages pass one at a time: ports and links, first come, first served.
+//! Resources that carry one message at a time: ports and links, first come, first served.
 //!
-//! A server is busy until a moment. As messages are told to it in the order in which they come, that is
-//! its whole queue.
+//! A server is busy until a given time. Messages are reported to it in order of arrival, so that time is its whole
+//! queue.
 
 use crate::ids::Npu;
 use crate::units::{Span, Time};
@@ -12,17 +12,17 @@ const NONE: u32 = u32::MAX;
 /// Sides of a port.
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
-/// What an NPU has along a dimension at most.
+/// Maximum number of servers of an NPU along a dimension.
 const SIDES: usize = 4;
 
-/// Where a server is.
+/// Location of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Along which dimension.
     pub dimension: usize,
-    /// Which of those that an NPU has there.
+    /// Index among the NPU's servers along that dimension.
     pub side: usize,
-    /// Whose.
+    /// NPU that owns it.
     pub npu: Npu,
 }
 
@@ -31,7 +31,7 @@ pub struct Place {
 struct Server {
     /// Until when it is busy with those that have come.
     free: Time,
-    /// Messages that are under way and have not come yet.
+    /// Messages in flight that have yet to arrive.
     coming: u32,
     claim: u32,
 }
@@ -43,7 +43,7 @@ const IDLE: Server = Server {
 };
 
 impl Place {
-    /// What `npu` sends with along `dimension`, where it has a port of its own.
+    /// The egress of `npu` along `dimension`, where it has a port of its own.
     pub fn sending(npu: Npu, dimension: usize) -> Self {
         Self {
             dimension,
@@ -52,7 +52,7 @@ impl Place {
         }
     }
 
-    /// What it receives with.
+    /// The ingress of `npu` along `dimension`, where it has a port of its own.
     pub fn receiving(npu: Npu, dimension: usize) -> Self {
         Self {
             dimension,
@@ -85,6 +85,7 @@ impl Servers {
     fn at(&mut self, place: Place) -> &mut Server {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
+        // State grows with the highest NPU used: large machines with small jobs stay cheap.
         if index >= row.len() {
             row.resize(index + 1, IDLE);
         }
@@ -110,7 +111,7 @@ impl Servers {
         self.serve(now, place, span)
     }
 
-    /// A message comes `now` that keeps the server busy for `span`. Returns when it is its turn.
+    /// Serves a message that arrives `now` and occupies the server for `span`. Returns the begin of its service.
     #[inline]
     pub fn serve(&mut self, now: Time, place: Place, span: Span) -> Time {
         let server = self.at(place);
@@ -119,26 +120,27 @@ impl Servers {
         begin
     }
 
-    /// Whether it is not busy `now`, nothing is to come, and it is nobody's.
+    /// Returns true if it is free `now`, no message in flight will pass it, and it is not reserved.
     pub(super) fn is_idle(&self, now: Time, place: Place) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
-    /// Notes whose it is, or that it is nobody's.
+    /// Sets or clears its reservation.
     pub(super) fn claim(&mut self, place: Place, claim: Option<u32>) {
         let server = self.at(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
+        // The count lets messages skip the look-up of reservations while there are none.
         self.claimed -= u32::from(before != NONE);
         self.claimed += u32::from(claim.is_some());
     }
 
-    /// Whether any server is claimed.
+    /// Returns true if any server is reserved.
     pub(super) fn any_claimed(&self) -> bool {
         self.claimed > 0
     }
 
-    /// Whose it is, if it is claimed.
+    /// Returns its reservation, if there is one.
     pub fn claimed(&self, place: Place) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }

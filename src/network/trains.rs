@@ -1,12 +1,11 @@
-//! Trains: messages that pass servers one after another, each of which carries one message at a time.
+//! Trains: messages that pass a sequence of servers, each of which carries one message at a time.
 //!
-//! Messages go in dimension order, innermost first; which servers they pass there ([`Reach`]) is the model's:
-//! [`Links`](super::Links) or [`SharedPorts`](super::SharedPorts). A server is first come, first served. A
-//! message goes as a *train*: on server i, which passes it in s = m/B_i, it begins at b and ends at b + s, in
-//! one piece. With the latency α of the link and γ, the time in which the link passes a segment ([`Switching`];
-//! nothing in the ideal, all of s if messages are stored whole), the first segment is at the next device, its
-//! *head*, at b + γ + α, and all of it, its *tail*, at b + s + α. From there the train comes to the next server
-//! at
+//! Messages go in dimension order, innermost first; the servers that they pass there ([`Reach`]) depend on the model:
+//! [`Links`](super::Links) or [`SharedPorts`](super::SharedPorts). A server is first come, first served. A message
+//! goes as a *train*: on server i, which passes it in s = m/B_i, it begins at b and ends at b + s, in one piece. With
+//! the latency α of the link and γ, the serialization of a segment on the link ([`Switching`]; zero in the ideal, all
+//! of s with store-and-forward), the first segment is at the next device, its *head*, at b + γ + α, and all of it,
+//! its *tail*, at b + s + α. From there the train reaches the next server at
 //!
 //! ready = max(head, tail − (s − γ)), with s and γ of the slowest link from there on,
 //!
@@ -30,15 +29,14 @@
 //! which is [`Path::time`](crate::topology::Path::time), to the picosecond: each γ but that of the slowest is
 //! the difference of two sums of them, which are rounded once.
 //!
-//! Where two servers have several links between them, α is the latency of all of them, and counts in the γ of all
-//! but one.
+//! With several links between two servers, α is the latency of all of them, and counts in the γ of all but one.
 //!
 //! # When a send is over
 //!
-//! When its last byte has left: m/B_min after it began to, with the slowest link of its whole way, which is
-//! T less the time of its first byte. What goes out through a fast port into a slow way does not pile up in
-//! between for nothing: the sender hands it over as the way takes it. The port itself is held for m/B only, so
-//! messages of other ways go through it in the meantime. Queues further on do not reach back to the sender.
+//! A send is over when its last byte has left: m/B_min after it began to leave, with the slowest link of the whole
+//! path, which is T less the time of its first byte. Back-pressure of the path is thus charged to the sender, so that
+//! nothing piles up behind a fast port. The port itself is held for m/B only, so messages over other paths use it in
+//! the meantime. Queues further on exert no back-pressure on the sender.
 //!
 //! # Events
 //!
@@ -61,9 +59,9 @@ pub use route::Reach;
 mod route;
 mod train;
 
-/// A model of which servers there are.
+/// Selection of the servers of a contention model.
 pub trait Detail {
-    /// What people and programs call it.
+    /// Name in machine files and reports.
     const NAME: &'static str;
 
     /// The servers.
@@ -81,7 +79,7 @@ pub struct Trains<'a, D> {
 }
 
 impl<'a, D: Detail> Trains<'a, D> {
-    /// No message is under way.
+    /// Creates the network without messages in flight.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
@@ -91,7 +89,7 @@ impl<'a, D: Detail> Trains<'a, D> {
         }
     }
 
-    /// What follows from a train's turn at a server, which is at `begin`: it comes to the next, or arrives.
+    /// Advances a train whose service at a server begins at `begin`: it proceeds to the next server, or arrives.
     #[inline]
     fn go_on(&mut self, begin: Time, op: u32, agenda: &mut impl Schedule) {
         let train = self.trains[op as usize].as_mut().expect("it is under way");
@@ -126,11 +124,13 @@ impl<D: Detail> Network for Trains<'_, D> {
         let path = path.expect("a message goes from one NPU to another");
         let train = Train::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = train.route();
+        // Announces the train at all further servers, so that they do not count as idle until it has passed.
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect(stop.place);
         }
         let begin = self.servers.serve(now, train.place(), train.span());
         if message.tell_injected {
+            // At the slowest link's rate: back-pressure of the path.
             let left = begin + path.bandwidth.serialization(message.amount);
             agenda.schedule(left, NetworkEvent::Injected(message.op));
         }
@@ -145,10 +145,10 @@ impl<D: Detail> Network for Trains<'_, D> {
     fn keeps_apart(&self, dimension: usize, members: u32, neighbours: bool) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
-            // What an NPU sends and receives with along a dimension is its own.
+            // Egress and ingress of an NPU along a dimension are its own.
             _ if D::REACH == Reach::Ports => true,
             Shape::Switch | Shape::FullyConnected => true,
-            // A link each way, and nobody to pass.
+            // One link in each direction, which no other message passes.
             Shape::Ring | Shape::Mesh if dimension.size == 2 => true,
             // Each sends over its own link upwards. On a mesh the last sends to the first over links
             // downwards, which no other uses.

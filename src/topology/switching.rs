@@ -1,26 +1,26 @@
-//! When a device between two links passes on what it receives.
+//! Forwarding by the devices between links.
 
 use crate::units::{Amount, Bytes};
 use std::fmt;
 
-/// How devices pass messages on.
+/// Forwarding mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switching {
-    /// As soon as this much of a message is there, or all of it. With a segment of nothing, which is the
-    /// ideal, a device costs no time but the latency of its links.
+    /// As soon as this much of a message is there, or all of it. With an empty segment, the ideal, a device adds
+    /// nothing to the latency of its links.
     CutThrough {
         /// The segment.
         segment: Bytes,
     },
-    /// When all of a message is there.
+    /// As soon as all of a message is there.
     StoreAndForward,
 }
 
 impl Switching {
-    /// Cut-through that waits for nothing.
+    /// Cut-through without delay at devices.
     pub const IDEAL: Self = Self::CutThrough { segment: Bytes(0) };
 
-    /// What must be there of a message of `amount` before it is passed on.
+    /// The first part of a message of `amount`, which must be there before it is forwarded.
     #[inline]
     pub fn segment(self, amount: Amount) -> Amount {
         match self.cut(amount) {
@@ -29,7 +29,7 @@ impl Switching {
         }
     }
 
-    /// What comes after [`Self::segment`].
+    /// Remainder of the message behind [`Self::segment`].
     #[inline]
     pub fn rest(self, amount: Amount) -> Amount {
         self.cut(amount)
@@ -41,6 +41,7 @@ impl Switching {
         let Self::CutThrough { segment } = self else {
             return None;
         };
+        // A share is bytes / parts, so the segment is compared in units of 1 / parts byte.
         let segments = segment.0.checked_mul(amount.parts)?;
         let rest = amount.bytes.checked_sub(segments)?;
         (rest > 0).then_some((Amount::whole(segment.0), rest))

@@ -24,17 +24,17 @@ pub struct Attr<'a> {
     value: Option<(u32, Raw<'a>)>,
     /// The whole record: a list may come in parts, which are one.
     message: &'a [u8],
-    /// Where the attribute stands in the file.
+    /// Byte offset of the attribute in the file.
     pub offset: usize,
 }
 
-/// What the schema calls the kinds of values, in the order of their fields.
+/// Names of the value types in the schema, in the order of their fields.
 const KINDS: [&str; 15] = [
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
     "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
 ];
 
-/// Entries of a list, and characters of a text, that messages show.
+/// Maximum number of list entries that messages show.
 const SHOWN_ENTRIES: usize = 8;
 
 /// A value as a number.
@@ -77,12 +77,12 @@ impl<'a> Attr<'a> {
         Ok(attr)
     }
 
-    /// Whether a value is set at all; some producers write attributes without one.
+    /// Returns whether a value is set at all; some producers write attributes without one.
     pub fn is_set(&self) -> bool {
         self.value.is_some()
     }
 
-    /// The attribute's name for messages.
+    /// Returns the attribute's name for messages.
     fn label(&self) -> String {
         String::from_utf8_lossy(self.name).into_owned()
     }
@@ -99,6 +99,7 @@ impl<'a> Attr<'a> {
         Some(match (number, raw) {
             (3, Raw::Fixed64(bits)) => Number::Real(f64::from_bits(bits)),
             (5, Raw::Fixed32(bits)) => Number::Real(f64::from(f32::from_bits(bits))),
+            // On the wire an int32 is sign-extended to 64 bits, of which the lower 32 count.
             (7, Raw::Varint(v)) => Number::Signed(i64::from(v as i32)),
             (9, Raw::Varint(v)) => Number::Signed(v as i64),
             (11, Raw::Varint(v)) => Number::Unsigned(u64::from(v as u32)),
@@ -128,7 +129,7 @@ impl<'a> Attr<'a> {
         })
     }
 
-    /// The value and its type, for messages: `int64 5`, `bool list [1, 0]`.
+    /// Returns type and value for messages: `int64 5`, `bool list [1, 0]`.
     pub fn shown(&self) -> String {
         let Some((number, raw)) = self.value else {
             return "no value".to_owned();
@@ -152,10 +153,11 @@ impl<'a> Attr<'a> {
         format!("{kind} list [{}{more}]", entries.join(", "))
     }
 
-    /// The value as a count. Whole reals and text count; negative values do not.
+    /// Converts the value to a count. Whole reals and text are accepted; negative values are not.
     #[inline(always)]
     pub fn as_u64(&self) -> Result<u64, TraceError> {
         match self.value {
+            // Fields 9 and 13 are int64 and uint64, the types of nearly all counts.
             Some((9 | 13, Raw::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
             _ => self.any_u64(),
         }
@@ -165,12 +167,13 @@ impl<'a> Attr<'a> {
         match self.number() {
             Some(Number::Unsigned(v)) => Ok(v),
             Some(Number::Signed(v)) if v >= 0 => Ok(v as u64),
+            // The bound is just below 2^64, so that the cast does not saturate.
             Some(Number::Real(v)) if v >= 0.0 && v.fract() == 0.0 && v < 1.8e19 => Ok(v as u64),
             _ => Err(self.unreadable("a count")),
         }
     }
 
-    /// The value as a whole number of either sign.
+    /// Converts the value to a whole number of either sign.
     #[inline(always)]
     pub fn as_i64(&self) -> Result<i64, TraceError> {
         match self.value {
@@ -189,7 +192,7 @@ impl<'a> Attr<'a> {
         .ok_or_else(|| self.unreadable("a whole number"))
     }
 
-    /// The value as yes or no.
+    /// Converts the value to a boolean.
     #[inline(always)]
     pub fn as_bool(&self) -> Result<bool, TraceError> {
         match self.value {
@@ -250,10 +253,10 @@ impl<'a> Attr<'a> {
         Ok(Some(texts))
     }
 
-    /// The value as a mask: bit `i` is entry `i` of a list of booleans or whole numbers. `None` when
-    /// every entry is set: such a list says "all", whatever the number of dimensions it was written
-    /// for.
+    /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if every entry is
+    /// set: such a list says "all", whatever the number of dimensions it was written for.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
+        // Lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
             return Err(self.unreadable("a list of booleans"));
         };
@@ -277,7 +280,7 @@ impl<'a> Attr<'a> {
                 let offset = cursor.offset();
                 if let (1, raw) = cursor.field()? {
                     repeated_varints(raw, offset, |value| {
-                        // Numbers of 32 bits lose what they were written with beyond that.
+                        // Numbers of 32 bits drop the higher bits of the varint that they were written with.
                         let value = match number {
                             8 | 12 => u64::from(value as u32),
                             _ => value,
@@ -294,12 +297,13 @@ impl<'a> Attr<'a> {
         if length > 32 {
             return Err(self.unreadable("a list of at most 32 booleans"));
         }
+        // An empty list is "all" as well.
         let all = mask.count_ones() == length;
         Ok((!all).then_some(mask))
     }
 }
 
-/// A scalar of the type of field `number`, for messages.
+/// Formats a scalar of the type of field `number` for messages.
 fn one(number: u32, raw: Raw<'_>) -> String {
     let found = Attr {
         name: &[],
@@ -365,7 +369,7 @@ fn zigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
-/// The wire type that field `number` of the `oneof` must have.
+/// Returns the wire type that field `number` of the `oneof` must have.
 const fn wire_type(number: u32) -> u32 {
     match number {
         3 | 21 | 25 => 1,
@@ -376,7 +380,7 @@ const fn wire_type(number: u32) -> u32 {
     }
 }
 
-/// Whether the wire type of `raw` is the one that field `number` of the `oneof` must have.
+/// Returns whether the wire type of `raw` is the one that field `number` of the `oneof` must have.
 #[inline]
 fn wire_type_fits(number: u32, raw: Raw<'_>) -> bool {
     let found = match raw {

@@ -1,9 +1,9 @@
-//! What can be wrong with a trace, and where.
+//! Errors of reading and writing traces, with their locations.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where in a file something was found.
+/// Location of a finding in a trace file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The file, if it came from one.
@@ -45,41 +45,41 @@ impl fmt::Display for Place {
 #[error(transparent)]
 pub struct TraceError(Box<Fault>);
 
-/// What is wrong with a trace.
+/// Kinds of trace errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The operating system refused.
     #[error("{}: cannot {doing}", file.display())]
     Io {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What was tried.
+        /// Attempted operation, to follow "cannot": `open`, `read`.
         doing: &'static str,
-        /// Why it failed.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The bytes are not what the format says.
+    /// The bytes break the format.
     #[error("{place}: {found}")]
     Malformed {
-        /// Where.
+        /// Location of the bytes.
         place: Place,
-        /// What was found and what was expected.
+        /// Found and expected content.
         found: String,
     },
-    /// The bytes are well formed, but what they say makes no sense.
+    /// The bytes are well formed, but their content makes no sense.
     #[error("{place}: {found}\n  try: {hint}")]
     Refused {
-        /// Where.
+        /// Location of the content.
         place: Place,
-        /// What was found and what was expected.
+        /// Found and expected content.
         found: String,
-        /// What to try.
+        /// Suggested remedy.
         hint: String,
     },
 }
 
 impl TraceError {
-    /// What is wrong.
+    /// Returns the kind of error with its details.
     pub fn fault(&self) -> &Fault {
         &self.0
     }
@@ -93,7 +93,7 @@ impl TraceError {
         }))
     }
 
-    /// Whether a file is not there.
+    /// Returns whether a file is not there.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(&*self.0, Fault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
@@ -105,11 +105,11 @@ impl TraceError {
         }
     }
 
-    /// The same error, said to be in `file`.
+    /// Adds the file, unless the error names one.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
         match &mut *self.0 {
-            // Who reads a stream does not know its name.
+            // Readers of a stream do not know its name.
             Fault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
             Fault::Io { .. } => {}
             Fault::Malformed { place, .. } | Fault::Refused { place, .. } => {
@@ -119,7 +119,7 @@ impl TraceError {
         self
     }
 
-    /// The same error, about what could not be written said to be in `path`.
+    /// Adds `path` to a failed write that names no file.
     #[must_use]
     pub(crate) fn writing_to(mut self, path: &Path) -> Self {
         if let Fault::Io { file, doing, .. } = &mut *self.0
@@ -131,7 +131,7 @@ impl TraceError {
         self
     }
 
-    /// The same error, said to be in record number `record`, which starts at byte `offset`.
+    /// Adds the record number and its byte offset, unless known.
     #[must_use]
     #[cold]
     pub fn in_record(mut self, record: usize, offset: usize) -> Self {
@@ -142,7 +142,7 @@ impl TraceError {
         self
     }
 
-    /// The same error, said to be where `origins` says that its record came from.
+    /// Translates the location through `origins` into one of the original file.
     #[must_use]
     pub(crate) fn at_origin(mut self, origins: &super::Origins) -> Self {
         if let Some(place) = self.place() {
@@ -151,8 +151,8 @@ impl TraceError {
         self
     }
 
-    /// The same error about a part of a file, said to be in record number `record`, with the part that
-    /// many bytes from the start.
+    /// Moves an error about a part of a file to record `record`, with the part starting `by` bytes into the
+    /// file.
     #[must_use]
     pub(crate) fn moved(mut self, record: usize, by: usize) -> Self {
         if let Some(place) = self.place() {
@@ -162,7 +162,7 @@ impl TraceError {
         self
     }
 
-    /// The byte at which it was found.
+    /// Returns the byte offset of the error, if known.
     pub(crate) fn offset(&self) -> Option<usize> {
         match &*self.0 {
             Fault::Io { .. } => None,
@@ -170,7 +170,7 @@ impl TraceError {
         }
     }
 
-    /// What was found, without the place.
+    /// Returns the finding without its location.
     pub(crate) fn found(&self) -> String {
         match &*self.0 {
             Fault::Io { source, .. } => source.to_string(),
@@ -178,7 +178,7 @@ impl TraceError {
         }
     }
 
-    /// The same error about bytes, with a supposition about the cause.
+    /// Appends a supposed cause, if the bytes are malformed.
     #[must_use]
     pub(crate) fn supposing(mut self, cause: &str) -> Self {
         if let Fault::Malformed { found, .. } = &mut *self.0 {

@@ -1,4 +1,4 @@
-//! Operators that differ only in where they stand.
+//! Operator names without step, layer and micro-batch numbers.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub fn family(name: &str, family: &mut String) {
     family.push_str(&name[from..]);
 }
 
-/// The name of an operator whatever the micro-batch it is for: `mb*/layer2/norm` of `mb17/layer2/norm`.
+/// Returns an operator's name for any micro-batch: `mb*/layer2/norm` for `mb17/layer2/norm`.
 pub fn of_any_micro_batch(name: &str) -> Cow<'_, str> {
     let rest = name.strip_prefix("mb").map(|rest| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

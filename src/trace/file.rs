@@ -1,4 +1,4 @@
-//! Trace files: finding them, and their contents after decompression.
+//! Trace files: discovery, and contents after decompression.
 
 use super::{Origins, TraceError, form, older, text};
 use std::cell::Cell;
@@ -27,15 +27,15 @@ pub use seal::Seal;
 pub(super) use unpack::append_all;
 pub use unpack::{decompressed, decompressed_partly, read_all, read_text};
 
-/// Files at least this large are mapped, smaller ones are read.
+/// Minimum size of files that are mapped; smaller ones are read.
 const MAP_FROM: u64 = 1 << 20;
 
-/// The contents of a file, decompressed if its first bytes say gzip or zstd.
+/// Contents of a file, decompressed if its first bytes are those of gzip or zstd.
 #[derive(Debug)]
 pub struct Contents {
     held: Held,
     path: PathBuf,
-    /// Where the records of a trace that was upgraded or read from text came from.
+    /// Original locations of the records of a trace that was upgraded or read from text.
     origins: Option<Origins>,
 }
 
@@ -52,12 +52,12 @@ pub struct RankFile {
     pub rank: u32,
     /// The file.
     pub path: PathBuf,
-    /// What it holds, where a job's file says so.
+    /// Length and hash of the file, if a job file states them.
     pub seal: Option<Seal>,
 }
 
 impl RankFile {
-    /// A file of which nothing more is known.
+    /// Creates a file without length and hash.
     pub fn new(rank: u32, path: PathBuf) -> Self {
         Self {
             rank,
@@ -68,15 +68,15 @@ impl RankFile {
 }
 
 impl Contents {
-    /// Opens the trace `path`, whatever its form (see [`form`]); what it holds is the contents of a file
-    /// of the current schema. The file is closed again before this returns, so any number may be held.
+    /// Opens the trace `path` in any format (see [`form`]), as the contents of a file of the current schema.
+    /// The file is closed again before this returns, so any number may be held.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::raw(path)?.current()
     }
 
-    /// Opens the trace of a rank, as [`Self::open`] has it.
+    /// Opens the trace of a rank like [`Self::open`].
     ///
-    /// Fails where a job's file says that it is another.
+    /// Fails if the file differs from the length or hash in the job file.
     pub fn of(file: &RankFile) -> Result<Self, TraceError> {
         let Some(seal) = &file.seal else {
             return Self::open(&file.path);
@@ -88,11 +88,12 @@ impl Contents {
             ),
             false => error,
         })?;
+        // Digests are those of the stored bytes, so they are checked before decompression.
         seal.check(file, packed.as_slice())?;
         packed.unpacked()?.current()
     }
 
-    /// The same as the contents of a file of the current schema.
+    /// Converts the contents to those of a file of the current schema.
     fn current(mut self) -> Result<Self, TraceError> {
         if says_nothing(self.as_slice()) {
             return Err(TraceError::blank(self.as_slice().len()).in_file(&self.path));
@@ -112,7 +113,7 @@ impl Contents {
         Ok(self)
     }
 
-    /// Opens `path`, which may hold anything, as open as [`Self::open`] has it.
+    /// Opens `path`, which may hold anything, decompressed but not converted.
     pub fn raw(path: &Path) -> Result<Self, TraceError> {
         Self::packed(path)?.unpacked()
     }
@@ -142,8 +143,8 @@ impl Contents {
         })
     }
 
-    /// An error about these contents as one about the file that they came from: its name, and for a
-    /// trace that was upgraded or read from text the record, the byte or the line there.
+    /// Adds to an error about these contents the file's name and, for a trace that was upgraded or read from
+    /// text, the record, byte or line of the original.
     #[must_use]
     pub fn blame(&self, error: TraceError) -> TraceError {
         let error = error.in_file(&self.path);
@@ -153,7 +154,7 @@ impl Contents {
         }
     }
 
-    /// The trace that comes through a pipe, to its end, as [`Self::open`] has it.
+    /// Reads a trace from a pipe to its end, like [`Self::open`].
     pub fn from_pipe(pipe: impl Read) -> Result<Self, TraceError> {
         let path = Path::new("standard input");
         let io = |source| TraceError::io(path, "read", source);
@@ -179,12 +180,12 @@ impl Contents {
     }
 }
 
-/// The bytes of a file from its start to its end, decompressed on the way if its first bytes say gzip
-/// or zstd. For files that are too large to be held.
+/// Decompressing reader of a file (plain, gzip or zstd, by its first bytes), for files that are too large to be
+/// held.
 pub struct Stream<'s>(Box<dyn Read + 's>);
 
 impl Stream<'static> {
-    /// Opens `path`, which stays open for as long as the stream lives.
+    /// Opens `path`, which stays open for as long as the reader lives.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
@@ -199,12 +200,12 @@ impl Stream<'static> {
 }
 
 impl<'s> Stream<'s> {
-    /// The same over bytes.
+    /// Reads from bytes in memory.
     pub fn of(bytes: &'s [u8]) -> std::io::Result<Self> {
         Self::new(bytes, Size::Known(bytes.len() as u64))
     }
 
-    /// The same over a source of unknown length.
+    /// Reads from a source of unknown length.
     pub fn from_reader(source: impl Read + 's) -> std::io::Result<Self> {
         let read = Rc::new(Cell::new(0));
         let source = Metered(source, Rc::clone(&read));
@@ -227,8 +228,8 @@ impl Read for Stream<'_> {
     }
 }
 
-/// Whether there are bytes, all of them zero: records without content to a parser, and what a crash leaves of a file
-/// to everybody else.
+/// Returns whether the contents are zero bytes and nothing else: empty records to a parser, but in fact a file
+/// that a crash left unwritten.
 fn says_nothing(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }

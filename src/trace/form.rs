@@ -1,23 +1,23 @@
-//! The forms that traces come in, told by what they hold and not by their names.
+//! Formats of traces, detected by content and not by name.
 //!
 //! - `.et` of the current schema, as it is;
 //! - `.et` of 2023, which is upgraded (`trace::older`);
 //! - JSON Lines, our own text (`trace::text`), protobuf's JSON, `workload_graph` and `nodes`.
 //!
-//! Text begins with `{` or `[`, after white space perhaps, and a key that its form has. A binary file whose
-//! first record has the length that looks like `{` (123 bytes) has no key behind it.
+//! Text begins with `{` or `[`, perhaps after white space, and a key of its format. A binary file whose first
+//! record has a length that looks like `{` (123 bytes) has no such key behind it.
 
 use super::text::{Seen, TextForm, sniff};
 use super::wire::Frames;
 use super::{Generation, Place, TraceError, older};
 use std::fmt;
 
-/// The form of a trace.
+/// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Records of this generation.
+    /// Binary records of this schema generation.
     Et(Generation),
-    /// Text of this form.
+    /// Text in this format.
     Text(TextForm),
 }
 
@@ -34,11 +34,11 @@ impl fmt::Display for Form {
     }
 }
 
-/// The form of `contents`, or of a file that begins with them, if that is text.
+/// Detects the text format of `contents`, which may be the beginning of a file; `None` if they are not text.
 ///
 /// Fails on text that holds no trace.
 pub fn text_form(contents: &[u8]) -> Option<Result<TextForm, TraceError>> {
-    // All other bytes are the length of a first record.
+    // Any other byte belongs to the length of a first record.
     if !matches!(
         contents.first()?,
         b'{' | b'[' | b' ' | b'\t' | b'\n' | b'\r' | 0xef

@@ -6,16 +6,16 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Declared groups: name to members. No members stand for all ranks.
+/// Declared groups: name to member ranks. An empty list stands for all ranks.
 pub type Declared = BTreeMap<String, Vec<u32>>;
 
-/// Part of the name of a metadata node that declares process groups.
+/// Substring of the name of a metadata node that declares process groups.
 pub const NODE_MARK: &str = "process_group:init";
 
-/// The whole name that PyTorch gives such a node.
+/// Full name that PyTorch gives such a node.
 pub const NODE_NAME: &str = "## process_group:init ##";
 
-/// The `values` text of a metadata node that declares `groups`: what [`parse_metadata`] reads.
+/// Returns the `values` text of a metadata node that declares `groups`, which [`parse_metadata`] reads.
 pub fn metadata_text(groups: &Declared) -> String {
     let entries = groups.iter().map(|(name, ranks)| Entry {
         pg_name: name.clone().into(),
@@ -25,11 +25,11 @@ pub fn metadata_text(groups: &Declared) -> String {
     serde_json::to_string(&entries).expect("names and numbers are JSON")
 }
 
-/// What becomes of a declared group: its name and its ranks, `None` where it is no more.
+/// Replacement of a declared group: its name and ranks, or `None` if it is removed.
 pub type Changed = Option<(String, Vec<u32>)>;
 
-/// The `values` text of a metadata node whose groups become what `change` makes of their names and ranks.
-/// What else is said of them stays, but for counts: of members it is right again, of groups it goes.
+/// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Other keys are
+/// kept, except that `group_size` is corrected and `group_count` removed.
 ///
 /// Fails on a text that [`parse_metadata`] refuses, and where `change` does.
 pub fn change_metadata(
@@ -46,6 +46,7 @@ pub fn change_metadata(
             continue;
         };
         entry.remove("group_count");
+        // An empty list means all ranks, whose number is not known here.
         if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
             *size = ranks.len().into();
         }
@@ -57,7 +58,8 @@ pub fn change_metadata(
     Ok(in_form_of(values, text))
 }
 
-/// `text`, which is JSON, as the one string of a Python list, if `before` is that and `text` can be.
+/// Returns `text`, which is JSON, quoted as the one string of a Python list if `before` is and `text` needs no
+/// escapes.
 pub fn in_form_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
@@ -78,7 +80,7 @@ pub fn parse_file(text: &str) -> Result<Declared, TraceError> {
     Ok(file.0)
 }
 
-/// An object whose keys are all different; a plain map would keep the last of two.
+/// Map that refuses duplicate keys, of which a plain map would keep the last.
 #[derive(Default)]
 pub(super) struct GroupFile(pub(super) Declared);
 

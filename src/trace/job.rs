@@ -1,4 +1,4 @@
-//! A job as one thing on disk: `PREFIX.job.json`, which names the traces of its ranks and what they need beside.
+//! Job file: `PREFIX.job.json`, which lists the traces of all ranks, and the groups, roles and machine of the job.
 //!
 //! ```json
 //! {
@@ -15,7 +15,8 @@
 //! }
 //! ```
 //!
-//! Files lie in its own folder. Bytes and hashes are those of the files as they are, compressed or not.
+//! The files lie in the folder of the job file. Lengths and hashes are those of the files as stored, compressed
+//! or not.
 
 use super::file::{Seal, read_text};
 use super::groups::{Declared, GroupFile};
@@ -26,31 +27,31 @@ use serde_json::json;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The ending behind the prefix.
+/// Ending of a job file, behind the prefix.
 pub const ENDING: &str = ".job.json";
 const SCHEMA: &str = "chakram.job.1";
 
-/// The contents of a job's file.
+/// Contents of a job file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFile {
-    /// Its ranks, ascending.
+    /// Traces by rank, ascending.
     pub ranks: Vec<JobRank>,
     /// Groups that traces use without declaring them.
     pub groups: Declared,
-    /// What groups are for, unless traces say it.
+    /// Roles of groups, unless traces state them.
     pub roles: Roles,
-    /// The machine that it was made for: a preset, or a file.
+    /// Machine that the job was made for: a preset, or a file.
     pub machine: Option<String>,
 }
 
-/// The trace of a rank.
+/// Trace of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRank {
-    /// Whose.
+    /// The rank.
     pub rank: u32,
-    /// The file, in the folder of the job's file.
+    /// File name, in the folder of the job file.
     pub file: String,
-    /// What it holds.
+    /// Length and hash of the file.
     pub seal: Seal,
 }
 
@@ -105,6 +106,7 @@ impl JobFile {
         let mut ranks = Vec::with_capacity(document.ranks.len());
         for row in document.ranks {
             let file = shown(&row.file);
+            // A job file must not refer to files outside its folder.
             if row.file.is_empty() || row.file.contains(['/', '\\', '\0']) || row.file == ".." {
                 return Err(wrong(format!(
                     "rank {}: `{file}` is no name of a file in this folder",
@@ -140,7 +142,7 @@ impl JobFile {
         })
     }
 
-    /// The contents of the file.
+    /// Returns the text of the job file.
     pub fn to_text(&self) -> String {
         let mut text = format!(
             "{{\n  \"schema\": \"{SCHEMA}\",\n  \"tool_version\": \"{}\"",
@@ -186,7 +188,7 @@ impl JobFile {
         text
     }
 
-    /// The trace of `rank`.
+    /// Returns the trace of `rank`.
     pub fn rank(&self, rank: u32) -> Option<&JobRank> {
         let found = self.ranks.binary_search_by_key(&rank, |row| row.rank);
         found.ok().map(|index| &self.ranks[index])

@@ -1,8 +1,8 @@
-//! What people want to know of a node and no replay needs.
+//! Labels of nodes for people, which no replay needs.
 
 use std::fmt;
 
-/// Which part of a training step or a request a node belongs to.
+/// Phase of a training step or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Phase {
@@ -10,16 +10,16 @@ pub enum Phase {
     Forward,
     /// The backward pass.
     Backward,
-    /// A part of the forward pass that is run again for the backward pass.
+    /// Recomputation: a part of the forward pass that is run again for the backward pass.
     Recompute,
-    /// Reducing gradients, gathering parameters.
+    /// Reduction of gradients and gathering of parameters.
     Synchronize,
     /// The optimizer's step.
     Optimizer,
 }
 
 impl Phase {
-    /// Every phase with the name it has in files.
+    /// All phases with their names in files.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Forward, "forward"),
         (Self::Backward, "backward"),
@@ -35,19 +35,19 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Where in its job a node belongs; what is not known or makes no sense is absent.
+/// Position of a node in its job; unknown or invalid values are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Labels<'a> {
-    /// Which part of a step.
+    /// Phase of the step.
     pub phase: Option<Phase>,
-    /// The stage of the pipeline, from 0.
+    /// Pipeline stage, from 0.
     pub stage: Option<u32>,
     /// The micro-batch, from 0.
     pub micro_batch: Option<u32>,
     /// The layer, from 0 over the whole model.
     pub layer: Option<u32>,
-    /// Shapes of its arguments as PyTorch writes them, `[[4096, 12288], [12288, 36864]]`; empty when unknown.
+    /// Shapes of its inputs as PyTorch writes them, `[[4096, 12288], [12288, 36864]]`; empty if unknown.
     pub inputs: &'a str,
-    /// Shapes of its results.
+    /// Shapes of its outputs.
     pub outputs: &'a str,
 }

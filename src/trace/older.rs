@@ -4,9 +4,9 @@
 //! schema, and everything behind sees only those. What a message calls record 7 of such a file is still
 //! record 7 of the file.
 //!
-//! # Which generation
+//! # Detecting the generation
 //!
-//! Nothing in a file says it, so it is concluded from the fields of the records, with their wire types.
+//! No field states it, so it is inferred from the fields of the records, with their wire types.
 //! A generation is *ruled out* by a record that is no message of it: by a field that it does not
 //! have, one of another wire type, a text that is not UTF-8, or a number beyond an enum.
 //!
@@ -23,13 +23,13 @@
 //!    does not matter which it is. If not, the file is refused, with the first record that they read
 //!    differently. If none is left, the file is refused with the record that ruled out the last.
 //!
-//! What tells: 0.0.1 has numbers where its successors have texts (fields 5 to 10). Attributes are
+//! Distinguishing features: 0.0.1 has numbers where its successors have texts (fields 5 to 10). Attributes are
 //! field 11 up to 0.0.3 and field 10 since. Inside of an attribute, field 4 is a float in 0.0.2 and a
 //! boolean in 0.0.3; field 7 is a text until 5 August 2023 and a number since. 0.0.4 packs its lists of
 //! dependencies, its predecessors do not. Two kinds of 0.0.4 are told apart and upgraded as well: files
 //! without a metadata record, and those of its first days with attributes in field 1 of it.
 //!
-//! # What becomes of old fields
+//! # Mapping of old fields
 //!
 //! `parent` was what the simulators of the time waited for, so it becomes `data_deps`. Node types and
 //! collectives are renumbered. Fixed fields of 0.0.1 become attributes with today's names and types;
@@ -49,10 +49,10 @@ mod v002;
 
 pub(super) use detect::is_current;
 
-/// The version that upgraded files claim.
+/// Schema version of upgraded files.
 const CURRENT: &str = "0.0.4";
 
-/// Whether `bytes` are a sound metadata record of the current schema.
+/// Returns whether `bytes` are a sound metadata record of the current schema.
 pub(super) fn is_metadata(bytes: &[u8]) -> bool {
     GlobalMetadata::decode(bytes).is_ok()
 }
@@ -73,7 +73,7 @@ pub enum Generation {
 }
 
 impl Generation {
-    /// Every generation with its name.
+    /// All generations with their names.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::V001, "0.0.1"),
         (Self::V002, "0.0.2"),
@@ -82,13 +82,13 @@ impl Generation {
         (Self::V004, "0.0.4"),
     ];
 
-    /// The generation called `name`.
+    /// Returns the generation called `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         let found = Self::ALL.iter().find(|(_, known)| *known == name);
         found.map(|(generation, _)| *generation)
     }
 
-    /// What its nodes look like.
+    /// Returns the layout of its nodes.
     pub(super) fn node(self) -> &'static Layout {
         match self {
             Self::V001 => &shape::NODE_001,
@@ -99,7 +99,7 @@ impl Generation {
         }
     }
 
-    /// What its metadata records may look like.
+    /// Returns the possible layouts of its metadata records.
     pub(super) fn metadata(self) -> impl Iterator<Item = &'static Layout> {
         let layouts: [Option<&Layout>; 2] = match self {
             Self::V001 | Self::V002 => [None, None],
@@ -110,12 +110,12 @@ impl Generation {
         layouts.into_iter().flatten()
     }
 
-    /// Whether `first`, the first record of a file, is metadata and not a node.
+    /// Returns whether `first`, the first record of a file, is metadata and not a node.
     fn begins_with_metadata(self, first: &[u8]) -> bool {
         let suits = |layout: &Layout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
         let mut metadata = self.metadata();
         match first.is_empty() {
-            // Old nodes have ids, so nothing at all is no node.
+            // Old nodes always have an id, so an empty record is no node.
             true => metadata.next().is_some(),
             false => !suits(self.node()) && metadata.any(suits),
         }
@@ -128,22 +128,21 @@ impl fmt::Display for Generation {
     }
 }
 
-/// A file of another generation as the current schema has it.
+/// File of an older generation, converted to the current schema.
 #[derive(Debug)]
 pub struct Upgraded {
-    /// The contents of a current file.
+    /// Contents of a file of the current schema.
     pub bytes: Vec<u8>,
-    /// What it was.
+    /// Generation of the original.
     pub generation: Generation,
-    /// Where its records came from.
+    /// Original locations of its records.
     pub(super) origins: Origins,
 }
 
-/// Upgrades the (decompressed) `contents` of a file, of `generation` if that is known. `None` for what
-/// is current already, and for what is no trace at all.
+/// Upgrades the (decompressed) `contents` of a file, of `generation` if that is known. `None` if they are
+/// current already, or no trace at all.
 ///
-/// Fails on files whose records tell no generation or contradict one, and on records that make no
-/// sense in theirs.
+/// Fails on files whose records fit no single generation, and on records that make no sense in theirs.
 pub fn upgrade(
     contents: &[u8],
     generation: Option<Generation>,
@@ -158,12 +157,14 @@ pub fn upgrade(
             let Some(first) = Frames::new(contents).next_record()? else {
                 return Ok(None);
             };
+            // Of files that are said to be current, only those of the first days need a conversion.
             if generation == Generation::V004 && !is_strange(first.bytes) {
                 return Ok(None);
             }
             (generation, generation.begins_with_metadata(first.bytes))
         }
     };
+    // Upgraded records are larger where fixed fields become attributes with names.
     let mut bytes = Vec::with_capacity(contents.len() + contents.len() / 4);
     let mut origins = Vec::new();
     if !has_metadata {
@@ -193,19 +194,19 @@ pub fn upgrade(
     }))
 }
 
-/// Whether `first`, the first record of a file of 0.0.4, is a node, or metadata of the first days.
+/// Returns whether `first`, the first record of a file of 0.0.4, is a node, or metadata of the first days.
 fn is_strange(first: &[u8]) -> bool {
     let suits = |layout: &Layout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
     let certain = first.is_empty() || is_current(first) == Some(true);
     !certain && (suits(&shape::NODE) || suits(&shape::EARLY_METADATA))
 }
 
-/// The generation of `contents`, `None` if that is the current one or none at all.
+/// Detects the generation of `contents`; `None` if that is the current one, or none at all.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<Generation>, TraceError> {
     Ok(detect::detect(contents)?.map(|(generation, _)| generation))
 }
 
-/// The metadata record of a file that has none.
+/// Returns the metadata record for a file that has none.
 pub(super) fn plain_metadata() -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: CURRENT.to_owned(),
@@ -219,7 +220,7 @@ pub(super) fn put(out: &mut Vec<u8>, message: &[u8]) {
     out.extend_from_slice(message);
 }
 
-/// One record of `generation` as a message of the current schema.
+/// Converts one record of `generation` to a message of the current schema.
 pub(super) fn one(
     generation: Generation,
     record: Record<'_>,

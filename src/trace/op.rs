@@ -1,9 +1,9 @@
-//! What a node does, decided once from its type and attributes.
+//! Operation of a node, decoded once from its type and attributes.
 
 use super::{CollectiveKind, Dtype, MemoryChanges, TraceError, shown};
 use crate::units::Span;
 
-/// A group as a trace names it.
+/// Group as a trace names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroupName<'a> {
     /// All ranks: the attribute is absent, empty or `0`.
@@ -34,38 +34,38 @@ impl<'a> GroupName<'a> {
     }
 }
 
-/// Which memory a load or store reaches.
+/// Memory that a load or store accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryPlace {
-    /// The NPU's own.
+    /// Memory of the NPU itself.
     Local,
-    /// Beyond the NPU.
+    /// Memory beyond the NPU.
     Remote,
 }
 
-/// What a node does.
+/// Operation of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
     /// Nothing, in no time: an INVALID or METADATA node.
     Nothing,
     /// Work on the host; lasts as recorded.
     Host,
-    /// A kernel. Zero FLOPs and zero bytes mean that the trace does not say.
+    /// A kernel. Zero FLOPs and zero bytes mean that the trace does not state them.
     Compute {
-        /// Operations.
+        /// Number of floating-point operations.
         flops: u64,
         /// Bytes read and written.
         bytes: u64,
-        /// The format it computes in, if the trace says.
+        /// Number format, if the trace states it.
         dtype: Option<Dtype>,
     },
     /// A load or store.
     Memory {
         /// Whether bytes leave the NPU.
         store: bool,
-        /// Which memory.
+        /// The memory.
         place: MemoryPlace,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
         /// Whether all NPUs do the same and switches on the way gather what is loaded, so that each ends
         /// with the bytes of all (an all-gather), or reduce what is stored, so that the memory takes in the
@@ -78,22 +78,22 @@ pub enum Op<'a> {
         receive: bool,
         /// The rank at the other end.
         peer: u32,
-        /// Told apart by this from other messages between the two.
+        /// Tag that distinguishes messages between the same two ranks.
         tag: i32,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
-        /// This rank's own number, if the node says it.
+        /// This rank's own number, if the node states it.
         own: Option<u32>,
         /// Marked as host work by the trace.
         host: bool,
     },
     /// One member's part of a collective.
     Collective {
-        /// Which.
+        /// The collective operation.
         kind: CollectiveKind,
-        /// `comm_size` as the file says it.
+        /// `comm_size` as the file states it.
         bytes: u64,
-        /// Among whom.
+        /// The group.
         group: GroupName<'a>,
         /// The root's rank, for collectives that have one; the group's first member if absent.
         root: Option<u32>,
@@ -104,7 +104,7 @@ pub enum Op<'a> {
     },
 }
 
-/// The attributes of a node that matter, as found.
+/// Attributes of a node that replays read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Facts<'a> {
     pub host: bool,
@@ -131,7 +131,7 @@ pub(super) struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The lane: `stream` of a device node, or else `tid`, which older converters use for both.
+    /// Returns the lane: `stream` of a device node, or else `tid`, which older converters use for both.
     #[inline]
     pub fn lane(&self) -> Option<i64> {
         match self.stream {
@@ -140,7 +140,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The recorded duration; the exact attribute goes before whole microseconds.
+    /// Returns the recorded duration; the exact attribute takes precedence over whole microseconds.
     #[inline]
     pub fn recorded(&self, micros: u64) -> Span {
         match self.duration_ns {
@@ -149,7 +149,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What a node of type `kind` with these attributes does.
+    /// Decodes the operation of a node of type `kind` with these attributes.
     #[inline]
     pub fn op(&self, id: u64, kind: u64) -> Result<Op<'a>, TraceError> {
         if let Some(found) = self.in_switch.filter(|_| !matches!(kind, 2 | 3)) {
@@ -192,7 +192,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether a communication node is only the host operator that launched the real one: old
+    /// Returns whether a communication node is only the host operator that launched the real one: old
     /// converters mark both, and the host's carries no size.
     fn is_launch(&self) -> bool {
         self.host && self.comm_size.is_none()
@@ -200,6 +200,7 @@ impl<'a> Facts<'a> {
 
     fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
+            // 0 is the default of an absent attribute.
             0 | 2 => MemoryPlace::Remote,
             1 => MemoryPlace::Local,
             other => {
@@ -238,7 +239,7 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// The value of `in_switch` on loads or stores.
+    /// Returns the value of `in_switch` on loads or stores.
     pub fn gathering(store: bool) -> &'static str {
         match store {
             false => "all_gather",
@@ -347,7 +348,7 @@ fn rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
 mod tests {
     use super::*;
 
-    /// What a node of type `kind` is that has `in_switch` and reaches the memory `tensor_loc`.
+    /// Operation of a node of type `kind` that has `in_switch` and reaches the memory `tensor_loc`.
     fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
         let facts = Facts {
             tensor_loc,

@@ -1,31 +1,31 @@
-//! Where the records of a trace stood before it was upgraded or read from text.
+//! Original locations of the records of a trace that was upgraded or read from text.
 
 use super::Place;
 
-/// Where each record came from.
+/// Original location of each record.
 #[derive(Clone, Debug)]
 pub(crate) struct Origins(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// Offsets in the file as it lies on disk, and whether a metadata record was put in front.
+    /// Byte offsets in the original file, and whether a metadata record was inserted in front.
     Records(Vec<usize>, bool),
-    /// Lines and columns.
+    /// Lines and columns of the original text.
     Lines(Vec<(u32, u32)>),
 }
 
 impl Origins {
-    /// Records that stood at these offsets; the first of them was put there if `inserted`.
+    /// Creates a map of records at these offsets; the first of them was inserted if `inserted`.
     pub fn records(offsets: Vec<usize>, inserted: bool) -> Self {
         Self(Kind::Records(offsets, inserted))
     }
 
-    /// Records that stood at these lines and columns.
+    /// Creates a map of records at these lines and columns.
     pub fn lines(lines: Vec<(u32, u32)>) -> Self {
         Self(Kind::Lines(lines))
     }
 
-    /// The byte at which a record stood, if that is known.
+    /// Returns the byte offset of a record in the original; 0 if it is a text.
     pub fn offset(&self, record: usize) -> usize {
         match &self.0 {
             Kind::Records(offsets, _) => offsets.get(record).copied().unwrap_or(0),
@@ -33,7 +33,7 @@ impl Origins {
         }
     }
 
-    /// Makes a place in what is read now one in what lies on disk.
+    /// Translates a location in the converted contents into one in the original.
     pub fn relocate(&self, place: &mut Place) {
         let Some(record) = place.record else {
             return;

@@ -1,6 +1,6 @@
-//! Writing the wire format: one message, field by field.
+//! Encoder of the protobuf wire format: one message, field by field.
 
-/// A message that is being written.
+/// Message under construction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Put(Vec<u8>);
 
@@ -13,17 +13,17 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 impl Put {
-    /// Forgets everything, but not the memory.
+    /// Clears the message and keeps its allocation.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// What was written.
+    /// Returns the encoded message.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whole fields as they came.
+    /// Appends encoded fields unchanged.
     pub fn raw(&mut self, fields: &[u8]) {
         self.0.extend_from_slice(fields);
     }
@@ -32,32 +32,32 @@ impl Put {
         varint(&mut self.0, u64::from(number << 3 | wire_type));
     }
 
-    /// A varint.
+    /// Appends a varint field.
     pub fn varint(&mut self, number: u32, value: u64) {
         self.key(number, 0);
         varint(&mut self.0, value);
     }
 
-    /// A number of 64 bits in eight bytes.
+    /// Appends a field of 64 bits in eight bytes.
     pub fn fixed64(&mut self, number: u32, bits: u64) {
         self.key(number, 1);
         self.raw(&bits.to_le_bytes());
     }
 
-    /// A number of 32 bits in four bytes.
+    /// Appends a field of 32 bits in four bytes.
     pub fn fixed32(&mut self, number: u32, bits: u32) {
         self.key(number, 5);
         self.raw(&bits.to_le_bytes());
     }
 
-    /// Text, bytes, or a message in a message.
+    /// Appends a length-delimited field: text, bytes, or a nested message.
     pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
         self.key(number, 2);
         varint(&mut self.0, bytes.len() as u64);
         self.raw(bytes);
     }
 
-    /// A packed list of varints; nothing if it is empty.
+    /// Appends a packed list of varints; nothing if it is empty.
     pub fn packed(&mut self, number: u32, values: &[u64]) {
         if !values.is_empty() {
             let mut list = Vec::with_capacity(values.len() * 2);
@@ -66,13 +66,13 @@ impl Put {
         }
     }
 
-    /// Adds the message to a file, with its length in front.
+    /// Appends the message to a file, with its length in front.
     pub fn frame(&self, file: &mut Vec<u8>) {
         frame(file, &self.0);
     }
 }
 
-/// Adds `message` to a file, with its length in front.
+/// Appends `message` to a file, with its length in front.
 pub fn frame(file: &mut Vec<u8>, message: &[u8]) {
     varint(file, message.len() as u64);
     file.extend_from_slice(message);

@@ -1,14 +1,14 @@
-//! Lists that a handler of signals may read: no lock is held, and nothing is freed.
+//! Lists that signal handlers may read: they take no lock, and nothing is freed.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// Things that are there for a while.
+/// List of live values.
 pub struct Registry<T: 'static> {
     first: AtomicPtr<Entry<T>>,
 }
 
-/// One of them. It takes its few bytes until the program ends, because a handler may be reading it.
+/// Entry of a list. It is leaked, because a signal handler may be reading it.
 pub struct Entry<T: 'static> {
     value: T,
     live: AtomicBool,
@@ -17,7 +17,7 @@ pub struct Entry<T: 'static> {
 
 #[expect(clippy::new_without_default, reason = "it stands in statics")]
 impl<T: Send + Sync> Registry<T> {
-    /// An empty list.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Self {
             first: AtomicPtr::new(ptr::null_mut()),
@@ -33,6 +33,7 @@ impl<T: Send + Sync> Registry<T> {
         }));
         let mut first = self.first.load(Ordering::Acquire);
         loop {
+            // Published by the exchange below, so this needs no ordering of its own.
             entry.next.store(first, Ordering::Relaxed);
             let pushed =
                 self.first
@@ -44,7 +45,7 @@ impl<T: Send + Sync> Registry<T> {
         }
     }
 
-    /// Those that are there.
+    /// Iterates over the live values.
     pub fn iter(&self) -> impl Iterator<Item = &'static T> {
         let mut at = self.first.load(Ordering::Acquire);
         std::iter::from_fn(move || {
@@ -62,12 +63,12 @@ impl<T: Send + Sync> Registry<T> {
 }
 
 impl<T> Entry<T> {
-    /// The thing.
+    /// Returns the value.
     pub fn value(&self) -> &T {
         &self.value
     }
 
-    /// Takes it off the list.
+    /// Removes the value from the list.
     pub fn remove(&self) {
         self.live.store(false, Ordering::Release);
     }

@@ -1,9 +1,9 @@
-//! Rewriting traces without losing what this version does not know.
+//! Rewriting of traces without losing fields that this version does not know.
 //!
-//! A record that nobody touched is copied as it came. A record that is encoded anew keeps its
-//! unknown fields: those of the node itself follow its known fields, and a part (arguments, an
-//! attribute) that holds any is kept as it came. An [`Edit`] changes parts of a record. For a canonical file, one with fields in the order
-//! of their numbers, packed lists, and no defaults, encoding anew gives the same bytes.
+//! An untouched record is copied as it came. A record that is encoded anew keeps its unknown fields: those of
+//! the node itself follow its known fields, and a part (inputs or outputs, an attribute) that holds any is kept
+//! as it came. An [`Edit`] changes parts of a record. A canonical file, with fields in the order of their
+//! numbers, packed lists and no defaults, is encoded to the same bytes.
 
 use super::TraceError;
 use super::proto::{self, AttributeProto, IoInfo};
@@ -15,10 +15,10 @@ mod edit;
 
 pub use edit::{Edit, Set};
 
-/// How records are carried over.
+/// Treatment of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As they came.
+    /// Copied byte for byte.
     Copy,
     /// Decoded and encoded again.
     Encode,
@@ -48,11 +48,11 @@ fn put(out: &mut BytesMut, message: &[u8]) {
     out.extend_from_slice(message);
 }
 
-/// What the top level of a message holds: its repeated or nested parts, and what is unknown.
+/// Top-level content of a message: its repeated or nested parts, and unknown fields.
 #[derive(Default)]
 struct Parts<'a> {
     attributes: Vec<&'a [u8]>,
-    /// Repetitions of one nested message merge, which is what joining their bytes means.
+    /// Repetitions of one nested message merge, which equals concatenating their bytes.
     inputs: Vec<u8>,
     outputs: Vec<u8>,
     unknown: Vec<u8>,
@@ -107,6 +107,7 @@ fn split<'a>(
             (Raw::Bytes(part, _), _) if number == attributes => parts.attributes.push(part),
             (Raw::Bytes(part, _), Some(Io::Inputs)) => parts.inputs.extend_from_slice(part),
             (Raw::Bytes(part, _), Some(Io::Outputs)) => parts.outputs.extend_from_slice(part),
+            // Known fields have no gaps, so whatever is beyond the last is unknown.
             _ if number > attributes => {
                 parts.unknown.extend_from_slice(&record.bytes[start..end]);
             }
@@ -170,7 +171,7 @@ fn attribute_holds_unknown(message: &[u8]) -> Result<bool, TraceError> {
     while !cursor.is_empty() {
         match cursor.field()? {
             (33.., _) => return Ok(true),
-            // Lists have even numbers and are messages with the one field `values`.
+            // Lists have even field numbers and are messages with the one field `values`.
             (number @ 4..=32, Raw::Bytes(list, _))
                 if number.is_multiple_of(2) && holds_unknown(list, |field| field == 1)? =>
             {

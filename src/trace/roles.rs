@@ -1,22 +1,22 @@
-//! What groups are for, where whoever made them said: `tensor 1-128, data 129-256`.
+//! Roles of groups as their producer states them: `tensor 1-128, data 129-256`.
 //!
-//! Groups go by numbers, because other tools know no other names. What they are for stands beside, in the metadata
-//! record, which those tools pass over.
+//! Groups are named by numbers, because other tools know no other names. Their roles stand beside, in the
+//! metadata record, which those tools skip.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// The attribute of the metadata record.
+/// Name of the attribute of the metadata record.
 pub const ATTRIBUTE: &str = "group_roles";
 
-/// Roles of groups by their numbers.
+/// Roles of groups by ranges of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles(BTreeMap<u64, (u64, String)>);
 
 impl Roles {
-    /// Says what group `number` is for, unless that is known.
+    /// Sets the role of group `number`, unless it has one.
     pub fn add(&mut self, number: u64, role: &str) {
         self.insert(number, number, role);
     }
@@ -32,21 +32,21 @@ impl Roles {
         }
     }
 
-    /// Adds what `other` knows beside.
+    /// Adds the roles of `other` for groups that have none.
     pub fn extend(&mut self, other: &Self) {
         for (first, (last, role)) in &other.0 {
             self.insert(*first, *last, role);
         }
     }
 
-    /// What the group called `name` is for.
+    /// Returns the role of the group called `name`.
     pub fn of(&self, name: &str) -> Option<&str> {
         let number: u64 = name.parse().ok()?;
         let (_, (last, role)) = self.0.range(..=number).next_back()?;
         (number <= *last).then_some(role)
     }
 
-    /// Whether nothing is known.
+    /// Returns whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -62,7 +62,7 @@ impl Display for Roles {
     }
 }
 
-/// Any text is roles: what is no role in it is passed over, since nothing but names hangs on it.
+/// Any text is accepted: parts that are no roles are skipped, since roles serve as labels only.
 impl FromStr for Roles {
     type Err = Infallible;
 

@@ -1,4 +1,4 @@
-//! What can be had of a damaged trace, and exactly what is lost.
+//! Recovery of damaged traces, with an exact account of what is lost.
 //!
 //! Nothing in the format protects it: there are no checksums, and a record is found by the lengths of
 //! those before it. So a record is *sound* if it is a message of its generation: known fields with their wire
@@ -6,7 +6,7 @@
 //! order is sound if the one behind it is. What is well formed is kept: a bit that flips inside of a number
 //! or a name makes another number or name, which nobody can tell.
 //!
-//! Where no sound record begins, reading goes on at the next byte from which three records follow one
+//! At a byte where no sound record begins, reading resumes at the next one from which three records follow one
 //! another, or fewer up to the end of the file. If all that lies between is one record but for its length,
 //! the length was damaged and the record is kept whole. Otherwise it is lost.
 //!
@@ -26,44 +26,44 @@ use std::ops::Range;
 
 mod frames;
 
-/// A part of a file that was lost.
+/// Lost part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its bytes; of a text those of the line.
+    /// Byte range; of a text that of the line.
     pub bytes: Range<usize>,
-    /// The record that begins there, counted among those that were found.
+    /// Number of the record that begins there, counted among the recovered ones.
     pub record: usize,
-    /// The line, of a text.
+    /// Line number, of a text.
     pub line: Option<usize>,
-    /// What is wrong with it.
+    /// Reason for the loss.
     pub why: String,
 }
 
-/// What was found, and what was lost.
+/// Account of recovered and lost records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The generation, of a binary file.
+    /// Schema generation, of a binary file.
     pub generation: Option<Generation>,
     /// Nodes that were kept.
     pub nodes: usize,
-    /// What was lost, in the order of the file.
+    /// Lost parts, in the order of the file.
     pub lost: Vec<Lost>,
-    /// Records that were kept although their lengths were damaged: their numbers, and where they begin.
+    /// Records kept although their lengths were damaged: (record number, byte offset).
     pub repaired: Vec<(usize, usize)>,
-    /// The metadata record was lost, and one without content put in its place.
+    /// Whether the metadata record was lost, and replaced by an empty one.
     pub metadata_lost: bool,
-    /// Nodes whose id an earlier one has; they were left out: (record, id).
+    /// Nodes left out because an earlier one has their id: (record, id).
     pub doubled: Vec<(usize, u64)>,
-    /// Dependencies on nodes that are not there: (node, missing node, whether it is a data dependency).
+    /// Dependencies on missing nodes: (node, missing node, whether it is a data dependency).
     pub dangling: Vec<(u64, u64, bool)>,
     /// Whether those were kept.
     pub dangling_kept: bool,
-    /// Records of no bytes that were kept: nodes of defaults.
+    /// Empty records that were kept: nodes of defaults.
     pub empty: usize,
 }
 
 impl Report {
-    /// Whether nothing at all was wrong.
+    /// Returns whether nothing at all was wrong.
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty()
             && self.repaired.is_empty()
@@ -71,7 +71,7 @@ impl Report {
             && !self.metadata_lost
     }
 
-    /// The form that was found.
+    /// Returns the format that was found.
     pub fn form(&self) -> Form {
         match self.generation {
             Some(generation) => Form::Et(generation),
@@ -79,32 +79,32 @@ impl Report {
         }
     }
 
-    /// How many bytes were lost.
+    /// Returns the total number of bytes lost.
     pub fn bytes_lost(&self) -> usize {
         self.lost.iter().map(|lost| lost.bytes.len()).sum()
     }
 }
 
-/// What to do.
+/// Options of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The generation, if it is known.
+    /// Schema generation, if known.
     pub generation: Option<Generation>,
-    /// Keep dependencies on nodes that are not there.
+    /// Whether to keep dependencies on missing nodes.
     pub keep_dangling: bool,
 }
 
-/// A record that was found: its message in the current schema, its number and where it stood.
+/// Recovered record: its message in the current schema and its number.
 struct Found {
     message: Vec<u8>,
     record: usize,
 }
 
-/// Makes of the (decompressed) `contents` of a damaged trace the contents of a whole file of the current
+/// Recovers from the (decompressed) `contents` of a damaged trace the contents of a whole file of the current
 /// schema.
 ///
-/// Fails where nothing is sound, where it cannot be told of which generation that is, and on text other
-/// than JSON Lines.
+/// Fails if nothing is sound, if the generation of the sound records is ambiguous, and on text other than JSON
+/// Lines.
 pub fn salvage(contents: &[u8], options: Options) -> Result<(Vec<u8>, Report), TraceError> {
     let mut report = Report {
         dangling_kept: options.keep_dangling,
@@ -157,7 +157,7 @@ pub fn salvage(contents: &[u8], options: Options) -> Result<(Vec<u8>, Report), T
     Ok((out, report))
 }
 
-/// The records of JSON Lines; lines that are none are lost.
+/// Recovers the records of JSON Lines; invalid lines are lost.
 fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
     let mut metadata = None;
     let mut found = Vec::new();
@@ -167,7 +167,7 @@ fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
     for (line, bytes) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
         let range = at..at + bytes.len();
         at = range.end;
-        // The first line is read by a reader of its own; others need one that has seen a first line.
+        // The reader of the first line expects metadata, those of other lines must not.
         let mut reader = LineReader::new(bytes);
         if line > 1 {
             reader.skip_metadata();
@@ -197,7 +197,7 @@ fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
     (metadata, found)
 }
 
-/// The id of a sound node.
+/// Returns the id of a sound node.
 fn id_of(message: &[u8]) -> u64 {
     let mut cursor = Cursor::new(message, 0);
     while !cursor.is_empty() {
@@ -210,7 +210,7 @@ fn id_of(message: &[u8]) -> u64 {
     0
 }
 
-/// The dependencies of a sound node that are not among `ids`.
+/// Returns the dependencies of a sound node that are not among `ids`.
 fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool)> {
     let mut missing = Vec::new();
     let mut cursor = Cursor::new(message, 0);
@@ -225,14 +225,14 @@ fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool
                 }
                 Ok(())
             };
-            // It was read before.
+            // The record was parsed before, so this cannot fail.
             let _ = repeated_varints(raw, 0, each);
         }
     }
     missing
 }
 
-/// A sound node without the dependencies that are not among `ids`.
+/// Returns a sound node without the dependencies that are not among `ids`.
 fn without(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
     let mut cursor = Cursor::new(message, 0);

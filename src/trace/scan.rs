@@ -1,4 +1,4 @@
-//! The hot reader: one pass over a node's bytes, borrowing, allocating nothing.
+//! Hot reader: one pass over the bytes of a node, borrowing from them, without allocation.
 
 use super::attr::Attr;
 use super::groups::{NODE_MARK, NODE_NAME};
@@ -9,51 +9,50 @@ use super::wire::{Cursor, Raw, Record, repeated_varints};
 use super::{Dtype, Labels, MemoryChanges, TraceError};
 use crate::units::Span;
 
-/// Receives a node's dependencies while its record is scanned.
+/// Visitor of a node's dependencies while its record is scanned.
 pub trait Dependencies {
-    /// The node being scanned consumes what node `id` produces.
+    /// Visits a data dependency: the node consumes results of node `id`.
     fn data(&mut self, id: u64) -> Result<(), TraceError>;
-    /// The node being scanned follows node `id` in program order.
+    /// Visits a control dependency: the node follows node `id` in program order.
     fn control(&mut self, id: u64) -> Result<(), TraceError>;
 }
 
-/// A node as its record says it, without its dependencies.
+/// Node as its record describes it, without its dependencies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView<'a> {
     /// The id in the file.
     pub id: u64,
     /// The name.
     pub name: &'a str,
-    /// What it does.
+    /// Operation.
     pub op: Op<'a>,
-    /// The stream or thread that the trace names, if it does.
+    /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
-    /// How long it took where it was recorded; zero when the trace does not say. Of a communication
-    /// node with a [`wait`](Self::wait), the transfer alone.
+    /// Recorded duration; zero if the trace does not state it. For a communication node with a
+    /// [`wait`](Self::wait), the transfer alone.
     pub recorded: Span,
-    /// The same in whole microseconds, where the schema has it; `recorded` may be finer.
+    /// The duration in whole microseconds, as the schema holds it; `recorded` may be finer.
     pub micros: u64,
-    /// Time of the host from the completion of its last dependency, or from the release of the rank
+    /// Host time (launch overhead) from the completion of its last dependency, or from the release of the rank
     /// if it has none, until it is ready.
     pub delay: Span,
-    /// How long a communication node waited for its peers where it was recorded, before and on top of
-    /// `recorded`.
+    /// Recorded time that a communication node waited for its peers, before and in addition to `recorded`.
     pub wait: Span,
     /// Whether this end of a collective, or this send, waited for none of its peers.
     pub eager: bool,
-    /// When it started where it was recorded, in microseconds of a clock that the file does not name; zero,
-    /// as from nearly every producer, when the file does not say. Replays make no use of it.
+    /// Recorded start, in microseconds of a clock that the file does not name; zero, as from nearly every
+    /// producer, if the file does not state it. Replays ignore it.
     pub start_micros: u64,
-    /// The JSON text of its process groups, when it is the metadata node that declares them.
+    /// JSON text of the process groups, if it is the metadata node that declares them.
     pub groups: Option<&'a str>,
-    /// What it allocates and frees in the memory of its NPU.
+    /// Memory that it allocates and frees on its NPU.
     pub memory: MemoryChanges,
-    /// Where in its job it belongs. It is written, and not read by this reader: replays make no use of it.
+    /// Position in its job. It is written, but not read by this reader: replays ignore it.
     pub labels: Labels<'a>,
 }
 
 impl<'a> NodeView<'a> {
-    /// A node that names no lane and took no time.
+    /// Creates a node without lane and duration.
     pub fn new(id: u64, name: &'a str, op: Op<'a>) -> Self {
         Self {
             id,
@@ -72,8 +71,8 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// The metadata node that declares process groups in `text`, which
-    /// [`metadata_text`](super::groups::metadata_text) makes.
+    /// Creates the metadata node that declares process groups in `text`, made by
+    /// [`metadata_text`](super::groups::metadata_text).
     pub fn declaring(id: u64, text: &'a str) -> Self {
         Self {
             groups: Some(text),
@@ -82,18 +81,18 @@ impl<'a> NodeView<'a> {
     }
 }
 
-/// What the record at the start of a file says of the whole trace.
+/// Metadata record at the start of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// When the rank's last event ended where it was recorded, counted from the start of the job.
+    /// Recorded end of the rank's last event, counted from the start of the job.
     pub captured: Option<Span>,
-    /// What people call the lanes: whether it is a thread of the host, its number, its name.
+    /// Names of lanes: (whether it is a host thread, number, name).
     pub lanes: Vec<(bool, i64, String)>,
-    /// What groups are for.
+    /// Roles of groups.
     pub roles: Roles,
 }
 
-/// The attributes `host_lane.N` and `lane.N`: whether it is the host's, and its number.
+/// Parses the attribute names `host_lane.N` and `lane.N`: whether the lane is the host's, and its number.
 fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
     let name = std::str::from_utf8(name).ok()?;
     match name.strip_prefix("host_lane.") {
@@ -104,8 +103,7 @@ fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
 
 /// Reads the metadata record, the first of a file.
 ///
-/// Versions differ in what they put there, so only an attribute that matters and has no reading is
-/// an error.
+/// Versions differ in its content, so only a relevant attribute of an unreadable type is an error.
 pub fn metadata(record: Record<'_>) -> Result<Metadata, TraceError> {
     let mut metadata = Metadata::default();
     let mut cursor = Cursor::new(record.bytes, record.offset);
@@ -145,7 +143,8 @@ pub fn node<'a>(
     record: Record<'a>,
     deps: &mut impl Dependencies,
 ) -> Result<NodeView<'a>, TraceError> {
-    // In steps, of which all but the first are inlined: what the caller does not ask of the view is not made.
+    // Split into steps, of which all but the first are inlined, so that unused fields of the view are never
+    // computed.
     let mut fields = Fields::default();
     fields
         .read(record, deps)
@@ -154,7 +153,7 @@ pub fn node<'a>(
         .map(|(name, op, groups)| fields.view(name, op, groups))
 }
 
-/// The fields of a node, as found.
+/// Fields of a node as read.
 #[derive(Default)]
 struct Fields<'a> {
     id: u64,
@@ -165,7 +164,7 @@ struct Fields<'a> {
     facts: Facts<'a>,
 }
 
-/// A node's name, what it does, and the text of the groups that it declares.
+/// Name and operation of a node, and the text of the groups that it declares.
 type Decided<'a> = (&'a str, Op<'a>, Option<&'a str>);
 
 impl<'a> Fields<'a> {
@@ -173,7 +172,8 @@ impl<'a> Fields<'a> {
     fn read(&mut self, record: Record<'a>, deps: &mut impl Dependencies) -> Result<(), TraceError> {
         let mut cursor = Cursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // Two ways to one end, so that the usual one stays in registers: a node has ten attributes.
+            // Two code paths with the same result, so that the usual one stays in registers: a node has ten
+            // attributes.
             if let Some(attr) = Attr::take_usual(&mut cursor) {
                 take(attr, &mut self.facts)?;
                 continue;
@@ -239,8 +239,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What can be told of a record that [`node`] refuses: its id, its name where that is text, and its
-/// dependencies, up to the first byte that breaks the format. It does nothing.
+/// Recovers from a record that [`node`] refuses its id, its name if that is text, and its dependencies, up to
+/// the first byte that breaks the format. Its operation is [`Op::Nothing`].
 pub fn skeleton<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::Nothing);
     let mut cursor = Cursor::new(record.bytes, record.offset);
@@ -266,7 +266,7 @@ pub fn skeleton<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> NodeVie
     view
 }
 
-/// The name in a record, as [`skeleton`] has it.
+/// Returns the name in a record, by the rules of [`skeleton`].
 pub fn name(record: Record<'_>) -> &str {
     struct Nobody;
     impl Dependencies for Nobody {
@@ -280,7 +280,7 @@ pub fn name(record: Record<'_>) -> &str {
     skeleton(record, &mut Nobody).name
 }
 
-/// Reads any attribute, if it matters.
+/// Reads an attribute in any encoding, and stores it if replays read it.
 #[inline(never)]
 fn attribute<'a>(
     message: &'a [u8],
@@ -294,7 +294,7 @@ fn attribute<'a>(
     Ok(())
 }
 
-/// The attributes that replays read.
+/// Names of the attributes that replays read.
 pub const READ: [&str; 32] = [
     "is_cpu_op",
     "num_ops",
@@ -330,8 +330,8 @@ pub const READ: [&str; 32] = [
     "frees.temporary",
 ];
 
-/// Keeps what the attribute says, if it matters. Not inlined, which depends on what else is in the binary, loading
-/// takes a tenth longer.
+/// Stores the attribute if replays read it. Inlining is forced: without it, which depends on what else is in
+/// the binary, loading takes a tenth longer.
 #[inline(always)]
 fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
     match attr.name {
@@ -360,14 +360,14 @@ fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
                 None => GroupName::from_number(attr.as_u64()?),
             }
         }
-        // Two letters tell them from all but a few of the attributes that nobody reads here.
+        // Two letters distinguish these from nearly all attributes that are ignored here.
         [b'a', b'l', ..] | [b'f', b'r', ..] => facts.memory.take(&attr)?,
         _ => {}
     }
     Ok(())
 }
 
-/// The `values` text of a node's inputs, if it is not empty. Inputs that come in parts are one.
+/// Returns the `values` text of a node's inputs, if it is not empty. Inputs that come in parts are one.
 fn values(record: Record<'_>) -> Result<Option<&str>, TraceError> {
     let mut found = "";
     let mut node = Cursor::new(record.bytes, record.offset);

@@ -1,15 +1,15 @@
-//! The fields that messages of each generation of the schema have: what tells generations apart, and
-//! sound records from damaged ones.
+//! Field layouts of the messages of each schema generation. They distinguish generations, and sound records
+//! from damaged ones.
 
 use super::TraceError;
 use super::wire::{Cursor, Raw};
 
-/// What a field holds, and how often it may come.
+/// Type and multiplicity of a field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// A varint.
     Number,
-    /// A varint of at most so much.
+    /// Varint with this maximum.
     Enum(u64),
     /// Varints, each a field of its own, as proto2 writes them.
     Numbers,
@@ -41,27 +41,27 @@ pub(super) enum Kind {
     Parts(&'static Layout),
 }
 
-/// The fields of a message, and those that it must have.
+/// Fields of a message, and whether its first is required.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Number and kind.
+    /// Number and kind of each field.
     pub fields: &'static [(u32, Kind)],
-    /// Whether field 1 must be there.
+    /// Whether field 1 is required.
     pub needs_first: bool,
 }
 
-/// How well a message suits a layout that it does suit.
+/// Deviations of a message from a layout that it fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fit {
-    /// There are fields that the layout does not have.
+    /// Whether it has fields that the layout lacks.
     pub unknown: bool,
-    /// Fields are out of order, or lists in pieces: legal, and written by no known tool.
+    /// Whether fields are out of order, or lists in pieces: legal, and written by no known tool.
     pub unusual: bool,
-    /// Which of the fields are there, as bits by their numbers.
+    /// Mask of the fields that are present, by number.
     pub has: u64,
 }
 
-/// Whether `message`, which starts at byte `offset`, suits `layout`.
+/// Checks `message`, which starts at byte `offset`, against `layout`.
 ///
 /// Fails on what is no message, on wrong wire types, on text that is not UTF-8, on numbers beyond
 /// their enum, on a second value for what has one, and without a first field that must be there.
@@ -83,6 +83,7 @@ fn walk(message: &[u8], offset: usize, layout: &Layout, fit: &mut Fit) -> Result
             fit.unknown = true;
             continue;
         };
+        // Field numbers of all layouts are below 64, the width of the mask.
         if seen >> number & 1 == 1 && kind.once() {
             return Err(TraceError::malformed(
                 at,

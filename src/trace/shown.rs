@@ -1,10 +1,10 @@
-//! Names from files as terminals and reports may show them.
+//! Escaping of names from files for terminals and reports.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a terminal or an editor may take `c` for an order: control characters, line and paragraph separators, and
-/// what is invisible or turns the direction of text (the Unicode category Cf).
+/// Returns whether a terminal or an editor may interpret `c` as a command: control characters, line and
+/// paragraph separators, and invisible or direction-changing characters (the Unicode category Cf).
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -15,7 +15,7 @@ pub fn is_harmful(c: char) -> bool {
             | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
 }
 
-/// `text` with every character that [`is_harmful`] written as `\u{1b}`.
+/// Returns `text` with every character that [`is_harmful`] written as `\u{1b}`.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
@@ -27,7 +27,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A name from a file as messages show it: [`escaped`], and shortened.
+/// Returns a name from a file for messages: [`escaped`], and shortened to 60 characters.
 pub fn shown(name: &str) -> String {
     const SHOWN: usize = 60;
     let mut text = String::new();

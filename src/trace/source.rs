@@ -1,7 +1,7 @@
-//! The records of a trace in any form, one after another, in the current schema.
+//! Record reader for traces of any format, in the current schema.
 //!
-//! Files of the current schema and JSON Lines take no more memory than their longest record. Other forms
-//! are read whole: nobody knows what they are before their end.
+//! Files of the current schema and JSON Lines take no more memory than their longest record. Other formats are
+//! read whole: they cannot be recognised before their end.
 
 use super::file::{self, Stream};
 use super::form::{Form, text_form};
@@ -10,12 +10,12 @@ use super::wire::{Frames, MAX_RECORD};
 use super::{Generation, Origins, TraceError, older, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 
-/// How much is looked at to tell the form.
+/// Number of bytes inspected to detect the format.
 const HEAD: u64 = 1 << 16;
 
 type Rest<'s> = BufReader<Chain<Cursor<Vec<u8>>, Stream<'s>>>;
 
-/// The records of a trace.
+/// Record reader of a trace.
 pub struct Source<'s> {
     form: Form,
     kind: Kind<'s>,
@@ -30,9 +30,9 @@ enum Kind<'s> {
 }
 
 impl<'s> Source<'s> {
-    /// Reads what `stream` gives, of `generation` if that is known.
+    /// Reads from `stream`, of `generation` if that is known.
     ///
-    /// Fails on what is no trace, and on what forms that are read whole have wrong anywhere.
+    /// Fails on anything that is no trace, and on errors anywhere in formats that are read whole.
     pub fn new(mut stream: Stream<'s>, generation: Option<Generation>) -> Result<Self, TraceError> {
         let mut head = Vec::new();
         let read = (&mut stream).take(HEAD).read_to_end(&mut head);
@@ -40,6 +40,7 @@ impl<'s> Source<'s> {
         let whole_head = head.len() < HEAD as usize;
         let form = text_form(&head).transpose();
         let form = match form {
+            // The head may end before the key that tells; then the whole file decides.
             Err(_) if !whole_head => None,
             form => form?,
         };
@@ -71,12 +72,12 @@ impl<'s> Source<'s> {
         })
     }
 
-    /// The form that was found.
+    /// Returns the format that was found.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// The next record, the first being the metadata; `None` at the end.
+    /// Returns the next record, the first being the metadata; `None` at the end.
     pub fn next_record(&mut self) -> Result<Option<super::wire::Record<'_>>, TraceError> {
         let number = self.next;
         let offset = match &mut self.kind {
@@ -118,12 +119,12 @@ fn reading(source: std::io::Error) -> TraceError {
     TraceError::io("", "read", source)
 }
 
-/// What a form that is read whole holds.
+/// Converts a file in a format that is read whole.
 fn whole(
     contents: Vec<u8>,
     generation: Option<Generation>,
 ) -> Result<(Form, Kind<'static>), TraceError> {
-    // What follows the head may tell more of text, and everything of old files.
+    // The part behind the head can decide the text format, and the generation of old files.
     if let Some(form) = text_form(&contents).transpose()? {
         let read = text::read(&contents, form)?;
         let kind = Kind::Whole(read.bytes, 0, Some(read.origins));
@@ -138,7 +139,7 @@ fn whole(
     })
 }
 
-/// Frames of a stream.
+/// Reader of the frames of a stream.
 struct FrameReader<R> {
     source: R,
     offset: usize,
@@ -154,11 +155,11 @@ impl<R: BufRead> FrameReader<R> {
         }
     }
 
-    /// Makes `record` the next one and returns where it begins, or `None` at the end.
+    /// Reads the next record into `record` and returns its byte offset, or `None` at the end.
     fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {
         record.clear();
         let start = self.offset;
-        // The length, and behind it the message.
+        // A frame is the length as a varint, followed by the message.
         let mut length = Vec::with_capacity(10);
         while length.len() < 10 && length.last().is_none_or(|byte| *byte >= 0x80) {
             let Some(&byte) = self.source.fill_buf().map_err(reading)?.first() else {
@@ -185,7 +186,7 @@ impl<R: BufRead> FrameReader<R> {
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
-        // What is announced need not be there, so room is made as it comes.
+        // The announced bytes may be missing, so memory grows only as they arrive.
         file::append_all(source, 0, record).map_err(reading)?;
         let read = record.len();
         if (read as u64) < announced {

@@ -1,10 +1,10 @@
-//! What a node allocates and frees in the memory of its NPU.
+//! Memory that a node allocates and frees on its NPU.
 
 use super::TraceError;
 use super::attr::Attr;
 use std::fmt;
 
-/// What a tensor is for, which decides how long it lives.
+/// Purpose of a tensor, which decides its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TensorClass {
@@ -12,15 +12,15 @@ pub enum TensorClass {
     Weights,
     /// Gradients of parameters.
     Gradients,
-    /// What the optimizer keeps of each parameter, a master copy included.
+    /// Optimizer state of the parameters, a master copy included.
     Optimizer,
-    /// What a forward pass leaves for the backward one.
+    /// Activations saved by a forward pass for the backward pass.
     Activations,
-    /// What lives for a kernel or a few.
+    /// Buffers that live for one kernel or a few.
     Temporary,
 }
 
-/// The attributes of a node that say what it allocates and frees, in the order of [`TensorClass::ALL`].
+/// Attributes of a node that state allocations and frees, in the order of [`TensorClass::ALL`].
 pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
     [
         "allocates.weights",
@@ -39,10 +39,10 @@ pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
 ];
 
 impl TensorClass {
-    /// How many classes there are.
+    /// Number of classes.
     pub const COUNT: usize = 5;
 
-    /// Every class with its name.
+    /// All classes with their names.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Weights, "weights"),
         (Self::Gradients, "gradients"),
@@ -58,7 +58,7 @@ impl fmt::Display for TensorClass {
     }
 }
 
-/// Bytes that become used when a node is issued, and that are free when it is complete, by class.
+/// Bytes that are allocated when a node is issued, and freed when it is complete, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MemoryChanges {
     /// Bytes allocated when the node is issued, by [`TensorClass`].
@@ -68,21 +68,21 @@ pub struct MemoryChanges {
 }
 
 impl MemoryChanges {
-    /// Whether the node neither allocates nor frees anything.
+    /// Returns whether the node neither allocates nor frees anything.
     #[inline]
     pub fn is_none(&self) -> bool {
         let all = self.allocates.iter().chain(&self.frees);
         all.fold(0, |any, bytes| any | bytes) == 0
     }
 
-    /// Every change that is not zero, with the attribute that says it.
+    /// Iterates over the changes that are not zero, with their attribute names.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [self.allocates, self.frees].into_iter().zip(ATTRIBUTES);
         let all = all.flat_map(|(bytes, names)| names.into_iter().zip(bytes));
         all.filter(|(_, bytes)| *bytes > 0)
     }
 
-    /// Keeps what the attribute says, if it is one of [`ATTRIBUTES`].
+    /// Stores the attribute if it is one of [`ATTRIBUTES`].
     #[inline(never)]
     pub(super) fn take(&mut self, attr: &Attr<'_>) -> Result<(), TraceError> {
         let lists = [&mut self.allocates, &mut self.frees];

@@ -1,4 +1,4 @@
-//! Traces as text: our own JSON Lines, and what other tools write and people paste.
+//! Text formats of traces: our own JSON Lines, and JSON that other tools or people write.
 
 use super::{Origins, TraceError, older};
 
@@ -14,7 +14,7 @@ mod values;
 pub use json_lines::{LineReader, LineWriter};
 pub(super) use sniff::{Seen, sniff};
 
-/// A form of text.
+/// Text format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextForm {
     /// One record a line, our own.
@@ -28,26 +28,26 @@ pub enum TextForm {
     Nodes,
 }
 
-/// A trace that was read from text.
+/// Trace that was read from text.
 #[derive(Debug)]
 pub struct FromText {
     /// The contents of a file of the current schema.
     pub bytes: Vec<u8>,
-    /// Where its records came from.
+    /// Original lines of its records.
     pub(super) origins: Origins,
 }
 
 impl FromText {
-    /// The same error, said of the line that its record came from.
+    /// Adds to an error the line that its record came from.
     #[must_use]
     pub fn blame(&self, error: TraceError) -> TraceError {
         error.at_origin(&self.origins)
     }
 }
 
-/// Reads a whole text of this form.
+/// Parses a whole text in this format.
 ///
-/// Fails on text that breaks the form, with line and column, and the node if that is known.
+/// Fails on text that breaks the format, with line and column, and the node if known.
 pub fn read(text: &[u8], form: TextForm) -> Result<FromText, TraceError> {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     let mut records = Records::default();
@@ -65,10 +65,10 @@ pub fn read(text: &[u8], form: TextForm) -> Result<FromText, TraceError> {
     Ok(records.finish())
 }
 
-/// What some editors put in front of a text.
+/// UTF-8 byte order mark, which some editors put in front of a text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Records on their way into a file.
+/// Framed records with their positions in the text.
 #[derive(Default)]
 struct Records {
     bytes: Vec<u8>,

@@ -1,20 +1,20 @@
-//! The protobuf wire format, borrowed: varints, fields, and the frames of a trace file.
+//! Protobuf wire format, borrowed: varints, fields, and the frames of a trace file.
 
 use super::TraceError;
 
-/// The longest record a frame may announce; the format's length is 32 bits.
+/// Maximum record size that a frame may announce; the format's length is 32 bits.
 pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
-/// How deeply groups (wire types 3 and 4, long out of use) may nest before they are refused.
+/// Maximum nesting depth of groups (wire types 3 and 4, long out of use).
 const MAX_GROUP_DEPTH: usize = 100;
 
-/// A position in a buffer. `end` is where the buffer ends in the file, for messages.
+/// Position in a buffer. `end` is the file offset of the buffer's end, for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<'a> {
     rest: &'a [u8],
     end: usize,
 }
 
-/// The value of one field, not yet interpreted.
+/// Undecoded value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Raw<'a> {
     /// Wire type 0.
@@ -38,32 +38,32 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where the next byte stands in the file.
+    /// Returns the file offset of the next byte.
     #[inline]
     pub fn offset(&self) -> usize {
         self.end - self.rest.len()
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// What is left.
+    /// Returns the remaining bytes.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Leaves out all but `behind`, which is the end of what is left.
+    /// Advances to `behind`, a suffix of the remaining bytes.
     #[inline]
     pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
         debug_assert!(self.rest.ends_with(behind));
         self.rest = behind;
     }
 
-    /// The next varint.
+    /// Reads a varint.
     #[inline(always)]
     pub fn varint(&mut self) -> Result<u64, TraceError> {
         match self.rest {
@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A varint of more than three bytes, or one that the data ends in.
+    /// Reads a varint of more than three bytes, or one that the data ends in.
     #[inline(never)]
     fn long_varint(&mut self) -> Result<u64, TraceError> {
         let Some(head) = self.rest.first_chunk::<8>() else {
@@ -94,12 +94,13 @@ impl<'a> Cursor<'a> {
         if ends == 0 {
             return self.odd_varint();
         }
+        // The first byte without its top bit is the last of the varint.
         let used = ends.trailing_zeros() / 8 + 1;
         self.rest = &self.rest[used as usize..];
         Ok(sevens(word & (u64::MAX >> (64 - 8 * used))))
     }
 
-    /// A varint of more than eight bytes, or near the end of the data.
+    /// Reads a varint of more than eight bytes, or near the end of the data.
     fn odd_varint(&mut self) -> Result<u64, TraceError> {
         let mut value = 0_u64;
         for (i, &byte) in self.rest.iter().take(10).enumerate() {
@@ -123,7 +124,7 @@ impl<'a> Cursor<'a> {
         Err(TraceError::malformed(self.offset(), what))
     }
 
-    /// The next `n` bytes.
+    /// Takes the next `n` bytes.
     #[inline]
     pub fn take(&mut self, n: u64) -> Result<&'a [u8], TraceError> {
         match usize::try_from(n) {
@@ -142,11 +143,12 @@ impl<'a> Cursor<'a> {
         TraceError::malformed(self.offset(), found)
     }
 
-    /// The next field: its number and its value.
+    /// Reads a field: its number and its value.
     #[inline(always)]
     pub fn field(&mut self) -> Result<(u32, Raw<'a>), TraceError> {
         let start = self.offset();
         let key = match self.rest {
+            // Keys of one byte, which are those of fields 1 to 15.
             [key @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
                 u32::from(*key)
@@ -172,7 +174,7 @@ impl<'a> Cursor<'a> {
         Ok((number, raw))
     }
 
-    /// The key of a field with a number beyond 15, or of none.
+    /// Reads the key of a field with a number beyond 15, or refuses an invalid one.
     fn long_key(&mut self, start: usize) -> Result<u32, TraceError> {
         match u32::try_from(self.varint()?) {
             Err(_) => Err(TraceError::malformed(
@@ -198,6 +200,7 @@ impl<'a> Cursor<'a> {
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
         let start = self.offset();
+        // The depth of nesting is input, so this uses a list in place of recursion.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
             let at = self.offset();
@@ -237,7 +240,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The lower seven bits of each byte, with the gaps closed: pairs, then fours, then all eight.
+/// Joins the lower seven bits of each byte: pairs, then fours, then all eight.
 #[inline(always)]
 pub(super) fn sevens(word: u64) -> u64 {
     let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
@@ -251,7 +254,7 @@ fn no_wire_type(start: usize, number: u32, kind: u32) -> TraceError {
     TraceError::malformed(start, found)
 }
 
-/// The values of a repeated varint field, packed or not.
+/// Hands the values of a repeated varint field, packed or not, to `each`.
 #[inline]
 pub fn repeated_varints(
     raw: Raw<'_>,
@@ -271,19 +274,19 @@ pub fn repeated_varints(
     }
 }
 
-/// The records of a trace file: `[length][message]`, repeated.
+/// Cursor over the records of a trace file: `[length][message]`, repeated.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     cursor: Cursor<'a>,
     next: usize,
 }
 
-/// One record.
+/// Undecoded record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Its number; the metadata record is 0.
+    /// Index in the file; the metadata record is 0.
     pub number: usize,
-    /// Where its message starts in the file.
+    /// File offset of its message.
     pub offset: usize,
     /// Its message.
     pub bytes: &'a [u8],
@@ -298,7 +301,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The next record, `None` at the end of the file.
+    /// Returns the next record; `None` at the end of the file.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<Record<'a>>, TraceError> {
         if self.cursor.is_empty() {
@@ -319,7 +322,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The next message, and where it starts. Its length is at `start`.
+    /// Returns the next message and its file offset. Its length is at `start`.
     #[inline]
     fn message(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
         let length = self.cursor.varint()?;

@@ -1,7 +1,7 @@
-//! Writing traces: nodes become the generated message types, framed.
+//! Writer of traces: nodes become the generated message types, framed.
 //!
-//! A [`NodeView`] holds what a replay needs, and labels. What else a source knows of a node, such as where
-//! in its own files it stands, goes beside it as [`Extra`], which replays skip.
+//! A [`NodeView`] holds what a replay needs, and labels. Other facts that a source knows of a node, such as its
+//! location in the source's files, are passed beside it as [`Extra`], which replays skip.
 
 use super::TraceError;
 use super::groups::NODE_MARK;
@@ -17,17 +17,17 @@ mod frames;
 
 pub use frames::FrameWriter;
 
-/// Receives a trace node by node: a graph that is being built, or a file that is being written.
+/// Receiver of a trace, node by node: a graph builder, or a file that is being written.
 pub trait Sink {
-    /// Takes `node`, which consumes what the nodes `data` produce. Ids are unique and nodes may
-    /// come in any order.
+    /// Takes `node`, which consumes results of the nodes `data`. Ids are unique, and nodes may come in any
+    /// order.
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
 }
 
-/// The version that written files claim.
+/// Schema version of written files.
 const SCHEMA_VERSION: &str = "0.0.4";
 
-/// The value of an attribute that is written beside those of a [`NodeView`].
+/// Value of an attribute that is written beside those of a [`NodeView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// A whole number, as the schema's `int64`.
@@ -44,10 +44,10 @@ pub enum Value<'a> {
     Texts(&'a [&'a str]),
 }
 
-/// An attribute: its name and its value.
+/// Attribute: its name and its value.
 pub type Attribute<'a> = (&'a str, Value<'a>);
 
-/// Arguments or results of a node, each as the text of a Python literal; empty when unknown.
+/// Inputs or outputs of a node, each as the text of a Python literal; empty if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Io<'a> {
     /// The values: `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
@@ -58,14 +58,14 @@ pub struct Io<'a> {
     pub types: &'a str,
 }
 
-/// What a file says of a node beside its [`NodeView`]; replays skip all of it but `control`.
+/// Fields of a node beside its [`NodeView`]; replays skip all of them but `control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra<'a> {
-    /// The nodes that it follows in program order.
+    /// Ids of its control dependencies.
     pub control: &'a [u64],
-    /// Its arguments.
+    /// Its inputs.
     pub inputs: Io<'a>,
-    /// Its results.
+    /// Its outputs.
     pub outputs: Io<'a>,
     /// Further attributes, in this order. One with the name of an attribute that replays read is
     /// refused unless the node means the same with it.
@@ -85,9 +85,9 @@ impl<W: Write> TraceWriter<W> {
         Self::with_metadata(out, &[])
     }
 
-    /// Starts a trace by writing its metadata record with these attributes. Readers know
-    /// `captured_ns`, when the rank's last event ended, in nanoseconds from the start of the job, and
-    /// `group_roles`, what groups are for ([`Roles`](super::roles::Roles)).
+    /// Starts a trace by writing its metadata record with these attributes. Readers know `captured_ns`, the end
+    /// of the rank's last event in nanoseconds from the start of the job, and `group_roles`, the roles of
+    /// groups ([`Roles`](super::roles::Roles)).
     pub fn with_metadata(out: W, attributes: &[Attribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out,
@@ -108,10 +108,10 @@ impl<W: Write> TraceWriter<W> {
         self.out.write_all(&self.buffer)
     }
 
-    /// Writes `node`, which consumes what the nodes `data` produce, and what is known beside.
+    /// Writes `node`, which consumes results of the nodes `data`, and the fields in `extra`.
     ///
-    /// Fails when the sink does, on attributes that would make another node of it, and on groups
-    /// that are declared by another node than [`NodeView::declaring`] makes.
+    /// Fails if the sink does, on attributes that would change the node's meaning, and on groups declared by
+    /// another node than [`NodeView::declaring`] makes.
     pub fn write(
         &mut self,
         node: &NodeView<'_>,
@@ -144,6 +144,7 @@ impl<W: Write> TraceWriter<W> {
         message.outputs = io_info(&labelled(node.id, &extra.outputs, shapes.outputs)?);
         let reads = |(name, _): &&Attribute<'_>| scan::READ.contains(name);
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
+            // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
             let plain = message.encode_to_vec();
             message.attr.extend(extra.attributes.iter().map(attribute));
             let whole = message.encode_to_vec();
@@ -161,7 +162,7 @@ impl<W: Write> TraceWriter<W> {
             .map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Gives back the byte sink; everything is written, nothing is flushed.
+    /// Returns the byte sink; everything is written, nothing is flushed.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -173,7 +174,7 @@ impl<W: Write> Sink for TraceWriter<W> {
     }
 }
 
-/// Whether two records of a node mean the same to a replay.
+/// Returns whether two records of a node mean the same to a replay.
 fn same_node(a: &[u8], b: &[u8]) -> bool {
     struct Nobody;
     impl scan::Dependencies for Nobody {
@@ -221,7 +222,7 @@ fn proto_attribute(name: &str, value: Proto) -> AttributeProto {
     }
 }
 
-/// Arguments or results whose shapes a node's labels say.
+/// Returns inputs or outputs with the shapes of the node's labels; fails if both state shapes that differ.
 fn labelled<'a>(id: u64, io: &Io<'a>, shapes: &'a str) -> Result<Io<'a>, TraceError> {
     if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
         return Err(TraceError::refused(
@@ -234,7 +235,7 @@ fn labelled<'a>(id: u64, io: &Io<'a>, shapes: &'a str) -> Result<Io<'a>, TraceEr
     Ok(Io { shapes, ..*io })
 }
 
-/// `None` when nothing is known.
+/// Returns `None` for empty inputs or outputs.
 fn io_info(io: &Io<'_>) -> Option<proto::IoInfo> {
     (*io != Io::default()).then(|| proto::IoInfo {
         values: io.values.to_owned(),
@@ -243,7 +244,7 @@ fn io_info(io: &Io<'_>) -> Option<proto::IoInfo> {
     })
 }
 
-/// The message that says what `node` does.
+/// Encodes `node` as a message.
 fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
     let mut attr = Vec::new();
     let mut push = |name: &str, value| attr.push(proto_attribute(name, value));
@@ -259,6 +260,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         let name = if host { "tid" } else { "stream" };
         push(name, Proto::Int64Val(lane));
     }
+    // Whole microseconds have a field in the schema; spans are in picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
         push("duration_ns", Proto::Uint64Val(node.recorded.0 / 1000));
     }
@@ -352,7 +354,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
                 push("comm_root", Proto::Int32Val(root as i32));
             }
             if let Some(mask) = dimensions {
-                // A list of all ones says "all", so one that is not meant to ends with a zero. Lists
+                // A list of all ones means "all", so a mask of consecutive ones gets a zero at its end. Lists
                 // have 32 entries at most.
                 let highest = 32 - mask.leading_zeros();
                 let ones = mask.trailing_ones() == highest && highest < 32;

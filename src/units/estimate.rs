@@ -3,7 +3,7 @@
 use super::{Amount, Bandwidth, PS_PER_S, Slowness, Span};
 use std::ops::Add;
 
-/// How long something would take, not rounded: picoseconds in `f64`.
+/// An estimated duration, not rounded: picoseconds in `f64`.
 ///
 /// Every operation is homogeneous, so latencies twice as long and rates half as high make each estimate exactly
 /// twice as large, and a choice among estimates does not depend on the scale.
@@ -14,11 +14,11 @@ impl Estimate {
     /// Nothing.
     pub const ZERO: Self = Self(0.0);
 
-    /// Estimates closer to each other than this part of them are equal. Sums of as many terms as a machine has
-    /// NPUs differ by less when they are equal but for how `f64` rounds.
+    /// Relative difference below which estimates are equal. Sums of as many terms as a machine has NPUs that are
+    /// equal but for rounding in `f64` differ by less.
     pub const MARGIN: f64 = 1.0 / (1 << 30) as f64;
 
-    /// Whether this is less than `other` by more than the margin.
+    /// Returns true if this is less than `other` by more than the margin.
     pub fn is_less(self, other: Self) -> bool {
         self.0 < other.0 * (1.0 - Self::MARGIN)
     }
@@ -42,6 +42,7 @@ impl Estimate {
     pub fn first_of_least<T>(all: impl Iterator<Item = (T, Self)> + Clone) -> Option<(T, Self)> {
         let least = all.clone().map(|(_, estimate)| estimate.0);
         let least = Self(least.min_by(f64::total_cmp)?);
+        // Not the exact minimum but the first within the margin, so that rounding in sums decides nothing.
         let mut all = all;
         all.find(|(_, estimate)| !least.is_less(*estimate))
     }

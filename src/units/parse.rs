@@ -1,9 +1,9 @@
-//! Quantities as people write them in machine files and on the command line: `"450 GB/s"`.
+//! Parsing of quantities in machine files and on the command line: `"450 GB/s"`.
 
 use super::{Bandwidth, Bytes, FlopRate, Span};
 use std::str::FromStr;
 
-/// Why a text is not the quantity it should be.
+/// A text that is not the expected quantity, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {what}: {why}; write for example `{example}`")]
 pub struct QuantityError {
@@ -13,7 +13,7 @@ pub struct QuantityError {
     example: &'static str,
 }
 
-/// One kind of quantity: how it is called, an example, and what each unit is worth.
+/// One kind of quantity: its name, an example, and the factor of each unit.
 struct Kind {
     what: &'static str,
     example: &'static str,
@@ -81,7 +81,7 @@ const RATE: Kind = Kind {
     ],
 };
 
-/// How many bytes at the start of `text` can belong to a number such as `-1_000.5e+3`.
+/// Number of bytes at the start of `text` that can belong to a number such as `-1_000.5e+3`.
 fn number_length(text: &str) -> usize {
     let is_exponent = |c: char| matches!(c, 'e' | 'E');
     let mut before = None;
@@ -129,6 +129,7 @@ fn parse(text: &str, kind: &Kind) -> Result<f64, QuantityError> {
             "the number must be finite and not negative".to_owned(),
         ));
     }
+    // Zero needs no unit.
     if unit.is_empty() && value != 0.0 {
         return Err(fail(format!("it has no unit (one of {})", allowed())));
     }
@@ -159,6 +160,7 @@ impl FromStr for Span {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let span = Self::from_seconds(parse(text, &TIME)?);
+        // from_seconds() saturates, so MAX stands for any longer duration.
         positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
             why: "it is longer than 213 days".to_owned(),
             ..e
@@ -170,6 +172,7 @@ impl FromStr for Bytes {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bytes = parse(text, &SIZE)?;
+        // 9e18 is below i64::MAX, which traces can carry.
         if bytes.fract() != 0.0 || bytes >= 9.0e18 {
             return Err(QuantityError {
                 text: text.chars().take(40).collect(),

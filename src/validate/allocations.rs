@@ -1,15 +1,15 @@
-//! What a trace frees in the memory of its NPU, held against what it allocates.
+//! Check of the memory that a trace frees against the memory that it allocates.
 
 use super::findings::{Findings, Site};
 use super::kind::Kind;
 use super::node::Nodes;
 use crate::trace::TensorClass;
 
-/// Looks for classes of which more is freed than the whole trace allocates. The node that goes beyond that, in
-/// the order of ids, is named.
+/// Looks for tensor classes of which more is freed than the whole trace allocates. The defect names the first
+/// node, in the order of ids, at which that is exceeded.
 pub(super) fn check(outline: &Nodes<'_>, findings: &mut Findings) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
-        // Below 2^96, for there are fewer than 2^32 nodes.
+        // Sums stay below 2^96, since there are fewer than 2^32 nodes.
         let changes = outline.memory.iter();
         let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
         let mut freed = 0_u128;

@@ -1,4 +1,4 @@
-//! Dependencies of one trace: on nothing, on oneself, twice, in a circle; and what is behind those.
+//! Dependencies of one trace: missing, on the node itself, duplicate, cyclic; and the nodes behind those.
 
 use super::findings::{Findings, Site};
 use super::kind::Kind;
@@ -8,39 +8,39 @@ use crate::graph::outline::Dependency;
 use crate::graph::{Dependencies, Rows};
 use crate::trace::{scan, shown};
 
-/// Marks nothing in arrays of indices.
+/// Absent index.
 const NONE: u32 = u32::MAX;
 
-/// Something waits for the node.
+/// Flag: another node waits for this one.
 const AWAITED: u8 = 1;
-/// The node waits for another that exists.
+/// Flag: the node waits for another that exists.
 const WAITS: u8 = 2;
 
-/// Where nodes stand in program order.
+/// Program order of the nodes.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// In ascending order of their ids.
+    /// Ascending order of ids.
     Ids,
-    /// Here.
+    /// Position of each node.
     Places(Vec<u32>),
-    /// Nowhere: there is a cycle.
+    /// None: there is a cycle.
     Cyclic,
 }
 
-/// Takes the dependencies of one node after another.
+/// Checks the dependencies of one node after another.
 #[derive(Debug)]
 pub(super) struct Edges {
     flags: Vec<u8>,
     /// Nodes that can never start because of their own dependencies.
     seeds: Vec<u32>,
-    /// Whether every node comes after those that it waits for, by data, and by control.
+    /// Whether every node comes after its predecessors, over data and over control dependencies.
     sorted: [bool; 2],
     has_control: bool,
     scratch: Vec<(u64, bool)>,
 }
 
 impl Edges {
-    /// For `nodes` nodes, of which `refused` cannot run.
+    /// Creates a checker for `nodes` nodes, of which `refused` cannot run.
     pub fn new(nodes: usize, refused: &[u32]) -> Self {
         Self {
             flags: vec![0; nodes],
@@ -51,7 +51,7 @@ impl Edges {
         }
     }
 
-    /// Takes those of node `i`.
+    /// Checks the dependencies of node `i`.
     #[inline]
     pub fn node(&mut self, outline: &Nodes<'_>, i: u32, findings: &mut Findings) {
         let deps = outline.deps(i);
@@ -67,6 +67,7 @@ impl Edges {
             };
             self.flags[target as usize] |= AWAITED;
             self.flags[i as usize] |= WAITS;
+            // Ascending ids, as nearly all traces have them, spare the topological sort.
             self.sorted[usize::from(dep.control)] &= target < i;
             self.has_control |= dep.control;
         }
@@ -75,7 +76,7 @@ impl Edges {
         }
     }
 
-    /// A dependency on nothing or on oneself.
+    /// Reports a dependency on a missing node or on the node itself.
     #[cold]
     fn broken(&mut self, outline: &Nodes<'_>, i: u32, dep: &Dependency, findings: &mut Findings) {
         let item = &outline.nodes[i as usize];
@@ -95,16 +96,17 @@ impl Edges {
                 ),
             ),
         };
+        // Replays drop such control dependencies, so only data keeps the node from starting.
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
         findings.add(kind, || (Site::of(item), found));
     }
 
-    /// Counts dependencies of one sort on one node that are named again.
+    /// Reports dependencies of one sort on one node that are named again.
     #[inline]
     fn repeated(&mut self, outline: &Nodes<'_>, i: u32, findings: &mut Findings) {
-        /// Up to so many, comparing all pairs is quicker than sorting.
+        /// Up to this many, comparing all pairs is faster than sorting.
         const FEW: usize = 8;
         let deps = outline.deps(i);
         let mut again = |id: u64| {
@@ -133,7 +135,8 @@ impl Edges {
         }
     }
 
-    /// Looks for cycles and what is behind them, once all nodes were taken. Program order, for `policy`.
+    /// Reports cycles and the nodes behind them, once all nodes were checked. Returns the program order under
+    /// `policy`.
     pub fn settle(
         &self,
         outline: &Nodes<'_>,
@@ -144,6 +147,8 @@ impl Edges {
         let with_control = policy != Dependencies::Data;
         let whole = self.attempt(outline, with_control);
         let (attempt, held) = match whole {
+            // As in the graph builder: without a cycle over data, control dependencies are dropped with a
+            // warning.
             Attempt::Cyclic(rows, stuck) if policy == Dependencies::Auto && self.has_control => {
                 let data = self.attempt(outline, false);
                 if !matches!(data, Attempt::Cyclic(..)) {
@@ -200,8 +205,8 @@ impl Edges {
         }
     }
 
-    /// Nodes that can never start because of what they wait for, besides those that are listed for it: `circle`
-    /// and the seeds. `stuck` are those on or behind a cycle.
+    /// Reports nodes that can never start because of their predecessors, except those that are reported for
+    /// that themselves: `circle` and the seeds. `stuck` are the nodes on or behind a cycle.
     fn behind(
         &self,
         outline: &Nodes<'_>,
@@ -214,8 +219,8 @@ impl Edges {
             return;
         }
         let rows = successors(outline, with_control);
-        // For each blocked node one that it is behind. The search begins at all seeds at once, which the library's
-        // do not, so that it is the nearest.
+        // For each unreachable node one of the nodes that block it. The search begins at all of these at once, which
+        // petgraph's do not, so that it is the nearest.
         let mut origin = vec![NONE; rows.count()];
         let mut queue = Vec::new();
         for &node in circle.iter().chain(&self.seeds) {
@@ -268,13 +273,13 @@ impl Edges {
     }
 }
 
-/// What came of ordering the nodes.
+/// Result of ordering the nodes.
 enum Attempt {
-    /// They are in order as they stand.
+    /// Ascending order is program order.
     Sorted,
-    /// In this order.
+    /// Program order.
     Ordered(Vec<u32>),
-    /// These cannot be ordered.
+    /// Cyclic: the successors, and whether each node cannot be ordered.
     Cyclic(Rows, Vec<bool>),
 }
 
@@ -284,12 +289,12 @@ fn successors(outline: &Nodes<'_>, with_control: bool) -> Rows {
     })
 }
 
-/// A short cycle among the nodes of `rows` that are `stuck`.
+/// Returns a short cycle among the nodes of `rows` that are `stuck`.
 fn circle_of(rows: &Rows, stuck: &[bool]) -> Vec<u32> {
     short_cycle(rows, |node| stuck[node as usize])
 }
 
-/// `2 (mm) → 3 (add) → 2`, shortened.
+/// Formats a cycle as `2 (mm) → 3 (add) → 2`, shortened.
 fn said(outline: &Nodes<'_>, circle: &[u32]) -> String {
     const SHOWN: usize = 8;
     let id = |node: u32| outline.nodes[node as usize].view.id;

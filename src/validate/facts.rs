@@ -1,4 +1,4 @@
-//! What is kept of a trace: its part in what ranks do together.
+//! Digest of a trace: its part in the communication of the job.
 
 use super::edges::Order;
 use super::findings::Site;
@@ -8,27 +8,27 @@ use crate::graph::{Interner, Names, Rows};
 use crate::trace::groups::Declared;
 use crate::trace::{CollectiveKind, GroupName, Op, shown};
 
-/// Marks nothing in arrays of indices, and a rank that is not named.
+/// Absent index or rank.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A node of a trace that is gone.
+/// Node of a trace that is no longer in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub id: u64,
-    /// Its bytes, as the file says them.
+    /// Bytes as the file states them.
     pub bytes: u64,
     pub record: u32,
     name: u32,
-    /// Its place in program order; until that is known, its index in the outline.
+    /// Position in program order; until that is known, index in the outline.
     pub place: u32,
 }
 
-/// A member's part of a collective.
+/// One member's part of a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub node: Node,
     pub slot: u32,
-    /// The root's rank, [`NONE`] for the group's first member.
+    /// Rank of the root, [`NONE`] for the group's first member.
     pub root: u32,
     pub kind: CollectiveKind,
 }
@@ -39,56 +39,56 @@ pub(super) struct Message {
     pub node: Node,
     /// The rank at the other end.
     pub peer: u32,
-    /// This end's rank, if the node says it.
+    /// Rank of this end, if the node states it.
     pub own: u32,
     pub tag: i32,
     pub receive: bool,
 }
 
-/// A load that switches gather, or a store that they reduce.
+/// Load that switches gather, or store that they reduce.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
     pub node: Node,
     pub store: bool,
 }
 
-/// A group as a trace refers to it: its name, if it is not all ranks, and a mask of the machine's dimensions.
+/// Group as a trace refers to it: its name, unless it is all ranks, and a mask of the machine's dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slot {
     pub name: Option<String>,
     pub dimensions: Option<u32>,
 }
 
-/// What a trace says that other ranks have to agree with.
+/// Data of a trace that other ranks must agree with.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// Whether that is all there is, in program order.
+    /// Whether it is complete and in program order.
     pub whole: bool,
-    /// In program order, as messages are.
+    /// Collectives in program order, as are messages.
     pub calls: Vec<Call>,
     pub messages: Vec<Message>,
-    /// In the order of ids.
+    /// In-switch accesses in the order of ids.
     pub accesses: Vec<Access>,
     pub slots: Vec<Slot>,
-    /// The calls of each slot.
+    /// Calls of each slot.
     pub calls_of: Rows,
     pub declared: Declared,
-    /// Who waits for whom among the calls and messages; empty if there is nothing to find by it.
+    /// Waits among the calls and messages; empty if they cannot be used.
     pub waits: Waits,
     names: Names,
 }
 
-/// Takes the nodes of a trace in the order of its outline.
+/// Collects the digest from the nodes of a trace, in the order of its outline.
 #[derive(Debug, Default)]
 pub(super) struct Collect {
     facts: Facts,
     slots: Interner<Slot>,
-    /// The group that was named last, and its slot: copying names for each call is slow.
+    /// Slot of the group that was named last, since copying names for each call is slow.
     last: Option<u32>,
 }
 
 impl Collect {
-    /// Takes node `i`, if it is one that is kept.
+    /// Adds node `i`, if it communicates or accesses memory through switches.
     #[inline]
     pub fn node(&mut self, outline: &Nodes<'_>, i: u32) {
         if let Role::Call(part) | Role::Message(part) | Role::Access(part) =
@@ -167,7 +167,7 @@ impl Collect {
     }
 
     fn kept(&mut self, outline: &Nodes<'_>, i: u32, name: &str, bytes: u64) -> Node {
-        /// What is kept of a name; messages show less.
+        /// Bytes kept of a name; messages show less.
         const KEPT: usize = 256;
         let item = &outline.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
@@ -177,18 +177,18 @@ impl Collect {
             id: item.view.id,
             bytes,
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
-            // Without room for more names they are left out.
+            // If the arena for names is full, names are left out.
             name: self.facts.names.intern(name).unwrap_or(NONE),
             place: i,
         }
     }
 
-    /// Takes what a metadata node declares.
+    /// Returns the declared groups, to be extended by those of a metadata node.
     pub fn declared(&mut self) -> &mut Declared {
         &mut self.facts.declared
     }
 
-    /// All that was taken, in program order, if nothing is `missing`.
+    /// Returns the digest in program order; it is incomplete if anything is `missing`.
     pub fn finish(mut self, order: &Order, missing: bool) -> Facts {
         let facts = &mut self.facts;
         facts.whole = !missing && !matches!(order, Order::Cyclic);
@@ -213,7 +213,7 @@ impl Collect {
 }
 
 impl Facts {
-    /// Where `node` stands.
+    /// Returns the location of `node`.
     pub fn site(&self, node: &Node) -> Site {
         Site {
             node: Some(node.id),
@@ -226,8 +226,8 @@ impl Facts {
         }
     }
 
-    /// The first message or collective behind `place` in program order, in words; from the start on if that is
-    /// absent.
+    /// Describes the first message or collective behind `place` in program order, or the first of all if that
+    /// is `None`.
     pub fn next(&self, place: Option<u32>) -> String {
         let behind = |node: &Node| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));
@@ -240,7 +240,7 @@ impl Facts {
         }
     }
 
-    /// `node 17 `x` (record 18), all-reduce of 8 bytes`.
+    /// Describes a call: ``node 17 `x` (record 18), all-reduce of 8 bytes``.
     pub fn said(&self, call: &Call) -> String {
         let root = match call.kind.has_root() && call.root != NONE {
             true => format!(" rooted at rank {}", call.root),
@@ -250,7 +250,7 @@ impl Facts {
         format!("{site}, {} of {bytes} bytes{root}", call.kind)
     }
 
-    /// `node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0`.
+    /// Describes a message: ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
     pub fn said_message(&self, message: &Message) -> String {
         let (what, end) = match message.receive {
             true => ("receive", "from"),

@@ -1,4 +1,4 @@
-//! Defects as they are found: all are counted, the first of each kind are kept.
+//! Collection of defects: all are counted, the first of each kind are kept.
 
 use super::kind::{Kind, Severity};
 use super::node::Entry;
@@ -6,7 +6,7 @@ use crate::trace::{Place, scan, shown};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Where in a trace a defect is.
+/// Location of a defect in a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     /// The node's id.
@@ -20,7 +20,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Where `item` stands.
+    /// Returns the location of `item`.
     pub(super) fn of(item: &Entry<'_>) -> Self {
         Self {
             node: Some(item.view.id),
@@ -30,7 +30,7 @@ impl Site {
         }
     }
 
-    /// A place that an error names.
+    /// Returns the location that an error states.
     pub(super) fn at(place: &Place) -> Self {
         Self {
             node: place.node,
@@ -58,25 +58,25 @@ impl fmt::Display for Site {
     }
 }
 
-/// Something that is wrong.
+/// Defect of a trace or a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
-    /// What kind of thing.
+    /// Kind of defect.
     pub kind: Kind,
-    /// Whose trace, if it is that of one rank.
+    /// Rank whose trace is defective, if it is a single one.
     pub rank: Option<u32>,
-    /// Where in the trace.
+    /// Location in the trace.
     pub site: Site,
-    /// What was found, and what was expected.
+    /// Found and expected content.
     pub found: String,
-    /// What to try, where there is more to say than of all of its kind.
+    /// Remedy, if there is more to say than for all defects of the kind.
     pub hint: Option<String>,
-    /// Where the trace that it was held against says otherwise.
+    /// Rank and location of the contradicting node in another trace.
     pub against: Option<(u32, Site)>,
 }
 
 impl Defect {
-    /// A defect of a trace at `site`.
+    /// Creates a defect of a trace at `site`.
     pub(super) fn new(kind: Kind, site: Site, found: impl Into<String>) -> Self {
         Self {
             kind,
@@ -88,7 +88,7 @@ impl Defect {
         }
     }
 
-    /// The same, said to be of `rank`.
+    /// Sets the rank.
     #[must_use]
     pub(super) fn of(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
@@ -96,7 +96,7 @@ impl Defect {
     }
 }
 
-/// How many defects there are.
+/// Number of defects by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Errors.
@@ -117,7 +117,7 @@ impl Tally {
     }
 }
 
-/// Defects that were found.
+/// Defects with their counts.
 #[derive(Clone, Debug)]
 pub struct Findings {
     show: usize,
@@ -127,7 +127,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Nothing yet; the first `show` defects of each kind will be kept.
+    /// Creates an empty collection, which keeps the first `show` defects of each kind.
     pub(super) fn new(show: usize) -> Self {
         Self {
             show,
@@ -137,7 +137,8 @@ impl Findings {
         }
     }
 
-    /// Adds a defect of a trace. Only if it is to be kept, `make` is asked where it is and what was found.
+    /// Adds a defect of a trace. `make` returns its location and finding, and is called only if the defect is
+    /// kept.
     #[inline]
     pub(super) fn add(&mut self, kind: Kind, make: impl FnOnce() -> (Site, String)) {
         self.counts[kind as usize] += 1;
@@ -147,7 +148,7 @@ impl Findings {
         }
     }
 
-    /// Adds `defect`, which counts for its rank.
+    /// Adds `defect`, and counts it for its rank.
     pub(super) fn push(&mut self, defect: Defect) {
         let kind = defect.kind;
         if let Some(rank) = defect.rank {
@@ -162,7 +163,7 @@ impl Findings {
         }
     }
 
-    /// Counts `more` defects of `kind` beyond the last one that was pushed.
+    /// Counts `more` defects of `kind` in addition to the last one that was pushed.
     pub(super) fn count_more(&mut self, kind: Kind, more: u64) {
         self.counts[kind as usize] += more;
     }
@@ -185,17 +186,18 @@ impl Findings {
         }
     }
 
-    /// How many defects of `kind` there are.
+    /// Returns the number of defects of `kind`.
     pub fn count(&self, kind: Kind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// The first defects of `kind`: those of traces, in ascending order of ranks, before those of the job.
+    /// Returns the first defects of `kind`: those of traces, in ascending order of ranks, before those of the
+    /// job.
     pub fn of_kind(&self, kind: Kind) -> &[Defect] {
         &self.kept[kind as usize]
     }
 
-    /// How many defects there are in all.
+    /// Returns the number of all defects.
     pub fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for kind in Kind::all() {
@@ -204,7 +206,7 @@ impl Findings {
         tally
     }
 
-    /// How many defects of `rank` there are.
+    /// Returns the number of defects of `rank`.
     pub fn of_rank(&self, rank: u32) -> Tally {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }

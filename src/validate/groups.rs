@@ -1,4 +1,4 @@
-//! Who is meant by the groups that traces name.
+//! Resolution of the groups that traces name to ranks.
 
 use super::Options;
 use super::findings::{Defect, Findings, Site};
@@ -8,23 +8,23 @@ use super::trace::Trace;
 use crate::trace::shown;
 use std::collections::BTreeMap;
 
-/// Ranks that carry out collectives together.
+/// Group of ranks that carry out collectives together.
 #[derive(Debug)]
 pub(super) struct Party {
-    /// What traces call the group; `None` where they name none, which is all ranks.
+    /// Name in traces; `None` where they name no group, which means all ranks.
     pub name: Option<String>,
-    /// The ranks, in the order of the group.
+    /// Ranks in the order of the group.
     pub members: Vec<u32>,
-    /// The dimensions that take part, if who that is depends on a machine that is not known.
+    /// Mask of the dimensions that take part, if the members depend on a machine that is not known.
     pub partial: Option<u32>,
-    /// Those that name it and whose traces are whole, by their place among the traces, with the slots by which
-    /// they do.
+    /// Members that name it and have whole traces, by their index among the traces, with the slots that refer
+    /// to it.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
 
 impl Party {
-    /// `group of ranks 0-7`, ``group `tp` of ranks 0, 1``.
+    /// Describes the group: `group of ranks 0-7`, ``group `tp` of ranks 0, 1``.
     pub fn text(&self) -> String {
         let members = ranks::text(&self.members);
         match &self.name {
@@ -33,7 +33,7 @@ impl Party {
         }
     }
 
-    /// Whether `rank` is a member.
+    /// Returns whether `rank` is a member.
     pub fn has(&self, rank: u32) -> bool {
         match self.sorted {
             true => self.members.binary_search(&rank).is_ok(),
@@ -42,11 +42,11 @@ impl Party {
     }
 }
 
-/// The number of the group of all ranks.
+/// Index of the group of all ranks.
 const WORLD: usize = 0;
 
-/// The groups met so far. As in a replay, names tell groups apart, and groups of one name with other members are
-/// different groups.
+/// Groups resolved so far. As in a replay, groups are told apart by name, and groups of one name with other
+/// members are different groups.
 struct Groups<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
@@ -62,7 +62,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The ranks that a declaration says: none are all.
+    /// Returns the ranks of a declaration: an empty one means all ranks.
     fn resolved<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
         match members.is_empty() {
             true => &self.members[WORLD],
@@ -96,14 +96,15 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Where a rank is in the dimensions that a mask leaves out: who differs there does not take part.
+/// Coordinates of a rank in the dimensions that a mask leaves out: ranks that differ there are not in one
+/// group.
 type Coordinates = Vec<(usize, u32)>;
 
-/// The dimension that stands for a mask on a machine that is not known.
+/// Pseudo-dimension that stands for a mask on an unknown machine.
 const UNKNOWN: usize = usize::MAX;
 
-/// Finds the ranks behind the groups that `members`, ranks and their traces in ascending order, name, in a job of
-/// `ranks` ranks.
+/// Resolves the groups that `members`, ranks and their traces in ascending order, name in a job of `ranks`
+/// ranks.
 pub(super) fn bind(
     members: &[(u32, &Trace)],
     ranks: u32,
@@ -112,6 +113,7 @@ pub(super) fn bind(
 ) -> Vec<Party> {
     redeclared(members, options, findings);
     let mut groups = Groups::new(ranks);
+    // Traces write 0 for all ranks, so a declaration of that name must agree.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
         let found = format!("group `0` is declared as ranks {}", ranks::text(zero));
@@ -149,6 +151,7 @@ pub(super) fn bind(
                     groups.intern(name, declared, findings)
                 }
             };
+            // A rank beyond the job is reported where the job's size is determined.
             if group == WORLD && rank >= ranks {
                 continue;
             }
@@ -169,8 +172,8 @@ struct Parties {
 }
 
 impl Parties {
-    /// Adds a slot of a rank, given the rank's place among the traces, the rank and the slot; and the number, the
-    /// name and the members of its group.
+    /// Adds a slot, given the rank's index among the traces, the rank and the slot; and the index, the name and
+    /// the members of its group.
     fn add(
         &mut self,
         (index, rank, slot): (usize, u32, u32),
@@ -203,7 +206,7 @@ impl Parties {
                     _ => true,
                 };
                 let members: Vec<u32> = all.iter().filter(same).copied().collect();
-                // A mask that leaves nobody out is no mask.
+                // A mask that leaves no rank out equals no mask.
                 let whole = members.len() == all.len() && partial.is_none();
                 let new = match whole {
                     true => *self
@@ -224,7 +227,7 @@ impl Parties {
     }
 }
 
-/// Where `rank` is in the dimensions that `mask` leaves out.
+/// Returns the coordinates of `rank` in the dimensions that `mask` leaves out.
 fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> Coordinates {
     let mut rest = rank;
     let mut coordinates = Vec::new();
@@ -242,10 +245,10 @@ fn coordinates_are(known: &Coordinates, rank: u32, mask: u32, sizes: &[u32]) -> 
     coordinates(rank, mask, sizes) == *known
 }
 
-/// The members of a group, and the rank that says so; none is the user.
+/// Members of a declared group, and the rank that declares it; `None` is the user.
 type Declaration<'a> = (&'a [u32], Option<u32>);
 
-/// Looks for groups that ranks which share them know by other members.
+/// Reports groups that ranks which share them declare with other members.
 fn redeclared(members: &[(u32, &Trace)], options: &Options, findings: &mut Findings) {
     let mut known: BTreeMap<&str, Vec<Declaration<'_>>> = BTreeMap::new();
     for (name, ranks) in &options.declared {
@@ -273,7 +276,7 @@ fn redeclared(members: &[(u32, &Trace)], options: &Options, findings: &mut Findi
     }
 }
 
-/// Whether two groups share a rank; none stands for all.
+/// Returns whether two groups share a rank; an empty one means all ranks.
 fn overlap(a: &[u32], b: &[u32]) -> bool {
     let mut sorted = a.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! The report for programs: one JSON document.
+//! Report as one JSON document, for programs.
 //!
 //! `schema` is `chakram.validation.1`; a field may be added under the same number, never changed. Counts are
 //! exact; lists hold the first defects of each kind.
@@ -8,7 +8,7 @@ use super::findings::{Defect, Site, Tally};
 use super::kind::Kind;
 use serde_json::{Map, Value, json};
 
-/// Renders `report` with the options and inputs that led to it.
+/// Renders `report` with the options and inputs of the validation.
 pub fn render(report: &Report<'_>, options: Value, inputs: Value) -> Value {
     let findings = &report.findings;
     let kinds = Kind::all().filter(|&kind| findings.count(kind) > 0);

@@ -1,15 +1,15 @@
-//! The kinds of defects: how bad each is, what it means, what to try.
+//! Kinds of defects, with severity, meaning and remedy.
 
 use std::fmt;
 
-/// How bad a defect is.
+/// Severity of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// A replay would refuse the job or never end.
+    /// A replay would refuse the job, or never end.
     Error,
-    /// A replay would go on, having left something out or guessed it.
+    /// A replay would continue, having dropped or assumed something.
     Warning,
-    /// Worth knowing.
+    /// Merely worth knowing.
     Note,
 }
 
@@ -23,19 +23,19 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A row of [`KINDS`].
+/// Row of [`KINDS`]: kind, severity, name, meaning and remedy.
 struct Row(Kind, Severity, &'static str, &'static str, &'static str);
 
 macro_rules! kinds {
     ($($severity:ident $kind:ident $name:literal: $meaning:literal, $hint:literal;)*) => {
-        /// What can be wrong. Errors come first, then warnings, then notes.
+        /// Kind of defect. Errors come first, then warnings, then notes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Kind {
             $(#[doc = $meaning] $kind,)*
         }
 
-        /// Every kind with its severity, its name, what it means and what to try.
+        /// All kinds with severity, name, meaning and remedy.
         const KINDS: &[Row] = &[
             $(Row(Kind::$kind, Severity::$severity, $name, $meaning, $hint),)*
         ];
@@ -119,30 +119,30 @@ kinds! {
 }
 
 impl Kind {
-    /// How many kinds there are.
+    /// Number of kinds.
     pub const COUNT: usize = KINDS.len();
 
-    /// Every kind, errors first.
+    /// Iterates over all kinds, errors first.
     pub fn all() -> impl Iterator<Item = Self> {
         KINDS.iter().map(|row| row.0)
     }
 
-    /// How bad it is.
+    /// Returns its severity.
     pub fn severity(self) -> Severity {
         KINDS[self as usize].1
     }
 
-    /// Its name, which stays.
+    /// Returns its name, which is stable.
     pub fn name(self) -> &'static str {
         KINDS[self as usize].2
     }
 
-    /// What it means.
+    /// Returns its meaning.
     pub fn meaning(self) -> &'static str {
         KINDS[self as usize].3
     }
 
-    /// What to try.
+    /// Returns its remedy.
     pub fn hint(self) -> &'static str {
         KINDS[self as usize].4
     }

@@ -1,4 +1,4 @@
-//! Loads that switches gather, and stores that they reduce: all ranks do the same.
+//! Loads that switches gather, and stores that they reduce, must be the same on all ranks.
 
 use super::facts::Access;
 use super::findings::{Defect, Findings, Site};
@@ -6,8 +6,8 @@ use super::kind::Kind;
 use super::ranks;
 use super::trace::Trace;
 
-/// Holds these loads and stores of all ranks against those of the first that has any. `missing` are the first
-/// ranks without a trace.
+/// Compares these accesses of all ranks with those of the first rank that has any. `missing` are the ranks
+/// without a trace.
 pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut Findings) {
     let mut whole = members.iter().filter(|(_, trace)| trace.facts.whole);
     let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {
@@ -36,6 +36,7 @@ pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut F
     }
     let what = |access: Option<&Access>| access.map(|a| (a.store, a.node.bytes));
     for &(rank, other) in members {
+        // The first rank itself, and ranks that share its trace, need no comparison.
         if std::ptr::eq(trace, other) || !other.facts.whole {
             continue;
         }

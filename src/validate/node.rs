@@ -1,4 +1,4 @@
-//! What validation keeps of the nodes of a trace: next to nothing of most of them, which are work like any other.
+//! Data that validation keeps of nodes: next to nothing for most, which are plain work.
 
 use super::kind::Kind;
 use crate::graph::Outline;
@@ -7,42 +7,42 @@ use crate::trace::Op;
 use crate::trace::scan::NodeView;
 use crate::units::Span;
 
-/// The nodes of a trace.
+/// Outline of a trace for validation.
 pub(super) type Nodes<'a> = Outline<'a, Notable<'a>>;
 
-/// One of them.
+/// One of its nodes.
 pub(super) type Entry<'a> = Item<'a, Brief>;
 
-/// What is kept of each node.
+/// Data kept of each node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Brief {
     pub id: u64,
     pub role: Role,
 }
 
-/// What a node is to validation.
+/// Role of a node in validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It does nothing.
+    /// Does nothing.
     Nothing,
-    /// It does nothing, and declares these groups; a place in [`Notable::declared`].
+    /// Does nothing, and declares groups; an index into [`Notable::declared`].
     Declares(u32),
-    /// Kernels, host operators, loads and stores that nobody else has to agree with.
+    /// Plain work: kernels, host operators, loads and stores that are independent of other ranks.
     Work,
-    /// A kernel of which neither the duration nor FLOPs or bytes are known.
+    /// Kernel without duration, FLOPs and bytes.
     NoWork,
-    /// A host operator that takes no time.
+    /// Host operator without a duration.
     NoDuration,
-    /// A collective; a place in [`Notable::parts`].
+    /// Collective; an index into [`Notable::parts`].
     Call(u32),
-    /// One half of a message; a place in [`Notable::parts`].
+    /// One half of a message; an index into [`Notable::parts`].
     Message(u32),
-    /// A load that switches gather, or a store that they reduce; a place in [`Notable::parts`].
+    /// Load that switches gather, or store that they reduce; an index into [`Notable::parts`].
     Access(u32),
 }
 
 impl Role {
-    /// Whether the node does anything.
+    /// Returns whether the node does anything.
     pub fn is_active(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
@@ -61,12 +61,12 @@ impl Role {
     }
 }
 
-/// What is kept of the few that are more than work.
+/// Data kept of the few nodes that are more than plain work.
 #[derive(Debug, Default)]
 pub(super) struct Notable<'a> {
-    /// Name and operation of what other ranks have to agree with.
+    /// Names and operations of nodes that other ranks must agree with.
     pub parts: Vec<(&'a str, Op<'a>)>,
-    /// Groups as metadata nodes declare them.
+    /// Texts of groups that metadata nodes declare.
     pub declared: Vec<&'a str>,
 }
 

@@ -1,8 +1,8 @@
-//! Lists of ranks in words.
+//! Lists of ranks as text.
 
-/// `0-3, 8`, with ranks that follow one another drawn together, and shortened.
+/// Formats ranks as `0-3, 8`, with consecutive ones joined, and shortened.
 pub(super) fn text(ranks: &[u32]) -> String {
-    /// The most ranges that are shown.
+    /// Maximum number of ranges that are shown.
     const SHOWN: usize = 6;
     if ranks.is_empty() {
         return "of the whole job".to_owned();

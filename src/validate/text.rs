@@ -1,11 +1,11 @@
-//! The report for people: ranks, then defects by kind, errors first, then the verdict.
+//! Report as text, for people: ranks, then defects by kind, errors first, then the verdict.
 
 use super::findings::{Defect, Tally};
 use super::kind::{Kind, Severity};
 use super::{Report, Source};
 use std::fmt::{self, Write};
 
-/// How words stand out.
+/// Text styles of a report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// Errors.
@@ -17,7 +17,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// For terminals.
+    /// Returns the styles for terminals.
     pub fn coloured() -> Self {
         Self {
             error: anstyle::AnsiColor::Red.on_default().bold(),
@@ -35,7 +35,7 @@ impl Style {
     }
 }
 
-/// The most ranks that have a line each; of more, those with errors or warnings do.
+/// Maximum number of ranks with a line each; of more ranks, those with errors or warnings get one.
 const LINES: usize = 16;
 
 /// Renders `report`.
@@ -64,6 +64,7 @@ fn write_all(out: &mut String, report: &Report<'_>, style: Style) -> fmt::Result
             line(out, defect)?;
         }
         let more = count - kept.len() as u64;
+        // The one defect of that kind names all missing ranks.
         if more > 0 && kind != Kind::MissingRank {
             writeln!(out, "  … {more} more")?;
         }
@@ -122,7 +123,7 @@ fn line(out: &mut String, defect: &Defect) -> fmt::Result {
     }
 }
 
-/// `2 errors, 1 warning`, or that there are none.
+/// Formats counts as `2 errors, 1 warning`, or as the absence of defects.
 pub(super) fn said(tally: Tally) -> String {
     let parts = [
         (tally.errors, "error"),

@@ -1,4 +1,4 @@
-//! One trace by itself.
+//! Validation of one trace on its own.
 
 use super::allocations;
 use super::edges::Edges;
@@ -13,7 +13,7 @@ use crate::trace::error;
 use crate::trace::groups::{Declared, parse_metadata};
 use crate::trace::{Op, TraceError, shown};
 
-/// What was found in one trace, and what is kept of it.
+/// Defects of one trace, and its digest for comparisons with other ranks.
 #[derive(Debug)]
 pub struct Trace {
     nodes: u64,
@@ -23,13 +23,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Checks the (decompressed) contents of a trace file, of which dependencies as `policy` says hold. The first
+    /// Checks the (decompressed) contents of a trace file, with dependencies that hold by `policy`. The first
     /// `show` defects of each kind are kept.
     pub fn check(contents: &[u8], policy: Dependencies, show: usize) -> Self {
         Self::check_told(contents, policy, show, |error| error)
     }
 
-    /// The same with errors of reading that `told` has made those of what the contents came from.
+    /// Checks like [`Self::check`], with `told` mapping errors of reading to the original of the contents.
     pub fn check_told(
         contents: &[u8],
         policy: Dependencies,
@@ -67,9 +67,11 @@ impl Trace {
         }
         allocations::check(&outline, &mut findings);
         let order = edges.settle(&outline, policy, &mut findings);
+        // Unreadable nodes, and ids that stand for two nodes, make the digest incomplete.
         let lacking = !outline.faults.is_empty() || findings.count(Kind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
         if facts.whole {
+            // Replays drop control dependencies that close a cycle, so they must not count as waits.
             let control = with_control && findings.count(Kind::ControlCycle) == 0;
             facts.waits = walk.finish(&outline, &order, control);
         }
@@ -81,7 +83,7 @@ impl Trace {
         }
     }
 
-    /// A trace that could not be opened.
+    /// Creates the result for a trace that could not be opened.
     pub fn unreadable(error: &TraceError, show: usize) -> Self {
         let mut findings = Findings::new(show);
         findings.push(defect(error, Site::default()));
@@ -93,23 +95,23 @@ impl Trace {
         }
     }
 
-    /// How many nodes could be told.
+    /// Returns the number of nodes that could be recovered.
     pub fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// How many dependencies they name.
+    /// Returns the number of dependencies that they name.
     pub fn edges(&self) -> u64 {
         self.edges
     }
 
-    /// What was found in it alone.
+    /// Returns the defects of this trace alone.
     pub fn findings(&self) -> &Findings {
         &self.findings
     }
 }
 
-/// A fault of the outline as a defect.
+/// Converts a fault of the outline to a defect.
 fn refused(outline: &Nodes<'_>, fault: &Fault) -> Defect {
     let site = fault
         .node
@@ -117,7 +119,7 @@ fn refused(outline: &Nodes<'_>, fault: &Fault) -> Defect {
     defect(&fault.error, site.unwrap_or_default())
 }
 
-/// An error of a reader as a defect, at `site` or where the error says.
+/// Converts an error of a reader to a defect, at `site` or at the location in the error.
 fn defect(error: &TraceError, site: Site) -> Defect {
     match error.fault() {
         error::Fault::Io { doing, source, .. } => Defect::new(
@@ -144,7 +146,7 @@ fn defect(error: &TraceError, site: Site) -> Defect {
     }
 }
 
-/// Looks for work that takes no time, and for communication where none is expected.
+/// Reports work that takes no time, and communication that is marked as host work.
 #[inline]
 fn work(outline: &Nodes<'_>, item: &Entry<'_>, findings: &mut Findings) {
     let (kind, found) = match item.view.role {
@@ -162,7 +164,7 @@ fn work(outline: &Nodes<'_>, item: &Entry<'_>, findings: &mut Findings) {
     findings.add(kind, || (Site::of(item), found.to_owned()));
 }
 
-/// Takes the groups that a metadata node declares.
+/// Adds the groups that a metadata node declares.
 fn declare(item: &Entry<'_>, text: &str, declared: &mut Declared, findings: &mut Findings) {
     let groups = match parse_metadata(item.view.id, text) {
         Ok(groups) => groups,
@@ -187,7 +189,7 @@ fn declare(item: &Entry<'_>, text: &str, declared: &mut Declared, findings: &mut
     }
 }
 
-/// Two nodes have one id, which is no defect if that of either may be a guess. The one that has it.
+/// Reports that two nodes have one id, unless the id of either is a guess. Returns the node that owns the id.
 #[cold]
 fn duplicate(
     outline: &Nodes<'_>,

@@ -1,37 +1,37 @@
-//! Who waits for whom among the calls and messages of one trace, with all else left out.
+//! Waits among the calls and messages of one trace, with all other nodes contracted.
 //!
-//! Each node stands for the last *vertex* behind which it is: a call, a message, or a join of several. A node with
-//! one such vertex before it is that vertex; so a chain of kernels takes no room.
+//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A
+//! node behind one such vertex is that vertex; so a chain of kernels takes no memory.
 
 use super::edges::Order;
 use super::facts::NONE;
 use super::node::{Nodes, Role};
 
-/// The waits of a trace, in vertices.
+/// Dependency graph of a trace's communication, in vertices.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// The vertices before each vertex; `end[v]` ends those of vertex v.
+    /// Predecessors of all vertices; `end[v]` ends those of vertex v.
     end: Vec<u32>,
     before: Vec<u32>,
-    /// The vertex of each call and of each message, in program order.
+    /// Vertices of the calls and of the messages, in program order.
     pub calls: Vec<u32>,
     pub messages: Vec<u32>,
 }
 
-/// Takes the nodes of a trace one after another.
+/// Builds the waits from the nodes of a trace.
 #[derive(Debug)]
 pub(super) struct Walk {
     waits: Waits,
     with_control: bool,
-    /// The vertex that each node stands for.
+    /// Vertex that represents each node.
     vertex: Vec<u32>,
-    /// For each vertex, the last node that it was found to be before.
+    /// For each vertex, the last node that was found to depend on it.
     seen: Vec<u32>,
     scratch: Vec<u32>,
 }
 
 impl Walk {
-    /// Through a trace of `nodes` nodes.
+    /// Creates a builder for a trace of `nodes` nodes.
     pub fn new(nodes: usize, with_control: bool) -> Self {
         Self {
             waits: Waits::default(),
@@ -42,12 +42,13 @@ impl Walk {
         }
     }
 
-    /// Takes node `i`; those that it waits for were taken.
+    /// Adds node `i`; its predecessors must have been added.
     #[inline]
     pub fn node(&mut self, outline: &Nodes<'_>, i: u32) {
         let (call, message) = match outline.nodes[i as usize].view.role {
             Role::Call(_) => (true, false),
             Role::Message(_) => (false, true),
+            // No node can depend on communication before there is any.
             _ if self.waits.end.is_empty() => return,
             _ => (false, false),
         };
@@ -55,6 +56,7 @@ impl Walk {
         for dep in outline.deps(i) {
             let target = dep.target().filter(|_| self.with_control || !dep.control);
             let found = target.map_or(NONE, |target| self.vertex[target as usize]);
+            // Each predecessor once, however many dependencies lead to it.
             if found != NONE && self.seen[found as usize] != i {
                 self.seen[found as usize] = i;
                 self.scratch.push(found);
@@ -80,8 +82,8 @@ impl Walk {
         }
     }
 
-    /// The waits of all nodes, if they were taken in program order, and the same dependencies hold as was
-    /// thought; if not, those are found anew.
+    /// Returns the waits, if the nodes were added in program order and with the dependencies that hold; if not,
+    /// builds them again.
     pub fn finish(self, outline: &Nodes<'_>, order: &Order, with_control: bool) -> Waits {
         let places = match order {
             Order::Ids if self.with_control == with_control => return self.waits,
@@ -105,12 +107,12 @@ impl Walk {
 }
 
 impl Waits {
-    /// How many vertices there are.
+    /// Returns the number of vertices.
     pub fn len(&self) -> usize {
         self.end.len()
     }
 
-    /// The vertices before `vertex`.
+    /// Returns the predecessors of `vertex`.
     pub fn before(&self, vertex: u32) -> &[u32] {
         let v = vertex as usize;
         let from = if v == 0 { 0 } else { self.end[v - 1] };

@@ -43,7 +43,7 @@ fn on<T>(shape: Shape, n: u32, ask: impl Fn(Line<'_>) -> T) -> T {
     ask(Line::new(&extent, &extent.phases[0], &topology))
 }
 
-/// Whether a formula says `span`.
+/// Returns true if a formula yields `span`.
 fn is(cost: Option<Estimate>, span: Span) -> bool {
     let span = Estimate::from(span);
     cost.is_some_and(|cost| !cost.is_less(span) && !span.is_less(cost))

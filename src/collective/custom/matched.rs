@@ -1,15 +1,15 @@
-//! Which receive takes which send, settled before anything runs.
+//! Matching of receives to sends, settled before anything runs.
 //!
-//! Between two positions, the k-th receive of a label takes the k-th send of it, both counted in program
-//! order: the smallest order, by place in the script, in which each part comes after those it waits for. So
-//! the outcome does not depend on what happens first at an instant, and a circle of waits is found here.
+//! Between two positions, the k-th receive of a label takes the k-th send of it, both counted in program order: the
+//! smallest topological order, by place in the script. So the outcome does not depend on the order of events at an
+//! instant, and dependency cycles are found here.
 
 use super::{Part, Script, Scripts};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-/// Why an algorithm cannot be carried out: at which position, and in which part of its script.
+/// Reason why an algorithm cannot be carried out, with the position and the part of its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// There is no such peer.
@@ -29,10 +29,10 @@ pub enum Fault {
         part: u32,
         /// The peer.
         peer: u32,
-        /// Whether it is a receive.
+        /// True for a receive, false for a send.
         receive: bool,
     },
-    /// It waits, through others, for itself.
+    /// A part depends on itself: a dependency cycle.
     Circle {
         /// The position.
         position: u32,
@@ -51,7 +51,7 @@ impl Scripts {
     ///
     /// # Errors
     ///
-    /// Where a peer does not exist, a half has no other, or a part waits for itself.
+    /// If a peer does not exist, a send or receive has no counterpart, or a part depends on itself.
     pub fn matched(&self) -> Result<Self, Fault> {
         let size = self.positions();
         let mut channels: BTreeMap<(u32, u32, u32), Halves> = BTreeMap::new();
@@ -86,6 +86,7 @@ impl Scripts {
         let mut scripts: Vec<Script> = self.0.iter().map(|script| (**script).clone()).collect();
         let mut pairs = Vec::new();
         for ((from, to, _), (sends, receives)) in channels {
+            // The first send or receive without a counterpart is reported.
             let both = sends.len().min(receives.len());
             if let Some(&(position, part)) = sends.get(both).or(receives.get(both)) {
                 let receive = receives.len() > both;
@@ -115,10 +116,11 @@ impl Scripts {
 }
 
 impl Script {
-    /// `None` where there is a circle.
+    /// Topological order with the smallest places first; `None` if there is a cycle.
     fn program_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
         let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
+        // A heap instead of a stack makes the topological order the smallest by place.
         let mut ready: BinaryHeap<Reverse<u32>> = roots.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.parts.len());
         while let Some(Reverse(part)) = ready.pop() {
@@ -134,8 +136,7 @@ impl Script {
     }
 }
 
-/// A part that is never over although each half of `pairs` has the other, of several one on a circle. A
-/// receive waits for its send.
+/// A part on a dependency cycle of matched scripts, if there is one. A receive waits for its send.
 fn circle(scripts: &[Script], pairs: &[(At, At)]) -> Option<At> {
     let sends: BTreeMap<At, At> = pairs.iter().copied().collect();
     let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();
@@ -163,7 +164,7 @@ fn circle(scripts: &[Script], pairs: &[(At, At)]) -> Option<At> {
             }
         }
     }
-    // Whoever is left waits for another that is: going back far enough leads onto a circle.
+    // Each part that is left waits for another one that is, so enough steps backwards end on a cycle.
     let mut before: BTreeMap<At, At> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {
@@ -249,7 +250,7 @@ mod tests {
                 receive: receive_half
             }
         );
-        // Both receive before they send; the waits behind are not on the circle.
+        // Both receive before they send; the waits behind are not on the cycle.
         let wait = Part::Wait(crate::units::Span::ZERO);
         let both = vec![
             chain(&[receive(1), send(1), wait]),

@@ -36,17 +36,17 @@ use crate::group::Extent;
 use crate::topology::Topology;
 use crate::units::Estimate;
 
-/// Of a chunk, what the difference in load must at least be worth.
+/// Smallest gap between loads that is worth another order, as a fraction of a chunk's own load.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
-/// What chunks have put on the phases of a group.
+/// Load that chunks have put on the phases of a group.
 pub(super) struct Balance<'a> {
     extent: &'a Extent,
-    /// How long each phase has had to send, if an equal chunk were one byte: only ratios matter.
+    /// Accumulated sending time of each phase, in units in which an equal chunk is one byte: only ratios matter.
     loads: Vec<f64>,
-    /// What a member sends in each phase in a second, or in the time of a byte in the first.
+    /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
     rates: Vec<f64>,
-    /// Whether chunks make the loads equal.
+    /// True if chunk sizes are chosen to equalize the loads.
     flexible: bool,
 }
 
@@ -78,19 +78,19 @@ impl<'a> Balance<'a> {
         balance
     }
 
-    /// What a chunk of which `share` is left puts on a phase.
+    /// Load that a chunk with a remaining `share` puts on a phase.
     fn load(&self, phase: usize, share: f64) -> f64 {
         let n = f64::from(self.extent.phases[phase].size);
         share * (n - 1.0) / n / self.rates[phase]
     }
 
-    /// Puts the phases, which are ascending, into the order for the next chunk, and adds its load. Returns
-    /// its grains, of which `left` are left.
+    /// Sorts the phases, which are ascending, into the order for the next chunk, and adds its load. Returns the
+    /// chunk's size in grains, of which `left` are left.
     pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
         // A stable sort: equally loaded dimensions stay ascending.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
-        // So do those that are equal but for how sums of them are rounded.
+        // So do loads that differ by rounding errors only.
         for alike in order.chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + Estimate::MARGIN)) {
             alike.sort_unstable();
         }
@@ -102,7 +102,7 @@ impl<'a> Balance<'a> {
             } else if self.flexible {
                 let equal = f64::from(EQUAL);
                 let closing = (gap / self.load(least, 1.0) * equal).round();
-                // In this order, so that what is no number, which rates beyond measure make, is the least.
+                // max() first: it replaces NaN, which extreme rates produce, by the least size.
                 grains = closing.max(equal * LEAST_GAP).min(equal) as u32;
             }
         }

@@ -1,4 +1,4 @@
-//! What two records say that differs.
+//! Field-by-field comparison of two records.
 
 use super::{Field, FieldChange, bytes_of, group_name, type_name};
 use crate::diff::value::Value;
@@ -7,13 +7,13 @@ use crate::trace::attr::Attr;
 use crate::trace::wire::{Cursor, Raw, Record};
 use crate::trace::{Dtype, Op, shown};
 
-/// The fields of inputs and outputs.
+/// Names of the fields of inputs and outputs.
 const IO: [[&str; 3]; 2] = [
     ["inputs.values", "inputs.shapes", "inputs.types"],
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// The fields that are read from an attribute.
+/// Returns the fields that are read from an attribute.
 fn read_from(attribute: &[u8]) -> &'static [Field] {
     match attribute {
         b"is_cpu_op" => &[Field::Type, Field::Host, Field::Lane],
@@ -74,7 +74,7 @@ impl Found<'_> {
     }
 }
 
-/// What differs between two nodes, besides ids and dependencies.
+/// Compares two nodes, besides ids and dependencies.
 pub(in crate::diff) fn compare(a: &Item<'_>, b: &Item<'_>, found: &mut Vec<FieldChange>) {
     let mut found = Found(found);
     views(&a.view, &b.view, &mut found);
@@ -163,7 +163,7 @@ fn views(a: &View<'_>, b: &View<'_>, found: &mut Found<'_>) {
     found.text(Field::Eager, [a.eager, b.eager], yes);
 }
 
-/// The parts of a record that the view does not hold.
+/// Fields of a record that the view does not hold.
 #[derive(Default)]
 struct Parts<'a> {
     kind: u64,
@@ -172,7 +172,7 @@ struct Parts<'a> {
     io: [[&'a [u8]; 3]; 2],
     /// Attributes by name, each with its message.
     attributes: Vec<(&'a [u8], &'a [u8])>,
-    /// What is unknown or broken, by number, as bytes.
+    /// Unknown or broken fields, by number.
     unknown: Vec<(u32, &'a [u8])>,
 }
 
@@ -206,6 +206,7 @@ fn parts<'a>(record: &Record<'a>) -> Parts<'a> {
             }
         }
     }
+    // A stable sort, so that repeated attributes keep their order.
     parts.attributes.sort_by_key(|(name, _)| *name);
     parts.unknown.sort_by_key(|(number, _)| *number);
     parts
@@ -242,6 +243,7 @@ fn records(a: &Record<'_>, b: &Record<'_>, found: &mut Found<'_>) {
         }
     };
     by_key(&a.attributes, &b.attributes, |name, a, b| {
+        // A change that a decoded field shows is not repeated for its attribute.
         if !found.has(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(Field::Attribute(name), value(a), value(b));
@@ -256,7 +258,7 @@ fn records(a: &Record<'_>, b: &Record<'_>, found: &mut Found<'_>) {
     });
 }
 
-/// Calls `each` with every key whose values differ between two lists that are sorted by key.
+/// Calls `each` with every key whose values differ between two lists sorted by key.
 fn by_key<'a, K: Ord + Copy>(
     a: &[(K, &'a [u8])],
     b: &[(K, &'a [u8])],

@@ -1,4 +1,4 @@
-//! The differences of traces as comma-separated values: a row for each, those of times and sizes last.
+//! Differences of traces as comma-separated values: one row each, those of times and sizes last.
 
 use super::json::change;
 use super::words::ranges;

@@ -1,4 +1,4 @@
-//! The differences of traces for programs: one JSON document, times in whole picoseconds.
+//! Differences of traces as one JSON document, for programs; times in whole picoseconds.
 //!
 //! `schema` is `chakram.diff.1`; a field may be added under the same number, never changed.
 
@@ -9,7 +9,7 @@ use crate::diff::tally::{Amounts, By, Change, Tally};
 use crate::diff::value::Value as Said;
 use serde_json::{Map, Value, json};
 
-/// The version of what a comparison says.
+/// Schema version of the document.
 pub const SCHEMA: &str = "chakram.diff.1";
 
 /// Renders `tally`.
@@ -99,7 +99,7 @@ pub fn render(tally: &Tally, titles: &Titles<'_>, verdict: &Verdict) -> Value {
     })
 }
 
-/// What happened, as programs read it.
+/// Returns the kind of change for programs.
 pub(super) fn change(change: &Change) -> &'static str {
     match change {
         Change::Removed => "node removed",
@@ -134,8 +134,9 @@ fn amounts(amounts: &Amounts) -> Map<String, Value> {
         .collect()
 }
 
-/// Before, after, and by how much more.
+/// Renders the amounts before and after, and the increase.
 pub(in crate::diff) fn shift(shift: &Shift) -> Value {
+    // Readers of JSON expect at most 64 bits.
     let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
     let more = i64::try_from(shift.more()).unwrap_or(match shift.more() < 0 {
         true => i64::MIN,

@@ -1,4 +1,4 @@
-//! The differences of traces for people: at most 100 columns.
+//! Differences of traces as text, for people: at most 100 columns.
 
 use super::words::{self, from_to, plural, ranks};
 use super::{Titles, Verdict};
@@ -45,7 +45,7 @@ fn write_all(out: &mut String, tally: &Tally, titles: &Titles<'_>, verdict: &Ver
         warning(out, titles, &text)?;
     }
     let mut aspects = [Aspect::Structure, Aspect::Time, Aspect::Bytes].into_iter();
-    // What a tolerance hides of single nodes shows in the totals.
+    // Changes of single nodes that a tolerance hides show in the totals.
     let sums = [tally.total.time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
         line(out, 0, "no differences")?;
@@ -58,7 +58,7 @@ fn write_all(out: &mut String, tally: &Tally, titles: &Titles<'_>, verdict: &Ver
     self::verdict(out, titles, verdict)
 }
 
-/// What exceeds a threshold.
+/// Writes the violated thresholds.
 pub(in crate::diff) fn verdict(out: &mut String, titles: &Titles<'_>, verdict: &Verdict) -> Result {
     if !verdict.exceeded.is_empty() {
         heading(out, titles, "EXCEEDED", "")?;
@@ -107,10 +107,10 @@ fn more(out: &mut String, indent: usize, left: usize) -> Result {
     }
 }
 
-/// How many of what happened, which of it, and what belongs to it.
+/// Section: verb and noun of its heading, details, and the predicate of the changes that belong to it.
 type Section<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&Change) -> bool);
 
-/// What is added up, by name.
+/// Amount that is added up: its name, and its value.
 type Measure = (&'static str, fn(&Amounts) -> Shift);
 
 fn structure(out: &mut String, tally: &Tally, titles: &Titles<'_>) -> Result {
@@ -171,10 +171,10 @@ fn structure(out: &mut String, tally: &Tally, titles: &Titles<'_>) -> Result {
     Ok(())
 }
 
-/// Columns for the name of a node.
+/// Width of the name of a node, in columns.
 const NAME: usize = 28;
 
-/// `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
+/// Formats a node: `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
 fn place(ids: [Option<u64>; 2], name: &str, kind: &str, found: &[u32]) -> String {
     let node = match ids {
         [Some(before), Some(after)] if before != after => format!("{before} → {after}"),
@@ -184,7 +184,7 @@ fn place(ids: [Option<u64>; 2], name: &str, kind: &str, found: &[u32]) -> String
     format!("node {node} \"{name}\" ({kind}) in {}", ranks(found))
 }
 
-/// `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
+/// Formats a line: `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
 fn one(what: &What, seen: &Seen) -> String {
     let mut text = place(seen.ids, &what.name, &what.kind, &seen.ranks);
     match &what.change {

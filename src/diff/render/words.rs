@@ -1,10 +1,10 @@
-//! Differences in words.
+//! Formatting of differences.
 
 use crate::diff::{Aspect, Shift};
 use crate::report::summary::thousands;
 use crate::units::{Bytes, Span};
 
-/// A respect in which two jobs differ.
+/// Returns the name of an aspect.
 pub(in crate::diff) fn aspect(aspect: Aspect) -> &'static str {
     match aspect {
         Aspect::Structure => "structure",
@@ -13,7 +13,7 @@ pub(in crate::diff) fn aspect(aspect: Aspect) -> &'static str {
     }
 }
 
-/// `+1.25 %`; `None` from nothing to something.
+/// Formats the increase as `+1.25 %`; `None` if it is from zero.
 pub(in crate::diff) fn percent(shift: &Shift) -> Option<String> {
     shift.percent().map(|percent| format!("{percent:+.2} %"))
 }
@@ -22,22 +22,22 @@ fn narrow(amount: u128) -> u64 {
     u64::try_from(amount).unwrap_or(u64::MAX)
 }
 
-/// A duration in picoseconds.
+/// Formats a duration in picoseconds.
 pub(in crate::diff) fn span(ps: u128) -> String {
     Span(narrow(ps)).to_string()
 }
 
-/// A size.
+/// Formats a size in bytes.
 pub(in crate::diff) fn bytes(bytes: u128) -> String {
     Bytes(narrow(bytes)).to_string()
 }
 
-/// A count.
+/// Formats a count.
 pub(in crate::diff) fn count(count: u128) -> String {
     thousands(narrow(count))
 }
 
-/// `+5.000 us`.
+/// Formats an increase as `+5.000 us`.
 pub(in crate::diff) fn signed(more: i128, show: impl Fn(u128) -> String) -> String {
     let size = show(more.unsigned_abs());
     match more {
@@ -47,7 +47,7 @@ pub(in crate::diff) fn signed(more: i128, show: impl Fn(u128) -> String) -> Stri
     }
 }
 
-/// `1.000 ms → 1.250 ms (+25.00 %)`.
+/// Formats a change as `1.000 ms → 1.250 ms (+25.00 %)`.
 pub(in crate::diff) fn from_to(shift: &Shift, show: impl Fn(u128) -> String) -> String {
     let (before, after) = (show(shift.before), show(shift.after));
     if shift.more() == 0 {
@@ -59,7 +59,7 @@ pub(in crate::diff) fn from_to(shift: &Shift, show: impl Fn(u128) -> String) -> 
     }
 }
 
-/// `0-3, 8`, of ascending numbers.
+/// Formats ascending numbers as `0-3, 8`.
 pub(in crate::diff) fn ranges(numbers: &[u32]) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut rest = numbers;
@@ -77,7 +77,7 @@ pub(in crate::diff) fn ranges(numbers: &[u32]) -> String {
     texts.join(", ")
 }
 
-/// `rank 3`, or `8 ranks (0-7)`.
+/// Formats ranks as `rank 3`, or `8 ranks (0-7)`.
 pub(in crate::diff) fn ranks(numbers: &[u32]) -> String {
     match numbers {
         [one] => format!("rank {one}"),
@@ -85,7 +85,7 @@ pub(in crate::diff) fn ranks(numbers: &[u32]) -> String {
     }
 }
 
-/// `1 node`, `2 nodes`.
+/// Formats a number with its noun: `1 node`, `2 nodes`.
 pub(in crate::diff) fn plural(number: u64, what: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     let what = match what.strip_suffix('y') {

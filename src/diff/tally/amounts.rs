@@ -1,4 +1,4 @@
-//! Times and sizes of all nodes of two traces, by what they are.
+//! Times and sizes of all nodes of two traces, grouped by their properties.
 
 use crate::diff::Shift;
 use crate::diff::fields::{bytes_of, group_name, type_name};
@@ -9,31 +9,31 @@ use crate::graph::{Interner, Outline};
 use crate::trace::{Op, family};
 use std::collections::BTreeMap;
 
-/// What nodes are added up by.
+/// Property by which nodes are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// What they do.
+    /// Type.
     Type,
-    /// Their names, without the numbers of steps and layers.
+    /// Name without the numbers of steps and layers.
     Operator,
-    /// The groups of collectives.
+    /// Group of a collective.
     Group,
 }
 
-/// Times, in picoseconds, and sizes of nodes in both traces.
+/// Total times, in picoseconds, and sizes of nodes in both traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: Shift,
     /// Recorded durations.
     pub duration: Shift,
-    /// Host time before them.
+    /// Host time before nodes (launch overhead).
     pub delay: Shift,
     /// Waiting for peers.
     pub wait: Shift,
     /// Bytes.
     pub bytes: Shift,
-    /// Operations.
+    /// Floating-point operations.
     pub flops: Shift,
 }
 
@@ -66,7 +66,7 @@ impl Amounts {
         }
     }
 
-    /// Adds those of other nodes.
+    /// Adds the totals of other nodes.
     pub fn add(&mut self, other: &Self) {
         let mut other = *other;
         for (sum, more) in self.each().into_iter().zip(other.each()) {
@@ -75,7 +75,7 @@ impl Amounts {
         }
     }
 
-    /// All time: durations, delays and waiting.
+    /// Returns the total time: durations, delays and waiting.
     pub fn time(&self) -> Shift {
         let all = [self.duration, self.delay, self.wait];
         Shift {
@@ -85,10 +85,10 @@ impl Amounts {
     }
 }
 
-/// The amounts of all nodes, and by what they are.
+/// Totals of all nodes, and by group.
 pub(super) type Sums = (Amounts, BTreeMap<(By, String), Amounts>);
 
-/// Adds up the nodes of two traces, at the same time if there are many.
+/// Adds up the nodes of two traces, in parallel if there are many.
 pub(super) fn of(traces: [&Outline<'_>; 2]) -> Sums {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
@@ -100,7 +100,7 @@ pub(super) fn of(traces: [&Outline<'_>; 2]) -> Sums {
     (total, by)
 }
 
-/// No group.
+/// Absent group.
 const NONE: u32 = u32::MAX;
 
 fn of_one(trace: &Outline<'_>, second: bool) -> Sums {

@@ -1,4 +1,4 @@
-//! What is hashed, kept and dropped, record by record, and that ranks agree.
+//! Names and fields that are hashed, kept and removed, record by record, and agreement between ranks.
 
 use super::*;
 use crate::trace::proto::attribute_proto::Value;

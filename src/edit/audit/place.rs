@@ -1,8 +1,8 @@
-//! Paths, and names of machines.
+//! Search for paths and host names.
 
 use super::text::{Kind, Leak, before, is_word};
 
-/// First parts of paths that tell by themselves.
+/// First components of paths that are conclusive alone.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",
@@ -24,7 +24,7 @@ const ROOTS: [&str; 18] = [
     "shared",
 ];
 
-/// Endings of sources and data.
+/// File extensions of sources and data.
 const ENDINGS: [&str; 24] = [
     "py",
     "pyc",
@@ -75,7 +75,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
             "." | ".." => lettered(&one),
             _ => first.starts_with('~') && is_part(first) && !parts.is_empty(),
         };
-        // `://` is an address, not a path.
+        // A path does not begin inside `://`, which belongs to an address.
         if known && !(first.is_empty() && one.is_empty()) {
             let length = parts.iter().map(|part| part.len() + 1).sum::<usize>();
             add(Kind::Path, &rest[..first.len() + length]);
@@ -89,6 +89,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
         }
     }
     let bytes = token.as_bytes();
+    // A drive is a single letter, so no further letter may precede it.
     let drive = token.find(":\\").filter(|&at| {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });
@@ -116,7 +117,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
     }
 }
 
-/// Domains that no dotted name of a program ends with.
+/// Top-level domains that no dotted name in a program ends with.
 const DOMAINS: [&str; 9] = [
     "com",
     "org",
@@ -129,13 +130,13 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Domains that one may end with: such a name has three parts, and a digit or hyphen besides.
+/// Top-level domains that such a name may end with: a host name then has three labels, and a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",
 ];
 
-/// What machines are called, before a number.
+/// Words that precede the number in names of machines.
 const MACHINES: [&str; 17] = [
     "node", "host", "worker", "gpu", "dgx", "hgx", "srv", "server", "compute", "rack", "login",
     "head", "pod", "hpc", "blade", "vm", "instance",
@@ -174,7 +175,7 @@ pub(super) fn hosts<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
     }
 }
 
-/// Whether `label` is a name such as `gpu-node-07`, `dgx-12` or `ip-10-0-3-4`.
+/// Returns whether `label` is a host name such as `gpu-node-07`, `dgx-12` or `ip-10-0-3-4`.
 fn is_machine(label: &str) -> bool {
     let parts: Vec<&str> = label.split('-').collect();
     let number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());

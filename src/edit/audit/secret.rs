@@ -1,25 +1,25 @@
-//! Keys, tokens and hashes.
+//! Search for keys, tokens and hashes.
 //!
-//! Random letters differ from names in how often each letter comes and in how their classes alternate.
-//! Each letter, and each step from one letter or digit to the next, adds the logarithm of how much more
-//! often it comes in random text than in names, in quarters of a bit; names end far below zero, random
-//! text far above. Letters of names are taken as those of English: `log2((1/26) / frequency)`, at
-//! most 13/4. Steps, of random letters 1/4 each: from lower to lower case 4/5 in names, to a capital 1/16,
-//! from a capital on 1/8.
+//! Random text differs from names in the frequency of each letter and in how character classes alternate. Each
+//! letter, and each step from one letter or digit to the next, adds the logarithm of the ratio of its frequency
+//! in random text to that in names, in quarters of a bit; names end far below zero, random text far above.
+//! Letters of names are taken as those of English: `log2((1/26) / frequency)`, at most 13/4. Steps, of random
+//! letters 1/4 each: from lower to lower case 4/5 in names, to a capital 1/16, from a capital on 1/8.
 
 use super::text::{Kind, Leak};
 
-/// The fewest characters that can be told from names.
+/// Minimum number of characters that can be distinguished from names.
 const SHORTEST: usize = 32;
-/// Where random text begins: 3.6 standard deviations below its mean at 40 characters.
+/// Minimum score of random text: 3.6 standard deviations below its mean at 40 characters.
 const THRESHOLD: i32 = -20;
 
-/// Quarters of a bit of `a` to `z`.
+/// Scores of `a` to `z`, in quarters of a bit.
 const LETTERS: [i32; 26] = [
     -4, 4, -1, -1, -6, 2, 2, 1, -4, 13, 7, -1, 1, -4, -4, 1, 13, -3, -3, -5, 1, 7, 6, 9, 7, 13,
 ];
 
-/// How keys begin, which characters follow, and how many at least.
+/// Prefixes of keys, other characters that may follow besides letters and digits, and the minimum number that
+/// follow.
 const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("AKIA", "", 16),
     ("ASIA", "", 16),
@@ -67,7 +67,7 @@ pub(super) fn find<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
     }
 }
 
-/// Looks at a run of characters of base64 in either alphabet.
+/// Searches a run of characters of either base64 alphabet.
 fn look<'a>(run: &'a str, found: &mut Vec<Leak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(Leak {
@@ -82,6 +82,7 @@ fn look<'a>(run: &'a str, found: &mut Vec<Leak<'a>>) {
             return add(word);
         }
     }
+    // Mangled names of C++ begin with _Z and look random.
     if !run.starts_with("_Z") && is_random(run) {
         return add(run);
     }
@@ -101,7 +102,7 @@ fn look<'a>(run: &'a str, found: &mut Vec<Leak<'a>>) {
     }
 }
 
-/// Whether a run with letters of both cases looks drawn by chance.
+/// Returns whether a run with letters of both cases looks random.
 fn is_random(run: &str) -> bool {
     let count = |test: fn(&u8) -> bool| run.bytes().filter(test).count();
     let lower = count(u8::is_ascii_lowercase);

@@ -1,6 +1,6 @@
-//! What a text tells.
+//! Search for private information in one text.
 //!
-//! | kind | what is found |
+//! | kind | pattern |
 //! |---|---|
 //! | e-mail | `name@domain.tld` |
 //! | ip | IPv4 in four parts, but for 0.… and 127.…; IPv6 of the global, local and link-local ranges |
@@ -16,29 +16,29 @@ use super::secret;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-/// What a text tells.
+/// Kind of private information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The name of a machine.
+    /// Name of a machine.
     Host,
-    /// An address of the internet.
+    /// IP address.
     Ip,
-    /// An address of a network card.
+    /// MAC address of a network card.
     Mac,
-    /// Where a file lies.
+    /// Path of a file.
     Path,
-    /// Somebody's name on a machine.
+    /// Name of a user.
     User,
     /// An e-mail address.
     Email,
-    /// Lines of a program.
+    /// Lines of a stack trace.
     Stack,
-    /// What should be known to nobody else.
+    /// Key, token or password.
     Secret,
 }
 
 impl Kind {
-    /// Every kind with its name.
+    /// All kinds with their names.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::Host, "host"),
         (Self::Ip, "ip"),
@@ -57,24 +57,24 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The part of a text that tells.
+/// Private part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak<'a> {
-    /// What it is.
+    /// Kind of information.
     pub kind: Kind,
     /// The part.
     pub text: &'a str,
 }
 
-/// Whether `text` tells anything.
+/// Returns whether `text` contains private information.
 pub fn leaks(text: &str) -> bool {
     !find(text).is_empty()
 }
 
-/// What `text` tells, by kind of search.
+/// Returns the private parts of `text`, by kind of search.
 pub fn find(text: &str) -> Vec<Leak<'_>> {
     let mut found = Vec::new();
-    // Names of operators are short, and most have none of these.
+    // Names of operators are short, and most contain none of the characters that these look for.
     emails(text, &mut found);
     ipv4(text, &mut found);
     colons(text, &mut found);
@@ -92,17 +92,17 @@ pub fn find(text: &str) -> Vec<Leak<'_>> {
     found
 }
 
-/// Whether a byte is of a word.
+/// Returns whether a byte belongs to a word.
 pub(super) fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_'
 }
 
-/// The byte before `at`.
+/// Returns the byte before `at`.
 pub(super) fn before(text: &str, at: usize) -> Option<u8> {
     at.checked_sub(1).map(|at| text.as_bytes()[at])
 }
 
-/// How many bytes from `at` on satisfy `test`.
+/// Returns the number of bytes from `at` on that satisfy `test`.
 fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
     text.as_bytes()[at..]
         .iter()
@@ -155,7 +155,7 @@ fn ipv4<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
     }
 }
 
-/// Whether `text` is six pairs of hexadecimal digits.
+/// Returns whether `text` is six pairs of hexadecimal digits.
 fn is_mac(text: &[u8]) -> bool {
     let apart = text.get(2).copied().unwrap_or(0);
     let sound = |(i, &b): (usize, &u8)| match i % 3 {
@@ -165,7 +165,7 @@ fn is_mac(text: &[u8]) -> bool {
     text.len() == 17 && matches!(apart, b':' | b'-') && text.iter().enumerate().all(sound)
 }
 
-/// IPv6 and MAC addresses.
+/// Finds IPv6 and MAC addresses.
 fn colons<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -194,7 +194,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
                 break;
             }
         }
-        // After a word and a colon may come an address.
+        // An address may follow a word and a colon.
         let mut address = &text[start..end];
         if !open {
             let Some(rest) = address.split_once(':').map(|(_, rest)| rest) else {
@@ -213,7 +213,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
     }
 }
 
-/// Whether `text` is an address that somebody has: `c10d::add` is none.
+/// Returns whether `text` is an address in use: `c10d::add` is none.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);
@@ -249,7 +249,7 @@ fn stacks<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
     }
 }
 
-/// Words before a `=` that say what follows.
+/// Words whose values after a `=` are private.
 const SAYING: [(&str, Kind); 9] = [
     ("hostname", Kind::Host),
     ("host", Kind::Host),

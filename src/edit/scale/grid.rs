@@ -1,4 +1,4 @@
-//! A grid of ranks, and one dimension of it that gets another size.
+//! Grid of ranks, and one dimension of it that is scaled.
 
 use crate::ids::MAX_NPUS;
 
@@ -7,7 +7,7 @@ use crate::ids::MAX_NPUS;
 pub struct Grid(Vec<(String, u32)>);
 
 impl Grid {
-    /// Reads `dp=2,tp=4`.
+    /// Parses `dp=2,tp=4`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut grid = Self(Vec::new());
         for part in text.split(',') {
@@ -17,14 +17,15 @@ impl Grid {
             }
             grid.0.push((name, size));
         }
-        let ranks = grid.0.iter().map(|(_, size)| u128::from(*size));
-        if ranks.product::<u128>() > u128::from(MAX_NPUS) {
+        let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
+        // Saturating: the product of five sizes may exceed even 128 bits.
+        if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }
         Ok(grid)
     }
 
-    /// Reads `dp=2`.
+    /// Parses `dp=2`.
     pub fn dimension(text: &str) -> Result<(String, u32), String> {
         let wrong = || format!("`{text}` is no dimension; write for example dp=2");
         let (name, size) = text.trim().split_once('=').ok_or_else(wrong)?;
@@ -38,12 +39,12 @@ impl Grid {
         }
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> u32 {
         self.0.iter().map(|(_, size)| size).product()
     }
 
-    /// The coordinates of `rank`, outermost first.
+    /// Returns the coordinates of `rank`, outermost first.
     fn coordinates(&self, mut rank: u32) -> Vec<u32> {
         let mut list: Vec<u32> = self
             .0
@@ -60,7 +61,7 @@ impl Grid {
     }
 }
 
-/// A rank by its coordinate along the dimension, and those outside and inside of it.
+/// Position of a rank: its coordinate along the dimension, and those outside and inside of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub(super) outer: u32,
@@ -68,7 +69,7 @@ pub struct Place {
     pub(super) inner: u32,
 }
 
-/// A grid and the dimension along which it gets another size.
+/// Grid with the dimension that is scaled.
 #[derive(Clone, Debug)]
 pub struct Along {
     grid: Grid,
@@ -79,7 +80,7 @@ pub struct Along {
 }
 
 impl Along {
-    /// The grid along `name`, which gets `size` ranks.
+    /// Creates the scaling of dimension `name` to `size`.
     pub fn new(grid: Grid, name: &str, size: u32) -> Result<Self, String> {
         let names: Vec<&str> = grid.0.iter().map(|(name, _)| &**name).collect();
         let found = names.iter().position(|known| *known == name);
@@ -103,17 +104,17 @@ impl Along {
         })
     }
 
-    /// What people call the dimension.
+    /// Returns the name of the dimension.
     pub fn name(&self) -> &str {
         &self.grid.0[self.dimension].0
     }
 
-    /// How many ranks the job has.
+    /// Returns the number of ranks of the job.
     pub fn ranks(&self) -> u32 {
         self.grid.ranks()
     }
 
-    /// How many it gets.
+    /// Returns the number of ranks of the scaled job.
     pub fn new_ranks(&self) -> u32 {
         self.grid.ranks() / self.size * self.new_size
     }
@@ -126,7 +127,7 @@ impl Along {
         self.new_size
     }
 
-    /// How many blocks of the old size the new one has; the last may be cut short.
+    /// Returns the number of blocks of the old size in the new one; the last may be incomplete.
     pub(super) fn blocks(&self) -> u32 {
         self.new_size.div_ceil(self.size)
     }
@@ -143,40 +144,40 @@ impl Along {
         (place.outer * size + x) * self.stride + place.inner
     }
 
-    /// Where an old rank lies.
+    /// Returns the position of an old rank.
     pub(super) fn place(&self, rank: u32) -> Place {
         self.split(rank, self.size)
     }
 
-    /// Where a new rank lies.
+    /// Returns the position of a new rank.
     pub(super) fn new_place(&self, rank: u32) -> Place {
         self.split(rank, self.new_size)
     }
 
-    /// The old rank at `x` and the other coordinates of `place`.
+    /// Returns the old rank at `x` and the other coordinates of `place`.
     pub(super) fn old(&self, x: u32, place: Place) -> u32 {
         self.join(x, place, self.size)
     }
 
-    /// The new rank at `x` and the other coordinates of `place`.
+    /// Returns the new rank at `x` and the other coordinates of `place`.
     pub(super) fn new_at(&self, x: u32, place: Place) -> u32 {
         self.join(x, place, self.new_size)
     }
 
-    /// The new rank that stands in `block` where `place` is in the first, if there is one.
+    /// Returns the new rank in `block` that corresponds to `place` in the first, if there is one.
     pub(super) fn in_block(&self, place: Place, block: u32) -> Option<u32> {
         let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
         let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
         Some(self.new_at(x, place))
     }
 
-    /// The old rank that a new one copies, and its block.
+    /// Returns the old rank that a new one copies, and its block.
     pub fn copies(&self, rank: u32) -> (u32, u32) {
         let place = self.new_place(rank);
         (self.old(place.x % self.size, place), place.x / self.size)
     }
 
-    /// All new ranks with the other coordinates of `ranks`, ascending.
+    /// Returns all new ranks with the other coordinates of `ranks`, ascending.
     pub(super) fn grown(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.place(rank));
         let first = places.filter(|place| place.x == 0);
@@ -187,7 +188,7 @@ impl Along {
         all
     }
 
-    /// The coordinates of `rank` in all dimensions, and which of them is the one that changes.
+    /// Returns the coordinates of `rank` in all dimensions, and the index of the one that is scaled.
     pub(super) fn coordinates(&self, rank: u32) -> (Vec<u32>, usize) {
         (self.grid.coordinates(rank), self.dimension)
     }
@@ -227,6 +228,7 @@ mod tests {
             "dp=2,dp=3",
             "dp=x",
             "dp=100000,tp=100000",
+            "a=4294967295,b=4294967295,c=4294967295,d=4294967295,e=4294967295",
         ] {
             assert!(Grid::parse(bad).is_err(), "{bad}");
         }

@@ -1,21 +1,21 @@
-//! What becomes of groups, and what their copies are called.
+//! Scaling of groups, and names of their copies.
 
 use super::grid::Along;
 use super::refused;
 use crate::trace::{TraceError, shown};
 use std::collections::BTreeSet;
 
-/// What becomes of a group.
+/// Way in which a group scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// It gets members along the dimension.
     Grows,
-    /// Every block has its own.
+    /// Every block has its own copy.
     Copied,
 }
 
 impl Shape {
-    /// What becomes of the group `name`, whose members must fill a sub-grid.
+    /// Determines how the group `name` scales; its members must fill a sub-grid.
     pub fn of(along: &Along, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
         let fail = |why: String| {
             let found = format!("group `{}`, ranks {}: {why}", shown(name), listed(ranks));
@@ -38,12 +38,13 @@ impl Shape {
             }
         }
         let combinations: u128 = found.iter().map(|set| set.len() as u128).product();
+        // Distinct members are a sub-grid if and only if all combinations of their coordinates are there.
         if combinations != ranks.len() as u128 {
             return fail("they are no part of the grid along its dimensions".to_owned());
         }
         let (_, dimension) = along.coordinates(0);
         let across = found[dimension].len();
-        // Where nothing lies along the dimension, only a group that is alone can be meant.
+        // Where the dimension has size 1, only a group of one member can be meant to lie along it.
         let single = along.size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
@@ -73,7 +74,7 @@ fn listed(ranks: &[u32]) -> String {
     list.join(", ") + more
 }
 
-/// The names of all groups, for those of their copies.
+/// Names of all groups, to derive those of their copies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     taken: BTreeSet<String>,
@@ -89,7 +90,7 @@ impl Names {
         self.taken.insert(name.to_owned());
     }
 
-    /// What the group `name` is called in `block`; numbers stay numbers, as ASTRA-sim needs them.
+    /// Returns the name of the group `name` in `block`; numbers stay numbers, as ASTRA-sim needs them.
     pub fn in_block(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();

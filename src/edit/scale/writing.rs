@@ -1,4 +1,4 @@
-//! The trace of one new rank: what of the old one's changes.
+//! Writer of the trace of one new rank.
 
 use super::shape::Shape;
 use super::{Nobody, Scaling, Sharded, named};
@@ -12,7 +12,7 @@ use crate::trace::scan::{self, NodeView};
 use crate::trace::wire::{Cursor, Raw, Record};
 use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
 
-/// A rank on its way out.
+/// Writer of the trace of one new rank.
 pub(super) struct Writing<'s> {
     pub scaling: &'s Scaling,
     pub old: u32,
@@ -24,11 +24,10 @@ pub(super) struct Writing<'s> {
 type Sets<'e> = Vec<(&'e str, Set<'e>)>;
 
 impl Writing<'_> {
-    /// Says how many ranks there are, and no longer which this is, so that ranks that are alike can
-    /// share a file.
+    /// Sets the number of ranks, and removes the own rank, so that equal ranks can share a file.
     pub fn metadata(&self, record: Record<'_>, out: &mut Put) -> Result<(), TraceError> {
         let ranks = Set::Count(u64::from(self.scaling.along.new_ranks()));
-        // Groups that are copied have new numbers.
+        // Groups that are copied get new numbers, for which the roles do not hold.
         let mut sets: Sets<'_> = vec![("rank", Set::Gone), (roles::ATTRIBUTE, Set::Gone)];
         let mut fields = Cursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
@@ -46,7 +45,7 @@ impl Writing<'_> {
         edit.apply(record, out)
     }
 
-    /// Writes the node if it changes, and says whether it does.
+    /// Writes the node if it changes, and returns whether it does.
     pub fn node(&self, record: Record<'_>, out: &mut Put) -> Result<bool, TraceError> {
         let view = scan::node(record, &mut Nobody)?;
         let values = match view.groups {
@@ -62,6 +61,7 @@ impl Writing<'_> {
             Op::Message { .. } => self.message(&view)?,
             _ => Sets::new(),
         };
+        // Attributes that the node lacks are not added.
         let mut there = Sets::new();
         if !sets.is_empty() {
             let mut scales = Vec::new();
@@ -100,7 +100,7 @@ impl Writing<'_> {
         Ok(true)
     }
 
-    /// How many members a group of this rank has and gets.
+    /// Returns the old and the new number of members of a group of this rank.
     fn sizes(&self, view: &NodeView<'_>, group: GroupName<'_>) -> Result<(u64, u64), TraceError> {
         let along = &self.scaling.along;
         let (ranks, shape) = self.scaling.group(self.old, view.id, group)?;
@@ -158,6 +158,7 @@ impl Writing<'_> {
         if let (Some(Shape::Copied), 1.., Some(old)) = (shape, self.block, named(group)) {
             *name = self.scaling.names.in_block(&old, self.block);
             sets.push(("pg_name", Set::Text(name)));
+            // Producers use either name; the one that the node has is set.
             sets.push(("comm_group", Set::Text(name)));
         }
         Ok(sets)
@@ -173,6 +174,7 @@ impl Writing<'_> {
         let moved = match self.scaling.step(self.old, view.id, receive, peer)? {
             None => along.new_at(own.x, far),
             Some((step, _)) => {
+                // The step is that of the sender, which the receiver sees from the other end.
                 let step = if receive { -step } else { step };
                 let size = i64::from(along.new_size());
                 let x = (i64::from(own.x) + step).rem_euclid(size) as u32;
@@ -199,7 +201,7 @@ impl Writing<'_> {
         ])
     }
 
-    /// `comm_size` in a group that has `new` members instead of `old`.
+    /// Returns `comm_size` for a group with `new` members instead of `old`.
     fn size(
         &self,
         node: u64,
@@ -218,7 +220,7 @@ impl Writing<'_> {
         }
     }
 
-    /// What a call takes in, or gives out.
+    /// Returns the bytes that a call takes in, or gives out.
     fn side(
         &self,
         view: &NodeView<'_>,
@@ -241,7 +243,7 @@ impl Writing<'_> {
     }
 }
 
-/// `bytes` times `over / under`, rounded up.
+/// Returns `bytes` times `over / under`, rounded up.
 fn share(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError> {
     let scaled = (u128::from(bytes) * u128::from(over)).div_ceil(u128::from(under.max(1)));
     let scaled = u64::try_from(scaled).ok().filter(|&n| n <= i64::MAX as u64);

@@ -1,4 +1,4 @@
-//! How long a schedule takes by formula, where messages take no time.
+//! Time of a schedule by formula, where messages take no time.
 
 use super::Schedule;
 use crate::units::Span;
@@ -8,9 +8,9 @@ impl Schedule {
     /// `stages` has F + B of each: one micro-batch through one chunk, forward and back, or only forward where
     /// there is no way back. With v chunks, v m takes the place of m.
     ///
-    /// Where stages are equal it is exact, and for inference always. Where they are not, GPipe takes
-    /// (m - 1) (max F + max B) + sum(F + B), never less than Eq. 1; 1F1B can take more or less than it, for a
-    /// fast stage makes use of the warm-up, but neither less than v m (F + B) of any stage nor less than the sum.
+    /// With equal stages it is exact, and for inference always. With unequal ones GPipe takes (m - 1) (max F + max B)
+    /// + sum(F + B), never less than Eq. 1; 1F1B can take more or less than it, since a fast stage makes use of the
+    /// warm-up, but neither less than v m (F + B) of any stage nor less than the sum.
     ///
     /// Layer-wise, with fewer micro-batches than stages, the first stage waits at each of the v - 1 changes of the
     /// layer for the first micro-batch: sum(F + B) - m max(F + B) more each time, forward and back together.
@@ -23,9 +23,9 @@ impl Schedule {
             + self.waits(slowest, through, micro_batches)
     }
 
-    /// What equal stages idle as a part of what they compute: (S - 1) / (v m) (SC'21, section 2.2.2), and layer-wise
-    /// with fewer micro-batches than stages (v - 1) (S - m) / (v m) more. Not a part of the makespan, which
-    /// is 1 + this times as long as the computation.
+    /// Pipeline bubble of equal stages, as a fraction of their computation: (S - 1) / (v m) (SC'21, section 2.2.2),
+    /// and layer-wise with fewer micro-batches than stages (v - 1) (S - m) / (v m) more. Not a fraction of the
+    /// makespan, which is 1 + this times as long as the computation.
     pub fn bubble(&self, stages: u32, micro_batches: u32) -> f64 {
         // With passes that last 1, the ideal time is a number of passes.
         let all = Span(u64::from(stages));

@@ -1,7 +1,7 @@
-//! Inference: micro-batches follow one another through the stages, and nothing is kept for a way back.
+//! Inference: micro-batches follow one another through the stages, and nothing is saved for a backward pass.
 //!
-//! Once the pipeline is full, one leaves it each time the slowest stage ends a pass, which is what PALM reports as
-//! throughput; filling and draining take what is left of [`Schedule::ideal`](super::Schedule::ideal).
+//! In the steady state a micro-batch leaves the pipeline each time the slowest stage ends a pass, which PALM reports
+//! as throughput; filling and draining take the rest of [`Schedule::ideal`](super::Schedule::ideal).
 
 use super::Shape;
 

@@ -1,9 +1,8 @@
-//! Interleaved 1F1B (Narayanan et al., SC'21, section 2.2.2), in the order of Megatron-LM: every stage has v
-//! chunks of layers, and S micro-batches go through a chunk before the next one has its turn.
+//! Interleaved 1F1B (Narayanan et al., SC'21, section 2.2.2), in the order of Megatron-LM: every stage has v model
+//! chunks, and S micro-batches pass a chunk before the next one is scheduled.
 //!
-//! Before the first backward pass, stage i of S runs 2 (S - i - 1) + (v - 1) S forward passes: (v - 1) S until
-//! the last chunk's turn, and for each stage behind it one on the way there and one on the way back. With
-//! exactly S micro-batches it runs all of them.
+//! The warm-up of stage i of S has 2 (S - i - 1) + (v - 1) S forward passes: (v - 1) S before the last chunk, and for
+//! each later stage one in each direction. With exactly S micro-batches it has all of them.
 
 use super::Shape;
 use crate::generate::{GenerateError, check_at_least, refused};
@@ -32,6 +31,7 @@ pub(super) fn shape(chunks: u32, stage: u32, stages: u32, micro_batches: u32) ->
     Shape {
         chunks,
         together: stages,
+        // Megatron-LM runs all forward passes first in this case.
         warm_up: if micro_batches == stages {
             forwards
         } else {

@@ -1,8 +1,8 @@
-//! Layer-wise execution (PALM, Table II: a pipeline of depth 1): all micro-batches go through one layer before
-//! the next one has its turn, and back likewise, so one layer's weights are at work at a time.
+//! Layer-wise execution (PALM, Table II: a pipeline of depth 1): all micro-batches pass one layer before the next
+//! one, forward and backward, so that the working set is one layer's weights.
 //!
-//! With several stages, layers are dealt out in turn as chunks are when interleaved, and the first stage goes on
-//! with its next layer when the last one is through with the first micro-batch (Lamy-Poirier, "Breadth-first
+//! With several stages, layers are distributed round-robin like the chunks of interleaved 1F1B, and the first stage
+//! continues with its next layer when the last one has processed the first micro-batch (Lamy-Poirier, "Breadth-first
 //! pipeline parallelism", 2022).
 
 use super::Shape;

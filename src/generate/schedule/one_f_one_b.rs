@@ -1,6 +1,6 @@
-//! 1F1B with a flush (Narayanan et al., "Memory-efficient pipeline-parallel DNN training", 2021, as
-//! PipeDream-Flush; Megatron-LM's schedule without interleaving): stage i of S runs S - i - 1 forward passes
-//! ahead, then one forward and one backward in turn. It takes as long as GPipe where stages are equal and holds
+//! 1F1B with a flush (Narayanan et al., "Memory-efficient pipeline-parallel DNN training", 2021, as PipeDream-Flush;
+//! Megatron-LM's schedule without interleaving): stage i of S runs a warm-up of S - i - 1 forward passes, then
+//! alternates one forward and one backward. It takes as long as GPipe with equal stages and holds the activations of
 //! at most S - i micro-batches.
 
 use super::Shape;

@@ -59,6 +59,7 @@ impl Iterator for Passes {
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
         let (direction, i) = match i {
             _ if i < warm_up => (Direction::Forward, i),
+            // Symmetric to the warm-up: the last passes are backward only.
             _ if i >= 2 * forwards - warm_up => (Direction::Backward, i - forwards),
             _ if (i - warm_up).is_multiple_of(2) => {
                 (Direction::Forward, warm_up + (i - warm_up) / 2)

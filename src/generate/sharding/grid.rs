@@ -1,4 +1,4 @@
-//! Devices as a grid of parts: which part each has, and who differs in some axes only.
+//! Grid of devices: the shard of each along every axis, and groups that differ in some axes only.
 //!
 //! PALM's rule: with degrees `[8, 2]` on devices 0 to 15, the groups along the first are {0, 2, .., 14} and
 //! {1, 3, .., 15}, those along the last {0, 1}, {2, 3} and so on.
@@ -15,7 +15,7 @@ impl Grid {
         Self(axes)
     }
 
-    /// Which digit of a position says which part along `axis` it has.
+    /// Digit of a position that selects the shard along `axis`.
     pub(super) fn digit(&self, axis: Axis) -> Digit {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {

@@ -1,9 +1,9 @@
-//! Rows of an image that is cut: which ones a device has, and into which its windows reach.
+//! Halo of an image sharded by rows: rows that a device has, and rows that its windows reach.
 
 use super::Axis;
 use std::ops::Range;
 
-/// How windows lie over the rows of an image.
+/// Geometry of windows over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     /// Rows of the input.
@@ -20,7 +20,7 @@ pub(super) struct Rows {
     pub width: u64,
     /// Elements of a pixel over all samples.
     pub elements: u128,
-    /// The axis that cuts the input's channels.
+    /// Axis that shards the input's channels.
     pub cut: Axis,
 }
 
@@ -53,7 +53,7 @@ impl Rows {
     }
 }
 
-/// How many rows of `needed` lie in front of `own` and behind it.
+/// Numbers of rows of `needed` in front of `own` and behind it.
 pub(super) fn beyond(own: &Range<u64>, needed: &Range<u64>) -> [u64; 2] {
     let front = own.start.min(needed.end).saturating_sub(needed.start);
     let behind = needed.end.saturating_sub(own.end.max(needed.start));

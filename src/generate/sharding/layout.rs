@@ -1,12 +1,11 @@
-//! How a result lies on the members of a group, and what has to be moved when the next operator needs it otherwise.
+//! Layouts of a result over the members of a group, and the redistribution when the next operator needs another one.
 //!
-//! Members are numbered as a grid with several radices, and a [`Digit`] of a member's number says which part of an
-//! axis it has. A [`Layout`] has a digit for each axis of a result: samples, rows, columns. Members that differ in
-//! other digits only have the same part: it is replicated. Everything here is in fractions of the result, whose
-//! parts are equal.
+//! Members are numbered in mixed radix, and a [`Digit`] of a member's number selects its shard of an axis. A
+//! [`Layout`] has a digit for each axis of a result: samples, rows, columns. Members that differ in other digits only
+//! have the same shard: it is replicated. Everything here is in fractions of the result, whose shards are equal.
 //!
-//! What moves from one layout to another is the least there can be: of what it needs, a member gets exactly what it
-//! does not have. [`moves`] says which collective does that. Some cases, with members 0, 1, ..:
+//! Redistribution moves the least possible: each member receives exactly those elements that it needs and does not
+//! have. [`moves`] returns the collective. Some cases, with members 0, 1, ..:
 //!
 //! | from | to | members | what moves |
 //! |---|---|---|---|
@@ -25,17 +24,18 @@ mod tests;
 pub use moves::{Message, Move, moves, scatters};
 pub use partition::Partition;
 
-/// Into how many equal parts something is cut, and which one a member has: `member / stride % parts`.
+/// A digit of a member's number: the axis is split into `parts` equal shards, and a member has shard `member / stride
+/// % parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digit {
-    /// Equal parts; 1 if it is not cut.
+    /// Number of equal shards; 1 if it is not sharded.
     pub parts: u32,
-    /// How far apart members with neighbouring parts are; 1 if it is not cut.
+    /// Distance in numbers between members with neighbouring shards; 1 if there is one shard.
     pub stride: u32,
 }
 
 impl Digit {
-    /// Not cut.
+    /// Not sharded.
     pub const WHOLE: Self = Self {
         parts: 1,
         stride: 1,
@@ -59,10 +59,11 @@ impl Digit {
     }
 }
 
-/// Whether `digits` are digits of the numbers below `members`, written with some radices, no two of them in the same
-/// place.
+/// Returns true if `digits` are digits of the numbers below `members` in one mixed-radix notation, no two of them in
+/// the same place.
 fn on_one_grid(digits: &[Digit], members: u32) -> bool {
     let mut cut: Vec<Digit> = digits.iter().copied().filter(|d| d.parts > 1).collect();
+    // In ascending order each digit must begin where the one below it ends, or above.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
     for digit in cut {
@@ -74,17 +75,17 @@ fn on_one_grid(digits: &[Digit], members: u32) -> bool {
     members > 0 && u64::from(members).is_multiple_of(below)
 }
 
-/// How a result lies on the members of a group: cut by samples, rows, columns.
+/// Layout of a result over the members of a group: sharded by samples, rows, columns.
 ///
 /// Its digits are those of one grid, each in a place of its own; so every part is there, and all of them equally
 /// often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Layout {
-    /// How samples are cut.
+    /// Sharding of the samples.
     pub samples: Digit,
-    /// How the rows of a sample are cut.
+    /// Sharding of the rows of a sample.
     pub rows: Digit,
-    /// How columns are cut.
+    /// Sharding of the columns.
     pub columns: Digit,
 }
 
@@ -112,7 +113,7 @@ impl Layout {
         self.axes().map(|digit| digit.part(member).into())
     }
 
-    /// The number of the part of the whole that lies at `part` along the axes.
+    /// Row-major number of the shard with indices `part` along the axes.
     fn cell(&self, part: [u64; 3]) -> u64 {
         let axes = self.axes().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {

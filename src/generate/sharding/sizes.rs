@@ -1,4 +1,4 @@
-//! What degrees have to divide, and what there is in all, of each operator.
+//! Totals of each operator, and the sizes that its degrees have to divide.
 
 use super::halo::Rows;
 use super::{Axis, GenerateError, refused};
@@ -8,39 +8,40 @@ mod image;
 
 use image::Windows;
 
-/// How far to look for a degree that would be possible, so that absurd sizes are refused as fast as others.
+/// Number of candidates to try for a valid degree in an error's hint, so that absurd sizes are refused as fast as
+/// others.
 const LOOK: usize = 1 << 20;
 
-/// What an axis can be cut into.
+/// Numbers of shards that an axis admits.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Extent {
     /// Divisors of all of these, named for messages.
     Divisors(Vec<(u64, &'static str)>),
-    /// It stays whole; why.
+    /// It cannot be sharded; the reason.
     Whole(&'static str),
 }
 
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sizes {
-    /// What its degrees are called along b, m, n and k.
+    /// Letters of its degrees along b, m, n and k.
     pub letters: [&'static str; 4],
     /// The axes as devices are numbered, the slowest first.
     pub order: [Axis; 4],
-    /// What its degrees have to divide along b, m, n and k.
+    /// Sizes that its degrees have to divide along b, m, n and k.
     pub extents: [Extent; 4],
     /// FLOPs of a forward pass.
     pub flops: u128,
     /// Elements that are summed over k.
     pub outputs: u128,
-    /// Elements of the input's gradient that are summed over n; none where n cuts the input as it cuts the output,
-    /// or where the input is no result of a layer.
+    /// Elements of the input's gradient that are summed over n; none if n shards the input like the output, or if the
+    /// input is not the output of a layer.
     pub inputs: u128,
-    /// Weights, cut by n and k.
+    /// Number of weights, sharded by n and k.
     pub weights: u128,
-    /// Biases, cut by n.
+    /// Number of biases, sharded by n.
     pub biases: u128,
-    /// How windows lie over an image, if there are any.
+    /// Geometry of its windows over an image, if it has windows.
     pub rows: Option<Rows>,
 }
 
@@ -63,7 +64,7 @@ fn biases(there: bool, count: u64) -> u128 {
 }
 
 impl Sizes {
-    /// Those of an operator that computes nothing and is cut by samples.
+    /// Totals of an operator without FLOPs and weights, sharded by samples.
     fn none(batch: u64) -> Self {
         Self {
             letters: ["b", "m", "n", "k"],
@@ -78,7 +79,7 @@ impl Sizes {
         }
     }
 
-    /// Those of `work` on `batch` samples.
+    /// Totals of `work` on `batch` samples.
     pub(super) fn new(work: &Work, batch: u64) -> Self {
         let none = Self::none(batch);
         let samples = by(batch, "samples");
@@ -221,7 +222,7 @@ impl Sizes {
         }
     }
 
-    /// Says what is wrong with cutting `axis` into `degree` parts, if anything is.
+    /// Checks that `axis` can be split into `degree` shards; the error suggests degrees that can.
     pub(super) fn check(&self, axis: Axis, degree: u32) -> Result<(), GenerateError> {
         let letter = self.letters[axis as usize];
         let sizes = match &self.extents[axis as usize] {
@@ -238,6 +239,7 @@ impl Sizes {
         if divides(degree) {
             return Ok(());
         }
+        // A common divisor is at most the smallest size.
         let most = sizes.iter().map(|&(size, _)| size).min().unwrap_or(0);
         let lower = (degree - 1).min(most);
         let below = (1..=lower).rev().take(LOOK).find(|&by| divides(by));

@@ -1,4 +1,4 @@
-//! What is announced against small products that are really cut; and what is refused.
+//! Announced reductions against small products that are really computed in shards; and refusals.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -15,7 +15,7 @@ type Element = [u64; 4];
 /// A tensor, or what a device has of it.
 type Values = BTreeMap<Element, i64>;
 
-/// Who has a part of each element of a result, and what they have.
+/// Devices that have a term of each element of a result, with their terms.
 type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
 
 /// Notes that `device` has `values`.

@@ -1,4 +1,4 @@
-//! A transformer's layer as one operator, cut as Megatron cuts it (PALM, Table III, last row, and Eq. 6).
+//! A transformer's layer as one operator, sharded as by Megatron (PALM, Table III, last row, and Eq. 6).
 
 use super::sizes::{Extent, Sizes, product};
 use super::{Axis, Degrees, GenerateError, Sharding};
@@ -22,8 +22,8 @@ pub struct TransformerRow {
 }
 
 impl TransformerRow {
-    /// The layer on `data` times `model` devices, of which those that share a replica follow one another.
-    /// [`Axis::B`] is Nd, [`Axis::N`] is Nm.
+    /// Shards the layer over `data` times `model` devices; those that share a replica are consecutive. [`Axis::B`] is
+    /// Nd, [`Axis::N`] is Nm.
     pub fn sharding(&self, data: u32, model: u32, devices: u32) -> Result<Sharding, GenerateError> {
         let Self {
             batch,
@@ -57,7 +57,7 @@ impl TransformerRow {
             k: 1,
         };
         let mut sharding = Sharding::of(sizes, degrees, devices)?;
-        // A layer begins cut by outputs and ends cut by inputs, so both passes sum over the same devices.
+        // A layer begins sharded by outputs and ends sharded by inputs, so both passes sum over the same devices.
         sharding.forward = sharding.backward;
         Ok(sharding)
     }

@@ -1,8 +1,8 @@
-//! Which gradients are reduced together.
+//! Gradient buckets: gradients that are reduced together.
 //!
-//! Gradients go into buckets in the order in which a backward pass finds them. The one with which a bucket holds as
-//! many bytes as it should is its last; what a part of the model ends with is in its last bucket, however little. The
-//! first bucket of a part may be of another size.
+//! Gradients go into buckets in the order in which a backward pass produces them. A bucket closes with the gradient
+//! that makes it as large as configured; the last bucket of a model chunk holds the remainder, however small. The
+//! first bucket of a chunk may have another size.
 //!
 //! By parameters these are the buckets of PyTorch's `DistributedDataParallel` from its second step on, when it has
 //! put them together anew in the order in which gradients were found (`Reducer::rebuild_buckets`,
@@ -15,10 +15,10 @@
 //! - Buckets set out in this order, each when its last gradient is found; so each waits for all that found its
 //!   gradients, and for nothing behind them.
 //!
-//! What a model has as one product, such as that for queries, keys and values, has one matrix and one bias here, also
-//! where an implementation has several. Left out is what comes once in a run: a first step with all gradients in one
-//! bucket, the two broadcasts by which ranks then agree on new ones, and those by which replicas begin alike. So are
-//! broadcasts of what is not trained, as the running means of batch norms before a forward pass.
+//! One product of a model, such as that for queries, keys and values, has one matrix and one bias here, also where an
+//! implementation has several. Events that occur once in a run are left out: a first step with all gradients in one
+//! bucket, the two broadcasts by which ranks then agree on new buckets, and those by which replicas begin alike. So
+//! are broadcasts of buffers that are not trained, as the running means of batch norms before a forward pass.
 
 use crate::generate::plan::{Buckets, Plan};
 use crate::model::Work;
@@ -28,9 +28,9 @@ use crate::model::Work;
 pub(super) struct Bucket {
     /// The layer in which the last of them is found.
     pub layer: usize,
-    /// How many of its operators, counted from the last, have found theirs then.
+    /// Number of its operators, counted from the last, whose gradients are complete by then.
     pub operators: u32,
-    /// Whether the last of these finds gradients of the next bucket too.
+    /// True if the last of these contributes to the next bucket too.
     pub divided: bool,
     /// Weights that they are of.
     pub weights: u64,
@@ -47,7 +47,7 @@ pub(super) fn found(work: &Work) -> [u64; 2] {
     }
 }
 
-/// How gradients are put into buckets.
+/// Rule by which gradients are assigned to buckets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filling {
     by: Buckets,
@@ -56,7 +56,7 @@ pub(super) struct Filling {
 }
 
 impl Filling {
-    /// As `plan` says, if a weight's gradient has so many bytes.
+    /// As in `plan`, with gradients of `gradient` bytes per weight.
     pub fn new(plan: &Plan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
         Self {
@@ -65,8 +65,8 @@ impl Filling {
         }
     }
 
-    /// The buckets of a part whose layers, last to first, are these: each with all its weights and, from its last
-    /// operator to its first, what each finds.
+    /// Buckets of a model chunk with these layers, last to first: each with its number of weights and, from its last
+    /// operator to its first, the weights whose gradients each produces.
     pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         layers: impl Iterator<Item = (usize, u64, F)>,

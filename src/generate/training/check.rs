@@ -1,4 +1,4 @@
-//! Which models can be dealt out as a plan says.
+//! Checks that a model can be distributed as a plan says.
 
 use super::parts::deal;
 use super::{any, bytes_of};
@@ -11,7 +11,7 @@ use crate::model::{Cut, Model, Operator, Role, Work};
 /// Members of a tensor group whose operators have degrees: each two of them are looked at.
 const MOST_MEMBERS: u64 = 1 << 12;
 
-/// The micro-batches of a step, if `model` can be dealt out as `plan` says.
+/// Checks that `model` can be distributed as `plan` says, and returns the number of micro-batches of a step.
 pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
     plan.check_values()?;
     degrees(plan)?;
@@ -54,8 +54,8 @@ const MOST_SAMPLES: u64 = u32::MAX as u64;
 /// Adam in numbers of 8 bytes.
 const STATE: u128 = 64;
 
-/// Refuses amounts whose sums would not fit. What it lets pass overflows nowhere behind: 128 bits for FLOPs, 64 for
-/// bytes of a rank at one moment of a pass. A rank has no more of an operator than the model.
+/// Refuses amounts whose sums could overflow later: sums of FLOPs fit 128 bits, and bytes of a rank at one moment of
+/// a pass fit 64. A rank has no more of an operator than the model.
 fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
@@ -72,6 +72,7 @@ fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
     for work in model.layers.iter().flat_map(|layer| &layer.operators) {
         let work = &work.work;
+        // A tied matrix counts as a copy, which a pipeline's last stage has.
         let copied = match *work {
             Work::Linear {
                 inputs,
@@ -101,6 +102,7 @@ fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
         u64::MAX - 1,
         smaller,
     )?;
+    // 8 bytes, those of the widest format, for each element of the largest input or output.
     let kept = (kept + 8 * u128::from(widest)) * samples;
     most(
         "bytes of a micro-batch in all layers",
@@ -137,6 +139,7 @@ fn degrees(plan: &Plan) -> Result<(), GenerateError> {
 }
 
 fn batch(plan: &Plan) -> Result<u32, GenerateError> {
+    // In 128 bits, since options are not bounded yet.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
         let expected = format!(
@@ -189,7 +192,7 @@ fn layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// How layers are counted: `128, of which 0 is in front of the 126 blocks and 127 behind them`.
+/// Summary of a model's layers: `128, of which 0 is in front of the 126 blocks and 127 behind them`.
 fn census(model: &Model) -> String {
     let count = model.layers.len();
     let is_block = |layer: &crate::model::Layer| layer.role == Role::Block;
@@ -283,7 +286,7 @@ fn tensor(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Whether operators with degrees of their own are there, and go with the rest of the plan.
+/// Checks that operators with degrees of their own exist, and are compatible with the rest of the plan.
 fn operators(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected =
@@ -320,7 +323,7 @@ fn operators(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Whether members of a tensor group can tell their messages apart, and ranks hold them.
+/// Checks that tags suffice for the messages between members of a tensor group, and node counts for those of a rank.
 pub(super) fn messages(
     model: &Model,
     plan: &Plan,
@@ -345,7 +348,8 @@ pub(super) fn messages(
     .map(drop)
 }
 
-/// Whether a tensor group can share `operator`. Vocabularies are padded, so they need not divide.
+/// Checks that `operator` can be sharded among the `members` of a tensor group. Vocabularies are padded, so they need
+/// not divide.
 pub(super) fn divides(operator: &Operator, members: u64) -> Result<(), GenerateError> {
     let (what, size) = match (&operator.work, operator.cut) {
         (_, Cut::Whole) => return Ok(()),

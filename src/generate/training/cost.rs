@@ -1,9 +1,9 @@
 //! Kernels of one operator: FLOPs, bytes, and what they keep for the backward pass.
 //!
-//! `n` are rows of all samples of a micro-batch, of which a member of a tensor group may have a part; `d` bytes
+//! `n` are the rows of all samples of a micro-batch, of which a member of a tensor group may have a shard; `d` bytes
 //! of a number, `g` of a weight's gradient. FLOPs are those of matrix products, two for a multiplication and an
-//! addition; what is done to single elements counts none, as in the papers that state FLOPs of models. Every
-//! operand is read once and every result written once.
+//! addition; elementwise work counts none, as in papers that state FLOPs of models. Every operand is read once and
+//! every result written once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -24,11 +24,12 @@
 //! | embedding bag, `l` rows per sample | | `d (l + 1) w` | | `d w + 2g l w` | |
 //! | interaction of `v` vectors, `w` wide | `v (v - 1) w` | input and output | the same twice | each as forward | its input |
 //!
-//! What is kept is what Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
-//! count in section 4.1: `s b h (34 + 5 a s / h)` bytes for a block of GPT-3's kind in 16 bits. Where attention masks
-//! what comes later, a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above. The
-//! loss goes over its logits as Megatron-LM's vocabulary-parallel cross entropy does: to single precision (`d + 4`), maximum (4),
-//! difference (8), exponential (8), sum (4), quotient (8); and back: product (8), to the format of logits (`4 + d`).
+//! Kept bytes are those that Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
+//! 2022, count in section 4.1: `s b h (34 + 5 a s / h)` bytes for a block of GPT-3's kind in 16 bits. With a causal
+//! mask a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above. The loss goes
+//! over its logits as Megatron-LM's vocabulary-parallel cross entropy does: to single precision (`d + 4`), maximum
+//! (4), difference (8), exponential (8), sum (4), quotient (8); and back: product (8), to the format of logits (`4 +
+//! d`).
 
 use super::super::{GenerateError, MOST_WORK, check_limit};
 use crate::model::Work;
@@ -42,22 +43,22 @@ pub(super) struct Sizes {
     pub number: u64,
     /// Bytes of a weight's gradient.
     pub gradient: u64,
-    /// Whether micro-batches are summed up.
+    /// True if gradients are accumulated over micro-batches.
     pub sums: bool,
-    /// Whether attention is fused.
+    /// True for fused attention.
     pub fused: bool,
-    /// Whether there is dropout where a model has it.
+    /// True if models that have dropout apply it.
     pub dropout: bool,
 }
 
 /// One kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Kernel {
-    /// What follows the operator's name, with its dot; often nothing.
+    /// Suffix to the operator's name, with its dot; often empty.
     pub suffix: &'static str,
     pub flops: u64,
     pub bytes: u64,
-    /// Whether it only moves bytes.
+    /// True for a kernel that only moves bytes.
     pub moves: bool,
     pub inputs: String,
     pub outputs: String,
@@ -67,7 +68,7 @@ pub(super) struct Kernel {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Kernels {
     pub forward: Vec<Kernel>,
-    /// Those that lead to the gradient of the input, or of the weights alone where there is none.
+    /// Kernels of the input's gradient, or of the weights' alone if there is no input gradient.
     pub backward: Vec<Kernel>,
     /// The one that finds the gradient of the weights, if it is one of its own.
     pub weights: Option<Kernel>,
@@ -111,7 +112,7 @@ fn kernel(
 }
 
 impl Sizes {
-    /// The kernels of `work`, which is what one member of a tensor group has of an operator.
+    /// The kernels of `work`, which is one member's shard of an operator.
     pub fn kernels(&self, mut work: Work) -> Result<Kernels, GenerateError> {
         if let Work::Attention { dropout, .. } | Work::Residual { dropout, .. } = &mut work {
             *dropout &= self.dropout;
@@ -125,6 +126,7 @@ impl Sizes {
         if let (Work::Attention { .. }, false) = (&work, self.fused) {
             let input = u128::from(self.number) * u128::from(work.input_elements());
             kernels.scores = kernels.keeps - bytes(u128::from(self.samples) * input)?;
+            // Kept apart, since selective recomputation drops only these.
             kernels.keeps -= kernels.scores;
         }
         Ok(kernels)
@@ -199,11 +201,13 @@ impl Sizes {
                     let product = 2 * b * pairs * a * w;
                     let rows = 4 * n * a;
                     let moved = d * n * (2 * a * w + 2 * v * w) + rows;
+                    // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
                     let back = d * n * (4 * a * w + 4 * v * w) + rows;
                     Kernels {
                         forward: vec![kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?],
                         backward: vec![kernel(
                             "",
+                            // Recomputed scores and four products of the backward pass.
                             5 * product,
                             back,
                             &[&q, &q, &kv, &kv, &q],
@@ -296,7 +300,7 @@ impl Sizes {
         (x, samples * u128::from(work.output_elements()))
     }
 
-    /// Kernels that move so many bytes for each element of `x`, and keep so many.
+    /// Kernels that move `forward` and `backward` bytes for each element of `x`.
     fn moving(
         &self,
         x: [u128; 2],

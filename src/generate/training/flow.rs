@@ -1,25 +1,26 @@
-//! How results lie on the members of a tensor group where operators have degrees of their own, and what each
-//! operator takes.
+//! Layouts of results over the members of a tensor group where operators have degrees of their own, and the inputs of
+//! each operator.
 //!
-//! An operator is cut
+//! The sharding of an operator follows from the first of these that applies:
 //!
-//! 1. by the degrees that the plan has for it;
-//! 2. else as the model says ([`Cut`]): by outputs or by inputs, into as many parts as there are members;
-//! 3. else, with sequence parallelism, by its tokens, if these divide;
-//! 4. else as what stands before it lies: samples, and rows where they divide; columns as well where each column is
-//!    by itself (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of
-//!    a loss if the model cuts between).
+//! 1. the degrees that the plan has for it;
+//! 2. the model's tensor parallelism ([`Cut`]): by outputs or by inputs, into as many shards as there are members;
+//! 3. with sequence parallelism, shards of its tokens, if these divide;
+//! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
+//!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
+//!    inside a sharded region).
 //!
-//! What cannot lie as it comes is moved before ([`moves`](crate::generate::sharding::moves)).
+//! Inputs whose layout does not fit are redistributed before the operator
+//! ([`moves`](crate::generate::sharding::moves)).
 //!
-//! What goes around a branch is what the last sum gave. In a layer that does not begin with a norm or an activation, these
-//! stand behind sums (BERT, ResNet) and what they give goes around; else they are part of the branch (GPT-2, Llama).
-//! An embedding's tables stand side by side until a sum takes them all, those of bags until vectors meet. Residuals give
-//! each of their inputs its gradient, moved by itself.
+//! The skip path around a branch carries the last residual sum. In a layer that does not begin with a norm or an
+//! activation, these stand behind sums (BERT, ResNet) and their output takes the skip path; else they are part of the
+//! branch (GPT-2, Llama). An embedding's tables stand side by side until a sum takes them all, those of bags until an
+//! interaction does. Residuals give each of their inputs its gradient, redistributed by itself.
 //!
-//! Results are followed in fractions: an operator that needs the first token alone, as a classifier behind a transformer, is
-//! given all tokens where these are cut. Norms over the channels of images take the samples and rows that a member has,
-//! as BatchNorm does where replicas do not share statistics.
+//! Results are tracked in fractions: an operator that needs the first token alone, as a classifier behind a
+//! transformer, receives all tokens where these are sharded. Norms over the channels of images take the samples and
+//! rows that a member has, like BatchNorm without synchronized statistics.
 
 use super::layer::Context;
 use super::piece::{Cutting, columns};
@@ -44,38 +45,39 @@ pub(super) struct Held {
     pub by: Option<usize>,
 }
 
-/// What an operator takes: how it comes, and how the operator needs it.
+/// An input of an operator: the layout in which it arrives, and the one that the operator needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Input {
     pub from: Held,
     pub need: Layout,
 }
 
-/// An operator with how it is cut.
+/// An operator with its sharding.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step<'l> {
     pub operator: &'l Operator,
     pub cutting: Cutting,
     /// None where samples come in, or numbers of tokens.
     pub inputs: Vec<Input>,
-    /// Whose rows windows reach, where an image is cut by rows.
+    /// Rows that windows reach, for an image sharded by rows.
     pub windows: Option<Sharding>,
 }
 
-/// A layer's operators, and what its last one hands on.
+/// A layer's operators with their shardings, and the layout of its output.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Flow<'l> {
     pub steps: Vec<Step<'l>>,
     pub end: Held,
 }
 
-/// What is on its way through a layer.
+/// Results in flight through a layer.
 struct Way {
     main: Option<Held>,
     around: Option<Held>,
-    /// What stands beside, until somebody takes it all: tables of an input.
+    /// Results beside the chain until one operator takes them all: tables of an input.
     side: Vec<Held>,
-    /// Whether norms and activations stand behind residuals, so that what goes around the next branch is theirs.
+    /// True if norms and activations stand behind residuals, so that their output takes the skip path around the next
+    /// branch.
     behind: bool,
 }
 
@@ -97,7 +99,7 @@ impl<'p> Follow<'p> {
         }
     }
 
-    /// What `layer` does with what the one `before` it hands on.
+    /// Traces `layer` given the output of the layer `before` it.
     pub fn layer<'l>(
         &self,
         layer: &'l Layer,
@@ -142,7 +144,7 @@ impl<'p> Follow<'p> {
             });
             last = Some(gives);
         }
-        // A layer that ends beside the chain hands on what the chain has.
+        // A layer that ends beside the chain passes the chain's result on.
         let end = way.main.or(last).map(|held| Held {
             by: None,
             over: None,
@@ -152,7 +154,7 @@ impl<'p> Follow<'p> {
         Ok(Flow { steps, end })
     }
 
-    /// How `operator` is cut, and whose rows its windows reach.
+    /// Returns the sharding of `operator`, and of its windows if an image is sharded by rows.
     fn cutting(
         &self,
         layer: &str,
@@ -280,7 +282,7 @@ impl<'p> Follow<'p> {
                 n: 1,
                 k: 1,
             };
-            // What cannot be cut as it comes takes all rows.
+            // An image whose windows cannot be shared out by rows is needed whole.
             let cut = Cutting {
                 rows: layout.rows,
                 ..cutting
@@ -296,10 +298,10 @@ impl<'p> Follow<'p> {
 }
 
 impl Way {
-    /// Moves on past `operator`, and returns what it takes.
+    /// Advances past `operator`, and returns its inputs.
     fn pass(&mut self, operator: &Operator, need: Layout, gives: Held, members: u32) -> Vec<Input> {
         let take = |held: Option<Held>| held.map(|from| Input { from, need });
-        // Whether it takes what goes around as well. Tables take nothing.
+        // Whether branch and skip path both consume the current result. Tables consume nothing.
         let table = matches!(operator.work, Work::Embedding { .. });
         let fork = self.around == self.main && !table;
         if operator.around {
@@ -312,7 +314,7 @@ impl Way {
         }
         let inputs = match operator.work {
             Work::Embedding { .. } => {
-                // What was there before goes on beside.
+                // The result of an earlier table waits beside the chain.
                 let own = self.main.take().filter(|held| held.by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
@@ -347,7 +349,7 @@ impl Way {
     }
 }
 
-/// Who takes `held` second finds it summed, and shared out if that was a reduce-scatter.
+/// Completes the pending sum of `held` for its second consumer; after a reduce-scatter, in sharded layout.
 fn summed(held: &mut Option<Held>, need: &Layout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.over.take()
@@ -357,8 +359,8 @@ fn summed(held: &mut Option<Held>, need: &Layout, members: u32) {
     }
 }
 
-/// Whether a layer that begins with `operator` has its norms in front of branches, as GPT-2 and Llama have them; in
-/// BERT and ResNet, what stands behind a sum goes around the next branch.
+/// Returns true if a layer that begins with `operator` is pre-norm, as GPT-2 and Llama are; in BERT and ResNet the
+/// output of the norm behind a sum takes the skip path around the next branch.
 fn stands_in_front(operator: &Operator) -> bool {
     matches!(operator.work, Work::Norm { .. } | Work::Activation { .. })
 }

@@ -1,6 +1,7 @@
 //! A layer as one member of a tensor group runs it, forwards and backwards.
 //!
-//! Where an operator cut by outputs begins a region and one cut by inputs ends it (Shoeybi et al., 2019):
+//! A sharded region begins with an operator sharded by outputs and ends with one sharded by inputs (Shoeybi et al.,
+//! 2019):
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -9,8 +10,8 @@
 //! | with sequence parallelism, into it | all-gather of the input | all-gather of the input again, reduce-scatter of its gradient |
 //! | … out of it | reduce-scatter of the output | all-gather of the output's gradient |
 //!
-//! (Korthikanti et al., 2022, section 4.2.2.) The sum of the input's gradient is formed beside the product that
-//! finds the gradient of the weights, and the input is gathered again beside the one before.
+//! (Korthikanti et al., 2022, section 4.2.2.) The sum of the input's gradient overlaps the product that computes the
+//! gradient of the weights, and the second all-gather of the input overlaps the product before.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -22,7 +23,7 @@ use crate::generate::schedule::Direction;
 use crate::model::{Cut, Layer, Operator, Role, Work};
 use crate::trace::{CollectiveKind, Phase, TensorClass};
 
-/// What all layers of a plan share.
+/// Options that all layers of a plan share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context {
     pub sizes: Sizes,
@@ -31,7 +32,7 @@ pub(super) struct Context {
     pub sequence: bool,
     pub recompute: Recompute,
     pub without: Without,
-    /// Whether sums are formed beside products.
+    /// True if sums over the tensor group overlap products that do not need them.
     pub overlap: bool,
     pub trains: bool,
 }
@@ -45,20 +46,20 @@ pub(super) struct Lowered {
     pub backward: Vec<Program>,
     /// Weights that a member has.
     pub parameters: u64,
-    /// Of those, weights whose gradients a member finds for a part of the samples or tokens only, with those among
-    /// whom they are summed.
+    /// Of those, weights whose gradients a member computes for a shard of the samples or tokens only, with the group
+    /// over which they are summed.
     pub partial: Vec<(Family, u64)>,
-    /// The operator with a matrix that is tied to the embedding's: how many operators come behind it, and how many
-    /// weights of the matrix a member has.
+    /// The operator with a matrix tied to the embedding's: the number of operators behind it, and a member's number
+    /// of weights of the matrix.
     pub tied: Option<(usize, u64)>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
-    /// Into how many parts its output is cut among members, where that is known of operators' degrees.
+    /// Number of shards of its output among members, known with degrees of operators.
     pub ends_in: u64,
 }
 
 impl Lowered {
-    /// What `member` of a tensor group does in a pass.
+    /// Returns the program of `member` of a tensor group in a pass.
     pub fn program(&self, direction: Direction, member: u32) -> &Program {
         let programs = match direction {
             Direction::Forward => &self.forward,
@@ -77,14 +78,14 @@ struct Part<'l> {
     /// Bytes of all inputs and outputs of a tensor group.
     input: u64,
     output: u64,
-    /// Whether it begins a region that is cut.
+    /// True if it begins a sharded region.
     enters: bool,
-    /// Whether the gradient of its input is asked for.
+    /// True if the gradient of its input is needed.
     wanted: bool,
 }
 
 impl Context {
-    /// Lowers `layer`; nobody asks for the gradient of the `first` one's input.
+    /// Lowers `layer`; the gradient of the `first` layer's input is not needed.
     pub fn lower(&self, layer: &Layer, first: bool) -> Result<Lowered, GenerateError> {
         let mut parts = Vec::new();
         let (mut parameters, mut partial, mut tied) = (0, 0, None);
@@ -162,19 +163,19 @@ impl Context {
         })
     }
 
-    /// Members among whom tokens are shared.
+    /// Number of members that share the tokens.
     fn shares(&self) -> u64 {
         if self.sequence { self.tensor } else { 1 }
     }
 
-    /// Whether an operator of `layer` is left out as a whole, with what it needs of others.
+    /// Returns true if an operator of `layer` is left out entirely, with the communication that it needs.
     pub fn leaves_out(&self, layer: &Layer, work: &Work) -> bool {
         let loss = matches!(work, Work::Loss { .. });
         let logits = layer.role == Role::Output && matches!(work, Work::Linear { .. });
         (loss && !self.trains) || (loss || logits) && self.without.has(Effect::Logits)
     }
 
-    /// Takes out of the `kernels` of an operator of `layer` what a plan leaves out.
+    /// Removes those `kernels` of an operator of `layer` that the plan leaves out.
     pub fn leave_out(&self, layer: &Layer, work: &Work, kernels: &mut Kernels) {
         if self.leaves_out(layer, work) {
             kernels.forward.clear();
@@ -204,7 +205,7 @@ impl Context {
         bytes: u64,
     ) -> Option<(String, Task)> {
         let silent = self.tensor == 1 || self.without.has(Effect::TensorCommunication);
-        // Where the kernel is left out, so is what it needs.
+        // Without the kernel its communication is left out too.
         let idle = part.kernels.forward.is_empty();
         let bytes = match kind {
             CollectiveKind::AllGather => bytes.div_ceil(self.tensor),
@@ -281,6 +282,7 @@ impl Context {
                     to.next(name, phase, task, ["", ""]);
                 }
             }
+            // Backwards a region begins with the last of the operators side by side.
             let begins = part.operator.cut == Cut::Outputs
                 && parts
                     .get(i + 1)
@@ -372,7 +374,7 @@ pub(super) fn name(phase: Phase, operator: &str, suffix: &str) -> String {
     format!("{phase}/{operator}{suffix}")
 }
 
-/// What a node does that runs `kernel`, and the shapes of what comes in and goes out.
+/// Returns the task of a node that runs `kernel`, and the shapes of its inputs and outputs.
 pub(super) fn stamp(kernel: &Kernel) -> (Task, [&str; 2]) {
     let task = Task::Kernel {
         flops: kernel.flops,

@@ -1,4 +1,4 @@
-//! How layers are dealt out to the parts of a pipeline, and their gradients to buckets.
+//! Distribution of layers over the model chunks of a pipeline, and of their gradients over buckets.
 
 use super::buckets::{Bucket, Filling};
 use super::cost::Sizes;
@@ -11,21 +11,21 @@ use std::ops::Range;
 /// Layers, weights and gradients by part.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    /// Where each part's layers begin, and where the last one's end.
+    /// First layer of each part, and the end of the last part.
     starts: Vec<usize>,
     /// Weights of each layer that a rank has, a copy of tied ones included.
     weights: Vec<u64>,
     /// Buckets of gradients, and which of them end in each layer.
     buckets: Vec<Bucket>,
     ends: Vec<Range<usize>>,
-    /// Bytes that each part hands to the next.
+    /// Bytes that each part sends to the next.
     boundaries: Vec<u64>,
-    /// Weights of which the first and the last stage have copies.
+    /// Number of weights of which the first and the last stage have copies.
     tied: Option<u64>,
 }
 
-/// Where parts begin if blocks are dealt out evenly; what comes before the blocks goes with the first, and what
-/// comes behind with the last.
+/// First layer of each part when blocks are distributed evenly; layers before the blocks go with the first part, and
+/// those behind with the last.
 pub(super) fn deal(model: &Model, plan: &Plan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.chunks() * plan.pipeline;
@@ -38,6 +38,7 @@ pub(super) fn deal(model: &Model, plan: &Plan) -> Vec<usize> {
     }
     let is_block = |layer: &&crate::model::Layer| layer.role == Role::Block;
     let blocks = model.layers.iter().filter(is_block).count();
+    // Divides exactly: `check` refuses other plans.
     let each = blocks / parts as usize;
     let before = model.layers.iter().take_while(|layer| !is_block(layer));
     let before = before.count();
@@ -58,7 +59,7 @@ impl Parts {
         let filling = Filling::new(plan, sizes.gradient);
         for part in starts.windows(2) {
             let layers = (part[0]..part[1]).rev().map(|layer| {
-                // What is found is the same for all members.
+                // Numbers of weights are the same for all members.
                 let backward = lowered[layer].program(Direction::Backward, 0);
                 let found = backward.found.iter().enumerate();
                 let found = found.map(move |(i, found)| match tied {
@@ -112,12 +113,12 @@ impl Parts {
         &self.buckets[self.ends[layer].clone()]
     }
 
-    /// Bytes that part `below` hands to the next.
+    /// Bytes that part `below` sends to the next.
     pub fn boundary(&self, below: u32) -> u64 {
         self.boundaries[below as usize]
     }
 
-    /// Weights of which the first and the last stage have copies.
+    /// Number of weights of which the first and the last stage have copies.
     pub fn tied(&self) -> Option<u64> {
         self.tied
     }
@@ -127,9 +128,9 @@ impl Parts {
 #[derive(Clone, Copy)]
 struct Copied {
     layer: usize,
-    /// Operators of the layer behind the one that has it.
+    /// Number of operators of the layer behind the one that has it.
     behind: usize,
-    /// How many a rank has.
+    /// Number of weights of a rank.
     weights: u64,
 }
 

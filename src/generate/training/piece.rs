@@ -1,9 +1,9 @@
-//! What one member of a tensor group has of an operator that is cut by degrees of its own.
+//! Shard that one member of a tensor group has of an operator with degrees of its own.
 
 use crate::generate::sharding::{Digit, Layout};
 use crate::model::Work;
 
-/// Into how many parts an operator is cut along each axis, and which of them a member has.
+/// Sharding of an operator: the number of shards along each axis, and the one that a member has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cutting {
     pub samples: Digit,
@@ -22,7 +22,7 @@ impl Cutting {
         inputs: Digit::WHOLE,
     };
 
-    /// How the input of `work` has to lie.
+    /// Layout in which `work` needs its input.
     pub fn needs(&self, work: &Work) -> Layout {
         let columns = match work {
             Work::Linear { .. } | Work::Convolution { .. } => self.inputs,
@@ -36,7 +36,7 @@ impl Cutting {
         }
     }
 
-    /// How its output lies.
+    /// Layout of its output.
     pub fn gives(&self) -> Layout {
         Layout {
             samples: self.samples,
@@ -50,9 +50,9 @@ impl Cutting {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// A member's part of `work`, per sample of its own. Rows of an image are cut so that windows are dealt out
-    /// evenly: the part is an image of its own, with as much padding. What does not divide is rounded up, as Megatron-LM
-    /// pads the vocabulary.
+    /// A member's shard of `work`, per sample of its own. Rows of an image are split so that windows are shared out
+    /// evenly: the shard is an image of its own, with the same padding. Sizes that do not divide are rounded up, as
+    /// Megatron-LM pads the vocabulary.
     pub fn piece(&self, work: &Work) -> Work {
         let mut work = work.clone();
         let windows = work.window_rows();
@@ -125,19 +125,21 @@ impl Cutting {
         work
     }
 
-    /// Whether a member's part of `work` has its share of the windows, and no more. It has where windows of its rows reach
-    /// more than the padding.
+    /// Returns true if a member's shard of `work` has exactly its share of the windows. It has if the windows of its
+    /// rows reach beyond the padding.
     pub fn shares_windows(&self, work: &Work) -> bool {
         let parts = u64::from(self.rows.parts);
         self.piece(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Rows of an image that has a member's share of `windows` rows of them: `(windows - 1) stride + kernel - 2 padding`.
+    /// Rows of an image with a member's share of `windows` rows of windows: `(windows - 1) stride + kernel - 2
+    /// padding`.
     fn image_rows(&self, all: u64, windows: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
         if self.rows.parts == 1 {
             return all;
         }
         let own = windows.div_ceil(self.rows.parts.into()).max(1);
+        // Rows from the first to the last window, halo included.
         let reached = (own - 1).saturating_mul(stride).saturating_add(kernel);
         reached
             .saturating_sub(padding.saturating_mul(2))

@@ -1,9 +1,9 @@
-//! What a layer does in a pass, as one member of its tensor group does it: nodes without ids, to be stamped out.
+//! Program of a layer in a pass for one member of its tensor group: nodes without ids, instantiated for each pass.
 
 use crate::generate::plan::Family;
 use crate::trace::{CollectiveKind, MemoryChanges, Phase, TensorClass};
 
-/// What a node of a program does.
+/// Work of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Task {
     /// A kernel.
@@ -14,8 +14,8 @@ pub(super) enum Task {
         bytes: u64,
         family: Family,
     },
-    /// A message to or from the tensor group's member `peer`; what else these two send each other for a layer has
-    /// another `slot`.
+    /// A message to or from the tensor group's member `peer`; `slot` distinguishes it from other messages of these
+    /// two for the same layer.
     Message {
         receive: bool,
         peer: u32,
@@ -24,7 +24,7 @@ pub(super) enum Task {
     },
 }
 
-/// What a node of a program waits for.
+/// Dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// All that the program waits for.
@@ -50,9 +50,9 @@ pub(super) struct Item {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Program {
     pub items: Vec<Item>,
-    /// What the next layer waits for.
+    /// Dependencies of the next layer.
     pub exit: Vec<After>,
-    /// Backwards, what each operator finds, last to first.
+    /// Backwards, the gradients that each operator produces, last operator to first.
     pub found: Vec<Found>,
     /// Changes of memory that no node was left to make.
     pub rest: MemoryChanges,
@@ -65,7 +65,7 @@ pub(super) struct Found {
     pub nodes: Vec<u32>,
     /// Nodes of the program up to its last one.
     pub until: u32,
-    /// Of how many weights, in the order in which they are found.
+    /// Numbers of weights, in the order in which their gradients are produced.
     pub weights: [u64; 2],
 }
 
@@ -91,9 +91,9 @@ pub(super) fn merge(changes: &mut MemoryChanges, more: &MemoryChanges) {
 #[derive(Debug)]
 pub(super) struct Builder {
     program: Program,
-    /// Nodes that found gradients of the operator under way.
+    /// Nodes that produce gradients of the current operator.
     finders: Vec<u32>,
-    /// What the next node of the chain waits for.
+    /// Dependencies of the next node of the chain.
     pub front: Vec<After>,
 }
 
@@ -136,12 +136,12 @@ impl Builder {
         item
     }
 
-    /// Says that `item` finds the gradient of weights.
+    /// Records that `item` produces a gradient of weights.
     pub fn gradient(&mut self, item: u32) {
         self.finders.push(item);
     }
 
-    /// Says that the gradients of an operator with these weights have been found.
+    /// Records that the gradients of an operator with these weights are complete.
     pub fn found(&mut self, weights: [u64; 2]) {
         self.program.found.push(Found {
             nodes: std::mem::take(&mut self.finders),
@@ -150,12 +150,12 @@ impl Builder {
         });
     }
 
-    /// Has the next node allocate `bytes`.
+    /// Makes the next node allocate `bytes`.
     pub fn allocate(&mut self, class: TensorClass, bytes: u64) {
         add(&mut self.program.rest.allocates, class, bytes);
     }
 
-    /// Has the last node free `bytes`, or the next one if there is none yet.
+    /// Makes the last node free `bytes`, or the next one if there is none yet.
     pub fn free(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,
@@ -166,7 +166,7 @@ impl Builder {
 
     pub fn finish(mut self) -> Program {
         self.program.exit = self.front;
-        // What no node is left to allocate, the last one does.
+        // Allocations after the last node move into it.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
             merge(&mut last.memory, &rest);

@@ -1,4 +1,4 @@
-//! A lowered plan as a generator: which ranks are alike, and how many nodes they have.
+//! A lowered plan as a generator: classes of equal ranks, and node counts.
 
 use super::Prepared;
 use super::walk::Walk;
@@ -30,8 +30,8 @@ impl Prepared {
         peaks.max().unwrap_or(0)
     }
 
-    /// The place of the rank whose nodes stand for those at `place`: ranks of a stage differ in whom they work
-    /// with alone, and members of a tensor group also in what they send each other.
+    /// The place of the rank whose nodes represent those at `place`: ranks of a stage differ in their peers and
+    /// groups alone, and members of a tensor group also in the messages among themselves.
     fn like(&self, place: Place) -> Place {
         Place {
             tensor: if self.slots > 0 { place.tensor } else { 0 },
@@ -41,7 +41,7 @@ impl Prepared {
     }
 }
 
-/// Adds up what nodes allocate and free.
+/// Sink that sums allocations and frees, and tracks the peak.
 #[derive(Default)]
 struct Meter {
     used: u64,
@@ -120,6 +120,7 @@ impl Generator for Prepared {
 
     fn node_count(&self, rank: u32) -> u64 {
         let like = self.like(self.placement.place(rank));
+        // Without messages inside tensor groups `like.tensor` is 0, and there is one count per stage.
         let kind = like.tensor * self.plan.pipeline + like.stage;
         *self.counts[kind as usize].get_or_init(|| {
             let mut meter = Meter::default();

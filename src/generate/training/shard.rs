@@ -1,9 +1,9 @@
-//! What one member of a tensor group has of an operator.
+//! Megatron-LM's shard of an operator for one member of a tensor group.
 
 use crate::model::{Cut, Operator, Work};
 
-/// The member's part of `operator` among `members`. What does not divide is rounded up, as Megatron-LM pads the
-/// vocabulary. With `sequence`, what is not cut is shared by tokens, where these divide.
+/// The shard of `operator` that one of `members` has. Sizes that do not divide are rounded up, as Megatron-LM pads
+/// the vocabulary. With `sequence`, operators that are not sharded share the tokens, where these divide.
 pub(super) fn shard(operator: &Operator, members: u64, sequence: bool) -> Work {
     let mut work = operator.work.clone();
     if members == 1 {

@@ -1,6 +1,6 @@
 //! A layer whose operators have degrees of their own, as the members of a tensor group run it.
 //!
-//! What a layer does follows from how its operators are cut ([`flow`](super::flow)):
+//! The sharding of its operators determines what a layer does ([`flow`](super::flow)):
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -20,11 +20,11 @@
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
 //! | a loss over classes that are cut, three times | `4 BM / bm` | n |
 //!
-//! A matrix that is tied to a table is cut as the table is, and on one stage its gradient is the table's: summed once.
+//! A matrix tied to a table is sharded like the table, and on one stage its gradient is the table's: summed once.
 //!
-//! (PALM, Table III.) What moves is the least there can be: an all-gather or an all-to-all where it is one, messages
-//! otherwise. With all degrees as Megatron-LM has them this comes to what [`layer`](super::layer) does, but for
-//! sequence parallelism: inputs that were gathered are kept here, and not gathered again.
+//! (PALM, Table III.) Communication is minimal: an all-gather or an all-to-all where possible, messages otherwise.
+//! With the degrees of Megatron-LM this equals [`layer`](super::layer), except for sequence parallelism: gathered
+//! inputs are saved here, and not gathered again.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -53,7 +53,7 @@ const MOST_ITEMS: u64 = 1 << 23;
 /// Lowers layers, and knows the groups of those that work together.
 pub(super) struct Lowering {
     pub context: Context,
-    /// Whether the first and the last stage have a copy each of a matrix that is tied.
+    /// True if the first and the last stage have a copy each of a tied matrix.
     pub copies: bool,
     /// Groups within a tensor group, in the order of [`Family::Operator`].
     pub partitions: Vec<Partition>,
@@ -71,13 +71,13 @@ struct Own<'s> {
     parameters: u64,
     /// Weights in the order in which their gradients are found.
     found: [u64; 2],
-    /// Whether the gradient of its input is asked for.
+    /// True if the gradient of its input is needed.
     wanted: bool,
-    /// Whether the plan leaves it out as a whole: nothing is moved for it.
+    /// True if the plan leaves it out entirely: nothing is moved for it.
     idle: bool,
 }
 
-/// One member's programs under way.
+/// The programs of one member, in construction.
 struct Writer<'w> {
     lowering: &'w mut Lowering,
     member: u32,
@@ -86,7 +86,7 @@ struct Writer<'w> {
 }
 
 impl Lowering {
-    /// Has lowered nothing yet.
+    /// Creates a lowering without layers.
     pub fn new(context: Context, copies: bool) -> Self {
         Self {
             context,
@@ -103,7 +103,7 @@ impl Lowering {
         self.context.tensor as u32
     }
 
-    /// Those who sum over `digits`.
+    /// Returns the group kind of the partition `among`, which is added if it is new.
     fn family(&mut self, among: &Partition) -> Family {
         if among.is_all() {
             return Family::Tensor;
@@ -113,11 +113,11 @@ impl Lowering {
             self.partitions.push(among.clone());
             self.partitions.len() - 1
         });
-        // What is beyond is refused when all layers are lowered.
+        // Numbers out of range are refused once all layers are lowered.
         Family::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Lowers `layer`, whose operators are cut as `flow` says.
+    /// Lowers `layer`, whose operators are sharded as in `flow`.
     pub fn lower(&mut self, layer: &Layer, flow: &Flow<'_>) -> Result<Lowered, GenerateError> {
         let mut own = Vec::with_capacity(flow.steps.len());
         let (mut parameters, mut tied) = (0_u64, None);
@@ -181,6 +181,7 @@ impl Lowering {
             )?;
             forward.push(programs.0);
             backward.push(programs.1);
+            // Without messages all members run the same program, so the first one stands for all.
             if slots == 0 {
                 alike = true;
                 break;
@@ -209,7 +210,7 @@ impl Writer<'_> {
         self.lowering.context
     }
 
-    /// Both directions; with full recomputation, of what comes in so many bytes are kept.
+    /// Builds both programs; with full recomputation, `full` bytes of the input are saved instead of activations.
     fn programs(&mut self, own: &[Own<'_>], end: &Held, full: Option<u64>) -> (Program, Program) {
         let trains = self.context().trains;
         let mut forward = Builder::new();
@@ -247,7 +248,7 @@ impl Writer<'_> {
         for one in own {
             for input in &one.step.inputs {
                 let from = &input.from;
-                // What nobody takes is summed nevertheless, if somebody found it.
+                // A pending sum is completed even if its consumer is left out, but only if it was computed.
                 let found = from.by.is_some_and(|by| !own[by].idle);
                 let sums = from.over.is_some() && found;
                 let moved = Moved {
@@ -256,7 +257,7 @@ impl Writer<'_> {
                     need: if one.idle { &from.layout } else { &input.need },
                     elements: if one.idle && !sums { 0 } else { from.elements },
                 };
-                // A sum bears the name of who left it, a move that of who needs it.
+                // A sum is named after the operator that left it pending, a move after the one that needs it.
                 let whose = [self.by(own, &input.from, one), &one.step.operator.name];
                 self.moved(&moved, whose, phase, to);
             }
@@ -272,7 +273,7 @@ impl Writer<'_> {
             }
             self.classes(one, phase, to);
         }
-        // Layers hand on what is summed.
+        // The output of a layer is always summed.
         let Some(last) = own.last() else { return };
         let main = own.iter().rev().find(|one| hands_on(one.step));
         if let Some(one) = main
@@ -290,7 +291,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The operator that `held` is from, or `one` if another layer handed it on.
+    /// Name of the operator that produced `held`, or of `one` if another layer did.
     fn by<'o>(&self, own: &'o [Own<'_>], held: &Held, one: &'o Own<'_>) -> &'o str {
         let from = held.by.and_then(|by| own.get(by)).unwrap_or(one);
         &from.step.operator.name
@@ -341,7 +342,7 @@ impl Writer<'_> {
                 to.gradient(item);
             }
         }
-        // The gradient of weights is found beside what is summed and moved, or before.
+        // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
         let found = |to: &mut Builder, after: Vec<After>, beside: bool| {
             let Some(kernel) = weights else { return };
             let (task, shapes) = stamp(kernel);
@@ -383,7 +384,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether the layer hands on what it gives, if it is the last that does.
+/// Returns true if the operator's output can be the output of its layer.
 fn hands_on(step: &Step<'_>) -> bool {
     !step.operator.around && !matches!(step.operator.work, Work::EmbeddingBag { .. })
 }

@@ -1,4 +1,4 @@
-//! What training keeps of every parameter, and what a step of the optimizer moves.
+//! Memory of training per parameter, and memory traffic of an optimizer step.
 //!
 //! Bytes of a parameter, with weights of `d` bytes and gradients of `g`:
 //!
@@ -14,31 +14,31 @@
 
 use crate::generate::plan::{Optimizer, Zero};
 
-/// What is kept of parameters.
+/// Memory that training keeps for parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// Bytes of a weight.
     pub weight: u64,
     /// Bytes of its gradient.
     pub gradient: u64,
-    /// Who makes steps.
+    /// The optimizer.
     pub optimizer: Optimizer,
-    /// Whether there is a master copy in single precision.
+    /// True with a master copy in single precision.
     pub mixed: bool,
-    /// What replicas share.
+    /// State that is sharded among replicas.
     pub zero: Zero,
-    /// How many they are.
+    /// Number of replicas.
     pub replicas: u32,
 }
 
-/// Bytes on one NPU, by what they are for.
+/// Bytes resident on one NPU, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// Of weights.
+    /// Weights.
     pub weights: u64,
-    /// Of gradients.
+    /// Gradients.
     pub gradients: u64,
-    /// Of what the optimizer keeps.
+    /// Optimizer state.
     pub optimizer: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a plan comes to, without carrying it out.
+//! Totals of a plan, found without a replay.
 
 use super::{Prepared, Training};
 use crate::generate::plan::{Family, Place};
@@ -8,10 +8,10 @@ use crate::trace::write::Sink;
 use crate::trace::{GroupName, Op, Phase, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
-/// What a plan comes to.
+/// Totals of a plan: parameters, FLOPs, memory, groups and communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Micro-batches of a replica in a step.
     pub micro_batches: u32,
@@ -22,22 +22,23 @@ pub struct Summary {
     pub model_flops: u128,
     /// FLOPs of a step that all ranks carry out.
     pub flops: u128,
-    /// What is recomputed, which as needed is one of the others.
+    /// Recomputation in effect; never `as-needed`, which is resolved to one of the others.
     pub recompute: super::Recompute,
     /// Idle time of a stage over its working time if passes are even and messages take none.
     pub bubble: f64,
     /// Groups by family.
     pub groups: Vec<Groups>,
-    /// The ranks that hand a replica's activations on, one on each stage, for every part of every replica.
+    /// The ranks through which a replica's activations pass, one on each stage, for every member of a tensor group
+    /// and every replica.
     pub pipelines: Vec<Vec<u32>>,
-    /// What each stage has and does.
+    /// Totals of each stage.
     pub stages: Vec<Stage>,
 }
 
 /// Groups of one family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Groups {
-    /// What its members share.
+    /// Name of the family.
     pub family: &'static str,
     /// The members of each.
     pub all: Vec<Vec<u32>>,
@@ -46,7 +47,7 @@ pub struct Groups {
 /// A rank of a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
-    /// First and last layer of each chunk, as the model calls them.
+    /// First and last layer of each chunk, by name.
     pub layers: Vec<[String; 2]>,
     /// Parameters of a rank, copies included.
     pub parameters: u64,
@@ -56,10 +57,10 @@ pub struct Stage {
     pub flops: u128,
     /// The most bytes in use at once, nodes running in the order of their ids.
     pub peak: u64,
-    /// Of those, bytes by class.
+    /// Bytes at the peak, by class.
     pub memory: [u64; TensorClass::COUNT],
-    /// Passes whose activations are kept at most, and bytes of one: their product is what the schedule says of
-    /// activations.
+    /// Maximum number of passes whose activations are held, and bytes of one: the product is the schedule's
+    /// prediction of activation memory.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<Communication>,
@@ -70,22 +71,22 @@ pub struct Stage {
 pub struct Communication {
     /// `all-reduce`, or `send`.
     pub kind: String,
-    /// Among whom; `stages` for messages from one to the next.
+    /// Family of the group; `stages` for messages from one stage to the next.
     pub family: &'static str,
-    /// Which part of a step they belong to.
+    /// Phase of the step.
     pub phase: Option<Phase>,
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
     /// Their bytes: whole buffers of collectives.
     pub bytes: u128,
 }
 
 impl Training {
-    /// What it comes to.
+    /// Computes the totals of the plan.
     ///
     /// # Errors
     ///
-    /// When the model cannot be dealt out as the plan says.
+    /// If the model cannot be distributed as the plan says.
     pub fn summary(self) -> Result<Summary, GenerateError> {
         Ok(self.prepare()?.summary())
     }
@@ -93,7 +94,7 @@ impl Training {
 
 type Tallied = BTreeMap<(Option<Phase>, &'static str, String), (u64, u128)>;
 
-/// Adds up what a rank does.
+/// Sink that sums a rank's FLOPs, memory and communication.
 struct Tally<'p> {
     plan: &'p Prepared,
     place: Place,
@@ -106,12 +107,12 @@ struct Tally<'p> {
 }
 
 impl Tally<'_> {
-    /// Whose group this is; none if it is all ranks and those of no family.
+    /// Returns the family of a group; none if it is the group of all ranks and those are of no family.
     fn family(&self, group: GroupName<'_>, phase: Option<Phase>) -> Option<Family> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
         let whole = |family| placement.members(family) == placement.ranks();
-        // Several families can be all ranks; of these, what is done tells them apart.
+        // Several families can comprise all ranks; the phase then tells which one is likely meant.
         let likely = match phase {
             Some(Phase::Synchronize) => [Family::Data, Family::Tensor],
             _ => [Family::Tensor, Family::Data],
@@ -171,6 +172,7 @@ impl Sink for Tally<'_> {
             .used
             .iter()
             .fold(0, |sum: u64, one| sum.saturating_add(*one));
+        // Strictly greater: of equal peaks the first is reported.
         if total > self.peak {
             self.peak = total;
             self.at_peak = self.used;
@@ -186,6 +188,7 @@ impl Prepared {
     pub(super) fn summary(&self) -> Summary {
         let plan = &self.plan;
         let stages: Vec<Stage> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
+        // A backward pass has twice the FLOPs of the forward one.
         let ways = if plan.trains() { 3 } else { 1 };
         let samples = u128::from(plan.batch) * u128::from(plan.steps);
         let shared = u128::from(plan.tensor) * u128::from(plan.data);

@@ -1,4 +1,4 @@
-//! What holds for all patterns, and what nodes wait for.
+//! Invariants of all patterns, and dependencies of nodes.
 
 use super::super::testing::{Seen, every_rank, why_not};
 use super::super::{Pattern, plan};

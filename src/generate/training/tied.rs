@@ -12,9 +12,9 @@ pub(super) struct Tied {
 }
 
 impl Tied {
-    /// Remembers the table, and refuses a product of which members would have other weights than they have of the
-    /// table. Rows of the table, cut by k, are outputs of the product, cut by n, and columns, cut by n, are its
-    /// inputs, cut by k.
+    /// Records the table, and refuses a tied product whose shard of the weights would differ from that of the table.
+    /// Rows of the table, sharded by k, are outputs of the product, sharded by n, and columns, sharded by n, are its
+    /// inputs, sharded by k.
     pub fn meets(&mut self, layer: &str, step: &Step<'_>) -> Result<(), GenerateError> {
         let (name, cutting) = (&step.operator.name, step.cutting);
         match (&step.operator.work, &self.table) {

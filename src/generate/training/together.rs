@@ -1,4 +1,4 @@
-//! Who works with whom: groups by family, and the ranks of each pipeline.
+//! Process groups by family, and the ranks of each pipeline.
 
 use super::Prepared;
 use super::summary::Groups;
@@ -22,6 +22,7 @@ impl Prepared {
             let places = (0..placement.ranks()).map(|rank| placement.place(rank));
             let first = |place: &Place| match placement.name(family, *place) {
                 GroupName::Number(number) => seen.insert(number),
+                // 0 stands for the group of all ranks, which has no number.
                 _ => seen.insert(0),
             };
             let firsts = places.filter(first);
@@ -33,7 +34,7 @@ impl Prepared {
         groups.collect()
     }
 
-    /// The family of each group that has a number.
+    /// The family of each numbered group.
     pub(super) fn families_by_number(&self) -> Roles {
         let mut roles = Roles::default();
         for (family, name) in self.used() {
@@ -53,7 +54,7 @@ impl Prepared {
         roles
     }
 
-    /// The ranks that hand activations on to one another, stage by stage.
+    /// The ranks through which activations pass, stage by stage.
     pub(super) fn pipelines(&self) -> Vec<Vec<u32>> {
         let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
         let firsts = places.filter(|place| place.stage == 0);

@@ -1,9 +1,8 @@
 //! The nodes of one rank, in the order in which its host would launch them.
 //!
-//! All kernels of a rank are one chain, pass after pass as the schedule orders them; gradients of weights beside a
-//! sum over the tensor group are the exception. A pass first receives what the stage before hands on, which its
-//! chain waits for, and ends with a send that nobody waits for. Gradients are reduced and parameters gathered on lanes
-//! of their own.
+//! All kernels of a rank are one chain, pass after pass in the schedule's order, except weight gradients that overlap
+//! a sum over the tensor group. A pass begins with a receive from the previous stage, on which its chain depends, and
+//! ends with a send on which nothing depends. Gradients are reduced and parameters gathered on lanes of their own.
 
 use super::Prepared;
 use super::program::{After, Item, Program, Task, add, merge};
@@ -33,15 +32,15 @@ pub(super) struct Walk<'w, 's> {
     place: Place,
     rank: u32,
     step: u32,
-    /// What the next node of the chain waits for.
+    /// Dependencies of the next node of the chain.
     front: Vec<u64>,
-    /// What the program under way waits for.
+    /// Dependencies of the program in progress.
     entry: Vec<u64>,
-    /// Nodes of the program under way, or of the last one.
+    /// Node ids of the current program, or of the last one.
     ids: Vec<u64>,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
-    /// Nodes that found gradients which nothing waits for yet.
+    /// Nodes that produced gradients which no reduction depends on yet.
     loose: Vec<u64>,
     /// Reductions of this step.
     reduced: Vec<u64>,
@@ -102,7 +101,7 @@ impl<'w, 's> Walk<'w, 's> {
         self.released()
     }
 
-    /// Frees what no node was left to free: of layers behind the last node, all of whose kernels are left out.
+    /// Frees what no node was left to free: memory of layers behind the last node, all of whose kernels are left out.
     fn released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.carry);
         if memory.is_none() {
@@ -167,7 +166,7 @@ impl<'w, 's> Walk<'w, 's> {
         let mut gathers = Gathers::new(plan.gathers_parameters() && !present, order.clone());
         self.gather(&mut gathers, 0, pass)?;
         let edge = if forward { 0 } else { plan.parts() - 1 };
-        // On one stage a pass begins with what the one before left behind.
+        // On one stage a pass begins with the result of the pass before, without a message.
         let alone = plan.plan.pipeline == 1;
         if at != edge && !alone {
             self.receive(pass, at)?;
@@ -206,8 +205,8 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(())
     }
 
-    /// Emits a layer's program, and reductions of what is found on the way; its last node frees `freed` bytes of
-    /// gathered parameters.
+    /// Emits a layer's program, with reductions of buckets that complete on the way; its last node frees `freed`
+    /// bytes of gathered parameters.
     fn program(
         &mut self,
         program: &Program,
@@ -217,6 +216,7 @@ impl<'w, 's> Walk<'w, 's> {
         freed: u64,
     ) -> Result<(), TraceError> {
         self.ids.clear();
+        // The tail of the chain so far becomes the entry of the program.
         std::mem::swap(&mut self.entry, &mut self.front);
         let count = program.items.len();
         for (i, item) in program.items.iter().enumerate() {
@@ -231,7 +231,7 @@ impl<'w, 's> Walk<'w, 's> {
             }
             let id = self.item(item, layer, pass, memory)?;
             self.ids.push(id);
-            // What is complete with the last node is so when the layer is.
+            // Gradients complete with the last node are handled after the loop, when the chain has moved on.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
                 self.found(finding, pass)?;
             }
@@ -250,7 +250,7 @@ impl<'w, 's> Walk<'w, 's> {
         }
     }
 
-    /// Adds to `self.data` what `after` means for the program under way.
+    /// Adds to `self.data` the node ids that `after` stands for in the current program.
     fn after(&mut self, after: &[After]) {
         for one in after {
             match one {
@@ -301,6 +301,7 @@ impl<'w, 's> Walk<'w, 's> {
                 bytes,
                 slot,
             } => {
+                // Tags are unique per step, layer, slot and micro-batch; `check::messages` keeps them within i32.
                 let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
                 let number = number * u64::from(plan.slots) + u64::from(slot);
                 let op = Op::Message {

@@ -1,4 +1,4 @@
-//! From the dependencies that nodes name to rows of successors and program order.
+//! Linking of the dependencies that nodes name into rows of successors, in program order.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, row};
 use crate::graph::Rows;
@@ -7,7 +7,7 @@ use crate::ids::NodeIndex;
 use crate::trace::{TraceError, shown};
 
 impl GraphBuilder {
-    /// How many control dependencies there are.
+    /// Returns the number of control dependencies.
     pub(super) fn control(&self) -> u64 {
         self.preds.iter().filter(|&&p| is_control(p)).count() as u64
     }
@@ -16,13 +16,14 @@ impl GraphBuilder {
         self.pred_end.partition_point(|&end| end <= place)
     }
 
-    /// Finds the nodes behind ids that were named before they came.
+    /// Resolves ids that were named before their nodes came.
     pub(super) fn resolve_forward(&mut self) -> Result<(), TraceError> {
         for (place, id) in std::mem::take(&mut self.forward) {
             let pred = self.preds[place as usize];
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
+                // Traces that were cut from longer ones name such nodes, and order does not need them.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE
@@ -40,7 +41,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Drops control dependencies of nodes on themselves, and refuses those of data.
+    /// Drops control dependencies of nodes on themselves, and refuses such data dependencies.
     pub(super) fn drop_self(&mut self) -> Result<(), TraceError> {
         let mut start = 0;
         for (node, &end) in self.pred_end.iter().enumerate() {
@@ -62,8 +63,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors, merging duplicates. Returns whether every node comes after
-    /// all that it waits for, so that ascending order is program order and there is no cycle.
+    /// Builds the rows of successors, merging duplicates. Returns whether every node comes after all that it
+    /// waits for; ascending order is then program order, and there is no cycle.
     pub(super) fn link(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];
@@ -92,8 +93,8 @@ impl GraphBuilder {
             start[i + 1] += start[i];
         }
         let mut list = vec![0_u32; start[n] as usize];
-        // Rows are filled from the front; `next[i]` is where the next successor of i goes. A
-        // duplicate is one whose last entry is already this node.
+        // Rows are filled from the front; `next[i]` is the index of the next successor of i. A predecessor is a
+        // duplicate if the last entry of its row is already this node.
         let mut next = seen_by;
         next.copy_from_slice(&start[..n]);
         for node in 0..n {
@@ -116,8 +117,8 @@ impl GraphBuilder {
         sorted
     }
 
-    /// Brings collectives and messages into program order where ascending order is not. Returns
-    /// whether there is one, which a cycle prevents.
+    /// Sorts collectives and messages into program order, where that is not ascending order. Returns whether
+    /// there is one, which a cycle prevents.
     pub(super) fn order(&mut self) -> bool {
         let order = self.graph.successors.order();
         if order.len() < self.graph.ids.len() {
@@ -131,7 +132,7 @@ impl GraphBuilder {
         true
     }
 
-    /// Collectives and messages in the order of their nodes.
+    /// Sorts collectives and messages in the order of their nodes.
     pub(super) fn sort_details(&mut self) {
         self.sort_details_by(|node| node.0);
     }
@@ -148,7 +149,7 @@ impl GraphBuilder {
         }
     }
 
-    /// What a cycle is told as.
+    /// Builds the error that shows a cycle of dependencies.
     pub(super) fn cyclic(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;

@@ -1,11 +1,11 @@
-//! Ascending order of ids for nodes that came in another.
+//! Sorting of nodes by id.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, row};
 use crate::graph::Lane;
 use crate::ids::NodeIndex;
 
 impl GraphBuilder {
-    /// Puts nodes into ascending order of their ids, if they are not.
+    /// Sorts the nodes by their ids, unless they are sorted.
     pub(super) fn sort_by_id(&mut self) {
         let graph = &mut self.graph;
         if graph.ids.is_sorted() {
@@ -60,8 +60,8 @@ impl GraphBuilder {
         self.renumber();
     }
 
-    /// Numbers names, slots, changes of memory and lanes in the order in which the sorted nodes use them, so that the
-    /// order of records leaves no trace.
+    /// Renumbers names, slots, changes of memory and lanes in the order in which the sorted nodes use them, so
+    /// that the order of records has no effect on the graph.
     fn renumber(&mut self) {
         let graph = &mut self.graph;
         self.names.renumber(graph.name_of.iter_mut());

@@ -1,33 +1,33 @@
-//! What an outline keeps of a node's record.
+//! Data that an outline keeps of a node's record.
 
 use crate::trace::Op;
 use crate::trace::scan::NodeView;
 use crate::units::Span;
 
-/// A [`NodeView`] without what few nodes have: outlines keep millions of these.
+/// Compact [`NodeView`], without fields that few nodes have: outlines keep millions of these.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View<'a> {
     /// The id in the file.
     pub id: u64,
     /// The name.
     pub name: &'a str,
-    /// What it does.
+    /// Operation.
     pub op: Op<'a>,
-    /// The stream or thread that the trace names, if it does.
+    /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
-    /// How long it took where it was recorded.
+    /// Recorded duration.
     pub recorded: Span,
-    /// The same in whole microseconds, where the schema has it.
+    /// The duration in whole microseconds, as the schema holds it.
     pub micros: u64,
-    /// Time of the host in front of it.
+    /// Host time before it (launch overhead).
     pub delay: Span,
-    /// How long a communication node waited for its peers where it was recorded.
+    /// Recorded time that a communication node waited for its peers.
     pub wait: Span,
     /// Whether it waited for none of its peers.
     pub eager: bool,
-    /// When it started where it was recorded, in microseconds; zero when the file does not say.
+    /// Recorded start, in microseconds; zero if the file does not state it.
     pub start_micros: u64,
-    /// The JSON text of its process groups, when it is the metadata node that declares them.
+    /// JSON text of the process groups, if it is the metadata node that declares them.
     pub groups: Option<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! The `collectives` table: how collectives are cut into chunks, and how these follow one another.
+//! The `collectives` table: chunking of collectives.
 
 use crate::collective::{Inter, Intra, Pipeline};
 use crate::config::{ConfigError, Table};
@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
-/// What the table says; one chunk where there is none.
+/// Chunking as the table states it; one chunk without the table.
 pub(super) fn pipeline(root: &Table<'_>) -> Result<Pipeline, ConfigError> {
     let Some(field) = root.get("collectives") else {
         return Ok(Pipeline::default());

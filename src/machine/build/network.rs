@@ -1,5 +1,5 @@
-//! The `dimension` tables and that of the network: the topology, an algorithm for each dimension, and what
-//! becomes of messages.
+//! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
+//! switching.
 
 use super::{BANDWIDTH, LATENCY, SEGMENT};
 use crate::collective::Choice;
@@ -22,7 +22,7 @@ pub(super) const KEYS: &[&str] = &[
 /// The keys that the table of the network may have.
 const NETWORK: &[&str] = &["model", "switching", "segment"];
 
-/// What the tables say.
+/// Contents of the tables.
 pub(super) struct Network {
     pub topology: Topology,
     pub model: Model,
@@ -30,7 +30,7 @@ pub(super) struct Network {
     pub scalable: bool,
 }
 
-/// Reads and checks all dimensions, and how they are used.
+/// Reads and checks all dimensions and the network table.
 pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
     let expected = "a table [[dimension]] for each dimension, innermost first";
     let field = root.need("dimension", expected)?;
@@ -46,6 +46,7 @@ pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
             return Err(table.refuse(found, "a name of its own for each dimension"));
         }
         let size = table.need("size", "the number of NPUs along this dimension")?;
+        // u64 cannot overflow here: the product of the inner sizes is at most MAX_NPUS.
         npus *= u64::from(dimension.size);
         if npus > u64::from(Topology::MAX_NPUS) {
             let most = Topology::MAX_NPUS;
@@ -54,6 +55,7 @@ pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.flag()?;
+            // `NAMExN` rewrites the size of the last table, so only that one can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
                 return Err(field.refuse(found, "it on the outermost, the last, only"));
@@ -76,7 +78,7 @@ pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
     })
 }
 
-/// The model, and how messages are passed on; every key may be absent.
+/// Reads the network model and the switching mode; every key may be absent.
 fn traffic(table: &Table<'_>) -> Result<(Model, Switching), ConfigError> {
     let model = table.get("model").map(|field| field.choice(&Model::ALL));
     let names = [

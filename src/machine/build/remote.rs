@@ -14,7 +14,7 @@ macro_rules! pool_keys {
 }
 
 const CHANNEL: &[&str] = &["attachment", "bandwidth", "latency", "capacity", "through"];
-/// Those of a channel that is reached through the network.
+/// Keys of a channel that is reached through the network.
 const CHUNKED: &[&str] = &[
     "attachment",
     "bandwidth",
@@ -44,6 +44,7 @@ const CHUNK: &str = "1 MB";
 pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npus();
     let names = Attachment::NAMES.map(|name| (name, name));
+    // The table is opened twice: with all keys to read the attachment, then with its own to refuse the others.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH].concat();
     let table = field.table(Some(&all))?;
     let chosen = table.choice("attachment", &names)?;
@@ -60,6 +61,7 @@ pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMem
         Some(field) => Some(through(&field, chosen, topology)?),
         None => None,
     };
+    // With `through` the design's port bandwidth is the network's, which must not be stated twice.
     let port = |key| port(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => {
@@ -156,7 +158,7 @@ fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Swit
         .need("level", expected)?
         .tables(&["fan_in", "bandwidth"])?;
     let mut levels = Vec::with_capacity(tables.len());
-    // What is left to be joined.
+    // NPUs or switches that are not joined yet.
     let mut below = npus;
     for level in &tables {
         let fan_in = count(level, "fan_in", below)?;

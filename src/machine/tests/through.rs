@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use crate::memory::{Attachment, RemoteMemory, Ring, Through};
 use crate::units::{Bandwidth, Bytes, Span};
 
-/// What `text` reaches through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and 1.5 us.
+/// Remote memory of `text` through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and 1.5 us.
 fn through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&with(text), "m.toml").unwrap();
     let remote = machine.remote().unwrap().clone();

@@ -29,7 +29,7 @@ fn two(memory: f64) -> RemoteMemory {
     }
 }
 
-/// When accesses of 100 kB end (begun at, NPU, whether it stores), at ports that are busy until `busy`; in ns.
+/// End times in ns of accesses of 100 kB given as (begin, NPU, is a store), at ports that are busy until `busy`.
 fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<f64> {
     let mut remote = RemoteAccess::new(memory, 2, true);
     let mut free = [[Time(busy * 1000); 2]; 2];

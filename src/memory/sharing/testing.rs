@@ -1,4 +1,4 @@
-//! What the tests of all designs share.
+//! Helpers for the tests of all designs.
 
 use super::*;
 use crate::ids::Npu;
@@ -17,7 +17,7 @@ pub(in crate::memory) fn pool(attachment: Attachment, gb: f64) -> RemoteMemory {
     }
 }
 
-/// When accesses end that begin as `begins` says: (when in picoseconds, NPU).
+/// End times of accesses given by `begins` as (begin in picoseconds, NPU).
 fn run(
     memory: &RemoteMemory,
     npus: u32,
@@ -56,7 +56,7 @@ fn run(
     }
 }
 
-/// When accesses of these NPUs end that begin together.
+/// End times of accesses of these NPUs that begin together.
 pub(in crate::memory) fn each(
     memory: &RemoteMemory,
     npus: u32,
@@ -67,7 +67,7 @@ pub(in crate::memory) fn each(
     run(memory, npus, &begins, (bytes, false))
 }
 
-/// When accesses of all NPUs end that begin together: all at once.
+/// Common end time of accesses of all NPUs that begin together.
 pub(in crate::memory) fn together(
     memory: &RemoteMemory,
     npus: u32,
@@ -80,12 +80,12 @@ pub(in crate::memory) fn together(
     ends[0]
 }
 
-/// When an access of NPU 0 ends that is alone.
+/// End time of a single access of NPU 0.
 pub(in crate::memory) fn alone(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
     each(memory, npus, &[0], bytes)[0]
 }
 
-/// When an access of NPU 0 and one of NPU 1, which begins `later` picoseconds later, end.
+/// End times of an access of NPU 0 and one of NPU 1, which begins `later` picoseconds later.
 pub(in crate::memory) fn late(
     memory: &RemoteMemory,
     npus: u32,

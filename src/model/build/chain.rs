@@ -1,4 +1,4 @@
-//! `kind = "layers"`: every operator by name. Sizes of inputs follow from what stands before.
+//! `kind = "layers"`: every operator by name. Sizes of inputs follow from the operators before.
 
 use super::operator::{self, Shape, State};
 use super::{MOST, MOST_LAYERS, no_sequence, size};
@@ -38,6 +38,7 @@ pub(super) fn layers(
         let field = table.need("name", "the layer's name")?;
         let name = field.line()?;
         let role = table.choice("role", &ROLES)?;
+        // `repeat` is bounded by the room that is left, so `layers` never exceeds MOST_LAYERS.
         let room = MOST_LAYERS - layers.len() as u64;
         let repeat = table.get("repeat").map(|field| field.between(1, room));
         let first = table.get("first").map(|field| field.between(0, MOST));
@@ -52,12 +53,14 @@ pub(super) fn layers(
         let items = table.need("operators", "an array of operators")?;
         let items =
             items.items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
+        // No overflow: both factors are bounded by the file's size and MOST_LAYERS.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
             let found = format_args!("{operators} operators up to here");
             let expected = format_args!("1 to {MOST_OPERATORS}, and one at least in each layer");
             return Err(table.refuse(found, expected));
         }
+        // Each copy is built anew: a layer may change the shape of the next one's input.
         for number in first..first + repeat {
             let name = match numbered {
                 true => format!("{name}{number}"),
@@ -95,7 +98,7 @@ fn chain(
     Ok(operators)
 }
 
-/// Tokens of a sample, and what the first layer is given.
+/// Tokens of a sample, and the shape of the first layer's input.
 fn input(root: &Table<'_>, tokens: Option<u64>) -> Result<(u64, Shape), ConfigError> {
     let expected = "what a sample is, such as { channels = 3, height = 224, width = 224 }, { columns = 13 }, \
                     or { tokens = 1024 }";

@@ -1,4 +1,4 @@
-//! One operator of a layer: what it computes from what stands before it.
+//! One operator of a layer: its computation, given the shape before it.
 
 use super::{MOST, area, flag_or, size, size_or};
 use crate::config::{ConfigError, Field, Table};
@@ -6,19 +6,19 @@ use crate::model::count::windows;
 use crate::model::{Cut, Function, Operator, Work};
 use std::fmt;
 
-/// What is handed from operator to operator.
+/// Shape of the activations between operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Channels of so many pixels.
+    /// Channels of an image.
     Image {
-        /// How many.
+        /// Number of channels.
         channels: u64,
         /// Height and width.
         size: [u64; 2],
     },
     /// Rows of numbers.
     Rows {
-        /// How many.
+        /// Number of rows.
         rows: u64,
         /// Numbers of one.
         columns: u64,
@@ -58,7 +58,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// What a layer's operators have before them: at the end of its branch, and on the way around it.
+/// Shapes of the activations before the next operator of a layer: on its branch, and on the skip path around it.
 pub(super) struct State {
     pub(super) main: Shape,
     around: Shape,
@@ -74,7 +74,7 @@ impl State {
     }
 }
 
-/// What operators are called in files.
+/// Keyword of an operator in files.
 #[derive(Clone, Copy)]
 enum Op {
     Linear,
@@ -90,7 +90,7 @@ enum Op {
     Interaction,
 }
 
-/// Each operator with its name and the keys that it has besides those of all.
+/// Each operator with its keyword and the keys that it has in addition to the common ones.
 const OPS: [(Op, &str, &[&str]); 11] = [
     (Op::Linear, "linear", &["outputs", "bias", "tied"]),
     (
@@ -131,6 +131,7 @@ const CUTS: [(Cut, &str); 4] = [
 pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator, ConfigError> {
     let names = OPS.map(|(op, name, _)| (op, name));
     let op = field.table(None)?.choice("op", &names)?;
+    // OPS is in the order of the enum.
     let (_, word, keys) = OPS[op as usize];
     let table = field.table(Some(&[&COMMON, keys].concat()))?;
     let name = table.get("name").map_or(Ok(word), |field| field.line())?;
@@ -157,6 +158,7 @@ pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator,
         (_, true) => state.around = shape,
         (_, false) => state.main = shape,
     }
+    // The skip path starts anew behind a sum, and in front of the first block.
     if matches!(op, Op::Residual | Op::Embedding) {
         state.around = state.main;
     }
@@ -167,7 +169,7 @@ pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator,
     })
 }
 
-/// What an operator computes on `shape`, and the shape behind it.
+/// Reads the computation of an operator on `shape`, and returns it with the output's shape.
 fn work(op: Op, table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
     let (rows, width) = shape.pixels();
     Ok(match op {
@@ -209,7 +211,7 @@ fn work(op: Op, table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), Config
                 width: size(table, "width")?,
                 lookups: size_or(table, "lookups", 1, 1)?,
             };
-            // Tables stand beside the chain, until an interaction takes up what was picked.
+            // Tables stand beside the chain, until an interaction consumes the rows.
             (work, shape)
         }
         Op::Interaction => {
@@ -249,6 +251,7 @@ fn attention(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigErr
     let (tokens, columns) = sequence(table, shape)?;
     let heads = size(table, "heads")?;
     let kv_heads = size_or(table, "kv_heads", 1, heads)?;
+    // Queries, keys and values stand side by side in the input's columns.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
         return Err(table.refuse(
@@ -287,6 +290,7 @@ fn activation(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigEr
 
 fn convolution(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
     let (inputs, size_before) = image(table, shape)?;
+    // The stride defaults to 1 here and to the kernel in pools, as in PyTorch.
     let window = Window::read(table, size_before, None)?;
     let groups = size_or(table, "groups", 1, 1)?;
     let outputs = size(table, "outputs")?;

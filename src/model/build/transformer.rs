@@ -28,7 +28,7 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// The perceptron's function, and whether half of what it sees is a gate.
+/// The perceptron's function, and whether it is gated.
 const ACTIVATIONS: [((Function, bool), &str); 4] = [
     ((Function::Gelu, false), "gelu"),
     ((Function::Relu, false), "relu"),
@@ -36,7 +36,7 @@ const ACTIVATIONS: [((Function, bool), &str); 4] = [
     ((Function::Gelu, true), "geglu"),
 ];
 
-/// Whether norms have a bias.
+/// Norms by name in files, and whether they have a bias.
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Tokens of a sample, hidden size and layers.
@@ -48,6 +48,7 @@ pub(super) fn layers(
     let layers = layers.between(1, MOST_LAYERS)?;
     let hidden = size(root, "hidden")?;
     let sequence = size(root, "sequence")?;
+    // The table of positions keeps the file's size when samples get another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = tokens.unwrap_or(sequence);
     let positions = [

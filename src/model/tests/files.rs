@@ -334,7 +334,7 @@ fn windows_and_groups_must_fit() {
     );
 }
 
-/// What the test below puts into a file: anything printable, or much TOML syntax.
+/// Random text that the test below inserts into a file: anything printable, or much TOML syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {

@@ -15,7 +15,7 @@ fn convolution([height, width]: [u64; 2], kernel: [u64; 2], stride: u64, padding
     }
 }
 
-/// Where windows begin along a side, in a padded image.
+/// Number of window positions along a side, found by placing windows in a padded image.
 fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;

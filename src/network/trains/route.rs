@@ -4,20 +4,18 @@ use crate::ids::Npu;
 use crate::network::servers::{IN, OUT, Place};
 use crate::topology::{Shape, Topology};
 
-/// Links of an NPU along a dimension. Of a ring or mesh: that to the next higher and to the next lower
-/// coordinate. Of a switch: that to the switch and that from it. Where all are wired to all: what it
-/// sends with and what it receives with, whomever to and from.
+/// Links of an NPU along a dimension. Ring or mesh: to the next higher and to the next lower coordinate. Switch: to
+/// the switch and from it. Fully connected: egress and ingress, whatever the peer.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
-/// Added to the sides of a port where NPUs are wired to their neighbours: what leaves downwards, and what comes
-/// from above.
+/// Added to the sides of a port where NPUs are wired to their neighbours: egress downwards, and ingress from above.
 pub(super) const DOWNWARDS: usize = 2;
 
-/// Which servers there are on a way.
+/// Set of servers on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// In every dimension that is crossed, what the NPU where the message enters it sends with, and what the
-    /// NPU where the message leaves it receives with.
+    /// In every dimension crossed, the egress of the NPU where the message enters it, and the ingress of the NPU
+    /// where the message leaves it.
     Ports,
     /// Every link; of the wires between fully connected NPUs both ends.
     Links,
@@ -27,14 +25,14 @@ pub enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub place: Place,
-    /// Links between here and the next server: none at the far end of what leads here.
+    /// Number of links between this server and the next: none at the far end of a link.
     pub links: u32,
-    /// Whether what leads on from here begins with a device that waits for a segment; if not, the next
-    /// server is the far end of the last link.
+    /// True if the next link begins at a device that waits for a segment; false if the next server is the far end of
+    /// the same link.
     pub last: bool,
 }
 
-/// What is left of a way.
+/// Remainder of a route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     reach: Reach,
@@ -80,6 +78,7 @@ impl Route {
                 });
             }
             let x = topology.coordinate(from, d);
+            // Coordinates are computed on the way, so that a route needs no memory per hop.
             let y = topology.coordinate(self.to, d);
             if x != y {
                 let up = shape.has_ports() || shape.goes_up(size, x, y);
@@ -110,7 +109,7 @@ impl Route {
         None
     }
 
-    /// Whether the way from here to the end crosses dimension `d`.
+    /// Returns true if the remaining route crosses dimension `d`.
     pub fn crosses(&self, topology: &Topology, d: usize) -> bool {
         topology.coordinate(self.at, d) != topology.coordinate(self.to, d)
     }

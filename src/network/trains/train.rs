@@ -5,35 +5,35 @@ use crate::network::servers::Place;
 use crate::topology::Path;
 use crate::units::{Bandwidth, Slowness};
 
-/// A message under way: the server that it has yet to pass, and what it does there.
+/// A message in flight: the next server that it has to pass, and its times there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Train {
     amount: Amount,
     sender: Npu,
-    /// What comes after `stop`.
+    /// Route beyond `stop`.
     route: Route,
     stop: Stop,
-    /// When its first segment, and all of it, is at the device before `stop`.
+    /// Times at which its first segment, and all of it, are at the device before `stop`.
     head: Time,
     tail: Time,
-    /// What passes the link of `stop` first (γ), and the rest of it (δ).
+    /// Serialization of the first segment on the link of `stop` (γ), and of the rest (δ).
     segment: Span,
     rest: Span,
-    /// What other links between `stop` and the next server pass first.
+    /// Serialization of the first segment on further links between `stop` and the next server.
     transit: Span,
     /// δ of the slowest link from `stop` on.
     slowest_rest: Span,
     /// The slowest of the whole way, until a link of it was passed.
     slowest: Option<Bandwidth>,
-    /// All links up to here but one of the slowest: those of the dimensions before that of `stop`, how many
-    /// of that one, and how long they take to pass a segment.
+    /// All links up to here but one of the slowest: those of the dimensions before that of `stop`, the number of
+    /// links in that dimension, and their total serialization of a segment.
     before: Slowness,
     links: u32,
     passed: Span,
 }
 
 impl Train {
-    /// A message that its sender hands over `now`, along `path`.
+    /// Creates the train of a message that is submitted at `now`, along `path`.
     #[inline]
     pub fn new(
         now: Time,
@@ -72,31 +72,31 @@ impl Train {
         self.stop.place
     }
 
-    /// How long it takes to pass it (s).
+    /// Service time at the next server (s).
     #[inline]
     pub fn span(&self) -> Span {
         self.segment + self.rest
     }
 
-    /// The way behind that.
+    /// The route beyond that server.
     #[inline]
     pub fn route(&self) -> Route {
         self.route
     }
 
-    /// When all of it is where it is.
+    /// Time at which all of it has reached the present device.
     #[inline]
     pub fn tail(&self) -> Time {
         self.tail
     }
 
-    /// Who goes first, of those that are ready at one instant.
+    /// Priority among trains that are ready at one instant.
     #[inline]
     pub fn order(&self) -> u32 {
         self.sender.0
     }
 
-    /// It begins to pass the server. Returns when it is ready for the next one, `None` where there is none.
+    /// Begins to pass the server. Returns the time at which it is ready for the next one, `None` if there is none.
     #[inline]
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let Stop { place, links, last } = self.stop;
@@ -114,6 +114,7 @@ impl Train {
         let behind = self.route;
         self.stop = self.route.next(topology)?;
         if self.stop.place.dimension != place.dimension {
+            // Added up dimension by dimension, as Topology::path does, so that both round alike.
             self.before = self.before.plus(self.links, topology.link(place.dimension));
             self.links = 0;
             self.enter(&behind, topology);
@@ -123,9 +124,10 @@ impl Train {
                 self.look(topology);
                 self.slowest_rest
             }
-            // The far end of the link takes in what comes, without waiting for a segment.
+            // The far end of the link receives bytes as they come, without waiting for a segment.
             false => self.slowest_rest + self.segment,
         };
+        // Goes on when no later segment can be waited for; see the page of `trains`.
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
         Some(self.head.max(gathered))
     }

@@ -9,7 +9,7 @@ const TYPES: [&str; 15] = [
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
     "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
 ];
-/// The same of lists.
+/// The same for their lists.
 const LISTS: [&str; 15] = [
     "double list",
     "float list",
@@ -27,7 +27,7 @@ const LISTS: [&str; 15] = [
     "string list",
     "bytes list",
 ];
-/// The most of a bytes value that is written out.
+/// Maximum number of bytes of a bytes value that are written out.
 const MOST_BYTES: usize = 32;
 
 impl<'a> Attr<'a> {

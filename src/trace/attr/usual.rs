@@ -1,9 +1,9 @@
-//! Attributes as every writer writes them, read in one step.
+//! Fast path for attributes in the encoding that all known writers use.
 
 use super::super::wire::{Cursor, Raw, sevens};
 use super::{Attr, FIRST_VALUE, LAST_VALUE, wire_type};
 
-/// The fields of the `oneof` that have this wire type, bit by bit.
+/// Mask of the fields of the `oneof` that have this wire type.
 const fn fields_of(wanted: u32) -> u64 {
     let (mut fields, mut number) = (0, FIRST_VALUE);
     while number <= LAST_VALUE {
@@ -15,13 +15,13 @@ const fn fields_of(wanted: u32) -> u64 {
     fields
 }
 
-/// The fields that are varints, and those that have a length.
+/// Masks of the fields that are varints, and of those that are length-delimited.
 const NUMBERS: u64 = fields_of(0);
 const LENGTHS: u64 = fields_of(2);
 
 impl<'a> Attr<'a> {
-    /// Takes from the fields of a node an attribute as every writer writes it: a short name, and then one value,
-    /// which is a whole number, or short. `None` for anything else, of which nothing is taken;
+    /// Takes the next attribute from the fields of a node if it has the usual encoding: a short name followed
+    /// by one value, which is a whole number or short. `None` for anything else, of which nothing is consumed;
     /// [`Self::scan`] reads that.
     #[inline(always)]
     pub fn take_usual(node: &mut Cursor<'a>) -> Option<Self> {
@@ -48,6 +48,7 @@ impl<'a> Attr<'a> {
         let offset = node.offset() + 2;
         let raw = match key & 7 {
             0 if NUMBERS >> number & 1 == 1 => {
+                // The varint is read as one word of eight bytes, so what follows the value comes along.
                 let from = rest.get(message.len() - value.len()..)?;
                 Raw::Varint(whole_varint(value, from)?)
             }
@@ -69,8 +70,8 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// The number that `bytes` are, of which only the last may lack its top bit; `data` begins with them. `None` if
-/// they are no such thing, or near the end of the data, or longer than a word.
+/// Decodes the varint that is all of `bytes`; `data` begins with them and supplies the rest of a word. `None`
+/// if they are no single varint, are near the end of the data, or exceed eight bytes.
 #[inline(always)]
 fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
     if let [only @ 0..0x80] = bytes {

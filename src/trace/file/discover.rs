@@ -1,4 +1,4 @@
-//! Which files are the traces of a job.
+//! Discovery of the trace files of a job.
 
 use super::RankFile;
 use super::listing::{Listing, several};
@@ -9,31 +9,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Hashes are checked of jobs that have no more bytes than this: a larger one would load noticeably slower.
+/// Total size in bytes up to which the hashes of a job are checked by default: a larger job would load
+/// noticeably slower.
 const HASHED: u64 = 64 << 20;
 
-/// What is held against a job's file.
+/// Level of verification against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// Nothing; then ranks that it does not name are read, too, if they are given one by one.
+    /// None. Ranks that the job file does not name are then read, too, if they are given one by one.
     Nothing,
-    /// The lengths of its traces, and of small jobs their hashes.
+    /// Lengths of the traces, and hashes of small jobs.
     #[default]
     Lengths,
     /// Lengths and hashes.
     Hashes,
 }
 
-/// The traces that were found, and what is said of them beside.
+/// Traces that were found, with the job files that list them.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The traces, by rank.
     pub files: Vec<RankFile>,
-    /// The jobs' files that name them.
+    /// Job files that list them.
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
 }
 
-/// Finds traces; a job's file is read once.
+/// Finds trace files; each job file is read once.
 #[derive(Debug, Default)]
 pub struct Finder {
     verify: Verify,
@@ -41,19 +42,19 @@ pub struct Finder {
     found: Found,
 }
 
-/// Finds the traces that `path` means, as [`Finder::add`] has it.
+/// Finds the traces that `path` denotes; see [`Finder::add`].
 pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     let mut finder = Finder::default();
     finder.add(path)?;
     Ok(finder.finish().files)
 }
 
-/// The file of the job with this prefix.
+/// Returns the path of the job file with this prefix.
 fn job_path(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
 }
 
-/// The prefix of the job that a file called `path` would be a part of.
+/// Returns the prefix of the job that a file called `path` would belong to.
 pub fn prefix_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let (prefix, ..) = split_name(name)?;
@@ -61,7 +62,7 @@ pub fn prefix_of(path: &Path) -> Option<PathBuf> {
 }
 
 impl Finder {
-    /// Holds files against what jobs say as `verify` has it.
+    /// Creates a finder with this level of verification.
     pub fn new(verify: Verify) -> Self {
         Self {
             verify,
@@ -69,20 +70,21 @@ impl Finder {
         }
     }
 
-    /// The traces that were found, sorted by rank; one that was found twice is there once.
+    /// Returns the traces that were found, sorted by rank and without duplicates.
     pub fn finish(self) -> Found {
         let mut found = self.found;
         found.files.sort();
+        // A job and one of its files may both be given.
         found.files.dedup();
         found
     }
 
-    /// Finds the traces that `path` means: a folder with traces of one job, one file of the job (then only that
-    /// one), the job's file, or the prefix that the files of a job share.
+    /// Finds the traces that `path` denotes: a folder with traces of one job, one file of the job (then only
+    /// that one), the job file, or the prefix that the files of a job share.
     ///
-    /// Where the job's file lies beside them, it says which files there are and what they hold. Otherwise
-    /// names do: of files with several endings those with the best one are taken, `.et`, then `.eg` as tools called
-    /// it in 2023, `.jsonl`, and `.json`. Any of them may be compressed.
+    /// A job file beside them determines which files there are, with lengths and hashes. Otherwise names do: of
+    /// files with several endings those with the best one are taken, `.et`, then `.eg` as tools called it in
+    /// 2023, `.jsonl`, and `.json`. Any of them may be compressed.
     ///
     /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
     pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
@@ -112,7 +114,7 @@ impl Finder {
         Ok(())
     }
 
-    /// The job's file `path`, if it is there.
+    /// Returns the job file `path`, or `None` if there is none.
     fn job(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
         if let Some(known) = self.jobs.get(path) {
             return Ok(known.clone());
@@ -120,7 +122,7 @@ impl Finder {
         let job = match path.is_file() {
             true => match JobFile::read(path) {
                 Ok(job) => Some(Arc::new(job)),
-                // Then names say what there is.
+                // File names then determine the job.
                 Err(_) if self.verify == Verify::Nothing => None,
                 Err(error) => return Err(error),
             },
@@ -130,12 +132,13 @@ impl Finder {
         Ok(job)
     }
 
-    /// Takes all ranks of a job.
+    /// Adds all ranks of a job.
     fn take(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
         if job.ranks.is_empty() {
             return Err(not_found(path, "the job's file names no rank"));
         }
         let lengths = job.ranks.iter().map(|row| row.seal.bytes);
+        // Lengths are input, so their sum may overflow.
         let all = lengths.fold(0_u64, u64::saturating_add);
         let folder = folder_of(path);
         for row in &job.ranks {
@@ -155,7 +158,7 @@ impl Finder {
         Ok(())
     }
 
-    /// Takes one file, with what the job's file beside it says.
+    /// Adds one file, with its digest from the job file beside it.
     fn add_file(&mut self, path: &Path) -> Result<(), TraceError> {
         let name = path
             .file_name()
@@ -168,7 +171,7 @@ impl Finder {
         let beside = job_path(folder_of(path), prefix);
         if let Some(job) = self.job(&beside)? {
             match job.rank(rank) {
-                // Another form of the trace is not what the job's file says something of.
+                // The digest does not cover the trace in another format.
                 Some(row) if row.file == name && self.verify != Verify::Nothing => {
                     file.seal = Some(row.seal);
                 }
@@ -183,7 +186,7 @@ impl Finder {
         Ok(())
     }
 
-    /// Takes the one job of a folder.
+    /// Adds the only job of a folder.
     fn add_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
         let listing = Listing::read(folder, None)?;
         let prefixes = listing.prefixes();
@@ -202,7 +205,7 @@ impl Finder {
     }
 }
 
-/// The folder of a file.
+/// Returns the folder of a file.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,4 +1,4 @@
-//! What of a folder looks like traces and jobs.
+//! Trace files and job files of a folder.
 
 use super::discover::not_found;
 use super::names::{ANYTHING, ENDINGS, split_name};
@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
-/// How much of a file is looked at to see whether it is a trace.
+/// Number of leading bytes that are inspected to recognise a trace.
 const SNIFFED: u64 = 1 << 16;
-/// What of a folder looks like jobs.
+/// Trace files and job files of a folder.
 #[derive(Default)]
 pub(super) struct Listing {
     /// Traces with the best ending that there is, by prefix.
@@ -21,7 +21,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Lists `folder`, or only what has one prefix.
+    /// Lists `folder`, or only files with one prefix.
     pub fn read(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
         let io = |source| TraceError::io(folder, "list", source);
         let mut all: [Vec<(String, RankFile)>; ENDINGS.len()] = Default::default();
@@ -39,7 +39,7 @@ impl Listing {
                 continue;
             };
             let path = entry.path();
-            // A pipe of that name would never end. What the listing says need not be asked for again.
+            // Opening a pipe of that name would block. The type that the listing gives saves a call per file.
             let kind = entry.file_type();
             let plain =
                 kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
@@ -49,6 +49,7 @@ impl Listing {
         }
         if let Some(best) = all.iter().position(|found| !found.is_empty()) {
             this.traces = std::mem::take(&mut all[best]);
+            // Captures and reports may have this ending, too.
             if ENDINGS[best] == ANYTHING {
                 this.traces.retain(|(_, file)| begins_as_trace(&file.path));
             }
@@ -62,7 +63,7 @@ impl Listing {
         traces.chain(self.jobs.iter().map(String::as_str)).collect()
     }
 
-    /// The traces of the one job that there is without a file of its own, `path` having been asked for.
+    /// Returns the traces of the only job, which has no job file; `path` is what was asked for.
     pub fn job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
         let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
         match prefixes.len() {
@@ -86,14 +87,14 @@ impl Listing {
     }
 }
 
-/// Whether `path` begins as a trace in text does.
+/// Returns whether the content of `path` begins like a trace in text.
 fn begins_as_trace(path: &Path) -> bool {
     let mut first = Vec::new();
     let read = Stream::open(path).map(|stream| stream.take(SNIFFED).read_to_end(&mut first));
     matches!(read, Ok(Ok(_))) && matches!(text::sniff(&first), Seen::Trace(_))
 }
 
-/// What to say of a folder with jobs of these prefixes.
+/// Builds the error about a folder with several jobs.
 pub(super) fn several(folder: &Path, prefixes: &BTreeSet<&str>) -> TraceError {
     const SHOWN: usize = 8;
     let named = prefixes.iter().take(SHOWN);

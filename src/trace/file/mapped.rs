@@ -1,4 +1,4 @@
-//! Files that are mapped, and which of them an address belongs to.
+//! Memory-mapped files, and the file behind an address.
 
 use crate::trace::registry::{Entry, Registry};
 use crate::trace::shown::escaped;
@@ -15,7 +15,7 @@ struct Place {
 
 static ALL: Registry<Place> = Registry::new();
 
-/// A file that is mapped.
+/// Memory-mapped file.
 pub(super) struct Mapped {
     map: memmap2::Mmap,
     entry: &'static Entry<Place>,
@@ -54,7 +54,7 @@ impl fmt::Debug for Mapped {
     }
 }
 
-/// The name of the trace that is mapped where `address` is, for handlers of signals: this takes no lock.
+/// Returns the name of the mapped file that contains `address`. For signal handlers: this takes no lock.
 pub fn mapped_file(address: usize) -> Option<&'static CStr> {
     let mut all = ALL.iter();
     let found = all.find(|place| (place.start..place.end).contains(&address));

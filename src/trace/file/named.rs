@@ -1,20 +1,20 @@
-//! The files of ranks that a prefix names, whether they are there or not.
+//! Files of ranks that share a prefix, whether they exist or not.
 
 use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf, is_separator};
 
-/// The files that are named after one prefix. The folder is listed once, however many ranks are asked for.
+/// Files that share a prefix. The folder is listed once, however many ranks are asked for.
 #[derive(Debug)]
 pub struct Named {
     prefix: String,
-    /// The best ending that each rank has, as its place among all of them.
+    /// Index of the best ending that exists, for each rank.
     best: BTreeMap<u32, usize>,
 }
 
 impl Named {
-    /// Looks for files `{prefix}.{rank}.et`, or with another ending of traces. Of a folder that cannot be listed none
-    /// is there.
+    /// Looks for files `{prefix}.{rank}.et`, or with another ending of traces. In a folder that cannot be
+    /// listed there are none.
     pub fn new(prefix: &Path) -> Self {
         let prefix = prefix.display().to_string();
         let (folder, name) = match prefix.rfind(is_separator) {
@@ -27,7 +27,7 @@ impl Named {
         for entry in listing {
             let file = entry.file_name();
             let ranked = file.to_str().and_then(|file| place(file, name));
-            // A link may lead to nothing.
+            // A symbolic link may be broken.
             let there = |entry: &std::fs::DirEntry| {
                 let linked = entry.file_type().is_ok_and(|kind| kind.is_symlink());
                 !linked || entry.path().exists()
@@ -40,12 +40,12 @@ impl Named {
         Self { prefix, best }
     }
 
-    /// Whether `rank` has a file.
+    /// Returns whether `rank` has a file.
     pub fn has(&self, rank: u32) -> bool {
         self.best.contains_key(&rank)
     }
 
-    /// The file of `rank`: that with the best of the endings that are there, `{prefix}.{rank}.et` if none is.
+    /// Returns the file of `rank` with the best existing ending; `{prefix}.{rank}.et` if there is none.
     pub fn path(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
         let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);
@@ -53,8 +53,8 @@ impl Named {
     }
 }
 
-/// The rank of a file that is named after the prefix `name`, and the place of its ending among all. Ranks are
-/// written without zeros in front.
+/// Parses a file name with the prefix `name`: its rank, and the index of its ending. Ranks are written without
+/// leading zeros.
 fn place(file: &str, name: &str) -> Option<(u32, usize)> {
     let rest = file.strip_prefix(name)?.strip_prefix('.')?;
     let (digits, ending) = rest.split_at(rest.find('.')?);
@@ -65,6 +65,7 @@ fn place(file: &str, name: &str) -> Option<(u32, usize)> {
     let place = all.enumerate().find_map(|(place, (end, packed))| {
         (ending.strip_suffix(packed) == Some(end)).then_some(place)
     });
+    // Names with leading zeros are refused: `path` could not form them again.
     (rank.to_string() == digits).then_some((rank, place?))
 }
 

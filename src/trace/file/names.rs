@@ -1,14 +1,14 @@
-//! Names of trace files: `{prefix}.{rank}.et`, and what else they may end with.
+//! Names of trace files: `{prefix}.{rank}.et`, and other endings.
 
 /// The endings that a trace file may have after `{prefix}.{rank}`, best first. Of a job that is there
 /// with several of them, the files with the first are the traces. With the last a file may hold anything, so
 /// it counts only if its first bytes are those of a trace.
 pub(super) const ENDINGS: [&str; 4] = [".et", ".eg", ".jsonl", ".json"];
 pub(super) const ANYTHING: &str = ".json";
-/// What may follow.
+/// Suffixes of compressed files, which may follow an ending.
 pub(super) const PACKED: [&str; 3] = ["", ".gz", ".zst"];
 
-/// The rank in a file name `{prefix}.{rank}.et`, with the prefix and the place of the ending.
+/// Splits a file name `{prefix}.{rank}.et` into prefix, rank and the index of its ending.
 pub(super) fn split_name(name: &str) -> Option<(&str, u32, usize)> {
     let name = PACKED[1..]
         .iter()
@@ -22,7 +22,7 @@ pub(super) fn split_name(name: &str) -> Option<(&str, u32, usize)> {
     plain.then(|| rank.parse().ok().map(|rank| (prefix, rank, ending)))?
 }
 
-/// The rank in a file's name `{prefix}.{rank}.et`, whatever its form.
+/// Returns the rank in a file name `{prefix}.{rank}.et`, with any ending.
 pub fn rank_of(name: &str) -> Option<u32> {
     split_name(name).map(|(_, rank, _)| rank)
 }

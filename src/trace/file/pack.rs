@@ -1,8 +1,8 @@
-//! Compressing files on their way out.
+//! Compression of written files.
 
 use std::io::Write;
 
-/// Compresses what is written into it, as gzip.
+/// Gzip-compressing writer.
 pub struct Compressor<W: Write>(flate2::write::GzEncoder<W>);
 
 impl<W: Write> Compressor<W> {
@@ -14,7 +14,7 @@ impl<W: Write> Compressor<W> {
         ))
     }
 
-    /// Writes what is left and gives back the sink.
+    /// Writes the remaining data and returns the sink.
     pub fn finish(self) -> std::io::Result<W> {
         self.0.finish()
     }
@@ -29,18 +29,18 @@ impl<W: Write> Write for Compressor<W> {
     }
 }
 
-/// A file on its way out: as it is, or compressed.
+/// Writer of a file, plain or compressed.
 pub enum Packer<W: Write> {
-    /// As it is.
+    /// Plain.
     Plain(W),
-    /// As gzip.
+    /// Gzip.
     Gzip(Compressor<W>),
-    /// As zstd, with a checksum.
+    /// Zstd, with a checksum.
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
 impl<W: Write> Packer<W> {
-    /// Compresses into `out` as the ending of a file's name says: `zst`, `gz`, or neither.
+    /// Selects the compression by the ending of the file's name: `zst`, `gz`, or none.
     pub fn new(out: W, ending: &str) -> std::io::Result<Self> {
         Ok(match ending {
             "gz" => Self::Gzip(Compressor::new(out)),
@@ -53,7 +53,7 @@ impl<W: Write> Packer<W> {
         })
     }
 
-    /// Writes what is left and gives back the sink.
+    /// Writes the remaining data and returns the sink.
     pub fn finish(self) -> std::io::Result<W> {
         match self {
             Self::Plain(out) => Ok(out),

@@ -1,19 +1,19 @@
-//! Whether a file is what a job's file says.
+//! Lengths and hashes of files in a job file, and their verification.
 
 use super::RankFile;
 use crate::trace::{Place, TraceError};
 
-/// What a file holds, as a job's file has it.
+/// Length and hash of a file, as a job file states them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seal {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The BLAKE3 hash of its bytes, where that counts.
+    /// BLAKE3 hash of the bytes, if it is to be checked.
     pub blake3: Option<[u8; 32]>,
 }
 
 impl Seal {
-    /// Refuses `file`, which holds `bytes`, if that is something else.
+    /// Fails if `bytes`, the contents of `file`, differ from this.
     pub(super) fn check(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;
         match self.blake3 {
@@ -25,7 +25,7 @@ impl Seal {
         }
     }
 
-    /// Refuses `file` if it is not as long as this says.
+    /// Fails if `file` has another length.
     pub fn check_length(&self, file: &RankFile, bytes: u64) -> Result<(), TraceError> {
         match bytes == self.bytes {
             true => Ok(()),
@@ -43,7 +43,7 @@ impl Seal {
         )
     }
 
-    /// What to say of a file of a job.
+    /// Builds the error about a file of a job.
     pub(super) fn refused(file: &RankFile, found: String) -> TraceError {
         let place = Place {
             file: Some(file.path.clone()),

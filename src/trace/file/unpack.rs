@@ -1,5 +1,5 @@
-//! Decompression, and reading to the end, within the bounds of the process: checked as the bytes come, and before there
-//! is room for them.
+//! Decompression, and reading to the end, within the memory limits of the process, which are checked as bytes
+//! arrive and before memory is allocated for them.
 
 use crate::bounds;
 use std::cell::Cell;
@@ -9,20 +9,20 @@ use std::rc::Rc;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes that are asked for at once, at first.
+/// Size in bytes of the first read.
 const FIRST: u64 = 1 << 16;
 
-/// Reads `source` to its end, with room for `expected` bytes at first.
+/// Reads `source` to its end; `expected` is its likely size in bytes.
 ///
 /// # Errors
 ///
-/// When reading fails, or memory may not hold what comes.
+/// Returns an error if reading fails, or the memory limit would be exceeded.
 pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     append_all(source, expected, &mut bytes).map(|()| bytes)
 }
 
-/// As [`read_all`], of a text.
+/// Like [`read_all`], for UTF-8 text.
 pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
     let bytes = read_all(source, expected)?;
     String::from_utf8(bytes).map_err(|error| {
@@ -32,13 +32,13 @@ pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
     })
 }
 
-/// Appends what `source` has to `bytes`, where that stays if reading fails.
+/// Appends the contents of `source` to `bytes`, which keep what was read if reading fails.
 pub(in crate::trace) fn append_all(
     mut source: impl Read,
     expected: u64,
     bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    // One more than expected, so that the end is seen without growing.
+    // One byte more than expected, so that the end is seen without growing.
     let mut room = expected.saturating_add(1).max(FIRST);
     loop {
         bounds::check("what is read", room, 1, "smaller inputs").map_err(io::Error::other)?;
@@ -48,12 +48,12 @@ pub(in crate::trace) fn append_all(
         if (read as u64) < room {
             return Ok(());
         }
-        // Twice as much, or as much as there may be.
+        // Doubles the buffer, within the memory that is left.
         room = (bytes.len() as u64).min(bounds::left()).max(FIRST);
     }
 }
 
-/// How a source is compressed.
+/// Compression format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     Gzip,
@@ -61,7 +61,7 @@ pub(super) enum Packing {
 }
 
 impl Packing {
-    /// That of what begins like this; `None` if it is not compressed.
+    /// Detects the format from the first bytes; `None` if they are not compressed.
     pub fn of(first: &[u8]) -> Option<Self> {
         match first {
             _ if first.starts_with(&ZSTD_MAGIC) => Some(Self::Zstd),
@@ -70,7 +70,7 @@ impl Packing {
         }
     }
 
-    /// Unpacks `source`, of which `packed` says how many bytes it has, or has had.
+    /// Decompresses `source`; `packed` is its compressed size, known or counted so far.
     pub fn unpack<'s>(
         self,
         source: impl io::BufRead + 's,
@@ -91,12 +91,12 @@ impl Packing {
     }
 }
 
-/// The size of a compressed source.
+/// Compressed size of a source in bytes.
 #[derive(Clone, Debug)]
 pub(super) enum Size {
-    /// It is known.
+    /// Known in advance.
     Known(u64),
-    /// Of a pipe: what has come so far.
+    /// Read so far, from a pipe.
     SoFar(Rc<Cell<u64>>),
 }
 
@@ -109,7 +109,7 @@ impl Size {
     }
 }
 
-/// A reader that counts what it gives.
+/// Reader that counts the bytes it delivers.
 pub(super) struct Metered<R>(pub R, pub Rc<Cell<u64>>);
 
 impl<R: Read> Read for Metered<R> {
@@ -120,7 +120,7 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// A decoder that fails when it gives more than its source may unpack to.
+/// Decoder that fails when its output exceeds the limit for the size of its source.
 struct Bounded<R> {
     inner: R,
     packed: Size,
@@ -136,17 +136,19 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// The decompressed bytes, `None` when they are not compressed.
+/// Decompresses `bytes`; `None` if they are not compressed.
 pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
     let (bytes, wrong) = decompressed_partly(bytes)?;
     Some(wrong.map_or(Ok(bytes), Err))
 }
 
-/// As [`decompressed`], but of what is cut short or damaged as much as can be had, with what is wrong.
+/// Like [`decompressed`], but recovers as much as possible of truncated or damaged input, and returns the error
+/// beside it.
 pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
     let reader = Packing::of(bytes)?.unpack(bytes, Size::Known(size));
     let mut out = Vec::new();
+    // A low first guess: traces unpack to 10 to 50 times their size, for which the buffer grows.
     let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
     Some((out, wrong.err()))
 }

@@ -1,4 +1,4 @@
-//! Which generation a file is of. The parent says how that is concluded.
+//! Detection of a file's schema generation, by the rules in the parent module.
 
 use super::Generation;
 use crate::trace::proto::{Int64List, Node, attribute_proto::Value};
@@ -7,11 +7,11 @@ use crate::trace::wire::{Cursor, Frames, Raw, Record};
 use crate::trace::{Place, TraceError};
 use prost::Message;
 
-/// A generation, and whether the file begins with metadata.
+/// Detected generation, and whether the file begins with metadata.
 type Found = (Generation, bool);
 
-/// Whether `first`, the first record of a file, is metadata of the current generation: surely, surely
-/// not, or nothing that tells.
+/// Returns whether `first`, the first record of a file, is metadata of the current generation; `None` if it
+/// does not tell.
 pub(in crate::trace) fn is_current(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
@@ -27,7 +27,7 @@ pub(in crate::trace) fn is_current(first: &[u8]) -> Option<bool> {
                 telling = true;
             }
             Ok((1, _)) => return Some(false),
-            // Or the name of a node without an id.
+            // Field 2 may also be the name of a node without an id.
             Ok((2, Raw::Bytes(attribute, at))) => {
                 if shape::check(attribute, at, &shape::ATTRIBUTE).is_err() {
                     return None;
@@ -41,7 +41,7 @@ pub(in crate::trace) fn is_current(first: &[u8]) -> Option<bool> {
     telling.then_some(true)
 }
 
-/// A generation that may be the one, until a record rules it out.
+/// Generation that no record has ruled out yet.
 struct Candidate {
     generation: Generation,
     metadata: bool,
@@ -58,10 +58,11 @@ impl Candidate {
         Generation::ALL.into_iter().flat_map(both)
     }
 
-    /// Why `record` is none of this generation.
+    /// Returns the reason why `record` is none of this generation.
     fn ruled_out(&self, record: Record<'_>) -> Option<TraceError> {
         let suits = |layout: &Layout| {
             let fit = shape::check(record.bytes, record.offset, layout)?;
+            // Only 0.0.4 packs lists of dependencies, so lists in pieces rule it out.
             let packed = self.generation != Generation::V004 || !fit.unusual;
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed(
@@ -86,7 +87,7 @@ impl Candidate {
     }
 }
 
-/// The generation of `contents`; `None` if that is the current one or none at all.
+/// Detects the generation of `contents`; `None` if that is the current one, or none at all.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
     let mut frames = Frames::new(contents);
     let Ok(Some(first)) = frames.next_record() else {
@@ -98,7 +99,7 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
     let empty = first.bytes.is_empty();
     let mut left: Vec<Candidate> = Candidate::all()
         .filter(|candidate| candidate.ruled_out(first).is_none())
-        // A record without content is metadata: old nodes have ids.
+        // An empty first record is metadata: old nodes always have an id.
         .filter(|candidate| candidate.metadata || !empty)
         .collect();
     let mut last = first;
@@ -122,14 +123,15 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
     let current = |candidate: &Candidate| candidate.generation == Generation::V004;
     match left.as_slice() {
         [] => Ok(None),
-        // An empty record is also what writers of the current schema begin with.
+        // Writers of the current schema may begin with an empty record, too.
         _ if empty && left.iter().any(current) => Ok(None),
         [only] => Ok(Some((only.generation, only.metadata))),
         _ => indifferent(contents, &left, last.number).map(Some),
     }
 }
 
-/// The last of the generations that are `left`, if `contents` mean the same in all of them.
+/// Returns the latest of the generations that are `left` if `contents` mean the same in all of them, and fails
+/// otherwise.
 fn indifferent(contents: &[u8], left: &[Candidate], last: usize) -> Result<Found, TraceError> {
     let chosen = &left[left.len() - 1];
     let upgraded = |candidate: &Candidate, record: Record<'_>| {
@@ -156,7 +158,7 @@ fn indifferent(contents: &[u8], left: &[Candidate], last: usize) -> Result<Found
     Ok((chosen.generation, chosen.metadata))
 }
 
-/// `node` with signed numbers where it has unsigned ones: that alone is no difference.
+/// Returns `node` with signed numbers for unsigned ones, which alone is no difference.
 fn signed(mut node: Node) -> Node {
     for attribute in &mut node.attr {
         match &mut attribute.value {

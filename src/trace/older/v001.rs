@@ -4,10 +4,11 @@ use crate::trace::TraceError;
 use crate::trace::proto::{AttributeProto, BoolList, Node, attribute_proto::Value};
 use crate::trace::wire::{Cursor, Raw, Record};
 
-/// The numbers of collectives in 0.0.1, from 1 on, in the current schema.
+/// Collectives of 0.0.1, from number 1 on, as numbers of the current schema.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
-/// What MEM_LOAD, MEM_STORE and the others are called since 0.0.3: METADATA has come in between.
+/// Maps a node type of 0.0.1. METADATA was inserted as 1 in 0.0.3, so MEM_LOAD and all later types move up by
+/// one.
 pub(super) fn node_type(old: u64) -> Option<i32> {
     match old {
         0 => Some(0),
@@ -16,7 +17,7 @@ pub(super) fn node_type(old: u64) -> Option<i32> {
     }
 }
 
-/// Fixed fields by their numbers.
+/// Fixed fields by number.
 #[derive(Default)]
 struct Fixed([Option<u64>; 21]);
 
@@ -26,7 +27,7 @@ impl Fixed {
     }
 }
 
-/// A node of 0.0.1 in the current schema.
+/// Converts a node of 0.0.1 to the current schema.
 pub(super) fn node(record: Record<'_>) -> Result<Node, TraceError> {
     let mut node = Node::default();
     let mut fixed = Fixed::default();
@@ -78,8 +79,8 @@ fn attributes(node: &mut Node, fixed: &Fixed, dimensions: Vec<bool>) -> Result<(
             });
         }
     };
-    // The converters of the time put what is loaded into the fields of inputs, and what is stored
-    // into those of outputs.
+    // Converters of the time stored the tensor of a load in the input fields, and that of a store in the output
+    // fields.
     let (place, size) = match node.r#type {
         2 if memory && fixed.get(6).is_none() => (8, 9),
         3 if memory && fixed.get(6).is_none() => (10, 11),
@@ -111,7 +112,7 @@ fn attributes(node: &mut Node, fixed: &Fixed, dimensions: Vec<bool>) -> Result<(
     Ok(())
 }
 
-/// The collective; 0 is none, which only a collective must not be.
+/// Maps a collective of 0.0.1; 0 is none, which is an error on collective nodes only.
 fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value>, TraceError> {
     let Some(old) = old.filter(|&old| old != 0 || collective) else {
         return Ok(None);
@@ -127,7 +128,7 @@ fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value
     }
 }
 
-/// The types that today's producers give such values, where they have room.
+/// Value types of current producers for such attributes, or wider ones if the value does not fit.
 fn long(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Uint64Val(value), Value::Int64Val)
 }

@@ -1,4 +1,4 @@
-//! Nodes of 0.0.2 and 0.0.3, with arguments as texts and attributes that name their type.
+//! Nodes of 0.0.2 and 0.0.3, with inputs and outputs as texts and attributes that name their type.
 
 use super::{CURRENT, Generation, v001};
 use crate::trace::TraceError;
@@ -6,14 +6,14 @@ use crate::trace::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::V
 use crate::trace::wire::{Cursor, Raw, Record};
 use prost::Message;
 
-/// What to try where a record makes no sense in its generation.
+/// Hint for records that make no sense in their generation.
 pub(super) const HINT: &str = "another --generation of `chakram convert trace`, or --salvage";
 
-/// The numbers of collectives in 0.0.2 and 0.0.3, in the current schema: all-reduce, all-to-all,
-/// all-gather, reduce-scatter and, since August 2023, broadcast.
+/// Collectives of 0.0.2 and 0.0.3 as numbers of the current schema: all-reduce, all-to-all, all-gather,
+/// reduce-scatter and, since August 2023, broadcast.
 const COLLECTIVES: [i64; 5] = [0, 6, 2, 7, 5];
 
-/// What an attribute's value is.
+/// Type of an attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bool,
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Text,
 }
 
-/// The fields of values, in the order of their numbers, which begin with 4: scalars, then lists.
+/// Types of the value fields in the order of their numbers, which begin with 4: scalars, then lists.
 pub(super) type Attributes = [Kind];
 
 pub(super) static ATTRIBUTES_002: [Kind; 3] = [Kind::Float, Kind::Int, Kind::Text];
@@ -31,13 +31,13 @@ pub(super) static ATTRIBUTES_003A: [Kind; 4] = [Kind::Bool, Kind::Float, Kind::I
 pub(super) static ATTRIBUTES_003B: [Kind; 5] =
     [Kind::Bool, Kind::Float, Kind::Uint, Kind::Int, Kind::Text];
 
-/// The text of a field.
+/// Decodes a text field.
 pub(super) fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
     let text = std::str::from_utf8(bytes).map(str::to_owned);
     text.map_err(|_| TraceError::malformed(at, "a text that is not UTF-8"))
 }
 
-/// The metadata record of 0.0.3.
+/// Converts a metadata record of 0.0.3.
 pub(super) fn metadata(
     record: Record<'_>,
     attributes: &Attributes,
@@ -59,7 +59,7 @@ pub(super) fn metadata(
     Ok(metadata)
 }
 
-/// The metadata record of 0.0.4 in its first days: its attributes had the number 1.
+/// Converts a metadata record of the first days of 0.0.4, with attributes in field 1.
 pub(super) fn early_metadata(record: Record<'_>) -> Result<Vec<u8>, TraceError> {
     let mut out = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
@@ -88,7 +88,7 @@ fn no_field(at: usize, what: &str, number: u32) -> TraceError {
     )
 }
 
-/// A node of `generation`, one of 0.0.2 and 0.0.3, in the current schema.
+/// Converts a node of `generation`, one of 0.0.2 and 0.0.3, to the current schema.
 pub(super) fn node(
     record: Record<'_>,
     generation: Generation,
@@ -117,6 +117,7 @@ pub(super) fn node(
     }
     node.r#type = match generation {
         Generation::V002 => v001::node_type(kind),
+        // 0.0.3 has METADATA as type 1, like the current schema.
         _ => i32::try_from(kind).ok().filter(|kind| *kind <= 7),
     }
     .ok_or_else(|| {
@@ -141,7 +142,7 @@ fn io(values: Option<String>, shapes: Option<String>, types: Option<String>) -> 
     })
 }
 
-/// Gives `node` an attribute under its name of today, or what has become a field since.
+/// Adds an attribute to `node` under its current name, or sets the field that replaced it.
 fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError> {
     let number = match attribute.value {
         Some(Value::Int64Val(value)) => u64::try_from(value).ok(),
@@ -167,7 +168,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
                         HINT,
                     ));
                 }
-                // On messages it means nothing.
+                // The attribute has no meaning on messages.
                 None => {}
             }
         }
@@ -177,7 +178,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
     Ok(())
 }
 
-/// The value of an attribute while its fields come.
+/// Accumulator for the value of an attribute while its fields are read.
 #[derive(Default)]
 struct Values {
     number: Option<u64>,
@@ -202,7 +203,7 @@ fn attribute(
         let (number, raw) = cursor.field()?;
         match (number, raw) {
             (1, Raw::Bytes(name, _)) => attribute.name = text(name, at)?,
-            // The type says what the number of the value's field says, too.
+            // The type in field 2 repeats what the number of the value's field says.
             (2, Raw::Varint(_)) => {}
             (3, Raw::Bytes(doc, _)) => attribute.doc_string = text(doc, at)?,
             _ => {
@@ -243,7 +244,7 @@ impl Values {
         Ok(())
     }
 
-    /// The value in the current schema. Texts that are not UTF-8 become bytes.
+    /// Returns the value in the current schema. Texts that are not UTF-8 become bytes.
     fn value(self, list: bool, kind: Kind) -> Value {
         let number = self.number.unwrap_or(0);
         let numbers = self.numbers;

@@ -1,35 +1,35 @@
-//! Edits of a record: what they do not name stays as it came, byte for byte.
+//! Edits of a record; everything else stays as it came, byte for byte.
 
 use crate::trace::TraceError;
 use crate::trace::attr::Attr;
 use crate::trace::put::Put;
 use crate::trace::wire::{Cursor, Raw, Record};
 
-/// What an attribute is to be.
+/// New value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set<'e> {
-    /// A count. An attribute that is there keeps its type, a new one is a `uint64`.
+    /// Count. An existing attribute keeps its type, a new one is a `uint64`.
     Count(u64),
-    /// Text. An attribute that is there keeps its type if that is text, or if the text is a number.
+    /// Text. An existing attribute keeps its type if that is text, or if the text is a number.
     Text(&'e str),
-    /// Not there.
+    /// None: the attribute is removed.
     Gone,
 }
 
-/// An edit of a record. Fields that it does not name, unknown ones among them, are copied.
+/// Edit of a record. All other fields, unknown ones among them, are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edit<'e> {
-    /// The dependencies that only order, instead of those of the record.
+    /// New control dependencies.
     pub control: Option<&'e [u64]>,
-    /// The others.
+    /// New data dependencies.
     pub data: Option<&'e [u64]>,
-    /// The `values` of the inputs.
+    /// New `values` of the inputs.
     pub values: Option<&'e str>,
-    /// Attributes by name. One that the record does not have is added at the end.
+    /// New values of attributes by name. An attribute that the record lacks is added at the end.
     pub attributes: &'e [(&'e str, Set<'e>)],
 }
 
-/// Numbers of fields.
+/// Field numbers.
 const CONTROL: u32 = 4;
 const DATA: u32 = 5;
 const INPUTS: u32 = 8;
@@ -44,7 +44,7 @@ const STRING: u32 = 29;
 const BYTES: u32 = 31;
 
 impl Edit<'_> {
-    /// Whether nothing is to change.
+    /// Returns whether nothing is to change.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -91,7 +91,8 @@ impl Edit<'_> {
                     match place {
                         None => out.raw(whole),
                         Some(i) => {
-                            // The last of several is the one that holds, so one takes their place.
+                            // Of several attributes with one name the last one holds, so one replacement stands
+                            // for all.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
                                     with_value(message, at, self.attributes[i].1)?
@@ -123,7 +124,7 @@ impl Edit<'_> {
     }
 }
 
-/// A node's inputs with other values, or without any.
+/// Returns a node's inputs with other values, or without any.
 fn with_values(inputs: &[u8], at: usize, values: Option<&str>) -> Result<Put, TraceError> {
     let mut out = Put::default();
     if let Some(values) = values {
@@ -139,7 +140,7 @@ fn with_values(inputs: &[u8], at: usize, values: Option<&str>) -> Result<Put, Tr
     Ok(out)
 }
 
-/// An attribute with another value; `None` if it is to go.
+/// Returns an attribute with another value; `None` if it is removed.
 fn with_value(message: &[u8], at: usize, value: Set<'_>) -> Result<Option<Put>, TraceError> {
     if value == Set::Gone {
         return Ok(None);
@@ -159,7 +160,7 @@ fn with_value(message: &[u8], at: usize, value: Set<'_>) -> Result<Option<Put>, 
     Ok(Some(out))
 }
 
-/// Adds `value` as the type that it had, if it can have it.
+/// Appends `value` with the type of the old value, if that type can hold it.
 fn put_value(out: &mut Put, kept: Option<u32>, value: Set<'_>) {
     let count = match value {
         Set::Gone => return,
@@ -172,13 +173,16 @@ fn put_value(out: &mut Put, kept: Option<u32>, value: Set<'_>) {
             }
         },
     };
+    // Fits an int32 as well as a uint32.
     let narrow = u32::try_from(count).ok().filter(|&n| n <= i32::MAX as u32);
     let signed = count <= i64::MAX as u64;
     match (kept.unwrap_or(UINT64), narrow) {
+        // A double holds whole numbers exactly up to 2^53, a float up to 2^24.
         (number @ 3, _) if count <= 1 << 53 => out.fixed64(number, (count as f64).to_bits()),
         (number @ 5, _) if count <= 1 << 24 => out.fixed32(number, (count as f32).to_bits()),
         (number @ (7 | 11), Some(_)) => out.varint(number, count),
         (number @ 9, _) if signed => out.varint(number, count),
+        // The zigzag encoding of a non-negative number is its double.
         (number @ 15, Some(_)) => out.varint(number, count << 1),
         (number @ 17, _) if signed => out.varint(number, count << 1),
         (number @ (19 | 23), Some(narrow)) => out.fixed32(number, narrow),

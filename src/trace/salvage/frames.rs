@@ -7,15 +7,15 @@ use crate::trace::{Generation, Place, TraceError, older};
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
 
-/// How many records must follow one another where reading goes on.
+/// Number of consecutive sound records required for reading to resume.
 const CHAIN: usize = 3;
-/// How often every byte may be looked at, on average, before the search is given up.
+/// Average number of times each byte may be inspected before the search is abandoned.
 const PATIENCE: usize = 64;
 
-/// A message: its bytes in the file.
+/// Byte range of a message in the file.
 type Message = Range<usize>;
 
-/// What a file holds, if it is of one generation.
+/// Records of a file, under the assumption of one generation.
 struct Structure {
     generation: Generation,
     /// The metadata record, if it is sound.
@@ -23,11 +23,11 @@ struct Structure {
     nodes: Vec<Message>,
     lost: Vec<(Range<usize>, usize, String)>,
     repaired: Vec<usize>,
-    /// How many bytes are in nodes without a field that the generation does not have.
+    /// Total bytes of nodes without unknown fields.
     known: usize,
 }
 
-/// The metadata and the nodes of `contents` in the current schema; what is lost joins the report.
+/// Recovers the metadata and the nodes of `contents` in the current schema; losses are added to the report.
 pub(super) fn find(
     contents: &[u8],
     generation: Option<Generation>,
@@ -92,9 +92,9 @@ pub(super) fn find(
         Some(first) => Some(contents[first.clone()].to_vec()),
         None => None,
     };
-    // What has the right fields can still hold damaged attributes.
+    // Correct fields can still hold damaged attributes.
     let metadata = metadata.filter(|bytes| older::is_metadata(bytes));
-    // Old files may have none from the start.
+    // Old files may lack metadata from the start.
     let headless = structure.metadata.is_none()
         && structure.nodes.first().is_some_and(|node| {
             let length = node.len() as u64;
@@ -104,10 +104,10 @@ pub(super) fn find(
     Ok((metadata, found))
 }
 
-/// The generation of which most is sound, if that is one.
+/// Returns the records under the generation that explains most bytes; fails if two explain equally many.
 fn best(contents: &[u8]) -> Result<Structure, TraceError> {
     let mut best = Search::new(contents, Generation::V004).run();
-    // Damage that leaves less than half of a file is rare, and others read nearly nothing of it.
+    // Damage rarely leaves less than half of a file, and other generations explain nearly nothing of it.
     if best.lost.is_empty() || best.known * 2 > contents.len() {
         return Ok(best);
     }
@@ -141,7 +141,7 @@ fn best(contents: &[u8]) -> Result<Structure, TraceError> {
 struct Search<'a> {
     contents: &'a [u8],
     generation: Generation,
-    /// How many bytes may still be looked at while searching.
+    /// Number of bytes that may still be inspected by the search.
     patience: usize,
 }
 
@@ -180,18 +180,19 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// Reads the first record, if it is metadata, and returns where the next begins.
+    /// Reads the first record if it is metadata, and returns the offset of the next.
     fn metadata(&mut self, found: &mut Structure) -> usize {
         let Ok(first) = self.frame(0) else {
             return 0;
         };
         let bytes = &self.contents[first.clone()];
         let suits = |layout: &Layout| shape::check(bytes, first.start, layout).is_ok();
+        // A node has an id or a name (fields 1 and 2); otherwise the record fits metadata, too.
         let is_node = shape::check(bytes, first.start, self.generation.node())
             .is_ok_and(|fit| !fit.unknown && fit.has & 0b110 != 0);
         if !is_node && self.generation.metadata().any(suits) {
             let end = first.end;
-            // What follows a first record without content must be a record.
+            // An empty first record must be followed by a sound record.
             if !first.is_empty() || end == self.contents.len() || self.node(end).is_ok() {
                 found.metadata = Some(first);
                 return end;
@@ -200,7 +201,7 @@ impl<'a> Search<'a> {
         0
     }
 
-    /// The message that a length at `at` announces.
+    /// Returns the message that the length at `at` announces.
     fn frame(&self, at: usize) -> Result<Message, TraceError> {
         let mut cursor = Cursor::new(&self.contents[at..], at);
         let length = cursor.varint()?;
@@ -212,7 +213,7 @@ impl<'a> Search<'a> {
         Ok(start..start + length as usize)
     }
 
-    /// How well a message suits a node, with what it costs to see that.
+    /// Checks a message against the layout of a node, and charges the inspected bytes to the search.
     fn check(&mut self, message: &Message) -> Result<Fit, TraceError> {
         let bytes = &self.contents[message.clone()];
         let fit = shape::check(bytes, message.start, self.generation.node());
@@ -226,7 +227,7 @@ impl<'a> Search<'a> {
         fit
     }
 
-    /// The sound node whose length stands at `at`.
+    /// Returns the sound node whose length stands at `at`.
     fn node(&mut self, at: usize) -> Result<(Message, Fit), TraceError> {
         let message = self.frame(at)?;
         let fit = self.check(&message)?;
@@ -241,7 +242,7 @@ impl<'a> Search<'a> {
         Err(TraceError::malformed(at, what))
     }
 
-    /// The node at `at`, if it is one beyond doubt: with an id, more than that, and nothing unusual.
+    /// Returns the node at `at` if it is certain: it has an id and another field, and nothing unusual.
     fn is_strong(&mut self, at: usize) -> Option<Message> {
         let message = self.frame(at).ok()?;
         if message.is_empty() {
@@ -251,7 +252,7 @@ impl<'a> Search<'a> {
         is_strong(fit).then_some(message)
     }
 
-    /// Whether records follow one another from `at`.
+    /// Returns whether sound records follow one another from `at`.
     fn resumes(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
@@ -265,7 +266,7 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Goes on behind what is damaged at `at`.
+    /// Resumes reading behind the damage at `at`, and returns the offset.
     fn go_on(&mut self, at: usize, why: TraceError, found: &mut Structure) -> usize {
         let end = self.contents.len();
         let mut next = at + 1;
@@ -275,14 +276,14 @@ impl<'a> Search<'a> {
         if self.patience == 0 {
             next = end;
         }
-        // Where a file ends within a record, that was cut.
+        // A record that exceeds the end of the file was truncated.
         let cut = next == end && self.frame(at).is_err();
         if let Some(message) = self.unframed(at, next).filter(|_| !cut) {
             found.repaired.push(message.start);
             found.nodes.push(message);
             return next;
         }
-        // The record before may have been cut short by its own length.
+        // A damaged length may have shortened the record before.
         if let Some(before) = found.nodes.last_mut().filter(|before| before.end == at) {
             let whole = before.start..next;
             if self.is_whole(&whole) {
@@ -301,8 +302,9 @@ impl<'a> Search<'a> {
         next
     }
 
-    /// The one record between `at` and `next`, if only its length is damaged.
+    /// Returns the one record between `at` and `next`, if only its length is damaged.
     fn unframed(&mut self, at: usize, next: usize) -> Option<Message> {
+        // A length of 32 bits takes one to five bytes.
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;
             let sound = encoded_len_varint(message.len() as u64) == length;
@@ -310,7 +312,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Whether a message is a node and nothing else.
+    /// Returns whether a message is a complete node without unknown fields.
     fn is_whole(&mut self, message: &Message) -> bool {
         let fit = self.check(message);
         fit.is_ok_and(|fit| !fit.unknown && is_strong(fit))

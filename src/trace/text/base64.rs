@@ -2,7 +2,7 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Appends `bytes` to `out`.
+/// Appends the base64 of `bytes` to `out`.
 pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.chunks(3) {
         let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
@@ -14,8 +14,7 @@ pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Reads what [`put`] writes, and the same in the alphabet of addresses or without padding. `None` for
-/// anything else.
+/// Decodes the output of [`put`], also in the URL-safe alphabet or without padding. `None` for anything else.
 pub(super) fn read(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {

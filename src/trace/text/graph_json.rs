@@ -3,8 +3,7 @@
 //!
 //! Ids, names, types and dependencies become fields, `runtime` the duration, as microseconds, and
 //! everything else an attribute: those that are known with the types that other producers give them,
-//! others with the type that JSON shows. What stands beside the nodes becomes attributes of the metadata
-//! record.
+//! others with the type that JSON shows. Keys beside the nodes become attributes of the metadata record.
 
 use super::Records;
 use super::json::{Json, Scalar};
@@ -14,7 +13,7 @@ use crate::trace::{TraceError, shown};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeMap;
 
-/// What the generator calls node types, with their numbers.
+/// Node types of the generator, with their numbers.
 const TYPES: [(&str, i32); 6] = [
     ("mem_load_node", 2),
     ("mem_store_node", 3),
@@ -24,7 +23,7 @@ const TYPES: [(&str, i32); 6] = [
     ("coll_comm_node", 7),
 ];
 
-/// What the schema calls collectives, by their numbers.
+/// Collectives of the schema, by number.
 const COLLECTIVES: [&str; 10] = [
     "ALL_REDUCE",
     "REDUCE",
@@ -38,7 +37,7 @@ const COLLECTIVES: [&str; 10] = [
     "BARRIER",
 ];
 
-/// Attributes with the type that other producers give them.
+/// Attributes with the types that other producers give them.
 const KNOWN: [(&str, Kind); 10] = [
     ("num_ops", Kind::Int64),
     ("tensor_size", Kind::Uint64),
@@ -152,7 +151,7 @@ fn node_type(json: &mut Json<'_>) -> Result<i32, TraceError> {
     })
 }
 
-/// Whole microseconds, and nanoseconds if those are not all.
+/// Reads a duration as whole microseconds, with nanoseconds if it has a fraction.
 fn duration(json: &mut Json<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
@@ -163,13 +162,14 @@ fn duration(json: &mut Json<'_>) -> Result<(u64, Option<u64>), TraceError> {
         Scalar::Number(text) => text.parse().ok(),
         _ => None,
     };
+    // Below 2^53 nanoseconds, so that the product is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
         None => Err(at.wrong("this is no duration in microseconds")),
     }
 }
 
-/// Reads what stands behind `name` and appends it as an attribute, field `number` of a record.
+/// Reads the value of key `name` and appends it as an attribute, field `number` of a record.
 fn attribute(
     json: &mut Json<'_>,
     name: &str,
@@ -201,7 +201,7 @@ fn fits(mut json: Json<'_>, kind: Kind) -> bool {
     kind.read(&mut json, &mut Vec::new()).is_ok()
 }
 
-/// The kind of attribute that suits the scalar that comes next.
+/// Returns the attribute type that fits the next scalar.
 fn kind_of(json: &Json<'_>) -> Result<Kind, TraceError> {
     let mut ahead = json.clone();
     Ok(match ahead.scalar()? {
@@ -228,7 +228,7 @@ fn list(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
         }
         kind.read(json, &mut values)
     })?;
-    // Of an empty list nobody knows the kind.
+    // The type of an empty list is unknown.
     let kind = first.unwrap_or(Kind::Int64);
     encode_key(kind.field() + 1, WireType::LengthDelimited, out);
     let mut packed = Vec::new();

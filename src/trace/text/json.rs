@@ -1,29 +1,29 @@
-//! A reader of JSON that is asked for what is expected: it allocates only for strings with escapes,
-//! keeps numbers as their text, so that none is rounded, and knows where it is.
+//! Pull parser for JSON, driven by the expected structure: it allocates only for strings with escapes, keeps
+//! numbers as text, so that none is rounded, and knows its line and column.
 
 use crate::trace::TraceError;
 use std::borrow::Cow;
 
-/// How deeply what is skipped may nest.
+/// Maximum nesting depth of values that are skipped.
 const MAX_DEPTH: usize = 200;
 
-/// A position in a text.
+/// Position in a JSON text.
 #[derive(Clone, Debug)]
 pub(super) struct Json<'a> {
     text: &'a [u8],
     at: usize,
-    /// A byte that was asked about before, with its line and column.
+    /// Last byte whose position was computed, with its line and column.
     mark: (usize, (usize, usize)),
     /// The node that is being read, for messages.
     pub node: Option<u64>,
 }
 
-/// A value of one of the simple kinds, or the beginning of one of the others.
+/// Scalar value, or the beginning of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Scalar<'a> {
     Null,
     Bool(bool),
-    /// As it is written.
+    /// Number as written.
     Number(&'a str),
     Text(Cow<'a, str>),
     Array,
@@ -33,7 +33,7 @@ pub(super) enum Scalar<'a> {
 type Result<T> = std::result::Result<T, TraceError>;
 
 impl<'a> Json<'a> {
-    /// Starts at the beginning of a text, which is at this line and column of the file.
+    /// Creates a parser for a text that begins at this line and column of the file.
     pub fn new(text: &'a [u8], start: (usize, usize)) -> Self {
         Self {
             text,
@@ -43,7 +43,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The line and column of what comes next.
+    /// Returns the line and column of the next token.
     pub fn place(&mut self) -> (usize, usize) {
         self.peek();
         let place = self.place_of(self.at);
@@ -51,13 +51,14 @@ impl<'a> Json<'a> {
         place
     }
 
-    /// The line and column of a byte behind the mark.
+    /// Returns the line and column of a byte at or behind the mark.
     fn place_of(&self, at: usize) -> (usize, usize) {
         let (from, (line, column)) = self.mark;
         let between = &self.text[from.min(at)..at.min(self.text.len())];
         let last = between.iter().rposition(|&byte| byte == b'\n');
         let lines = between.iter().filter(|&&byte| byte == b'\n').count();
         let rest = &between[last.map_or(0, |last| last + 1)..];
+        // Columns count characters, so continuation bytes of UTF-8 are left out.
         let columns = rest.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
         match last {
             None => (line, column + columns),
@@ -65,14 +66,14 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// An error at what comes next.
+    /// Builds an error at the next token.
     #[cold]
     pub fn wrong(&mut self, found: impl Into<String>) -> TraceError {
         self.peek();
         self.wrong_at(self.at, found)
     }
 
-    /// An error at a byte.
+    /// Builds an error at a byte.
     #[cold]
     pub fn wrong_at(&self, at: usize, found: impl Into<String>) -> TraceError {
         TraceError::in_text(self.place_of(at), self.node, found)
@@ -88,7 +89,7 @@ impl<'a> Json<'a> {
         self.wrong(format!("{found} where {expected} is expected"))
     }
 
-    /// The next byte that is no white space; `None` at the end.
+    /// Returns the next byte that is no white space; `None` at the end.
     pub fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.text.get(self.at) {
             match byte {
@@ -99,7 +100,7 @@ impl<'a> Json<'a> {
         None
     }
 
-    /// Goes past `byte`, if it comes next.
+    /// Consumes `byte` if it comes next.
     pub fn accept(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
@@ -113,7 +114,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Reads an object: `each` is given every key and reads its value.
+    /// Parses an object: `each` gets every key and parses its value.
     pub fn object(&mut self, mut each: impl FnMut(&mut Self, &str) -> Result<()>) -> Result<()> {
         self.expect(b'{', "an object")?;
         if self.accept(b'}') {
@@ -129,7 +130,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Reads an array: `each` reads every value.
+    /// Parses an array: `each` parses every value.
     pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.expect(b'[', "an array")?;
         if self.accept(b']') {
@@ -144,7 +145,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Reads a value, or tells which kind of container begins; that is not entered.
+    /// Parses a scalar, or tells which kind of container begins, without entering it.
     pub fn scalar(&mut self) -> Result<Scalar<'a>> {
         Ok(match self.peek() {
             Some(b'{') => Scalar::Object,
@@ -197,7 +198,7 @@ impl<'a> Json<'a> {
         Ok(std::str::from_utf8(&rest[..end]).expect("digits and signs"))
     }
 
-    /// Reads a string.
+    /// Parses a string.
     pub fn string(&mut self) -> Result<Cow<'a, str>> {
         self.expect(b'"', "a string")?;
         let start = self.at;
@@ -257,7 +258,8 @@ impl<'a> Json<'a> {
         Ok(())
     }
 
-    /// The character of the escape at `at`, which may be a pair, and how long that is.
+    /// Decodes the escape at `at`, which may be a surrogate pair: the character, and the length of the escape
+    /// in bytes.
     fn code_point(&self, at: usize) -> Option<(char, usize)> {
         let unit = |at: usize| {
             let escape = self.text.get(at..at + 6)?;
@@ -275,9 +277,9 @@ impl<'a> Json<'a> {
         Some((char::from_u32(whole)?, 12))
     }
 
-    /// Goes past a value of any kind.
+    /// Skips a value of any kind.
     pub fn skip(&mut self) -> Result<()> {
-        // What is open: the brackets that close it.
+        // Closing brackets of the open containers.
         let mut open: Vec<u8> = Vec::new();
         loop {
             match self.scalar()? {
@@ -318,7 +320,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Reads a key and goes past its colon.
+    /// Parses a key and its colon.
     pub fn key(&mut self) -> Result<Cow<'a, str>> {
         if self.peek() != Some(b'"') {
             return Err(self.unexpected("a key in quotes"));
@@ -329,7 +331,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Appends `text` to `out` as a string.
+/// Appends `text` to `out` as a JSON string.
 pub(super) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut from = 0;

@@ -31,10 +31,10 @@ mod write;
 
 pub use write::LineWriter;
 
-/// What the first line calls the form.
+/// Name of the format in the first line.
 pub(super) const SCHEMA: &str = "chakram.trace.1";
 
-/// How the first line of a file in this form begins.
+/// Beginning of the first line of a file in this format.
 pub(in crate::trace) const BEGINNING: &[u8] = b"{\"schema\":\"chakram.trace.";
 
 /// Reads lines as records.
@@ -43,13 +43,13 @@ pub struct LineReader<R> {
     source: R,
     buffer: Vec<u8>,
     node: Node,
-    /// The number of the last line that was read.
+    /// Number of the last line read.
     line: usize,
     records: usize,
 }
 
 impl<R: BufRead> LineReader<R> {
-    /// Reads what `source` gives.
+    /// Creates a reader of `source`.
     pub fn new(source: R) -> Self {
         Self {
             source,
@@ -60,15 +60,15 @@ impl<R: BufRead> LineReader<R> {
         }
     }
 
-    /// Takes the next line for a node: the metadata has been read elsewhere.
+    /// Treats the next line as a node, because the metadata was read elsewhere.
     pub(in crate::trace) fn skip_metadata(&mut self) {
         self.records = self.records.max(1);
     }
 
-    /// Makes `record` the next one, in the current schema; the first is the metadata. Returns its line, or
-    /// `None` at the end, where `record` is empty. Lines without content are skipped.
+    /// Reads the next record into `record`, in the current schema; the first is the metadata. Returns its line,
+    /// or `None` at the end, where `record` is empty. Lines without content are skipped.
     ///
-    /// Fails on lines that are no object of their kind; the next call goes on behind it.
+    /// Fails on lines that are no object of their kind; the next call continues behind them.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {
         record.clear();
         loop {

@@ -12,7 +12,7 @@ mod parts;
 
 use parts::{attribute, io};
 
-/// What the schema calls its node types, by their numbers.
+/// Node types of the schema, by number.
 pub(super) const NODE_TYPES: [&str; 8] = [
     "INVALID_NODE",
     "METADATA_NODE",
@@ -24,10 +24,10 @@ pub(super) const NODE_TYPES: [&str; 8] = [
     "COMM_COLL_NODE",
 ];
 
-/// The keys of a node.
+/// Keys of a node.
 const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros, duration_micros, \
                          inputs, outputs, attr, unknown";
-/// A node whose parts are being collected: they come in any order, and leave in that of their fields.
+/// Node under construction: its keys come in any order, its fields are written in that of their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub id: Option<u64>,
@@ -39,14 +39,14 @@ pub(super) struct Node {
     pub micros: u64,
     inputs: Option<Vec<u8>>,
     outputs: Option<Vec<u8>>,
-    /// With their keys and lengths.
+    /// Encoded attributes, with their keys and lengths.
     pub attributes: Vec<u8>,
     unknown: Vec<u8>,
     scratch: Vec<u8>,
 }
 
 impl Node {
-    /// Forgets everything but the memory it takes.
+    /// Clears the node and keeps its allocations.
     pub fn clear(&mut self) {
         let Self {
             name,
@@ -65,7 +65,7 @@ impl Node {
         (self.kind, self.start, self.micros) = (0, 0, 0);
     }
 
-    /// Reads an object.
+    /// Parses an object.
     pub fn read(&mut self, json: &mut Json<'_>) -> Result<(), TraceError> {
         self.clear();
         json.node = None;
@@ -100,6 +100,7 @@ impl Node {
                 )));
             }
         };
+        // Both spellings of a key count as one.
         if seen.contains(&known) {
             return Err(json.wrong(format!("a second `{known}`")));
         }
@@ -156,7 +157,7 @@ impl Node {
     }
 }
 
-/// Reads the object of a metadata record and appends that to `out`.
+/// Parses the object of a metadata record and appends the record to `out`.
 pub(super) fn metadata(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let (mut version, mut attributes, mut unknown) = (String::new(), Vec::new(), Vec::new());
     let mut seen: Vec<String> = Vec::new();
@@ -190,7 +191,7 @@ pub(super) fn metadata(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), Tra
     Ok(())
 }
 
-/// Reads the name of the form, which must be ours.
+/// Parses the name of the format, which must be ours.
 fn schema(json: &mut Json<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
@@ -204,7 +205,7 @@ fn schema(json: &mut Json<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Goes past a null, which stands for what is not there.
+/// Consumes a null, which stands for an absent value; returns whether there was one.
 fn is_null(json: &mut Json<'_>) -> Result<bool, TraceError> {
     match json.peek() {
         Some(b'n') => Ok(json.scalar()? == Scalar::Null),
@@ -212,14 +213,14 @@ fn is_null(json: &mut Json<'_>) -> Result<bool, TraceError> {
     }
 }
 
-/// Reads a count.
+/// Parses a count.
 pub(super) fn count(json: &mut Json<'_>) -> Result<u64, TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
     unsigned(&scalar, u64::MAX).ok_or_else(|| at.wrong("this is no number from 0 to 2^64 - 1"))
 }
 
-/// Reads a string.
+/// Parses a string.
 pub(super) fn text<'a>(json: &mut Json<'a>) -> Result<Cow<'a, str>, TraceError> {
     let mut at = json.clone();
     match json.scalar()? {
@@ -228,7 +229,7 @@ pub(super) fn text<'a>(json: &mut Json<'a>) -> Result<Cow<'a, str>, TraceError> 
     }
 }
 
-/// Reads a list of ids.
+/// Parses a list of ids.
 pub(super) fn ids(json: &mut Json<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
     json.array(|json| {
         into.push(count(json)?);
@@ -236,7 +237,7 @@ pub(super) fn ids(json: &mut Json<'_>, into: &mut Vec<u64>) -> Result<(), TraceE
     })
 }
 
-/// Reads a value of an enum, by its name or number.
+/// Parses a value of an enum, by its name or number.
 fn enumeration(json: &mut Json<'_>, names: &[&str]) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
@@ -255,7 +256,7 @@ fn enumeration(json: &mut Json<'_>, names: &[&str]) -> Result<i32, TraceError> {
     }
 }
 
-/// Reads bytes.
+/// Parses bytes in base64.
 fn coded(json: &mut Json<'_>) -> Result<Vec<u8>, TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
@@ -269,7 +270,7 @@ fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {
     }
 }
 
-/// Appends a field of bytes, a text or a message.
+/// Appends a length-delimited field.
 pub(super) fn put_part(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     encode_key(number, WireType::LengthDelimited, out);
     put_bytes(out, bytes);

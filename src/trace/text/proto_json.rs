@@ -1,12 +1,12 @@
-//! Records as protobuf's mapping to JSON has them: one object after another, on lines or not, or in an
-//! array. The first is the metadata record if it has none of a node's keys.
+//! Records in protobuf's mapping to JSON: one object after another, on lines or not, or in an array. The first
+//! is the metadata record if it has none of a node's keys.
 
 use super::Records;
 use super::json::Json;
 use super::message::{self, Node};
 use crate::trace::{TraceError, older};
 
-/// Reads every object of `text`.
+/// Parses every object of `text`.
 pub(super) fn read(text: &[u8], records: &mut Records) -> Result<(), TraceError> {
     let mut json = Json::new(text, (1, 1));
     let mut reading = Reading {
@@ -23,7 +23,7 @@ pub(super) fn read(text: &[u8], records: &mut Records) -> Result<(), TraceError>
     }
     while json.peek().is_some() {
         reading.one(&mut json)?;
-        // Some separate objects by commas without putting them into an array.
+        // Some writers separate objects by commas without putting them into an array.
         json.accept(b',');
     }
     Ok(())
@@ -54,7 +54,7 @@ impl Reading<'_> {
     }
 }
 
-/// Whether the object that comes next has no key of a node's own.
+/// Returns whether the object that comes next has no key of a node's own.
 fn is_metadata(mut json: Json<'_>) -> Result<bool, TraceError> {
     let mut metadata = true;
     json.object(|json, key| {

@@ -1,23 +1,23 @@
-//! Which form a text has, from the keys of its first object.
+//! Detection of a text format from the keys of its first object.
 
 use super::json::{Json, Scalar};
 use super::{MARK, TextForm, json_lines};
 use std::borrow::Cow;
 
-/// What a text is.
+/// Classification of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::trace) enum Seen {
     /// A trace.
     Trace(TextForm),
-    /// A capture that is to be converted first: what it is called.
+    /// Capture that must be converted first; its name.
     Capture(&'static str),
-    /// JSON of another kind, as far as could be seen.
+    /// JSON of another kind, as far as it was inspected.
     Other,
-    /// No JSON.
+    /// Not JSON.
     NoJson,
 }
 
-/// What `text` is, which may be the beginning of a longer one.
+/// Classifies `text`, which may be the beginning of a longer one.
 pub(in crate::trace) fn sniff(text: &[u8]) -> Seen {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     if text.starts_with(json_lines::BEGINNING) {
@@ -66,7 +66,7 @@ pub(in crate::trace) fn sniff(text: &[u8]) -> Seen {
                 }
             }
         }
-        // `schema` has been read, everything else skipped.
+        // At this point the value of `schema` has been read, or that of any other key skipped.
         if !json.accept(b',') {
             return Seen::Other;
         }

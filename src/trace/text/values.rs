@@ -1,4 +1,4 @@
-//! The values of attributes: their kinds, as fields of a record and as JSON.
+//! Attribute values: their types, as fields of a record and as JSON.
 
 use super::base64;
 use super::json::{Json, Scalar, put_string};
@@ -6,8 +6,8 @@ use crate::trace::TraceError;
 use crate::trace::wire::{Cursor, Raw};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
-/// The kinds of values, in the order of their fields: a scalar's number is 3 and two more for each kind
-/// before it, that of the list is one more.
+/// Value types, in the order of their fields: a scalar's field number is 3 plus two for each type before it,
+/// that of the list is one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Double,
@@ -27,7 +27,7 @@ pub(super) enum Kind {
     Bytes,
 }
 
-/// Every kind with its name in the schema.
+/// All types with their names in the schema.
 const ALL: [(Kind, &str); 15] = [
     (Kind::Double, "double"),
     (Kind::Float, "float"),
@@ -47,14 +47,14 @@ const ALL: [(Kind, &str); 15] = [
 ];
 
 impl Kind {
-    /// The kind that field `number` of an attribute holds, and whether it is a list.
+    /// Returns the type that field `number` of an attribute holds, and whether it is a list.
     pub fn of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
         let (kind, _) = ALL.get(index / 2)?;
         Some((*kind, index % 2 == 1))
     }
 
-    /// The kind that JSON calls `key`, `int64_val` or `int64List`, and whether it is a list.
+    /// Returns the type that JSON calls `key`, `int64_val` or `int64List`, and whether it is a list.
     pub fn of_key(key: &str) -> Option<(Self, bool)> {
         let (name, list) = match key {
             _ if key.ends_with("_val") || key.ends_with("Val") => (&key[..key.len() - 3], false),
@@ -70,7 +70,7 @@ impl Kind {
         ALL[self as usize].1
     }
 
-    /// The number of its scalar field.
+    /// Returns the number of its scalar field.
     pub fn field(self) -> u32 {
         3 + 2 * self as u32
     }
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// The next value of a packed list; `None` if it is not written as writers of the schema do.
+    /// Reads the next value of a packed list; `None` if a varint is not minimally encoded.
     pub fn packed<'a>(self, cursor: &mut Cursor<'a>) -> Result<Option<Raw<'a>>, TraceError> {
         let fixed = |bytes: &[u8]| bytes.try_into().expect("as many as were asked for");
         Ok(match self.wire_type() {
@@ -100,12 +100,13 @@ impl Kind {
         })
     }
 
-    /// Appends a value as JSON; `false` if it is not a value that writers of the schema would write.
+    /// Appends a value as JSON; `false` if it is not in the encoding that writers of the schema produce.
     pub fn put_json(self, out: &mut Vec<u8>, raw: Raw<'_>) -> bool {
         use std::io::Write;
         let written = match (self, raw) {
             (Self::Double, Raw::Fixed64(bits)) => put_double(out, bits),
             (Self::Float, Raw::Fixed32(bits)) => put_float(out, bits),
+            // Writers sign-extend an int32 to 64 bits; any other encoding is kept raw.
             (Self::Int32, Raw::Varint(v)) if v as i64 == i64::from(v as i32) => {
                 write!(out, "{}", v as i32)
             }
@@ -140,7 +141,7 @@ impl Kind {
         true
     }
 
-    /// Reads a value and appends it to `out`, without a key.
+    /// Parses a value and appends it to `out`, without a key.
     pub fn read(self, json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
         let at = json.clone();
         let scalar = json.scalar()?;
@@ -192,19 +193,19 @@ impl Kind {
         known.ok_or_else(|| at.wrong(format!("this is no value of type {}", self.name())))
     }
 
-    /// Appends the key of field `number` with this kind's wire type.
+    /// Appends the key of field `number` with this type's wire type.
     pub fn put_key(self, out: &mut Vec<u8>, number: u32) {
         encode_key(number, self.wire_type(), out);
     }
 }
 
-/// Appends a length and as many bytes.
+/// Appends a length and the bytes.
 pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     encode_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
-/// The next varint, `None` if it takes more bytes than it must.
+/// Reads a varint; `None` if it takes more bytes than necessary.
 pub(super) fn minimal(cursor: &mut Cursor<'_>) -> Result<Option<u64>, TraceError> {
     let start = cursor.offset();
     let value = cursor.varint()?;
@@ -219,7 +220,7 @@ fn unzigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
-/// The text of a number, written as one or as a string.
+/// Returns the text of a number, written as one or as a string.
 fn digits<'s>(scalar: &'s Scalar<'_>) -> Option<&'s str> {
     match scalar {
         Scalar::Number(text) => Some(text),
@@ -228,7 +229,7 @@ fn digits<'s>(scalar: &'s Scalar<'_>) -> Option<&'s str> {
     }
 }
 
-/// A whole number that is written as a real one, such as `5.0` or `1e3`, where that is exact.
+/// Parses a whole number that is written as a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
 fn whole(text: &str) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let value: f64 = text.parse().ok()?;
@@ -248,7 +249,7 @@ pub(super) fn unsigned(scalar: &Scalar<'_>, most: u64) -> Option<u64> {
     (value <= most).then_some(value)
 }
 
-/// Numbers that are not numbers have bits of their own; the usual ones are written plainly.
+/// Canonical NaNs, which are written plainly; all others with their bits.
 const NAN: u64 = 0x7ff8_0000_0000_0000;
 const NAN_32: u32 = 0x7fc0_0000;
 
@@ -276,7 +277,7 @@ fn put_float(out: &mut Vec<u8>, bits: u32) -> std::io::Result<()> {
     }
 }
 
-/// The bits in `NaN(0x…)`.
+/// Returns the bits in `NaN(0x…)`.
 fn nan_bits(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("NaN(0x")?.strip_suffix(')')?;
     let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -290,7 +291,7 @@ fn double(scalar: &Scalar<'_>) -> Option<f64> {
         "-Infinity" => Some(f64::NEG_INFINITY),
         text => match nan_bits(text) {
             Some(bits) => Some(f64::from_bits(bits)).filter(|v| v.is_nan()),
-            // `inf` and the like, which Rust reads, are no numbers of JSON.
+            // Rust also parses `inf` and the like, which are no JSON numbers.
             None => text.parse().ok().filter(|v: &f64| v.is_finite()),
         },
     }

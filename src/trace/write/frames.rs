@@ -1,9 +1,9 @@
-//! Records that are written as they are.
+//! Writer of encoded records.
 
 use crate::trace::TraceError;
 use std::io::Write;
 
-/// Writes records with their lengths in front.
+/// Writes encoded records, each with its length in front.
 #[derive(Debug)]
 pub struct FrameWriter<W> {
     out: W,
@@ -11,7 +11,7 @@ pub struct FrameWriter<W> {
 }
 
 impl<W: Write> FrameWriter<W> {
-    /// Writes into `out`.
+    /// Creates a writer into `out`.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -29,7 +29,7 @@ impl<W: Write> FrameWriter<W> {
             .map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Gives back the sink; everything is written, nothing is flushed.
+    /// Returns the sink; everything is written, nothing is flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

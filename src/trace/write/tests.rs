@@ -1,4 +1,4 @@
-//! What is written, read back.
+//! Round trips of written traces.
 
 use super::*;
 use crate::trace::scan::{self, Dependencies};

@@ -4,9 +4,9 @@
 use super::super::{Direction, Schedule};
 use std::collections::BTreeMap;
 
-/// What came out.
+/// Outcome of a pipeline that was played through.
 pub(super) struct Played {
-    /// When the last stage was done.
+    /// Time at which the last stage was done.
     pub time: u64,
     /// The most forward passes of each stage that were not yet taken back; none where nothing goes back.
     pub peaks: Vec<u64>,

@@ -1,41 +1,41 @@
-//! What is moved from one layout to another.
+//! Redistribution of a result from one layout to another.
 //!
-//! Along an axis that is cut into `f` parts and shall be cut into `t`, both cuts meet at every multiple of
-//! 1/gcd(f, t). Between two of these lies a *block* of f/gcd parts of one cut and t/gcd of the other, and parts of
-//! different blocks have nothing in common. If one of the two numbers of a block is 1, the axis is *nested*, and any
-//! two parts of a block have the same in common: 1/lcm(f, t) of the axis. The blocks of a result are the products of
-//! its axes' blocks.
+//! Consider an axis that is split into `f` shards and needed in `t`. The boundaries of both coincide at every
+//! multiple of 1/gcd(f, t). Between two of these lies a *block* of f/gcd shards of one split and t/gcd of the other;
+//! shards of different blocks are disjoint. If one of the two numbers is 1, the axis is *nested*, and any two shards
+//! of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks of a result are the products of its
+//! axes' blocks.
 //!
-//! If all axes are nested and every member needs something of the block in which it has its part, then it has one
-//! piece of what it needs, and gets each of the others from someone in its block: all pieces are equal. With any
-//! group of members that have the block's parts, each part once, that is a collective. If such groups can be formed
-//! of members with equal needs, it is an all-gather (of what they need of their parts), else an all-to-all. Members
-//! that have the same part are dealt to groups in ascending order.
+//! If all axes are nested and every member needs elements of the block that its shard is in, then it has one piece of
+//! what it needs, and receives each of the others from a member of its block: all pieces are equal. Among any group
+//! of members that have the block's shards, each shard once, that is a collective. If such groups can be formed of
+//! members with equal needs, it is an all-gather (of the needed elements of their shards), else an all-to-all.
+//! Members with the same shard are assigned to groups in ascending order.
 //!
-//! Else, pieces differ in size or some member has nothing of what it needs, so there are messages.
+//! Otherwise pieces differ in size, or a member has nothing of what it needs: point-to-point messages.
 
 use super::{Digit, Layout, Partition, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
 
-/// What has to be moved so that everyone has what it needs.
+/// Communication that gives every member what it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Move {
     /// Everyone has it already.
     Nothing,
-    /// The members of each group have a part each of what they need, and all need them all: all-gather. What they
-    /// do not need of what they have, they leave out.
+    /// All-gather: the members of each group have one shard each of what they need, and all need all of them.
+    /// Elements that they have but do not need are left out.
     Gather {
-        /// Who gathers.
+        /// Groups that gather.
         among: Partition,
-        /// What a member has afterwards of the whole is 1/share.
+        /// A member has 1/share of the whole afterwards.
         share: u64,
     },
-    /// Each member of a group has an equal piece for every other and itself: all-to-all. What nobody in the group
-    /// needs is left out, and what two need is in the pieces of both.
+    /// All-to-all: each member of a group has an equal piece for every other and itself. Elements that nobody in the
+    /// group needs are left out, and those that two need are in the pieces of both.
     Exchange {
-        /// Who exchanges.
+        /// Groups that exchange.
         among: Partition,
         /// A member brings 1/share of the whole into it, and takes as much out of it.
         share: u64,
@@ -49,18 +49,18 @@ pub enum Move {
     },
 }
 
-/// What a member sends to another.
+/// A message from one member to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
-    /// Who sends.
+    /// Sender.
     pub from: u32,
-    /// Who receives.
+    /// Receiver.
     pub to: u32,
-    /// Pieces of the whole; how many the whole has, [`Move::Messages`] says.
+    /// Size in pieces, of which [`Move::Messages`] states the total.
     pub pieces: u64,
 }
 
-/// What has to be moved from `from` to `to` among `members`.
+/// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
 /// A piece that several members have comes from the nearest one if it is a message, the lower one of two; see the
 /// head of this file for groups. There are at most as many messages as members times parts of `from`.
@@ -86,10 +86,10 @@ pub fn moves(from: &Layout, to: &Layout, members: u32) -> Move {
     Move::Exchange { among, share }
 }
 
-/// Who takes part in a reduce-scatter, if that is what a sum over `over` and the move from `from` to `to` can be.
+/// Returns the groups of a reduce-scatter, if a sum over `over` followed by the move from `from` to `to` is one.
 ///
-/// Members that differ in `over` only have terms of the same part of `from`. It can if `to` gives each of them an
-/// equal share of that part and another one to each: say, columns by 4 cut from the whole, and 4 members that sum.
+/// Members that differ in `over` only have partial sums of the same shard of `from`. It is a reduce-scatter if `to`
+/// gives each of them an equal and distinct share of that shard: say, columns split by 4, and 4 members that sum.
 ///
 /// # Panics
 /// When `over` or the digits of a layout are not digits of one grid of `members`, each in a place of its own.
@@ -119,7 +119,7 @@ struct Change<'a> {
     axes: [Cuts; 3],
 }
 
-/// Two cuts of an axis.
+/// Two splits of an axis.
 #[derive(Clone, Copy)]
 struct Cuts {
     from: u64,
@@ -129,6 +129,7 @@ struct Cuts {
 
 impl Cuts {
     fn new(from: u32, to: u32) -> Self {
+        // Euclid's algorithm: the number of blocks is gcd(from, to).
         let (mut blocks, mut rest) = (from, to);
         while rest > 0 {
             (blocks, rest) = (rest, blocks % rest);
@@ -140,7 +141,7 @@ impl Cuts {
         }
     }
 
-    /// Pieces that both cuts are made of.
+    /// Number of pieces: the common refinement of both splits.
     fn pieces(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -162,7 +163,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Equal pieces of the whole of which all parts of both layouts are made.
+    /// Number of equal pieces of the whole: the common refinement of both layouts.
     fn pieces(&self) -> u64 {
         self.axes.iter().map(Cuts::pieces).product()
     }
@@ -186,27 +187,28 @@ impl<'a> Change<'a> {
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
-    /// The block of which it needs something.
+    /// The block of which `member` needs elements.
     fn needed_block(&self, member: u32) -> [u64; 3] {
         let part = self.to.part(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)
     }
 
-    /// Whether everything is nested and stays within blocks.
+    /// Returns true if all axes are nested and every member needs elements of its own block only.
     fn in_blocks(&self) -> bool {
         let nested = |cuts: &Cuts| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
             && (0..self.members).all(|member| self.block(member) == self.needed_block(member))
     }
 
-    /// Groups of members of a class that have a block's parts of `from`, each part once, if all classes can be dealt
-    /// into such groups.
+    /// Groups of members of one class that have a block's shards of `from`, each shard once, if all classes can be
+    /// partitioned into such groups.
     fn deal(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<Partition> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);
         for member in 0..self.members {
             let class = class(member);
             let earlier = holders.entry((class, self.from.part(member))).or_default();
+            // The k-th holder of each shard goes to the k-th group of its class.
             groups.push((class, *earlier));
             *earlier += 1;
         }

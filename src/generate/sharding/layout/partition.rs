@@ -14,7 +14,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Those that differ in `digits` only.
+    /// Groups of members that differ in `digits` only.
     ///
     /// # Panics
     /// When `digits` are not digits of one grid of `members`, each in a place of its own.
@@ -28,7 +28,7 @@ impl Partition {
         Self::by(&firsts).expect("a grid has groups of equal size")
     }
 
-    /// Those with equal keys, if there are equally many of each.
+    /// Groups of members with equal keys, if all groups have one size.
     pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
@@ -41,6 +41,7 @@ impl Partition {
             }
             group_of.push(group);
         }
+        // Groups are numbered in order of first appearance, so equal partitions compare equal.
         let size = groups.first()?.len();
         groups
             .iter()
@@ -73,7 +74,7 @@ impl Partition {
         self.members[group as usize * size..][..size].to_vec()
     }
 
-    /// Whether all are in one group.
+    /// Returns true if all are in one group.
     pub fn is_all(&self) -> bool {
         self.count() == 1
     }

@@ -1,8 +1,8 @@
-//! Sizes of what moves a window over an image.
+//! Totals of operators with windows over an image.
 
 use super::{Axis, Extent, NO_INPUTS, Rows, Sizes, biases, by, product};
 
-/// How windows lie over the images of a batch.
+/// Geometry of windows over the images of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
     pub batch: u64,
@@ -27,7 +27,7 @@ impl Windows {
         product(&[self.batch, self.count(0), self.count(1)])
     }
 
-    /// What the rows of the image can be cut into.
+    /// Numbers of shards that the rows of the image admit.
     fn image(&self) -> Extent {
         Extent::Divisors(vec![
             (self.count(0), "rows of the output"),

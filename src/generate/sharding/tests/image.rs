@@ -51,7 +51,7 @@ fn dy(b: u64, k: u64, h: u64, w: u64) -> i64 {
     number(20_000 + ((b * 8 + k) * 16 + h) * 16 + w)
 }
 
-/// How the windows lie.
+/// Geometry of windows.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
     size: [u64; 2],

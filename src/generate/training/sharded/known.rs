@@ -1,4 +1,4 @@
-//! What was found of moves and groups before: all members and most layers ask for the same.
+//! Cache of redistributions and groups: all members and most layers need the same ones.
 
 use super::Lowering;
 use crate::generate::plan::Family;
@@ -6,7 +6,7 @@ use crate::generate::sharding::{Digit, Layout, Move, Partition, moves, scatters}
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A move, with who takes part.
+/// A redistribution, with the groups that take part.
 pub(super) enum Carried {
     Nothing,
     /// All-gather: a member has 1/of of the whole for it.
@@ -19,7 +19,7 @@ pub(super) enum Carried {
         family: Family,
         share: u64,
     },
-    /// Messages by member, in pieces of which the whole has so many.
+    /// Messages by member, in pieces of 1/of of the whole.
     Messages {
         hops: Vec<Vec<Hop>>,
         of: u64,
@@ -43,7 +43,7 @@ pub(super) struct Known {
 }
 
 impl Lowering {
-    /// Those who sum over `digit`.
+    /// Groups that sum over `digit`.
     pub(super) fn sums(&mut self, digit: Digit) -> Family {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
@@ -53,7 +53,7 @@ impl Lowering {
         family
     }
 
-    /// Those who sum over `over` and keep of the result what they need each, if that is a reduce-scatter.
+    /// Groups that reduce-scatter over `over` into layout `need`, if that is possible.
     pub(super) fn scatters(&mut self, from: &Layout, over: Digit, need: &Layout) -> Option<Family> {
         let key = (*from, over, *need);
         if let Some(family) = self.known.scatters.get(&key) {
@@ -65,7 +65,7 @@ impl Lowering {
         family
     }
 
-    /// What moves `from` one layout to what is needed.
+    /// Returns the redistribution from layout `from` to layout `need`.
     pub(super) fn moves(&mut self, from: &Layout, need: &Layout) -> Rc<Carried> {
         let key = (*from, *need);
         if let Some(carried) = self.known.moves.get(&key) {

@@ -1,4 +1,4 @@
-//! What members of a tensor group sum, move and send one another.
+//! Sums, redistributions and messages among the members of a tensor group.
 
 use super::super::layer::name;
 use super::super::program::{After, Builder, Task};
@@ -36,7 +36,7 @@ impl Writer<'_> {
         to.next(name, phase, task, ["", ""]);
     }
 
-    /// Sums `what` and moves it to where it is needed.
+    /// Emits the sum of `what`, and its redistribution to the needed layout.
     pub(super) fn moved(
         &mut self,
         what: &Moved<'_>,
@@ -84,7 +84,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Sends and receives what concerns this member. Nobody waits for what is sent.
+    /// Emits this member's sends and receives. No node waits for a send.
     fn messages(
         &mut self,
         all: &[Hop],
@@ -156,7 +156,8 @@ impl Writer<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // What this member needs of the other, and what it has for it; back, gradients of the same rows.
+            // Rows that this member needs of the other, and those that the other needs of it; backwards their
+            // gradients.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, own_rows)),

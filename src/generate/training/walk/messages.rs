@@ -1,4 +1,4 @@
-//! What stages hand to one another.
+//! Messages between pipeline stages.
 
 use super::{Node, TENSOR_LANE, Walk, way};
 use crate::generate::plan::{Effect, Family, Place};
@@ -6,7 +6,7 @@ use crate::generate::schedule::{Direction, Pass};
 use crate::trace::{CollectiveKind, MemoryChanges, Op, Phase, TraceError};
 
 impl Walk<'_, '_> {
-    /// The stage of the rank at the other end of what part `at` hands on or takes in.
+    /// The rank on the next stage if `up`, else on the previous one, cyclically.
     fn neighbour(&self, up: bool) -> u32 {
         let stages = self.plan.plan.pipeline;
         let step = if up { 1 } else { stages - 1 };
@@ -16,7 +16,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// The message behind part `at`'s output, or its input's gradient.
+    /// The message between part `below` and the next: an activation, or its gradient.
     fn message(&self, pass: Pass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.direction == Direction::Backward);
@@ -24,6 +24,7 @@ impl Walk<'_, '_> {
         Op::Message {
             receive,
             peer,
+            // Unique per step, direction, boundary and micro-batch; `check` keeps it within i32.
             tag: (number * plan.micro_batches + pass.micro_batch) as i32,
             bytes: plan.boundary(below),
             own: Some(self.rank),
@@ -31,7 +32,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Takes in what the part beside `at` hands on; the chain waits for it.
+    /// Receives the input of part `at` from the part beside it; the chain depends on it.
     pub(super) fn receive(&mut self, pass: Pass, at: u32) -> Result<(), TraceError> {
         let plan = self.plan;
         let forward = pass.direction == Direction::Forward;
@@ -53,7 +54,7 @@ impl Walk<'_, '_> {
             layer: None,
             memory: MemoryChanges::default(),
         })?;
-        // Without the bubble nobody waits for what comes, but the parts are gathered all the same.
+        // Without the bubble nothing waits for the message, but the scattered parts are gathered all the same.
         let waits = !plan.plan.without.has(Effect::Bubble);
         let silent = plan.plan.without.has(Effect::TensorCommunication);
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
@@ -80,7 +81,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Hands on what part `at` ends with; nobody waits.
+    /// Sends the output of part `at`; no node waits for it.
     pub(super) fn send(&mut self, pass: Pass, at: u32) -> Result<(), TraceError> {
         let forward = pass.direction == Direction::Forward;
         let below = if forward { at } else { at - 1 };

@@ -9,16 +9,16 @@ use crate::trace::{CollectiveKind, MemoryChanges, Op, Phase, TensorClass, TraceE
 
 /// Gradients of a layer, as its program finds them.
 pub(super) struct Finding<'p> {
-    /// What its operators find, last to first.
+    /// Gradients that its operators produce, last operator to first.
     pub found: &'p [Found],
-    /// How many of them have.
+    /// Number of operators whose gradients are complete.
     pub operators: u32,
     /// Buckets that are reduced when they are complete.
     pub buckets: &'p [Bucket],
 }
 
 impl Walk<'_, '_> {
-    /// Takes note of what the nodes of the program so far found, and reduces buckets that are complete.
+    /// Records the gradients that the nodes of the program so far produced, and reduces buckets that are complete.
     pub(super) fn found(&mut self, now: &mut Finding<'_>, pass: Pass) -> Result<(), TraceError> {
         while let Some((found, rest)) = now.found.split_first()
             && found.until as usize <= self.ids.len()
@@ -31,6 +31,7 @@ impl Walk<'_, '_> {
             {
                 now.buckets = rest;
                 self.reduce(bucket, pass)?;
+                // The same node also produced gradients of the next bucket, which must depend on it too.
                 if bucket.divided {
                     self.finders(found);
                 }
@@ -45,7 +46,7 @@ impl Walk<'_, '_> {
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
-    /// Reduces a bucket when what nothing waits for yet is found.
+    /// Emits the reduction of a bucket, which depends on the producers that no reduction depends on yet.
     fn reduce(&mut self, bucket: &Bucket, pass: Pass) -> Result<(), TraceError> {
         self.data.clear();
         self.data.append(&mut self.loose);
@@ -85,7 +86,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Reduces all buckets of part `at` after one another, and has the chain wait.
+    /// Emits the reductions of all buckets of part `at` one after another, as part of the chain.
     pub(super) fn reduce_all(&mut self, at: u32, pass: Pass) -> Result<(), TraceError> {
         for layer in self.plan.layers(at).rev() {
             for bucket in self.plan.buckets(layer) {
@@ -98,7 +99,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// What is left when all passes are done: sums, the optimizer, and what others stepped.
+    /// Emits the end of a step: remaining sums, the optimizer, and the all-gather of updated parameters.
     pub(super) fn end_of_step(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         if plan.reduces(true) && !plan.plan.overlap {

@@ -1,4 +1,4 @@
-//! What is JSON and what is not.
+//! Accepted and refused JSON.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Records as lines.
+//! Writer of JSON Lines.
 
 use super::SCHEMA;
 use crate::trace::TraceError;
@@ -18,7 +18,7 @@ pub struct LineWriter<W> {
 }
 
 impl<W: Write> LineWriter<W> {
-    /// Writes into `out`.
+    /// Creates a writer into `out`.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -28,7 +28,7 @@ impl<W: Write> LineWriter<W> {
 
     /// Writes a record of the current schema; the first is the metadata.
     ///
-    /// Fails on what is no message, on names that are not UTF-8, and when the sink does.
+    /// Fails on invalid messages, on names that are not UTF-8, and if the sink fails.
     pub fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
         self.line.clear();
         let put = match record.number {
@@ -42,7 +42,7 @@ impl<W: Write> LineWriter<W> {
             .map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Gives back the sink; everything is written, nothing is flushed.
+    /// Returns the sink; everything is written, nothing is flushed.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -89,7 +89,7 @@ fn put_node(out: &mut Vec<u8>, record: Record<'_>) -> Result<(), TraceError> {
             })?,
             (6, Raw::Varint(v)) => start = v,
             (7, Raw::Varint(v)) => micros = v,
-            // Arguments that come in parts are one.
+            // Inputs and outputs that come in parts are one.
             (number @ (8 | 9), Raw::Bytes(part, _)) => {
                 let whole = io[number as usize - 8].get_or_insert_default();
                 whole.extend_from_slice(part);
@@ -104,7 +104,7 @@ fn put_node(out: &mut Vec<u8>, record: Record<'_>) -> Result<(), TraceError> {
         out.extend_from_slice(b",\"name\":");
         put_text(out, name, record.offset)?;
     }
-    // An enum has 32 bits, whatever the number was written with.
+    // An enum has 32 bits, whatever varint it was written with.
     match usize::try_from(kind as i32)
         .ok()
         .and_then(|i| NODE_TYPES.get(i))
@@ -171,7 +171,7 @@ fn put_raw(out: &mut Vec<u8>, key: &str, message: &[u8]) {
     out.extend_from_slice(b"\"}");
 }
 
-/// Appends an attribute; `false` if it is none that writers of the schema would write.
+/// Appends an attribute; `false` if it is not in the encoding that writers of the schema produce.
 fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<bool, TraceError> {
     let mut cursor = Cursor::new(message, offset);
     let mut last = 0;
@@ -181,6 +181,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
+        // Fields must ascend, and nothing may follow the value, of which there is only one.
         if number <= last || last > 2 || key > u64::from(u32::MAX) {
             return Ok(false);
         }
@@ -233,7 +234,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
     Ok(true)
 }
 
-/// The bytes of a field, `None` if it holds none or its length is spelled strangely.
+/// Returns the bytes of a length-delimited field; `None` if it is none, or its length is not minimally encoded.
 fn part<'a>(cursor: &mut Cursor<'a>, wire: u64) -> Result<Option<&'a [u8]>, TraceError> {
     if wire != WireType::LengthDelimited as u64 {
         return Ok(None);
@@ -282,7 +283,7 @@ fn put_list(out: &mut Vec<u8>, kind: Kind, message: &[u8]) -> Result<bool, Trace
     Ok(true)
 }
 
-/// Appends arguments or results, as they stood if the schema has no words for them.
+/// Appends inputs or outputs, as raw bytes unless they are canonically encoded.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = Cursor::new(message, 0);

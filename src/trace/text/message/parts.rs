@@ -1,4 +1,4 @@
-//! Attributes, arguments and results.
+//! Attributes, inputs and outputs.
 
 use super::{coded, is_null, put_part, text};
 use crate::trace::text::json::Json;
@@ -6,10 +6,10 @@ use crate::trace::text::values::{Kind, put_bytes};
 use crate::trace::{TraceError, shown};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// The keys of an attribute.
+/// Keys of an attribute.
 const ATTRIBUTE_KEYS: &str = "name, doc_string, raw and the values from double_val to bytes_list";
 
-/// Reads an attribute and appends it as field `number`.
+/// Parses an attribute and appends it as field `number`.
 pub(super) fn attribute(
     json: &mut Json<'_>,
     number: u32,
@@ -66,7 +66,7 @@ pub(super) fn attribute(
     Ok(())
 }
 
-/// Reads the value of an attribute and appends it with its key.
+/// Parses the value of an attribute and appends it with its key.
 fn value(json: &mut Json<'_>, kind: Kind, list: bool, out: &mut Vec<u8>) -> Result<(), TraceError> {
     if !list {
         kind.put_key(out, kind.field());
@@ -103,7 +103,7 @@ fn value(json: &mut Json<'_>, kind: Kind, list: bool, out: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// Reads arguments or results.
+/// Parses inputs or outputs.
 pub(super) fn io(json: &mut Json<'_>) -> Result<Vec<u8>, TraceError> {
     let mut texts: [Option<String>; 3] = Default::default();
     let mut raw = None;

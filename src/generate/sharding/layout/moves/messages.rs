@@ -10,6 +10,7 @@ impl Change<'_> {
             .map(|member| (self.from.cell(self.from.part(member)), member))
             .collect();
         by_cell.sort_unstable();
+        // Every shard has equally many holders, so those of one are a slice of the sorted list.
         let copies = self.members as usize / self.from.parts() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
@@ -55,7 +56,7 @@ impl Change<'_> {
     }
 }
 
-/// Who of `holders`, ascending, is nearest to `member`; of two, the lower one.
+/// The one of `holders`, ascending, that is nearest to `member`; of two, the lower one.
 fn nearest(holders: &[(u64, u32)], member: u32) -> u32 {
     let above = holders.partition_point(|&(_, holder)| holder < member);
     let (below, above) = (&holders[..above], &holders[above..]);

@@ -65,7 +65,7 @@ pub(super) fn layouts(members: u32) -> Vec<Layout> {
     all.into_iter().collect()
 }
 
-/// What each member has by each of two layouts, and how many elements there are.
+/// Elements that each member has under each of two layouts, and the number of elements.
 pub(super) fn sets(from: &Layout, to: &Layout, members: u32) -> ([Vec<Set>; 2], u64) {
     let digits = |layout: &Layout| [layout.samples, layout.rows, layout.columns];
     let (before, after) = (digits(from), digits(to));
@@ -111,8 +111,8 @@ pub(super) fn check_partition(among: &Partition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// What everyone has after it took what it needs from all members of its group, in pieces of equal size and none of
-/// them twice; and that size.
+/// Elements that each member has after it took what it needs from all members of its group, in pieces of equal size
+/// and none of them twice; and that size.
 fn take(among: &Partition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
@@ -132,7 +132,7 @@ fn take(among: &Partition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     (after, *sizes.first().unwrap())
 }
 
-/// Whether those who need the same have pieces that are all of it, each of them equally often.
+/// Returns true if the pieces of those with equal needs are all of what they need, each of them equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -152,7 +152,7 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Whether everyone has something of what it needs, and nobody anything else than as much or nothing for another.
+/// Returns true if each member has some of what it needs, and of what any other needs equally much or nothing.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own

@@ -50,7 +50,8 @@ fn groups_differ_in_the_chosen_digits_only() {
     }
 }
 
-/// Whether members with equal `others` have terms of the same elements, and need each of them once, equally many each.
+/// Returns true if members with equal `others` have terms of the same elements, and need each of them once, equally
+/// many each.
 fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {

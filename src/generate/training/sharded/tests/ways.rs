@@ -1,4 +1,4 @@
-//! What goes around, what is left out, and weights that two operators have.
+//! Skip paths, left-out effects, and weights that two operators share.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::Effect;
