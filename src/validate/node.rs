@@ -47,7 +47,7 @@ impl Role {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
-    /// The defect that a node of this role has by itself, with what was found.
+    /// Returns the defect that a node of this role has by itself, with the text of what was found.
     #[inline]
     pub fn defect(self) -> Option<(Kind, &'static str)> {
         match self {
