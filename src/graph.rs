@@ -22,16 +22,17 @@ pub mod dot;
 mod et;
 mod intern;
 pub mod large;
-mod order;
 pub mod outline;
 pub mod recorded;
 mod rows;
+mod visit;
 
 pub use builder::{Binding, Dependencies, GraphBuilder};
 pub use intern::{IdMap, Interner, Names, fingerprint};
 pub use outline::Outline;
 pub use recorded::Recorded;
 pub use rows::Rows;
+pub use visit::BothDirections;
 
 /// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +149,7 @@ pub struct Graph {
     /// By node: index into `calls` or `messages`, number format of a kernel, or for a load or store whether it
     /// stores, and whether switches gather or reduce on its way.
     detail: Vec<u32>,
-    successor_start: Vec<u32>,
-    successors: Vec<NodeIndex>,
+    successors: Rows,
     in_degree: Vec<u32>,
     names: Names,
     lanes: Vec<Lane>,
@@ -325,10 +325,13 @@ impl Graph {
 
     /// Returns the nodes that wait for `node`.
     #[inline]
-    pub fn successors(&self, node: NodeIndex) -> &[NodeIndex] {
-        let i = node.index();
-        let (from, to) = (self.successor_start[i], self.successor_start[i + 1]);
-        &self.successors[from as usize..to as usize]
+    pub fn successors(&self, node: NodeIndex) -> impl ExactSizeIterator<Item = NodeIndex> + '_ {
+        self.successors.row(node.0).iter().copied().map(NodeIndex)
+    }
+
+    /// Returns the successors of all nodes, by index, on which algorithms of petgraph run.
+    pub fn rows(&self) -> &Rows {
+        &self.successors
     }
 
     /// Returns for each node the number of nodes that it waits for.
@@ -421,8 +424,7 @@ impl Graph {
             + size(&self.flops)
             + size(&self.bytes)
             + size(&self.detail)
-            + size(&self.successor_start)
-            + size(&self.successors)
+            + self.successors.heap_bytes()
             + size(&self.in_degree)
             + size(&self.calls)
             + size(&self.messages)

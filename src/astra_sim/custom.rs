@@ -90,7 +90,7 @@ pub fn read<C: AsRef<[u8]>>(
                 _ => Part::Wait(graph.recorded(node)),
             };
             let in_degree = graph.in_degrees()[node.index()];
-            let successors = graph.successors(node).iter().map(|next| next.0);
+            let successors = graph.successors(node).map(|next| next.0);
             script.push(graph.id(node), part, in_degree, successors);
         }
         scripts.push(script);

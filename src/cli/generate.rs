@@ -10,7 +10,7 @@ use crate::files::Outputs;
 use crate::generate::{Job, Pattern};
 use crate::workload::Absent;
 use clap::Args;
-use patterns::{PatternArgs, dtype_names};
+use patterns::PatternArgs;
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};

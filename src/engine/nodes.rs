@@ -42,7 +42,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 self.freed.push((instance, lane));
             }
         }
-        for &next in graph.successors(node) {
+        for next in graph.successors(node) {
             let left = &mut self.waiting[first + next.index()];
             *left -= 1;
             if *left == 0 {

@@ -5,132 +5,21 @@
 
 use super::schedule::Schedule;
 use super::{GenerateError, refused};
-use crate::trace::Dtype;
 use std::fmt;
 
 mod blame;
 mod file;
 mod map;
 mod operators;
+mod options;
 mod placement;
 
 pub use map::{Along, Stretch};
 pub use operators::OperatorDegrees;
+pub use options::{OPTIONS, Plan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{Family, Place, Placement};
 
-/// How a model is trained, or asked, on many NPUs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// Replicas that see different samples.
-    pub data: u32,
-    /// Members that share every matrix.
-    pub tensor: u32,
-    /// Stages that layers are dealt out to.
-    pub pipeline: u32,
-    /// Whether members of a tensor group also share the tokens of what they do not cut.
-    pub sequence_parallel: bool,
-    /// What replicas share of the state of training.
-    pub zero: Zero,
-    /// With [`Zero::Parameters`], layers whose parameters are gathered before they are needed.
-    pub prefetch: u32,
-    /// With [`Zero::Parameters`], whether gathered parameters go after every pass, or stay for the step.
-    pub reshard: bool,
-    /// With [`Zero::Gradients`] and [`Zero::Parameters`], whether gradients are reduced once in a step, and kept
-    /// whole until then, instead of after every micro-batch.
-    pub accumulate: bool,
-    /// What neighbouring ranks share, innermost first.
-    pub order: [Axis; 3],
-    /// The rank at each position of that order; every rank at its own where empty.
-    pub ranks: Vec<u32>,
-    /// Where axes lie on a machine's dimensions, instead of what `order` and `ranks` say; as those say where empty.
-    pub place: Vec<Stretch>,
-    /// Samples of a step.
-    pub batch: u64,
-    /// Samples of a micro-batch.
-    pub micro_batch: u64,
-    /// The order of passes.
-    pub schedule: Schedule,
-    /// What is computed again for the backward pass.
-    pub recompute: Recompute,
-    /// Bytes of an NPU's memory, if they are known: what [`Recompute::AsNeeded`] fits into.
-    pub capacity: Option<u64>,
-    /// Who turns gradients into steps.
-    pub optimizer: Optimizer,
-    /// Whether the optimizer keeps a master copy in single precision beside weights of 16 bits.
-    pub mixed: bool,
-    /// Whether the norm of all gradients is found before the step.
-    pub clip: bool,
-    /// What gradients are put into buckets by.
-    pub buckets: Buckets,
-    /// Bytes of gradients that are reduced together: what fills a bucket up to them is the last that goes in.
-    pub bucket: u64,
-    /// The same for the first bucket of a chunk, if it is another size.
-    pub first_bucket: Option<u64>,
-    /// Whether gradients are reduced beside the backward pass, or after it.
-    pub overlap: bool,
-    /// Whether sums over a tensor group are formed beside the products that do not need them.
-    pub tensor_overlap: bool,
-    /// Whether members of a tensor group each send their part to the next stage, which gathers them.
-    pub scatter_gather: bool,
-    /// The format of weights, activations and their gradients.
-    pub dtype: Dtype,
-    /// The format of weights' gradients; that of weights where it is not said.
-    pub gradients: Option<Dtype>,
-    /// How attention is carried out.
-    pub attention: Attention,
-    /// Whether dropout is carried out where a model has it.
-    pub dropout: bool,
-    /// Steps.
-    pub steps: u32,
-    /// Which layers each stage has, first and last; dealt out evenly where empty. With several chunks on a stage,
-    /// all first chunks come before all second ones.
-    pub stages: Vec<[u32; 2]>,
-    /// Operators that tensor groups cut by degrees of their own; of several that speak of one, the last counts.
-    pub operators: Vec<OperatorDegrees>,
-    /// What is left out, to see what it matters.
-    pub without: Without,
-}
-
 impl Plan {
-    /// One NPU, one sample, one step with Adam in bf16.
-    pub fn new() -> Self {
-        Self {
-            data: 1,
-            tensor: 1,
-            pipeline: 1,
-            sequence_parallel: false,
-            zero: Zero::None,
-            prefetch: 1,
-            reshard: true,
-            accumulate: false,
-            order: [Axis::Tensor, Axis::Data, Axis::Pipeline],
-            ranks: Vec::new(),
-            place: Vec::new(),
-            batch: 1,
-            micro_batch: 1,
-            schedule: Schedule::OneForwardOneBackward,
-            recompute: Recompute::None,
-            capacity: None,
-            optimizer: Optimizer::Adam,
-            mixed: true,
-            clip: false,
-            buckets: Buckets::Layers,
-            bucket: 40_000_000,
-            first_bucket: None,
-            overlap: true,
-            tensor_overlap: true,
-            scatter_gather: false,
-            dtype: Dtype::Bf16,
-            gradients: None,
-            attention: Attention::Flash,
-            dropout: true,
-            steps: 1,
-            stages: Vec::new(),
-            operators: Vec::new(),
-            without: Without::default(),
-        }
-    }
-
     /// How many ranks it takes, if they can be counted.
     pub fn ranks(&self) -> u128 {
         [self.data, self.tensor, self.pipeline]

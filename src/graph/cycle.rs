@@ -1,80 +1,89 @@
 //! Finding a short cycle to show, without recursion.
 
+use super::Rows;
+use super::visit::BothDirections;
 use petgraph::algo::kosaraju_scc;
-use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::NodeFiltered;
 use std::collections::VecDeque;
 
-/// A short cycle among `count` vertices with these edges, as vertices in edge order, starting with
-/// the smallest; `None` when there is no cycle.
+/// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest; none when there is no cycle.
+/// Nodes on cycles must be among the `stuck` ones.
 ///
-/// The cycle is the shortest through the smallest vertex of the smallest knot (strongly connected
+/// The cycle is the shortest through the smallest node of the smallest knot (strongly connected
 /// component), which is found in linear time; the shortest of all would take quadratic time.
-pub fn short_cycle(count: usize, edges: impl IntoIterator<Item = (u32, u32)>) -> Option<Vec<u32>> {
-    let mut graph = DiGraph::<(), (), u32>::with_capacity(count, 0);
-    for _ in 0..count {
-        graph.add_node(());
+pub fn short_cycle(rows: &Rows, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
+    let count = rows.count();
+    let mut to_self = (0..count as u32).filter(|&node| stuck(node));
+    if let Some(node) = to_self.find(|&node| rows.row(node).contains(&node)) {
+        return vec![node];
     }
-    for (from, to) in edges {
-        if from == to {
-            return Some(vec![from]);
-        }
-        graph.add_edge(NodeIndex::from(from), NodeIndex::from(to), ());
-    }
-    let knots = kosaraju_scc(&graph);
+    let both = BothDirections {
+        forward: rows,
+        backward: &rows.reversed(),
+    };
+    // Tarjan's algorithm, which needs no reversed edges, is recursive in petgraph: a long chain overflows the stack.
+    let knots = kosaraju_scc(&NodeFiltered::from_fn(both, stuck));
     let knot = knots
         .iter()
         .filter(|knot| knot.len() > 1)
-        .min_by_key(|knot| (knot.len(), knot.iter().min().copied()))?;
-    let start = *knot.iter().min()?;
+        .min_by_key(|knot| (knot.len(), knot.iter().min().copied()));
+    let Some((knot, &start)) = knot.and_then(|knot| Some((knot, knot.iter().min()?))) else {
+        return Vec::new();
+    };
     let mut inside = vec![false; count];
-    for vertex in knot {
-        inside[vertex.index()] = true;
+    for &node in knot {
+        inside[node as usize] = true;
     }
-    let mut reached_from: Vec<Option<NodeIndex>> = vec![None; count];
+    // Petgraph's breadth-first search does not keep predecessors, and its A* breaks ties by the layout of a heap.
+    let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
-    while let Some(vertex) = queue.pop_front() {
-        let mut next: Vec<_> = graph
-            .neighbors(vertex)
-            .filter(|n| inside[n.index()])
-            .collect();
+    while let Some(node) = queue.pop_front() {
+        let row = rows.row(node).iter().copied();
+        let mut next: Vec<_> = row.filter(|&other| inside[other as usize]).collect();
         next.sort_unstable();
-        for neighbour in next {
-            if neighbour == start {
-                let mut cycle = vec![vertex.index() as u32];
-                let mut at = vertex;
-                while let Some(before) = reached_from[at.index()] {
-                    cycle.push(before.index() as u32);
+        for other in next {
+            if other == start {
+                let mut cycle = vec![node];
+                let mut at = node;
+                while let Some(before) = reached_from[at as usize] {
+                    cycle.push(before);
                     at = before;
                 }
                 cycle.reverse();
-                return Some(cycle);
+                return cycle;
             }
-            if reached_from[neighbour.index()].is_none() {
-                reached_from[neighbour.index()] = Some(vertex);
-                queue.push_back(neighbour);
+            if reached_from[other as usize].is_none() {
+                reached_from[other as usize] = Some(node);
+                queue.push_back(other);
             }
         }
     }
-    None
+    Vec::new()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn cycle(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
+        let rows = Rows::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
+        let stuck = rows.stuck(&rows.order());
+        short_cycle(&rows, |node| stuck[node as usize])
+    }
+
     #[test]
     fn the_cycle_is_short_and_in_edge_order() {
         // 0 → 1 → 2 → 3 → 1 with the shortcut 2 → 1, and a tail.
         let edges = [(0, 1), (1, 2), (2, 3), (3, 1), (2, 1), (3, 4)];
-        assert_eq!(short_cycle(5, edges), Some(vec![1, 2]));
-        assert_eq!(short_cycle(3, [(0, 1), (1, 2), (0, 2)]), None);
-        assert_eq!(short_cycle(2, [(0, 1), (1, 1)]), Some(vec![1]));
+        assert_eq!(cycle(5, &edges), [1, 2]);
+        assert!(cycle(3, &[(0, 1), (1, 2), (0, 2)]).is_empty());
+        assert_eq!(cycle(2, &[(0, 1), (1, 1)]), [1]);
     }
 
     #[test]
-    fn a_cycle_through_a_million_vertices_does_not_exhaust_the_stack() {
+    fn a_cycle_through_a_million_nodes_does_not_exhaust_the_stack() {
         let n = 1_000_000;
-        let cycle = short_cycle(n as usize, (0..n).map(|i| (i, (i + 1) % n))).unwrap();
-        assert_eq!(cycle.len(), n as usize);
+        let edges: Vec<_> = (0..n).map(|i| (i, (i + 1) % n)).collect();
+        assert_eq!(cycle(n as usize, &edges).len(), n as usize);
     }
 }

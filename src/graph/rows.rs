@@ -1,6 +1,7 @@
 //! Adjacency lists in compressed sparse row (CSR) form: two flat arrays.
 
-use super::order::program_order;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// Sparse matrix in CSR form: row `i` lists the nodes that node `i` leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,18 @@ impl Rows {
         Self { start, list }
     }
 
+    /// Assembles rows from their entries: row `i` is `list[start[i]..start[i + 1]]`.
+    pub(super) fn from_parts(start: Vec<u32>, list: Vec<u32>) -> Self {
+        Self { start, list }
+    }
+
+    /// Returns the same edges reversed; entries of a row ascend.
+    pub fn reversed(&self) -> Self {
+        Self::new(self.count(), |each| {
+            self.edges().for_each(|(from, to)| each(to, from));
+        })
+    }
+
     /// Returns row `i`.
     #[inline]
     pub fn row(&self, i: u32) -> &[u32] {
@@ -39,6 +52,21 @@ impl Rows {
     /// Returns the number of rows.
     pub fn count(&self) -> usize {
         self.start.len().saturating_sub(1)
+    }
+
+    /// Number of edges.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Returns whether there is no edge.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Number of bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        (self.start.capacity() + self.list.capacity()) * size_of::<u32>()
     }
 
     /// Iterates over all edges, row by row.
@@ -53,7 +81,27 @@ impl Rows {
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        program_order(waiting, |i| self.row(i).iter().copied())
+        // With a heap the order does not depend on that of the edges, as it would with a queue, or with petgraph's `Topo`.
+        let first = (0..self.count() as u32).filter(|&i| waiting[i as usize] == 0);
+        let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
+        let mut order = Vec::with_capacity(self.count());
+        while let Some(Reverse(node)) = ready.pop() {
+            order.push(node);
+            for &next in self.row(node) {
+                waiting[next as usize] -= 1;
+                if waiting[next as usize] == 0 {
+                    ready.push(Reverse(next));
+                }
+            }
+        }
+        order
+    }
+
+    /// Returns for each node whether `order` lacks it, because it is on a cycle or behind one.
+    pub fn stuck(&self, order: &[u32]) -> Vec<bool> {
+        let mut stuck = vec![true; self.count()];
+        order.iter().for_each(|&node| stuck[node as usize] = false);
+        stuck
     }
 }
 

@@ -117,10 +117,7 @@ impl Faults {
         if stuck == 0 {
             return;
         }
-        let between = next
-            .edges()
-            .filter(|&(a, b)| !recorded.runs(a) && !recorded.runs(b));
-        let cycle = short_cycle(next.count(), between).unwrap_or_default();
+        let cycle = short_cycle(next, |node| !recorded.runs(node));
         let mut text =
             String::from("on a cycle of dependencies, or behind one, and without times: ");
         for &node in cycle.iter().take(SHOWN) {

@@ -2,7 +2,6 @@
 
 use super::row::NodeRow;
 use super::trace::Trace;
-use crate::graph::Rows;
 use crate::graph::around::around;
 use crate::graph::dot::{Arrow, Vertex, dot};
 use crate::trace::attr::Attr;
@@ -68,13 +67,9 @@ impl<'a> Neighbourhood<'a> {
         let centre = trace.outline.find(id)?;
         let outline = &trace.outline;
         let next = outline.successors(|node, dep| dep.node != node);
-        let previous = Rows::new(outline.nodes.len(), |each| {
-            for (from, to) in next.edges() {
-                each(to, from);
-            }
-        });
-        let (before, more_before) = around(centre, depth, most, |node| previous.row(node));
-        let (after, more_after) = around(centre, depth, most, |node| next.row(node));
+        let previous = next.reversed();
+        let (before, more_before) = around(centre, depth, most, &previous);
+        let (after, more_after) = around(centre, depth, most, &next);
         // Distances of all nodes that are drawn.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();

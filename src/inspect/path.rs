@@ -75,6 +75,7 @@ pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
     });
     let (mut end, std::cmp::Reverse(mut at), mut node) = ends.max()?;
     let mut path = CriticalPath::default();
+    // Each node knows its cause, so the path is followed back; a search for the longest one would look at all edges.
     loop {
         let track = &tracks[at as usize];
         let start = track.start[node as usize];

@@ -10,7 +10,8 @@ use super::findings::{Defect, Findings};
 use super::groups::Party;
 use super::kind::Kind;
 use super::trace::Trace;
-use crate::graph::{Rows, cycle};
+use crate::graph::Rows;
+use crate::graph::cycle::short_cycle;
 use crate::matching::{CommRef, MemberCalls};
 use crate::trace::CollectiveKind;
 
@@ -65,13 +66,8 @@ pub(super) fn check(
     if order.len() == count {
         return;
     }
-    let mut free = vec![false; count];
-    order
-        .iter()
-        .for_each(|&vertex| free[vertex as usize] = true);
-    let stuck = |vertex: u32| !free[vertex as usize];
-    let edges = rows.edges().filter(|&(a, b)| stuck(a) && stuck(b));
-    let circle = cycle::short_cycle(count, edges).unwrap_or_default();
+    let stuck = rows.stuck(&order);
+    let circle = short_cycle(&rows, |vertex| stuck[vertex as usize]);
     world.report(&circle, findings);
 }
 

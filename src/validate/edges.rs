@@ -3,8 +3,9 @@
 use super::findings::{Findings, Site};
 use super::kind::Kind;
 use super::node::Nodes;
+use crate::graph::cycle::short_cycle;
 use crate::graph::outline::Dependency;
-use crate::graph::{Dependencies, Rows, cycle};
+use crate::graph::{Dependencies, Rows};
 use crate::trace::{scan, shown};
 
 /// Absent index.
@@ -148,10 +149,10 @@ impl Edges {
         let (attempt, held) = match whole {
             // As in the graph builder: without a cycle over data, control dependencies are dropped with a
             // warning.
-            Attempt::Cyclic(rows, order) if policy == Dependencies::Auto && self.has_control => {
+            Attempt::Cyclic(rows, stuck) if policy == Dependencies::Auto && self.has_control => {
                 let data = self.attempt(outline, false);
                 if !matches!(data, Attempt::Cyclic(..)) {
-                    let circle = circle_of(&rows, &order);
+                    let circle = circle_of(&rows, &stuck);
                     let first = circle.first().copied().unwrap_or(0);
                     findings.add(Kind::ControlCycle, || {
                         let site = Site::of(&outline.nodes[first as usize]);
@@ -175,16 +176,14 @@ impl Edges {
                 }
                 Order::Places(places)
             }
-            Attempt::Cyclic(rows, order) => {
-                let circle = circle_of(&rows, &order);
+            Attempt::Cyclic(rows, stuck) => {
+                let circle = circle_of(&rows, &stuck);
                 let first = circle.first().copied().unwrap_or(0);
                 findings.add(Kind::Cycle, || {
                     let site = Site::of(&outline.nodes[first as usize]);
                     (site, said(outline, &circle))
                 });
-                let mut free = vec![false; rows.count()];
-                order.iter().for_each(|&node| free[node as usize] = true);
-                let stuck: Vec<u32> = outline.all().filter(|&n| !free[n as usize]).collect();
+                let stuck: Vec<u32> = outline.all().filter(|&n| stuck[n as usize]).collect();
                 self.behind(outline, &circle, &stuck, held, findings);
                 Order::Cyclic
             }
@@ -199,7 +198,10 @@ impl Edges {
         let order = rows.order();
         match order.len() == rows.count() {
             true => Attempt::Ordered(order),
-            false => Attempt::Cyclic(rows, order),
+            false => {
+                let stuck = rows.stuck(&order);
+                Attempt::Cyclic(rows, stuck)
+            }
         }
     }
 
@@ -217,7 +219,8 @@ impl Edges {
             return;
         }
         let rows = successors(outline, with_control);
-        // For each unreachable node one of the nodes that block it.
+        // For each unreachable node one of the nodes that block it. The search begins at all of these at once, which
+        // petgraph's do not, so that it is the nearest.
         let mut origin = vec![NONE; rows.count()];
         let mut queue = Vec::new();
         for &node in circle.iter().chain(&self.seeds) {
@@ -276,8 +279,8 @@ enum Attempt {
     Sorted,
     /// Program order.
     Ordered(Vec<u32>),
-    /// Cyclic: the successors, and the nodes that can be ordered.
-    Cyclic(Rows, Vec<u32>),
+    /// Cyclic: the successors, and whether each node cannot be ordered.
+    Cyclic(Rows, Vec<bool>),
 }
 
 fn successors(outline: &Nodes<'_>, with_control: bool) -> Rows {
@@ -286,13 +289,9 @@ fn successors(outline: &Nodes<'_>, with_control: bool) -> Rows {
     })
 }
 
-/// Returns a short cycle among the nodes of `rows` that `order` lacks.
-fn circle_of(rows: &Rows, order: &[u32]) -> Vec<u32> {
-    let mut free = vec![false; rows.count()];
-    order.iter().for_each(|&node| free[node as usize] = true);
-    let stuck = |node: u32| !free[node as usize];
-    let edges = rows.edges().filter(|&(a, b)| stuck(a) && stuck(b));
-    cycle::short_cycle(rows.count(), edges).unwrap_or_default()
+/// Returns a short cycle among the nodes of `rows` that are `stuck`.
+fn circle_of(rows: &Rows, stuck: &[bool]) -> Vec<u32> {
+    short_cycle(rows, |node| stuck[node as usize])
 }
 
 /// Formats a cycle as `2 (mm) → 3 (add) → 2`, shortened.

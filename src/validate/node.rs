@@ -1,5 +1,6 @@
 //! Data that validation keeps of nodes: next to nothing for most, which are plain work.
 
+use super::kind::Kind;
 use crate::graph::Outline;
 use crate::graph::outline::{Item, Keep};
 use crate::trace::Op;
@@ -44,6 +45,19 @@ impl Role {
     /// Returns whether the node does anything.
     pub fn is_active(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
+    }
+
+    /// Returns the defect that a node of this role has by itself, with the text of what was found.
+    #[inline]
+    pub fn defect(self) -> Option<(Kind, &'static str)> {
+        match self {
+            Self::NoWork => Some((
+                Kind::NoWork,
+                "neither its duration nor its FLOPs or bytes are known",
+            )),
+            Self::NoDuration => Some((Kind::NoDuration, "its duration is not known, or zero")),
+            _ => None,
+        }
     }
 }
 

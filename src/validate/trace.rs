@@ -150,18 +150,16 @@ fn defect(error: &TraceError, site: Site) -> Defect {
 #[inline]
 fn work(outline: &Nodes<'_>, item: &Entry<'_>, findings: &mut Findings) {
     let (kind, found) = match item.view.role {
-        Role::NoWork => (
-            Kind::NoWork,
-            "neither its duration nor its FLOPs or bytes are known",
-        ),
-        Role::NoDuration => (Kind::NoDuration, "its duration is not known, or zero"),
         Role::Call(part) | Role::Message(part) => match outline.keep.parts[part as usize].1 {
             Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
                 (Kind::HostCommunication, "`is_cpu_op` is set")
             }
             _ => return,
         },
-        _ => return,
+        role => match role.defect() {
+            Some(defect) => defect,
+            None => return,
+        },
     };
     findings.add(kind, || (Site::of(item), found.to_owned()));
 }

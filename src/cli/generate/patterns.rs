@@ -201,7 +201,7 @@ fn collective_names() -> impl TypedValueParser<Value = CollectiveKind> {
     })
 }
 
-pub(super) fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
+fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
     PossibleValuesParser::new(Dtype::ALL.iter().map(|(_, name)| *name))
         .map(|chosen| Dtype::from_name(&chosen).expect("the parser admits these names only"))
 }

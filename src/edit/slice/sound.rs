@@ -48,8 +48,9 @@ impl<'a> Sound<'a> {
             order = next.order();
         }
         if order.len() < outline.nodes.len() {
-            let cycle = short_cycle(outline.nodes.len(), next.edges());
-            return Err(refuse_cycle(&outline, &cycle.unwrap_or_default()));
+            let stuck = next.stuck(&order);
+            let cycle = short_cycle(&next, |node| stuck[node as usize]);
+            return Err(refuse_cycle(&outline, &cycle));
         }
         // The rank runs by itself, and lanes hold nobody up.
         let run = Recorded::new(&next, 0, |node| {

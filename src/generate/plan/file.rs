@@ -1,52 +1,9 @@
 //! Plans as files say them: a key for each of a plan's fields, and a table `[[stage]]` for each stage whose layers
 //! or ranks are chosen.
 
-use super::map::{EXAMPLE, Stretch};
-use super::{
-    Attention, Axis, Buckets, Effect, OperatorDegrees, Optimizer, Place, Placement, Plan,
-    Recompute, ScheduleName, Zero,
-};
+use super::{OPTIONS, OperatorDegrees, Place, Placement, Plan, PlanDraft};
 use crate::config::{ConfigError, Document, Field, Table, quoted};
 use crate::generate::sharding::Degrees;
-use crate::trace::Dtype;
-use crate::units::Bytes;
-
-const KEYS: &[&str] = &[
-    "data",
-    "tensor",
-    "pipeline",
-    "sequence_parallel",
-    "zero",
-    "prefetch",
-    "reshard",
-    "accumulate",
-    "order",
-    "ranks",
-    "place",
-    "batch",
-    "micro_batch",
-    "schedule",
-    "chunks",
-    "recompute",
-    "capacity",
-    "optimizer",
-    "mixed",
-    "clip",
-    "buckets",
-    "bucket",
-    "first_bucket",
-    "overlap",
-    "tensor_overlap",
-    "scatter_gather",
-    "dtype",
-    "gradients",
-    "attention",
-    "dropout",
-    "steps",
-    "stage",
-    "operator",
-    "without",
-];
 
 const MOST: u32 = i32::MAX as u32;
 
@@ -58,129 +15,33 @@ impl Plan {
     /// When the text is no TOML, has a key that plans do not have, or a value that a key cannot have.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = Document::parse(text, file)?;
-        let root = document.root(KEYS)?;
-        let mut plan = Self::new();
-        for (key, to) in [
-            ("data", &mut plan.data),
-            ("tensor", &mut plan.tensor),
-            ("pipeline", &mut plan.pipeline),
-            ("steps", &mut plan.steps),
-        ] {
-            if let Some(field) = root.get(key) {
-                *to = field.count(MOST)?;
+        let keys: Vec<_> = OPTIONS.iter().map(|option| option.key).collect();
+        let root = document.root(&keys)?;
+        let mut draft = PlanDraft::new(Self::new());
+        for option in OPTIONS {
+            if let Some(field) = root.get(option.key) {
+                (option.read)(&mut draft, option, &field)?;
             }
         }
-        for (key, to) in [
-            ("batch", &mut plan.batch),
-            ("micro_batch", &mut plan.micro_batch),
-        ] {
-            if let Some(field) = root.get(key) {
-                *to = field.between(1, i64::MAX as u64)?;
+        let (name, chunks) = (draft.schedule_name(), draft.chunks);
+        let finished = draft.finish();
+        let mut plan = finished.map_err(|_| match (root.get("chunks"), chunks) {
+            (Some(field), Some(chunks)) => {
+                field.refuse(chunks, format!("no such key with schedule = \"{name}\""))
             }
+            _ => root.missing(
+                "chunks",
+                "a number, 2 or more, with schedule = \"interleaved\"",
+            ),
+        })?;
+        let others = ["order", "ranks"].iter().find_map(|key| root.get(key));
+        if let (Some(_), Some(other)) = (root.get("place"), others) {
+            return Err(other.refuse("it beside place", "one of the two: both number ranks"));
         }
-        for (key, to) in [
-            ("sequence_parallel", &mut plan.sequence_parallel),
-            ("reshard", &mut plan.reshard),
-            ("accumulate", &mut plan.accumulate),
-            ("mixed", &mut plan.mixed),
-            ("clip", &mut plan.clip),
-            ("overlap", &mut plan.overlap),
-            ("tensor_overlap", &mut plan.tensor_overlap),
-            ("scatter_gather", &mut plan.scatter_gather),
-            ("dropout", &mut plan.dropout),
-        ] {
-            if let Some(field) = root.get(key) {
-                *to = field.flag()?;
-            }
-        }
-        if let Some(field) = root.get("zero") {
-            plan.zero = Zero::ALL[field.between(0, 3)? as usize].0;
-        }
-        if let Some(field) = root.get("prefetch") {
-            plan.prefetch = field.between(0, MOST.into())? as u32;
-        }
-        choose(&root, "recompute", Recompute::ALL, &mut plan.recompute)?;
-        choose(&root, "optimizer", Optimizer::ALL, &mut plan.optimizer)?;
-        choose(&root, "attention", Attention::ALL, &mut plan.attention)?;
-        choose(&root, "buckets", Buckets::ALL, &mut plan.buckets)?;
-        choose(&root, "dtype", &Dtype::ALL, &mut plan.dtype)?;
-        if let Some(field) = root.get("gradients") {
-            plan.gradients = Some(field.choice(&Dtype::ALL)?);
-        }
-        if let Some(field) = root.get("bucket") {
-            plan.bucket = field.quantity::<Bytes>("40 MB")?.0;
-        }
-        if let Some(field) = root.get("first_bucket") {
-            plan.first_bucket = Some(field.quantity::<Bytes>("1 MiB")?.0);
-        }
-        if let Some(field) = root.get("capacity") {
-            plan.capacity = Some(field.quantity::<Bytes>("80 GB")?.0);
-        }
-        schedule(&root, &mut plan)?;
-        if let Some(field) = root.get("without") {
-            for effect in field.items("a list of effects")? {
-                plan.without.add(effect.choice(Effect::ALL)?);
-            }
-        }
-        order(&root, &mut plan)?;
-        if let Some(field) = root.get("ranks") {
-            plan.ranks = ranks(&field)?;
-        }
-        place(&root, &mut plan)?;
         stages(&root, &mut plan)?;
         plan.operators = operators(&root)?;
         Ok(plan)
     }
-}
-
-fn choose<T: Copy>(
-    table: &Table<'_>,
-    key: &str,
-    all: &[(T, &str)],
-    to: &mut T,
-) -> Result<(), ConfigError> {
-    if let Some(field) = table.get(key) {
-        *to = field.choice(all)?;
-    }
-    Ok(())
-}
-
-fn schedule(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
-    let mut name = ScheduleName::of(plan.schedule);
-    choose(root, "schedule", ScheduleName::ALL, &mut name)?;
-    let field = root.get("chunks");
-    let chunks = field.as_ref().map(|field| field.count(MOST)).transpose()?;
-    plan.schedule = name.schedule(chunks).map_err(|_| match (&field, chunks) {
-        (Some(field), Some(chunks)) => {
-            field.refuse(chunks, format!("no such key with schedule = \"{name}\""))
-        }
-        _ => root.missing(
-            "chunks",
-            "a number, 2 or more, with schedule = \"interleaved\"",
-        ),
-    })?;
-    Ok(())
-}
-
-fn order(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
-    let Some(field) = root.get("order") else {
-        return Ok(());
-    };
-    let expected = "tp, dp and pp in some order, innermost first";
-    let axes = field.items(expected)?;
-    let axes: Vec<Axis> = axes
-        .iter()
-        .map(|axis| axis.choice(Axis::ALL))
-        .collect::<Result<_, _>>()?;
-    let found = axes.len();
-    let axes: [Axis; 3] = axes
-        .try_into()
-        .map_err(|_| field.refuse(format!("{found} axes"), expected))?;
-    if let Some((_, word)) = Axis::ALL.iter().find(|(axis, _)| !axes.contains(axis)) {
-        return Err(field.refuse(format!("no {word}"), expected));
-    }
-    plan.order = axes;
-    Ok(())
 }
 
 fn ranks(field: &Field<'_>) -> Result<Vec<u32>, ConfigError> {
@@ -208,22 +69,6 @@ fn operators(root: &Table<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
         Ok(OperatorDegrees { name, degrees })
     };
     tables.iter().map(one).collect()
-}
-
-fn place(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
-    let Some(field) = root.get("place") else {
-        return Ok(());
-    };
-    for item in field.items("a list such as [\"tp@0\", \"dp@1\"]")? {
-        let text = item.text("a text such as \"tp@0\"")?;
-        let stretch = text.parse::<Stretch>();
-        let stretch = stretch.map_err(|_| item.refuse(quoted(text), EXAMPLE))?;
-        plan.place.push(stretch);
-    }
-    match ["order", "ranks"].iter().find_map(|key| root.get(key)) {
-        Some(other) => Err(other.refuse("it beside place", "one of the two: both number ranks")),
-        None => Ok(()),
-    }
 }
 
 /// Reads `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
@@ -299,6 +144,7 @@ fn range(field: &Field<'_>) -> Result<[u32; 2], ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generate::plan::{Axis, Buckets, Effect, Recompute, Zero};
     use crate::generate::schedule::Schedule;
 
     #[test]

@@ -9,8 +9,8 @@ impl Schedule {
     /// there is no way back. With v chunks, v m takes the place of m.
     ///
     /// With equal stages it is exact, and for inference always. With unequal ones GPipe takes (m - 1) (max F + max B)
-    /// + sum(F + B), never less than Eq. 1; 1F1B can take more or less than it, since a fast stage makes use of the
-    ///   warm-up, but neither less than v m (F + B) of any stage nor less than the sum.
+    /// plus sum(F + B), never less than Eq. 1; 1F1B can take more or less than it, since a fast stage makes use of the
+    /// warm-up, but neither less than v m (F + B) of any stage nor less than the sum.
     ///
     /// Layer-wise, with fewer micro-batches than stages, the first stage waits at each of the v - 1 changes of the
     /// layer for the first micro-batch: sum(F + B) - m max(F + B) more each time, forward and back together.

@@ -2,23 +2,23 @@
 
 use super::parts::deal;
 use super::{any, bytes_of};
-use crate::generate::plan::{Attention, Axis, Optimizer, Plan, Recompute, Zero};
+use crate::generate::plan::{Attention, Axis, Plan};
 use crate::generate::schedule::Schedule;
-use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_at_least, check_limit, refused};
+use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
 use crate::ids::MAX_NPUS;
 use crate::model::{Cut, Model, Operator, Role, Work};
-use crate::trace::Dtype;
 
 /// Members of a tensor group whose operators have degrees: each two of them are looked at.
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `model` can be distributed as `plan` says, and returns the number of micro-batches of a step.
 pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
+    plan.check_values()?;
     degrees(plan)?;
     all_layers(model, plan)?;
     let micro_batches = batch(plan)?;
     plan.schedule.check(plan.pipeline, micro_batches)?;
-    options(plan)?;
+    plan.check_together()?;
     layers(model, plan)?;
     match plan.operators.is_empty() {
         true => tensor(model, plan)?,
@@ -113,10 +113,6 @@ fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
 }
 
 fn degrees(plan: &Plan) -> Result<(), GenerateError> {
-    check_at_least("data", plan.data, 1)?;
-    check_at_least("tensor", plan.tensor, 1)?;
-    check_at_least("pipeline", plan.pipeline, 1)?;
-    check_at_least("steps", plan.steps, 1)?;
     let ranks = plan.ranks();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
@@ -143,11 +139,6 @@ fn degrees(plan: &Plan) -> Result<(), GenerateError> {
 }
 
 fn batch(plan: &Plan) -> Result<u32, GenerateError> {
-    for (option, value) in [("batch", plan.batch), ("micro_batch", plan.micro_batch)] {
-        if value == 0 {
-            return Err(refused(option, value, "1 or more"));
-        }
-    }
     // In 128 bits, since options are not bounded yet.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
@@ -161,59 +152,6 @@ fn batch(plan: &Plan) -> Result<u32, GenerateError> {
     let most = u64::from(u32::MAX);
     let count = check_limit("micro-batches", count, most, "a larger micro-batch")?;
     Ok(count as u32)
-}
-
-fn options(plan: &Plan) -> Result<(), GenerateError> {
-    if plan.dtype == Dtype::Fp4 {
-        let expected = "a format of whole bytes; four bits come with scales that no model states";
-        return Err(refused("dtype", plan.dtype, expected));
-    }
-    if plan.gradients == Some(Dtype::Fp4) {
-        return Err(refused("gradients", "fp4", "a format of whole bytes"));
-    }
-    if plan.bucket == 0 {
-        return Err(refused("bucket", "0 B", "bytes, for example 40 MB"));
-    }
-    if plan.first_bucket == Some(0) {
-        return Err(refused("first_bucket", "0 B", "bytes, for example 1 MiB"));
-    }
-    if plan.sequence_parallel && plan.tensor == 1 {
-        let expected = "false with tensor = 1: it shares tokens among a tensor group";
-        return Err(refused("sequence_parallel", "true", expected));
-    }
-    if plan.scatter_gather && (plan.tensor == 1 || plan.sequence_parallel) {
-        let expected =
-            "false with tensor = 1, and with sequence_parallel, which sends parts anyway";
-        return Err(refused("scatter_gather", "true", expected));
-    }
-    if plan.recompute == Recompute::Selective && plan.attention == Attention::Flash {
-        let expected = "none, full or as-needed with attention = flash, which finds its scores again by \
-                        itself; or attention = unfused";
-        return Err(refused("recompute", plan.recompute, expected));
-    }
-    if plan.recompute == Recompute::AsNeeded && plan.capacity.is_none() {
-        let expected = "beside a capacity, or a machine that has one";
-        return Err(refused("recompute", plan.recompute, expected));
-    }
-    if plan.zero != Zero::None && plan.data == 1 {
-        let expected = "0 with data = 1: there are no replicas to share with";
-        return Err(refused("zero", plan.zero, expected));
-    }
-    let asks = !plan.trains();
-    if asks && matches!(plan.zero, Zero::Optimizer | Zero::Gradients) {
-        let expected =
-            "0 or 3 with schedule = inference, which has neither gradients nor optimizer";
-        return Err(refused("zero", plan.zero, expected));
-    }
-    if asks && plan.recompute != Recompute::None {
-        let expected = "none with schedule = inference, which keeps nothing";
-        return Err(refused("recompute", plan.recompute, expected));
-    }
-    if plan.trains() && plan.optimizer == Optimizer::None && plan.zero == Zero::Optimizer {
-        let expected = "0, 2 or 3 with optimizer = none";
-        return Err(refused("zero", plan.zero, expected));
-    }
-    Ok(())
 }
 
 fn layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {

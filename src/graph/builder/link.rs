@@ -1,7 +1,8 @@
 //! Linking of the dependencies that nodes name into rows of successors, in program order.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, row};
-use crate::graph::order::{Successors, cycle, program_order};
+use crate::graph::Rows;
+use crate::graph::cycle::short_cycle;
 use crate::ids::NodeIndex;
 use crate::trace::{TraceError, shown};
 
@@ -91,7 +92,7 @@ impl GraphBuilder {
         for i in 0..n {
             start[i + 1] += start[i];
         }
-        let mut list = vec![NodeIndex(0); start[n] as usize];
+        let mut list = vec![0_u32; start[n] as usize];
         // Rows are filled from the front; `next[i]` is the index of the next successor of i. A predecessor is a
         // duplicate if the last entry of its row is already this node.
         let mut next = seen_by;
@@ -103,33 +104,23 @@ impl GraphBuilder {
                 }
                 let from = (pred & !CONTROL) as usize;
                 let place = next[from] as usize;
-                if place > start[from] as usize && list[place - 1].index() == node {
+                if place > start[from] as usize && list[place - 1] == node as u32 {
                     continue;
                 }
-                list[place] = NodeIndex(node as u32);
+                list[place] = node as u32;
                 next[from] += 1;
             }
         }
         self.graph.repairs.duplicates = duplicates;
         self.graph.in_degree = in_degree;
-        self.graph.successor_start = start;
-        self.graph.successors = list;
+        self.graph.successors = Rows::from_parts(start, list);
         sorted
-    }
-
-    fn successors(&self) -> Successors<'_> {
-        Successors {
-            start: &self.graph.successor_start,
-            list: &self.graph.successors,
-        }
     }
 
     /// Sorts collectives and messages into program order, where that is not ascending order. Returns whether
     /// there is one, which a cycle prevents.
     pub(super) fn order(&mut self) -> bool {
-        let successors = self.successors();
-        let row = |i| successors.of(i).iter().map(|node| node.0);
-        let order = program_order(self.graph.in_degree.clone(), row);
+        let order = self.graph.successors.order();
         if order.len() < self.graph.ids.len() {
             return false;
         }
@@ -161,17 +152,19 @@ impl GraphBuilder {
     /// Builds the error that shows a cycle of dependencies.
     pub(super) fn cyclic(&self) -> TraceError {
         const SHOWN: usize = 6;
-        let nodes = cycle(&self.successors(), self.graph.len());
+        let rows = &self.graph.successors;
+        let stuck = rows.stuck(&rows.order());
+        let nodes = short_cycle(rows, |node| stuck[node as usize]);
+        let (ids, names) = (&self.graph.ids, &self.graph.name_of);
         let mut text = String::from("a cycle of dependencies: ");
-        for node in nodes.iter().take(SHOWN) {
-            let name = self.names.get(self.graph.name_of[node.index()]);
-            let short = shown(name);
-            text += &format!("{} ({short}) → ", self.graph.ids[node.index()]);
+        for &node in nodes.iter().take(SHOWN) {
+            let name = self.names.get(names[node as usize]);
+            text += &format!("{} ({}) → ", ids[node as usize], shown(name));
         }
         if nodes.len() > SHOWN {
             text += &format!("… {} more … → ", nodes.len() - SHOWN);
         }
-        let first = nodes.first().map_or(0, |n| self.graph.ids[n.index()]);
+        let first = nodes.first().map_or(0, |&node| ids[node as usize]);
         text += &first.to_string();
         TraceError::refused(
             first,

@@ -25,7 +25,7 @@ fn error(nodes: &[Node], policy: Dependencies) -> String {
 fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     let mut edges: Vec<_> = graph
         .nodes()
-        .flat_map(|n| graph.successors(n).iter().map(move |s| (n, *s)))
+        .flat_map(|n| graph.successors(n).map(move |s| (n, s)))
         .map(|(from, to)| (graph.id(from), graph.id(to)))
         .collect();
     edges.sort_unstable();

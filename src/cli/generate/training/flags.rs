@@ -1,0 +1,78 @@
+//! Flags of a plan, one for each of its options.
+
+use crate::generate::plan::{OPTIONS, Plan, PlanDraft, PlanOption, ValueSyntax};
+use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use std::error::Error;
+
+/// Options of a plan that were given, with the words behind their flags.
+#[derive(Debug)]
+pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
+
+impl PlanFlags {
+    /// Returns `plan` with the options that were given in place of its own.
+    pub(super) fn over(&self, plan: Plan) -> Result<Plan, Box<dyn Error>> {
+        let mut draft = PlanDraft::new(plan);
+        for (option, words) in &self.0 {
+            (option.set)(&mut draft, words)?;
+        }
+        Ok(draft.finish()?)
+    }
+}
+
+/// The options that have flags.
+fn options() -> impl Iterator<Item = &'static PlanOption> {
+    OPTIONS.iter().filter(|option| !option.value.is_empty())
+}
+
+fn arg(option: &'static PlanOption) -> Arg {
+    let parser: ValueParser = match option.syntax {
+        ValueSyntax::Number => value_parser!(u32).map(|n: u32| n.to_string()).into(),
+        ValueSyntax::LongNumber => value_parser!(u64).map(|n: u64| n.to_string()).into(),
+        ValueSyntax::Words(words) => PossibleValuesParser::new(words()).into(),
+        ValueSyntax::Text(check) => {
+            ValueParser::new(move |text: &str| check(text).map(|()| text.to_owned()))
+        }
+    };
+    // Clap keeps names for as long as the program runs.
+    let flag: &'static str = option.key.replace('_', "-").leak();
+    let mut arg = Arg::new(option.key)
+        .long(flag)
+        .visible_aliases(option.alias)
+        .value_name(option.value)
+        .help(option.help)
+        .value_parser(parser)
+        .conflicts_with_all(option.excludes);
+    if option.is_list {
+        arg = arg.value_delimiter(',').action(ArgAction::Append);
+    }
+    if option.is_switch {
+        arg = arg.num_args(0..=1).default_missing_value("true");
+    }
+    arg
+}
+
+impl Args for PlanFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(options().map(arg))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for PlanFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = options().filter_map(|option| {
+            let words = matches.get_many::<String>(option.key)?;
+            Some((option, words.cloned().collect()))
+        });
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Values of options: each type with how a file's field and the words behind a flag say it.
+
+use super::PlanOption;
+use crate::config::{ConfigError, Field, quoted};
+use crate::generate::plan::map::{EXAMPLE, Stretch};
+use crate::generate::plan::{
+    Attention, Axis, Buckets, Effect, Optimizer, Recompute, ScheduleName, Zero,
+};
+use crate::generate::{GenerateError, refused};
+use crate::trace::Dtype;
+use crate::units::Bytes;
+
+/// Words that a flag takes.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueSyntax {
+    /// Whole numbers of 32 bits.
+    Number,
+    /// Whole numbers of 64 bits.
+    LongNumber,
+    /// These words.
+    Words(fn() -> Vec<&'static str>),
+    /// What the function takes.
+    Text(fn(&str) -> Result<(), String>),
+}
+
+/// A value of an option.
+pub(super) trait OptionValue: Sized {
+    /// Each of the words behind a flag.
+    const SYNTAX: ValueSyntax;
+    /// Whether there are several.
+    const IS_LIST: bool = false;
+    /// Lists of them in files, for messages.
+    const LIST: &'static str = "";
+
+    /// Reads the field of a file.
+    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
+
+    /// Reads the words behind a flag, of which there is one unless it is a list.
+    fn parse(words: &[String]) -> Result<Self, String>;
+
+    /// Refuses a value that `option` cannot have.
+    fn check(&self, _option: &PlanOption) -> Result<(), GenerateError> {
+        Ok(())
+    }
+}
+
+/// Reads one word as what Rust reads.
+fn one<T: std::str::FromStr<Err: ToString>>(words: &[String]) -> Result<T, String> {
+    let word = words.last().map_or("", String::as_str);
+    word.parse().map_err(|error: T::Err| error.to_string())
+}
+
+macro_rules! numbers {
+    ($($T:ty: $syntax:ident, $most:expr, $list:literal;)*) => {$(
+        impl OptionValue for $T {
+            const SYNTAX: ValueSyntax = ValueSyntax::$syntax;
+            const LIST: &'static str = $list;
+
+            fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+                Ok(field.between(option.least, $most as u64)? as $T)
+            }
+
+            fn parse(words: &[String]) -> Result<Self, String> {
+                one(words)
+            }
+
+            fn check(&self, option: &PlanOption) -> Result<(), GenerateError> {
+                match u64::from(*self) < option.least {
+                    true => Err(refused(option.key, self, format!("{} or more", option.least))),
+                    false => Ok(()),
+                }
+            }
+        }
+    )*};
+}
+
+numbers! {
+    u32: Number, i32::MAX, "a list of ranks";
+    u64: LongNumber, i64::MAX, "";
+}
+
+/// Types of which each value has a word, and what a field that names one is read with.
+macro_rules! words {
+    ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
+        impl OptionValue for $T {
+            const SYNTAX: ValueSyntax =
+                ValueSyntax::Words(|| Self::ALL.iter().map(|(_, word)| *word).collect());
+            const LIST: &'static str = $list;
+
+            fn read($field: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+                $read
+            }
+
+            fn parse(words: &[String]) -> Result<Self, String> {
+                let mut all = Self::ALL.iter();
+                let found = all.find(|(_, word)| words.last().is_some_and(|last| last == word));
+                found.map(|(value, _)| *value).ok_or_else(|| format!("{words:?} is no value"))
+            }
+        }
+    )*};
+}
+
+words! {
+    // A number in files.
+    Zero: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
+    Axis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
+    ScheduleName: "", |field| field.choice(Self::ALL);
+    Recompute: "", |field| field.choice(Self::ALL);
+    Buckets: "", |field| field.choice(Self::ALL);
+    Optimizer: "", |field| field.choice(Self::ALL);
+    Attention: "", |field| field.choice(Self::ALL);
+    Effect: "a list of effects", |field| field.choice(Self::ALL);
+    Dtype: "", |field| field.choice(&Self::ALL);
+}
+
+impl OptionValue for bool {
+    const SYNTAX: ValueSyntax = ValueSyntax::Words(|| vec!["true", "false"]);
+
+    fn read(field: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        field.flag()
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl OptionValue for Bytes {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| {
+        let bytes = text.parse::<Self>();
+        bytes.map(drop).map_err(|error| error.to_string())
+    });
+
+    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        field.quantity(option.example)
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl OptionValue for Stretch {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+    const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"]";
+
+    fn read(field: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.text("a text such as \"tp@0\"")?;
+        let stretch = text.parse::<Self>();
+        stretch.map_err(|_| field.refuse(quoted(text), EXAMPLE))
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl<T: OptionValue> OptionValue for Vec<T> {
+    const SYNTAX: ValueSyntax = T::SYNTAX;
+    const IS_LIST: bool = true;
+
+    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        let items = field.items(T::LIST)?;
+        items.iter().map(|item| T::read(item, option)).collect()
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        words.chunks(1).map(T::parse).collect()
+    }
+}
+
+impl OptionValue for [Axis; 3] {
+    const SYNTAX: ValueSyntax = Axis::SYNTAX;
+    const IS_LIST: bool = true;
+
+    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        let axes = Vec::<Axis>::read(field, option)?;
+        let found = axes.len();
+        let axes: Self = axes
+            .try_into()
+            .map_err(|_| field.refuse(format!("{found} axes"), Axis::LIST))?;
+        match Axis::ALL.iter().find(|(axis, _)| !axes.contains(axis)) {
+            Some((_, word)) => Err(field.refuse(format!("no {word}"), Axis::LIST)),
+            None => Ok(axes),
+        }
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        let found = words.len();
+        Vec::<Axis>::parse(words)?
+            .try_into()
+            .map_err(|_| format!("--order has {found} axes; it takes tp, dp and pp in some order"))
+    }
+}
+
+/// Tables that only files have, read where all else is known.
+impl OptionValue for () {
+    const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
+
+    fn read(_: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        Ok(())
+    }
+
+    fn parse(_: &[String]) -> Result<Self, String> {
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! Implementation of petgraph's traits for rows, so that its algorithms run on them without a copy.
+
+use super::Rows;
+use petgraph::Direction;
+use petgraph::graph::DiGraph;
+use petgraph::visit::{
+    GraphBase, GraphRef, IntoNeighbors, IntoNeighborsDirected, IntoNodeIdentifiers, Visitable,
+};
+use std::iter::Copied;
+use std::ops::Range;
+use std::slice;
+
+/// Set of nodes, one bit per node.
+type NodeSet = <DiGraph<(), (), u32> as Visitable>::Map;
+
+impl GraphBase for Rows {
+    type NodeId = u32;
+    type EdgeId = ();
+}
+
+impl Visitable for Rows {
+    type Map = NodeSet;
+
+    fn visit_map(&self) -> NodeSet {
+        NodeSet::with_capacity(self.count())
+    }
+
+    fn reset_map(&self, map: &mut NodeSet) {
+        map.clear();
+        map.grow(self.count());
+    }
+}
+
+impl<'a> IntoNeighbors for &'a Rows {
+    type Neighbors = Copied<slice::Iter<'a, u32>>;
+
+    #[inline]
+    fn neighbors(self, node: u32) -> Self::Neighbors {
+        self.row(node).iter().copied()
+    }
+}
+
+impl IntoNodeIdentifiers for &Rows {
+    type NodeIdentifiers = Range<u32>;
+
+    fn node_identifiers(self) -> Range<u32> {
+        0..self.count() as u32
+    }
+}
+
+/// View of edges in both directions, for algorithms that also follow them backwards.
+#[derive(Clone, Copy, Debug)]
+pub struct BothDirections<'a> {
+    /// The nodes that each node leads to.
+    pub forward: &'a Rows,
+    /// The nodes that lead to it.
+    pub backward: &'a Rows,
+}
+
+impl GraphBase for BothDirections<'_> {
+    type NodeId = u32;
+    type EdgeId = ();
+}
+
+impl GraphRef for BothDirections<'_> {}
+
+impl Visitable for BothDirections<'_> {
+    type Map = NodeSet;
+
+    fn visit_map(&self) -> NodeSet {
+        self.forward.visit_map()
+    }
+
+    fn reset_map(&self, map: &mut NodeSet) {
+        self.forward.reset_map(map);
+    }
+}
+
+impl<'a> IntoNeighbors for BothDirections<'a> {
+    type Neighbors = Copied<slice::Iter<'a, u32>>;
+
+    #[inline]
+    fn neighbors(self, node: u32) -> Self::Neighbors {
+        self.forward.neighbors(node)
+    }
+}
+
+impl IntoNeighborsDirected for BothDirections<'_> {
+    type NeighborsDirected = Self::Neighbors;
+
+    #[inline]
+    fn neighbors_directed(self, node: u32, direction: Direction) -> Self::NeighborsDirected {
+        match direction {
+            Direction::Outgoing => self.forward.neighbors(node),
+            Direction::Incoming => self.backward.neighbors(node),
+        }
+    }
+}
+
+impl IntoNodeIdentifiers for BothDirections<'_> {
+    type NodeIdentifiers = Range<u32>;
+
+    fn node_identifiers(self) -> Range<u32> {
+        self.forward.node_identifiers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use petgraph::algo::{has_path_connecting, kosaraju_scc};
+    use petgraph::visit::{Dfs, Reversed};
+
+    #[test]
+    fn algorithms_of_the_library_walk_rows_both_ways() {
+        // 0 → 1 → 2 → 1, 2 → 3, and 4 by itself.
+        let edges = [(0, 1), (1, 2), (2, 1), (2, 3)];
+        let forward = Rows::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
+        let backward = forward.reversed();
+        let both = BothDirections {
+            forward: &forward,
+            backward: &backward,
+        };
+        let mut knots = kosaraju_scc(both);
+        knots.iter_mut().for_each(|knot| knot.sort_unstable());
+        knots.sort_unstable();
+        assert_eq!(knots, [vec![0], vec![1, 2], vec![3], vec![4]]);
+        assert!(has_path_connecting(&forward, 0, 3, None));
+        assert!(!has_path_connecting(&forward, 3, 0, None));
+        let mut dfs = Dfs::new(Reversed(both), 3);
+        let mut found = Vec::new();
+        while let Some(node) = dfs.next(Reversed(both)) {
+            found.push(node);
+        }
+        found.sort_unstable();
+        assert_eq!(found, [0, 1, 2, 3]);
+    }
+}
