@@ -4,7 +4,7 @@
 use crate::commands::chakram;
 use crate::corpus::cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::internals::astra_sim::{Flags, Inputs, NetworkModel, PerNode, Quirks};
+use chakram::internals::astra_sim::{Flags, Inputs, NetworkModel, PerNode};
 use chakram::internals::trace::Op;
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::{Extra, Sink, TraceWriter};
@@ -12,7 +12,6 @@ use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::{Command, Output};
 
