@@ -58,7 +58,7 @@ pub fn matching(
     calls: &[Calls],
     groups: &[Group],
 ) -> Result<Meetings, Disagreement> {
-    let job = Job {
+    let job = CapturedCalls {
         ranks,
         calls,
         groups,
@@ -104,14 +104,14 @@ pub fn matching(
     Ok(meetings)
 }
 
-/// The captures of a job.
-struct Job<'a> {
+/// The calls of a job's captures.
+struct CapturedCalls<'a> {
     ranks: &'a [Rank],
     calls: &'a [Calls],
     groups: &'a [Group],
 }
 
-impl<'a> Job<'a> {
+impl<'a> CapturedCalls<'a> {
     fn call(&self, at: CommRef) -> &'a Call {
         &self.calls[at.0 as usize].list[at.1 as usize]
     }

@@ -137,7 +137,7 @@ fn comms(trace: &Trace<'_>) -> RankComms {
         )
     };
     let order = trace.program_order().into_iter().filter(whole);
-    let mut comms = RankComms::new(outline, trace.rank, order, &declared);
+    let mut comms = RankComms::new(outline, trace.rank, order, |name| declared.get(name));
     comms.steps.sort_unstable_by_key(|step| step.node);
     comms
 }

@@ -2,7 +2,6 @@
 
 use super::{CommRef, MessageChannel, MessageHalf};
 use crate::graph::{Interner, Outline};
-use crate::trace::groups::Declared;
 use crate::trace::{GroupName, Op};
 
 /// Channel on which nodes of several ranks are matched.
@@ -16,13 +15,13 @@ pub enum CommChannel {
 }
 
 impl CommChannel {
-    fn of_group(group: GroupName<'_>, declared: &Declared) -> Self {
+    fn of_group<'m>(group: GroupName<'_>, declared: impl Fn(&str) -> Option<&'m Vec<u32>>) -> Self {
         let name = match group {
             GroupName::World => None,
             GroupName::Number(number) => Some(number.to_string()),
             GroupName::Text(text) => Some(text.to_owned()),
         };
-        let members = name.as_ref().and_then(|name| declared.get(name));
+        let members = name.as_ref().and_then(|name| declared(name));
         let members = members.cloned().unwrap_or_default();
         Self::Group(name, members)
     }
@@ -50,11 +49,11 @@ pub struct RankComms {
 impl RankComms {
     /// Takes those of the nodes of `rank` that `order` gives, in program order. Groups have the members that are
     /// `declared`.
-    pub fn new(
+    pub fn new<'m>(
         outline: &Outline<'_>,
         rank: u32,
         order: impl IntoIterator<Item = u32>,
-        declared: &Declared,
+        declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
     ) -> Self {
         let mut channels = Interner::default();
         // Members are copied and hashed once for each name.
@@ -67,7 +66,7 @@ impl RankComms {
                 Op::Collective { group, .. } => {
                     let name = names.intern(group) as usize;
                     if name == of_name.len() {
-                        of_name.push(channels.intern(CommChannel::of_group(group, declared)));
+                        of_name.push(channels.intern(CommChannel::of_group(group, &declared)));
                     }
                     (of_name[name], false)
                 }

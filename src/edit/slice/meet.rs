@@ -9,7 +9,7 @@ use std::fmt::{self, Display};
 
 /// The communication of a rank.
 #[derive(Debug)]
-struct Rank {
+struct RankPart {
     rank: u32,
     comms: RankComms,
     /// The id of the node of each step, and whether it is kept.
@@ -18,7 +18,7 @@ struct Rank {
 
 /// The communication of a job, in ascending order of ranks.
 #[derive(Debug, Default)]
-pub struct Meetings(Vec<Rank>);
+pub struct Meetings(Vec<RankPart>);
 
 impl Meetings {
     pub(super) fn add(
@@ -35,13 +35,14 @@ impl Meetings {
                 declared.extend(parse_metadata(item.view.id, values)?);
             }
         }
-        declared.extend(groups.clone());
         let order = trace.order.iter().copied();
-        let comms = RankComms::new(&trace.outline, rank, order, &declared);
+        let comms = RankComms::new(&trace.outline, rank, order, |name| {
+            groups.get(name).or_else(|| declared.get(name))
+        });
         let steps = comms.steps.iter().map(|step| step.node as usize);
         let nodes = steps.map(|node| (nodes[node].view.id, kept[node]));
         let nodes = nodes.collect();
-        self.0.push(Rank { rank, comms, nodes });
+        self.0.push(RankPart { rank, comms, nodes });
         Ok(())
     }
 
