@@ -11,12 +11,9 @@ mod messages;
 mod outlines;
 
 pub use collectives::{
-    CollectiveDifference, CollectiveDisagreement, CollectiveSignature, MemberCalls, SlotCalls,
-    disagreement, first_difference,
+    CollectiveSignature, MemberCalls, SlotCalls, disagreement, first_difference,
 };
-pub use messages::{
-    ChannelMatches, MessageChannel, MessageDisagreement, MessageHalf, match_messages,
-};
+pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, CommStep, RankComms};
 
 /// A communication of a rank: the place of the rank among those that are matched, and of the communication among

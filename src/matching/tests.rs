@@ -1,5 +1,6 @@
 //! Matches by hand, and against a search through all pairs.
 
+use super::collectives::CollectiveDifference;
 use super::*;
 use crate::trace::CollectiveKind;
 use proptest::prelude::*;
