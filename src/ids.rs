@@ -1,5 +1,6 @@
 //! Small integer names for things, so that an index of one kind cannot be used for another.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The most NPUs a machine may have, and the most ranks a job.
@@ -8,7 +9,10 @@ pub const MAX_NPUS: u32 = 1 << 22;
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         pub struct $name(pub u32);
 
         impl $name {

@@ -7,6 +7,7 @@
 //! builder. [`proto`] holds the generated types; it serves writing, rewriting and tools. Tests hold the two
 //! against each other.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub mod attr;
@@ -109,7 +110,9 @@ impl fmt::Display for Dtype {
 }
 
 /// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum CollectiveKind {
     /// Every member ends with the sum of all buffers.

@@ -3,6 +3,7 @@
 //! Instants and durations are whole picoseconds in 64 bits (213 days); one byte at 400 GB/s takes
 //! 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
@@ -21,11 +22,17 @@ const PS_PER_S: f64 = 1e12;
 ///
 /// Sums saturate at [`Time::END`]; the engine reports an instant that large as an error, so an
 /// absurd input cannot wrap around into a plausible answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Time(pub u64);
 
 /// A duration in picoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Span(pub u64);
 
 impl Time {
@@ -148,7 +155,10 @@ impl fmt::Display for Time {
 }
 
 /// A count of bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {

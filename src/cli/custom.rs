@@ -4,7 +4,7 @@ use super::load::input;
 use crate::astra_sim::custom;
 use crate::collective::{Custom, Fault, Scripts};
 use crate::files::Outputs;
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::trace::file::{Contents, RankFile, discover};
 use crate::trace::{CollectiveKind, Place, TraceError};
 use crate::workload::Workload;

@@ -5,7 +5,7 @@ use crate::files::Outputs;
 pub use crate::files::identity as link_key;
 use crate::graph::{Binding, Dependencies, Graph};
 use crate::ids::{GraphId, MAX_NPUS, Npu, Rank};
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::trace::file::{self, Contents, Finder, Found, RankFile, Seal, Verify};
 use crate::trace::groups::{self, Declared};
 use crate::trace::{TraceError, shown};
@@ -319,7 +319,7 @@ type LinkKey = ((u64, u64), Option<Seal>);
 /// Describes an input with the hash of its bytes.
 pub fn input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {
     Input {
-        role,
+        role: role.into(),
         name: path.display().to_string(),
         blake3: blake3::hash(bytes).to_hex().to_string(),
     }

@@ -107,7 +107,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         }
         _ => {
             args.run.check_fit(&job.workload)?;
-            let comparison = compare(
+            let mut comparison = compare(
                 &job.workload,
                 &title,
                 &named,
@@ -117,7 +117,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             );
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
-                to.fill(|out| run.render_comparison(&comparison, absent, &inputs, style, out))?;
+                to.fill(|out| run.render_comparison(&mut comparison, absent, &inputs, style, out))?;
             }
             let code = args
                 .run

@@ -7,7 +7,7 @@ use crate::astra_sim::{
 use crate::cli::load;
 use crate::cli::output::Format;
 use crate::collective::Scripts;
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::trace::TraceError;
 use crate::trace::file::{Contents, Named, RankFile, read_text};
 use crate::units::Time;

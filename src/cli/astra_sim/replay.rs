@@ -94,8 +94,9 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     if let Some(report) = report {
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
-        let document = render::json(&report, &rows, inputs, args.options(), &notes, &job.files);
-        to.write(&terminal::json(&document))?;
+        let options = args.options();
+        let document = render::Document::new(report, &rows, inputs, options, notes, &job.files);
+        to.fill(|out| report::json::write(&mut terminal::Text::json(out), &document))?;
     }
     Ok(())
 }
