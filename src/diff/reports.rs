@@ -10,7 +10,7 @@ mod replay;
 mod text;
 
 pub use json::render as json;
-pub use read::{Document, ReportError, read};
+pub use read::{ComparedReports, ReportError, read};
 pub use text::render as text;
 
 use super::render::{Limits, Verdict};
@@ -112,7 +112,7 @@ pub struct Reports {
 
 impl Reports {
     /// Compares two documents.
-    pub fn new(first: &Document, second: &Document) -> Self {
+    pub fn new(first: &ComparedReports, second: &ComparedReports) -> Self {
         let mut notes = Vec::new();
         let origins = [&first.provenance, &second.provenance];
         let [a, b] = origins.map(|origin| &origin.tool_version);
@@ -122,7 +122,7 @@ impl Reports {
         notes.extend(inputs(first, second));
         let mut told: Vec<&String> = Vec::new();
         for name in origins.iter().flat_map(|origin| origin.options.keys()) {
-            let value = |d: &Document| d.option(name);
+            let value = |d: &ComparedReports| d.option(name);
             if !told.contains(&name) && value(first) != value(second) {
                 notes.push(format!(
                     "option {name}: {} → {}",
@@ -204,7 +204,7 @@ impl Reports {
 }
 
 /// What differs between the inputs of two documents.
-fn inputs(first: &Document, second: &Document) -> Vec<String> {
+fn inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {
         for input in &document.provenance.inputs {

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
-pub enum Document {
+pub enum ReportDocument {
     /// Of one machine.
     Report(Box<Report>),
     /// Of several machines.
@@ -32,7 +32,7 @@ pub enum DocumentError {
     Schema(String),
 }
 
-impl Document {
+impl ReportDocument {
     /// Reads what [`write`] wrote.
     ///
     /// # Errors
@@ -70,7 +70,9 @@ mod tests {
     #[test]
     fn the_schema_is_that_of_the_types() {
         let settings = SchemaSettings::draft2020_12().for_serialize();
-        let schema = settings.into_generator().into_root_schema_for::<Document>();
+        let schema = settings
+            .into_generator()
+            .into_root_schema_for::<ReportDocument>();
         let mut text = Vec::new();
         write(&mut text, &schema).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/report.schema.json");

@@ -20,7 +20,7 @@ struct ValidationDocument<'r> {
     tally: Tally,
     nodes: u64,
     defects: Vec<DefectsOfKind<'r>>,
-    ranks: Vec<RankRow<'r>>,
+    ranks: Vec<RankFindings<'r>>,
 }
 
 #[derive(Serialize)]
@@ -54,7 +54,7 @@ struct SiteRow<'r> {
 }
 
 #[derive(Serialize)]
-struct RankRow<'r> {
+struct RankFindings<'r> {
     #[serde(flatten)]
     tally: Tally,
     rank: u32,
@@ -75,7 +75,7 @@ pub fn render(report: &Report<'_>, options: Value, inputs: Value) -> Value {
         count: findings.count(kind),
         shown: findings.of_kind(kind).iter().map(defect).collect(),
     });
-    let ranks = report.sources.iter().map(|source| RankRow {
+    let ranks = report.sources.iter().map(|source| RankFindings {
         tally: findings.of_rank(source.rank),
         rank: source.rank,
         file: &source.file,

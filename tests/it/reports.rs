@@ -3,7 +3,7 @@
 
 use super::commands::answer;
 use chakram::report::csv::{self, Table};
-use chakram::report::json::{Document, write};
+use chakram::report::json::{ReportDocument, write};
 use chakram::report::text::{self, Style};
 use chakram::report::{Report, compare};
 use std::path::Path;
@@ -27,8 +27,8 @@ fn replayed(asked: &[&str], format: &[&str]) -> String {
     answer(&[&["replay"], asked, format].concat())
 }
 
-fn read(text: &str) -> Document {
-    let document = Document::read(text).expect("it is a document");
+fn read(text: &str) -> ReportDocument {
+    let document = ReportDocument::read(text).expect("it is a document");
     let mut again = Vec::new();
     write(&mut again, &document).expect("it is a vector");
     assert_eq!(String::from_utf8(again).expect("it is text"), text);
@@ -37,8 +37,8 @@ fn read(text: &str) -> Document {
 
 fn single(text: &str) -> Report {
     match read(text) {
-        Document::Report(report) => *report,
-        Document::Comparison(_) => panic!("it is of one machine"),
+        ReportDocument::Report(report) => *report,
+        ReportDocument::Comparison(_) => panic!("it is of one machine"),
     }
 }
 
@@ -90,7 +90,7 @@ fn comparisons_read_back_are_the_same_bytes() {
     ]
     .concat();
     let text = replayed(&asked, &["--format", "json"]);
-    let Document::Comparison(comparison) = read(&text) else {
+    let ReportDocument::Comparison(comparison) = read(&text) else {
         panic!("it is of several machines");
     };
     assert_eq!(comparison.machines.len(), 3);

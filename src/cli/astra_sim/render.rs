@@ -173,7 +173,7 @@ pub fn csv(rows: &[Row]) -> String {
 
 /// Renders the report as JSON, with the original's statistics added.
 #[derive(Debug, Serialize)]
-pub struct Document {
+pub struct OriginalDocument {
     #[serde(flatten)]
     report: Report,
     astra_sim: Original,
@@ -185,12 +185,12 @@ struct Original {
     network_model: String,
     understood: BTreeMap<String, String>,
     notes: Vec<String>,
-    ranks: Vec<RankRow>,
+    ranks: Vec<RankStatistics>,
 }
 
 /// A rank in JSON.
 #[derive(Debug, Serialize)]
-struct RankRow {
+struct RankStatistics {
     rank: u32,
     finish_ns: u64,
     exposed_communication_ns: i64,
@@ -212,7 +212,7 @@ struct RooflineUse {
     flops_per_byte: f64,
 }
 
-impl Document {
+impl OriginalDocument {
     /// Joins `report` with what the original knows.
     pub fn new(
         mut report: Report,
@@ -238,9 +238,9 @@ impl Document {
     }
 }
 
-fn rank(row: &Row) -> RankRow {
+fn rank(row: &Row) -> RankStatistics {
     let time = &row.time;
-    RankRow {
+    RankStatistics {
         rank: row.rank,
         finish_ns: row.finish,
         exposed_communication_ns: row.exposed,

@@ -95,7 +95,8 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
         let options = args.options();
-        let document = render::Document::new(report, &rows, inputs, options, notes, &job.files);
+        let document =
+            render::OriginalDocument::new(report, &rows, inputs, options, notes, &job.files);
         to.fill(|out| report::json::write(&mut terminal::Text::json(out), &document))?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::ids::Rank;
 use crate::report::MachineResult;
-use crate::report::json::{Document as Written, DocumentError};
+use crate::report::json::{DocumentError, ReportDocument};
 use crate::report::summary::{Provenance, Report};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -29,14 +29,14 @@ pub enum ReportError {
 
 /// A report, or the reports of several machines.
 #[derive(Clone, Debug)]
-pub struct Document {
+pub struct ComparedReports {
     /// Who wrote it, and from what.
     pub provenance: Provenance,
     /// One for each machine.
     pub machines: Vec<MachineResult<'static>>,
 }
 
-impl Document {
+impl ComparedReports {
     /// An option of the replay as the document has it.
     pub(super) fn option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
@@ -45,13 +45,13 @@ impl Document {
 }
 
 /// Reads a report, of one machine or of several.
-pub fn read(text: &str) -> Result<Document, ReportError> {
-    let mut document = match Written::read(text)? {
-        Written::Report(report) => Document {
+pub fn read(text: &str) -> Result<ComparedReports, ReportError> {
+    let mut document = match ReportDocument::read(text)? {
+        ReportDocument::Report(report) => ComparedReports {
             provenance: report.provenance.clone().unwrap_or_default(),
             machines: vec![MachineResult::Completed(Cow::Owned(*report))],
         },
-        Written::Comparison(comparison) => Document {
+        ReportDocument::Comparison(comparison) => ComparedReports {
             provenance: comparison.provenance,
             machines: comparison.machines,
         },

@@ -43,6 +43,7 @@ pub struct ComparisonDocument<'c> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "there are as many as machines")]
 pub enum MachineResult<'c> {
     /// The replay failed.
     Failed {
