@@ -37,8 +37,11 @@ pub use fields::{Aspect, Field, FieldChange};
 pub use tally::{Tally, Tolerance};
 pub use value::Value;
 
+use serde::Serialize;
+
 /// Amount before and after a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "render::json::ShiftRow")]
 pub struct Shift {
     /// Amount before.
     pub before: u128,

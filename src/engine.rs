@@ -52,6 +52,7 @@ use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{Span, Time};
 use crate::workload::Workload;
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
@@ -105,22 +106,29 @@ const COMPLETE: u32 = u32::MAX;
 const DELAYED: u32 = 1 << 31;
 
 /// Totals of a completed replay.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Outcome {
     /// Completion time of the last node.
+    #[serde(rename = "makespan_ps")]
     pub makespan: Span,
     /// Nodes completed, which is all of them.
     pub nodes: u64,
-    /// Collectives answered by closed form.
-    pub closed: u64,
-    /// Collectives carried out message by message.
-    pub stepwise: u64,
-    /// Of those, collectives that were answered by closed form until other traffic touched their links.
-    pub unfolded: u64,
-    /// Collectives that lasted as recorded or captured.
-    pub recorded: u64,
     /// Messages that the network carried, steps of collectives included.
     pub messages: u64,
+    /// Collectives answered by closed form.
+    #[serde(rename = "collectives_by_closed_form")]
+    pub closed: u64,
+    /// Of those carried out message by message, collectives that were answered by closed form until other
+    /// traffic touched their links.
+    #[serde(rename = "collectives_unfolded")]
+    pub unfolded: u64,
+    /// Collectives carried out message by message.
+    #[serde(rename = "collectives_in_messages")]
+    pub stepwise: u64,
+    /// Collectives that lasted as recorded or captured.
+    #[serde(rename = "collectives_as_recorded")]
+    pub recorded: u64,
 }
 
 /// A lane of an NPU.

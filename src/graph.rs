@@ -14,6 +14,7 @@ pub use crate::trace::groups::Declared as DeclaredGroups;
 pub use crate::trace::roles::Roles;
 use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
 use crate::units::Span;
+use serde::{Deserialize, Serialize};
 
 pub mod around;
 pub mod builder;
@@ -35,7 +36,9 @@ pub use rows::Rows;
 pub use visit::BothDirections;
 
 /// Type of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Kind {
     /// No operation: completes when its dependencies have, in no time.
@@ -45,8 +48,10 @@ pub enum Kind {
     /// A kernel.
     Compute,
     /// A load or store in the NPU's own memory.
+    #[serde(rename = "local memory")]
     LocalMemory,
     /// A load or store beyond the NPU.
+    #[serde(rename = "remote memory")]
     RemoteMemory,
     /// The sending half of a message.
     Send,

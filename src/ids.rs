@@ -6,6 +6,7 @@
 //! assert_eq!(Rank(3).index(), Npu(3).index());
 //! ```
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The most NPUs a machine may have, and the most ranks a job.
@@ -14,7 +15,10 @@ pub const MAX_NPUS: u32 = 1 << 22;
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         pub struct $name(pub u32);
 
         impl $name {

@@ -35,7 +35,7 @@ show! {
     memory;
     model;
     network;
-    report: breakdown busy collectives compare csv json memory operators spans summary text timeline;
+    report: breakdown busy collectives compare csv json memory npus operators spans summary table text timeline;
     topology;
     trace: attr error file form groups job labels older op proto put registry rewrite roles salvage scan source tensors text wire write;
     units;

@@ -15,7 +15,7 @@ use crate::bounds::TooMuch;
 use crate::engine::{Options, Prepared, ReplayError};
 use crate::generate::{self, GenerateError, Pattern};
 use crate::machine::Machine;
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::report::{self, Report};
 use crate::trace::{TraceError, shown};
 use crate::workload::{Absent, Workload, WorkloadError};

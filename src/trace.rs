@@ -20,6 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub(crate) mod attr;
@@ -126,7 +127,9 @@ impl fmt::Display for Dtype {
 }
 
 /// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum CollectiveKind {
     /// Every member ends with the sum of all buffers.

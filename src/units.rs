@@ -13,6 +13,7 @@
 //! # Ok::<(), chakram::units::QuantityError>(())
 //! ```
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
@@ -31,11 +32,17 @@ const PS_PER_S: f64 = 1e12;
 ///
 /// Sums saturate at [`Time::END`]; the engine reports an instant that large as an error, so an
 /// absurd input cannot wrap around into a plausible answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Time(pub u64);
 
 /// A duration in picoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Span(pub u64);
 
 impl Time {
@@ -158,7 +165,10 @@ impl fmt::Display for Time {
 }
 
 /// A count of bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {

@@ -9,7 +9,7 @@ use crate::files::Outputs;
 use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::report::{self, Report};
 use crate::workload::{Absent, Workload};
 use clap::Args;
@@ -171,10 +171,10 @@ impl RunArgs {
         self.check_fit(workload)?;
         let prepared = Prepared::new(workload, machine, options).map_err(ReplayError::from)?;
         let timeline = Drawing::start(self.timeline.as_deref(), &prepared, to.outputs())?;
-        let (report, timeline) = report::replay(&prepared, timeline)?;
+        let (mut report, timeline) = report::replay(&prepared, timeline)?;
         Drawing::finish(timeline, self.timeline.as_deref())?;
         let style = to.style();
-        to.fill(|out| self.render(&report, name, options.absent, inputs, style, out))?;
+        to.fill(|out| self.render(&mut report, name, options.absent, inputs, style, out))?;
         self.exit_code([&report])
     }
 
@@ -201,7 +201,7 @@ impl RunArgs {
         let mut code = ExitCode::SUCCESS;
         for report in reports {
             if let (Fit::Require, Some(text)) = (self.fit, report.does_not_fit()) {
-                terminal::say(format_args!("exceeded: on {}: {text}", report.machine))?;
+                terminal::say(format_args!("exceeded: on {}: {text}", report.machine.name))?;
                 code = ExitCode::from(3);
             }
         }

@@ -105,10 +105,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             .replay(workload, title, machine, &options, &inputs, &mut to),
         _ => {
             args.run.check_fit(workload)?;
-            let comparison = compare(workload, title, &named, &machines, &options, args.threads);
+            let mut comparison = compare(workload, title, &named, &machines, &options, args.threads);
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
-                to.fill(|out| run.render_comparison(&comparison, absent, &inputs, style, out))?;
+                to.fill(|out| run.render_comparison(&mut comparison, absent, &inputs, style, out))?;
             }
             let code = args
                 .run

@@ -6,9 +6,12 @@ use super::traces::{self, InputArgs, OutputArgs, Target};
 use crate::edit::slice::{Cut, Meetings, Part, Sliced};
 use crate::job::groups_of;
 use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::Style;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::error::Error;
+use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -146,21 +149,27 @@ fn text(
         thousands(sum(|s| s.of)),
         slices.len(),
     )?;
-    writeln!(
-        out,
-        "\nRANK             nodes          of      mended      joints        starts          ends"
-    )?;
+    let table = TextTable::new([
+        left("RANK", 10),
+        right("nodes", 12),
+        right("of", 12),
+        right("mended", 12),
+        right("joints", 12),
+        right("starts", 14),
+        right("ends", 14),
+    ]);
+    out.write_all(table.headings(Style::default()).as_bytes())?;
     for (rank, sliced) in slices.iter().take(SHOWN) {
-        writeln!(
-            out,
-            "  {rank:<8}{:>12}{:>12}{:>12}{:>12}{:>14}{:>14}",
-            thousands(sliced.kept),
-            thousands(sliced.of),
-            thousands(sliced.mended),
-            thousands(sliced.joints),
-            sliced.starts.to_string(),
-            sliced.ends.to_string(),
-        )?;
+        let cells: [&dyn Display; 7] = [
+            rank,
+            &thousands(sliced.kept),
+            &thousands(sliced.of),
+            &thousands(sliced.mended),
+            &thousands(sliced.joints),
+            &sliced.starts,
+            &sliced.ends,
+        ];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     if slices.len() > SHOWN {
         writeln!(out, "  … {} more: --format json", slices.len() - SHOWN)?;

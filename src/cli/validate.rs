@@ -8,7 +8,7 @@ use crate::files::{Outputs, identity};
 use crate::graph::Dependencies;
 use crate::ids::MAX_NPUS;
 use crate::job;
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::trace::file::{Contents, Found, RankFile};
 use crate::validate::{Options, Report, Source, Style, Tally, Trace, to_json, to_text};
 use clap::{Args, ValueEnum};
@@ -138,15 +138,14 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 let blake3 = traces[trace].1.clone()?;
                 let name = file.path.display().to_string();
                 Some(Input {
-                    role: "trace",
+                    role: "trace".into(),
                     name,
                     blake3,
                 })
             });
-            let inputs = inputs.into_iter().chain(read).map(
-                |input| json!({"role": input.role, "name": input.name, "blake3": input.blake3}),
-            );
-            let document = to_json(&report, said(args), inputs.collect());
+            let inputs: Vec<Input> = inputs.into_iter().chain(read).collect();
+            let inputs = serde_json::to_value(inputs)?;
+            let document = to_json(&report, said(args), inputs);
             terminal::json(&document)
         }
     })?;

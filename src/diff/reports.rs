@@ -10,71 +10,93 @@ mod replay;
 mod text;
 
 pub use json::render as json;
-pub use read::{Document, Machine, ReportError, read};
+pub use read::{ComparedReports, ReportError, read};
 pub use text::render as text;
 
 use super::render::{Limits, Verdict};
 use super::{Aspect, Shift};
+use crate::report::MachineResult;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Something that moved, with what it is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Moved {
     /// What it is called.
     pub what: String,
     /// On both sides.
+    #[serde(rename = "mean_ps")]
     pub shift: Shift,
 }
 
 /// A part of an NPU's time, the mean over NPUs, and what is behind it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
     /// Compute, communication, memory, host or idle.
+    #[serde(rename = "part")]
     pub name: &'static str,
     /// The mean over NPUs, so rounded that the parts sum to the makespan.
+    #[serde(rename = "mean_ps")]
     pub mean: Shift,
     /// The sum over NPUs.
+    #[serde(rename = "sum_over_npus_ps")]
     pub sum: Shift,
     /// Operators or groups, their means over NPUs; what moved most is first.
     pub behind: Vec<Moved>,
     /// What `behind` does not explain of the change of the mean.
+    #[serde(rename = "rest_ps", serialize_with = "json::narrow")]
     pub rest: i128,
 }
 
 /// Collectives of one kind in one group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Collective {
     /// The group and the kind.
     pub what: String,
     /// How often.
     pub calls: Shift,
     /// The sum of buffers.
+    #[serde(rename = "buffer_bytes_sum")]
     pub bytes: Shift,
     /// The transfers of all calls.
+    #[serde(rename = "transfer_ps")]
     pub transfer: Shift,
     /// What members waited, all together.
+    #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Shift,
 }
 
 /// A replay in both reports.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Replay {
-    /// The machines' names.
-    pub machines: [String; 2],
+    /// The machine's name in the first.
+    pub before_machine: String,
+    /// And in the second.
+    pub after_machine: String,
     /// What makes the two different questions.
     pub notes: Vec<String>,
     /// The makespans.
+    #[serde(rename = "makespan_ps")]
     pub makespan: Shift,
-    /// Of how many NPUs.
-    pub npus: [usize; 2],
     /// Where time goes; what moved most is first.
     pub parts: Vec<Part>,
     /// Collectives that moved, by the change of their transfers.
     pub collectives: Vec<Collective>,
     /// When each rank finished; what moved most is first.
-    pub ranks: Vec<(u32, Shift)>,
+    pub ranks: Vec<RankShift>,
     /// Whether counts of ranks, nodes, calls or messages differ.
+    #[serde(skip)]
     pub structure: bool,
+}
+
+/// When a rank finished in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RankShift {
+    /// The rank.
+    pub rank: u32,
+    /// When it finished.
+    #[serde(rename = "finish_ps")]
+    pub finish: Shift,
 }
 
 /// Two documents.
@@ -90,19 +112,17 @@ pub struct Reports {
 
 impl Reports {
     /// Compares two documents.
-    pub fn new(first: &Document, second: &Document) -> Self {
+    pub fn new(first: &ComparedReports, second: &ComparedReports) -> Self {
         let mut notes = Vec::new();
-        if first.tool_version != second.tool_version {
-            let versions = (&first.tool_version, &second.tool_version);
-            notes.push(format!(
-                "written by version {} and by version {}",
-                versions.0, versions.1
-            ));
+        let origins = [&first.provenance, &second.provenance];
+        let [a, b] = origins.map(|origin| &origin.tool_version);
+        if a != b {
+            notes.push(format!("written by version {a} and by version {b}"));
         }
         notes.extend(inputs(first, second));
         let mut told: Vec<&String> = Vec::new();
-        for name in first.options.keys().chain(second.options.keys()) {
-            let value = |d: &Document| d.option(name);
+        for name in origins.iter().flat_map(|origin| origin.options.keys()) {
+            let value = |d: &ComparedReports| d.option(name);
             if !told.contains(&name) && value(first) != value(second) {
                 notes.push(format!(
                     "option {name}: {} → {}",
@@ -115,7 +135,8 @@ impl Reports {
         let single = first.machines.len() == 1 && second.machines.len() == 1;
         let mut only = [Vec::new(), Vec::new()];
         let mut replays = Vec::new();
-        let find = |list: &'_ [Machine], name: &str| list.iter().position(|m| m.name() == name);
+        let find =
+            |list: &[MachineResult<'_>], name: &str| list.iter().position(|m| m.name() == name);
         for machine in &first.machines {
             let other = match single {
                 true => Some(0),
@@ -160,7 +181,7 @@ impl Reports {
             Aspect::Time => replays.any(|replay| {
                 let parts = replay.parts.iter().any(|part| part.sum.more() != 0);
                 let transfers = replay.collectives.iter().any(|c| c.transfer.more() != 0);
-                let ranks = replay.ranks.iter().any(|(_, shift)| shift.more() != 0);
+                let ranks = replay.ranks.iter().any(|rank| rank.finish.more() != 0);
                 replay.makespan.more() != 0 || parts || transfers || ranks
             }),
             Aspect::Bytes => {
@@ -173,7 +194,7 @@ impl Reports {
     pub fn hold(&self, limits: &Limits) -> Verdict {
         let name = |replay: &Replay| match self.replays.len() {
             1 => "the makespan".to_owned(),
-            _ => format!("the makespan on {}", replay.machines[0]),
+            _ => format!("the makespan on {}", replay.before_machine),
         };
         let names: Vec<_> = self.replays.iter().map(name).collect();
         let names = names.iter().map(String::as_str);
@@ -183,27 +204,15 @@ impl Reports {
 }
 
 /// What differs between the inputs of two documents.
-fn inputs(first: &Document, second: &Document) -> Vec<String> {
-    let roles = |document: &Document| {
-        let mut roles: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for input in &document.inputs {
-            roles
-                .entry(input.role.clone())
-                .or_default()
-                .push(input.blake3.clone());
+fn inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
+    let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
+    for (side, document) in [first, second].into_iter().enumerate() {
+        for input in &document.provenance.inputs {
+            let hashes = roles.entry(&input.role).or_default();
+            hashes[side].push(&input.blake3);
         }
-        roles
-    };
-    let (a, b) = (roles(first), roles(second));
-    let mut names: Vec<&String> = a.keys().chain(b.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let none = Vec::new();
-    let of = |roles: &'_ BTreeMap<String, Vec<String>>, name| -> Vec<String> {
-        roles.get(name).unwrap_or(&none).clone()
-    };
-    let notes = names.into_iter().filter_map(|name| {
-        let (a, b) = (of(&a, name), of(&b, name));
+    }
+    let notes = roles.into_iter().filter_map(|(name, [a, b])| {
         let same = a.iter().zip(&b).filter(|(x, y)| x == y).count();
         (a != b).then(|| match (a.len(), b.len()) {
             (1, 1) => format!("the input {name} is another"),

@@ -1,10 +1,12 @@
 //! Values of fields, for people and for programs.
 
 use crate::units::Span;
+use serde::Serialize;
 use std::fmt;
 
 /// Value of a field of a node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(untagged)]
 pub enum Value {
     /// No value.
     Absent,

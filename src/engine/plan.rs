@@ -15,6 +15,7 @@ use crate::topology::Topology;
 use crate::trace::{CollectiveKind, shown};
 use crate::units::{Bytes, Span};
 use crate::workload::{Absent, Instance, Workload, shortened};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -57,7 +58,9 @@ impl Options {
 ///
 /// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
 /// ready.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Comm {
     /// By the model of the machine's network.

@@ -11,7 +11,7 @@ use crate::collective::Scripts;
 use crate::engine::{Options, Outcome, Prepared, ReplayError};
 use crate::machine::Machine;
 use crate::network::Network;
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::report::{self, Observer, Report};
 use crate::trace::TraceError;
 use crate::trace::file::{Contents, Named, RankFile, read_text};

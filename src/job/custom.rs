@@ -3,7 +3,7 @@
 use super::input::hashed_input;
 use crate::astra_sim::custom;
 use crate::collective::{Custom, Fault, Scripts};
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::trace::file::{Contents, RankFile, discover};
 use crate::trace::{CollectiveKind, Place, TraceError};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Files that a job is read from: their text, their hashes, and what people call them together.
 
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::trace::TraceError;
 use crate::trace::file::{self, Found, RankFile};
 use std::fs::File;
@@ -12,7 +12,7 @@ pub const CASE_MACHINE: &str = "machine.toml";
 /// Describes an input with the hash of its bytes.
 pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {
     Input {
-        role,
+        role: role.into(),
         name: path.display().to_string(),
         blake3: blake3::hash(bytes).to_hex().to_string(),
     }

@@ -6,7 +6,7 @@ use crate::bounds::{self, TooMuch};
 use crate::files::{Outputs, identity};
 use crate::graph::{Binding, Dependencies, Graph};
 use crate::ids::{GraphId, Rank};
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::trace::TraceError;
 use crate::trace::file::{Contents, Finder, Found, RankFile, Seal, Verify};
 use crate::trace::groups::{self, Declared};

@@ -6,12 +6,14 @@
 //! first is charged, hidden or exposed, by group and kind; whether it waits for other members or
 //! transfers is told apart. Messages are charged as one.
 
+use super::keyed::by_part;
 use super::{CollectiveRecord, Observer};
 use crate::engine::Prepared;
 use crate::graph::{Graph, Kind};
 use crate::ids::NodeIndex;
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// What an instant can belong to, in order of precedence; idle is what is left.
@@ -40,7 +42,11 @@ impl Part {
         (Self::Idle, "idle"),
     ];
 
-    fn of(kind: Kind) -> Option<Self> {
+    /// The keys of [`Self::ALL`] in JSON.
+    pub const KEYS: [&'static str; 5] = ["compute", "communication", "memory", "host", "idle"];
+
+    /// Returns the part that nodes of `kind` belong to, if they take time.
+    pub fn of(kind: Kind) -> Option<Self> {
         Some(match kind {
             Kind::Nothing => return None,
             Kind::Host => Self::Host,
@@ -90,17 +96,22 @@ const OVER: u32 = u32::MAX;
 
 /// The time that communications of one sort were charged with, summed over NPUs.
 ///
-/// Over all sorts, `waiting` and `transferring` sum to the time with a communication under way, and what
-/// is exposed to the part [`Part::Communication`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Over all sorts, waiting and transfer sum to the time with a communication under way, and what is exposed to
+/// the part that is communication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Charged {
     /// While another member had not arrived.
+    #[serde(rename = "waiting_ps")]
     pub waiting: Span,
     /// So much of `waiting` was exposed.
+    #[serde(rename = "exposed_waiting_ps")]
     pub exposed_waiting: Span,
     /// After the last member had arrived; all the time of messages.
+    #[serde(rename = "transferring_ps")]
     pub transferring: Span,
     /// So much of `transferring` was exposed.
+    #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
 }
 
@@ -112,13 +123,18 @@ impl Charged {
 }
 
 /// What was found about one NPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NpuTime {
-    /// Time by part, in the order of [`Part::ALL`]; the sum is the makespan.
+    /// Time by part, in their order of precedence; the sum is the makespan.
+    #[serde(rename = "time_ps", with = "by_part")]
+    #[cfg_attr(test, schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; 5],
     /// Time with a communication under way, exposed or hidden behind compute.
+    #[serde(rename = "communicating_ps")]
     pub communicating: Span,
     /// When its last node completed, from the start of the replay.
+    #[serde(rename = "finish_ps")]
     pub finish: Span,
 }
 

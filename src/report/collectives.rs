@@ -11,33 +11,49 @@ use crate::graph::Kind;
 use crate::ids::{NodeIndex, Rank};
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// All collectives of one kind in one group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tally {
     /// How many.
     pub calls: u64,
     /// How many of them went message by message.
+    #[serde(rename = "calls_in_messages")]
     pub stepwise: u64,
-    /// The smallest, the largest and all buffers together, in bytes.
-    pub smallest: u64,
-    /// See `smallest`.
-    pub largest: u64,
-    /// See `smallest`.
-    pub bytes: u64,
-    /// Over all calls, [`CollectiveRecord::transfer`].
+    /// Their buffers.
+    #[serde(rename = "buffer_bytes")]
+    pub buffers: BufferBytes,
+    /// Sum over calls of the time from the last arrival to the end; where communication lasts as recorded or
+    /// captured, of the longest recorded duration of a member.
+    #[serde(rename = "transfer_ps")]
     pub transfer: Span,
-    /// Over all calls and present members, [`CollectiveRecord::waited`].
+    /// Sum over calls and present members of the time that they waited for others.
+    #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
+}
+
+/// Bytes of the buffers of collectives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BufferBytes {
+    /// All buffers together.
+    pub sum: u64,
+    /// The smallest buffer.
+    pub smallest: u64,
+    /// The largest buffer.
+    pub largest: u64,
 }
 
 impl Tally {
     /// Buffer bytes per second of transfer; `None` when nothing was transferred.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.seconds();
-        (self.bytes > 0 && seconds > 0.0).then(|| self.bytes as f64 / seconds)
+        let bytes = self.buffers.sum;
+        (bytes > 0 && seconds > 0.0).then(|| bytes as f64 / seconds)
     }
 
     /// Bus bandwidth of collectives of `kind` among `members`, in bytes per second.
@@ -89,14 +105,15 @@ impl Observer for Collectives {
 
     fn collective(&mut self, record: &CollectiveRecord) {
         let tally = &mut self.by_group[record.group as usize][record.kind as usize];
-        tally.smallest = match tally.calls {
+        let buffers = &mut tally.buffers;
+        buffers.smallest = match tally.calls {
             0 => record.buffer,
-            _ => tally.smallest.min(record.buffer),
+            _ => buffers.smallest.min(record.buffer),
         };
-        tally.largest = tally.largest.max(record.buffer);
+        buffers.largest = buffers.largest.max(record.buffer);
+        buffers.sum = buffers.sum.saturating_add(record.buffer);
         tally.calls += 1;
         tally.stepwise += u64::from(record.stepwise);
-        tally.bytes = tally.bytes.saturating_add(record.buffer);
         tally.transfer += record.transfer;
         tally.waited += record.waited;
         if let Some((rank, waited)) = record.waited_for {

@@ -6,9 +6,8 @@
 //! kind.
 
 use super::breakdown::{Charged, Part};
-use super::operators::Operator;
-use super::summary::{CollectiveRow, MESSAGES, Report, groups_of, mean, percent_more};
-use super::text::families;
+use super::operators::{Operator, table::families};
+use super::summary::{CollectiveRow, LatestRank, MESSAGES, Report, groups_of, mean, percent_more};
 use crate::engine::ReplayError;
 use crate::graph::Kind;
 use crate::ids::Rank;
@@ -25,7 +24,7 @@ mod text;
 mod words;
 
 pub use csv::render as csv;
-pub use json::document as json;
+pub use json::{ComparisonDocument, MachineResult, document as json};
 pub use text::render as text;
 
 /// A machine, and what the replay on it found.
@@ -211,7 +210,7 @@ fn makespans(first: &Report, other: &Report) -> Change {
 impl Why {
     /// Compares `other` against `first`, two replays of one job.
     pub fn new(first: &Report, other: &Report) -> Self {
-        let part = |report: &Report, part: Part| report.mean(|time| time.parts[part as usize]);
+        let part = |report: &Report, part: Part| report.mean_parts[part as usize];
         let mut parts: Vec<_> = Part::ALL
             .map(|(p, _)| {
                 let change = Change {
@@ -343,7 +342,7 @@ fn communication(first: &Report, other: &Report) -> Vec<Moved> {
         }
     });
     let messages = reports.map(|report| {
-        let mean = mean_of(report.messages, report.rows.len());
+        let mean = mean_of(report.messages_charged, report.rows.len());
         (mean != Charged::default()).then(|| Side {
             mean,
             ..Side::default()
@@ -384,14 +383,14 @@ fn side(rows: &[&CollectiveRow], report: &Report) -> Option<Side> {
         charged.exposed_transferring += row.charged.exposed_transferring;
         transfer += row.tally.transfer;
         waited += row.tally.waited;
-        bytes = bytes.saturating_add(row.tally.bytes);
+        bytes = bytes.saturating_add(row.tally.buffers.sum);
         present += row.present as usize;
-        if let Some((rank, time)) = row.latest {
-            *late.entry(rank).or_default() += time;
+        if let Some(LatestRank { rank, waited }) = row.latest {
+            *late.entry(rank).or_default() += waited;
         }
     }
     let mut together = first.tally;
-    (together.bytes, together.transfer) = (bytes, transfer);
+    (together.buffers.sum, together.transfer) = (bytes, transfer);
     let latest = late
         .into_iter()
         .max_by_key(|(rank, time)| (*time, Reverse(*rank)));

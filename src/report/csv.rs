@@ -1,9 +1,9 @@
 //! The report's tables as comma-separated values, one table at a time, with a header line.
 
-use super::operators::Rows;
-use super::summary::{Report, kind_label};
+use super::{Report, collectives, memory, npus, operators};
 use crate::trace::escaped;
-use std::fmt::Write as _;
+use crate::units::Span;
+use std::fmt::{Result, Write as _};
 
 /// Which table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,138 +13,136 @@ pub enum Table {
     Npus,
     /// Collectives by group and kind.
     Collectives,
-    /// Operators by name, over all micro-batches or of each.
+    /// Operators by name.
     Operators,
     /// The memory of NPUs: the peak, by class, when and at which node, and what was freed without being there.
     Memory,
 }
 
-/// Renders one table of `report`, that of operators with these rows; times are in whole picoseconds.
-pub fn render(report: &Report, table: Table, operators: Rows) -> String {
+/// A field of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cell<'r> {
+    /// Nothing.
+    Empty,
+    /// A text, in quotes where it needs them.
+    Text(&'r str),
+    /// A whole number.
+    Count(u64),
+    /// A number with so many digits behind the point.
+    Decimal(f64, usize),
+}
+
+impl Cell<'_> {
+    fn write(self, out: &mut String) -> Result {
+        match self {
+            Self::Empty => Ok(()),
+            Self::Text(text) => write!(out, "{}", quoted(text)),
+            Self::Count(count) => write!(out, "{count}"),
+            Self::Decimal(number, digits) => write!(out, "{number:.digits$}"),
+        }
+    }
+}
+
+impl<'r> From<&'r str> for Cell<'r> {
+    fn from(text: &'r str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u64> for Cell<'_> {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl From<u32> for Cell<'_> {
+    fn from(count: u32) -> Self {
+        Self::Count(count.into())
+    }
+}
+
+/// In picoseconds.
+impl From<Span> for Cell<'_> {
+    fn from(span: Span) -> Self {
+        Self::Count(span.0)
+    }
+}
+
+impl<'r, T: Into<Cell<'r>>> From<Option<T>> for Cell<'r> {
+    fn from(cell: Option<T>) -> Self {
+        cell.map_or(Self::Empty, T::into)
+    }
+}
+
+/// A column of rows `R` of some whole: its name, and its field of a row.
+pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> Cell<'r>);
+
+/// Writes the names of `columns`, those of `front` before them.
+pub fn header<W, R>(out: &mut String, front: &str, columns: &[CsvColumn<W, R>]) -> Result {
+    for (i, (name, _)) in columns.iter().enumerate() {
+        write!(out, "{}{name}", if i == 0 { front } else { "," })?;
+    }
+    writeln!(out)
+}
+
+/// Writes `rows` of `whole`, each with `front` before it.
+pub fn rows<'r, W, R: 'r>(
+    out: &mut String,
+    front: &str,
+    columns: &[CsvColumn<W, R>],
+    whole: &'r W,
+    rows: impl IntoIterator<Item = &'r R>,
+) -> Result {
+    for row in rows {
+        for (i, (_, cell)) in columns.iter().enumerate() {
+            out.push_str(if i == 0 { front } else { "," });
+            cell(whole, row).write(out)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Renders one table of `report`; times are in whole picoseconds.
+pub fn render(report: &Report, table: Table) -> String {
     let mut out = String::new();
-    write(&mut out, [(None, report)].into_iter(), table, operators)
-        .expect("a string grows as needed");
+    write(&mut out, &[(None, report)], table).expect("a string grows as needed");
     out
 }
 
 /// Writes one table of reports with one header, each with the name of its machine in front if it has
 /// one.
-pub(super) fn write<'a>(
-    out: &mut String,
-    reports: impl Iterator<Item = (Option<&'a str>, &'a Report)>,
-    table: Table,
-    operators: Rows,
-) -> std::fmt::Result {
-    type Write = fn(&mut String, &str, &Report, Rows) -> std::fmt::Result;
-    let (header, write): (_, Write) = match table {
-        Table::Npus => (NPUS, |out, front, report, _| npus(out, front, report)),
-        Table::Collectives => (COLLECTIVES, |out, front, report, _| {
-            collectives(out, front, report)
+pub(super) fn write(out: &mut String, reports: &[(Option<&str>, &Report)], table: Table) -> Result {
+    match table {
+        Table::Npus => each(out, reports, npus::CSV, |report| &report.rows),
+        Table::Collectives => each(out, reports, collectives::table::CSV, |report| {
+            &report.collectives
         }),
-        Table::Operators => (OPERATORS, self::operators),
-        Table::Memory => (MEMORY, |out, front, report, _| memory(out, front, report)),
-    };
-    let mut reports = reports.peekable();
-    let named = reports.peek().is_some_and(|(name, _)| name.is_some());
-    writeln!(out, "{}{header}", if named { "machine," } else { "" })?;
+        Table::Operators => each(out, reports, operators::table::CSV, |report| {
+            &report.operators
+        }),
+        Table::Memory => each(out, reports, memory::CSV, |report| &report.memory),
+    }
+}
+
+fn each<R: 'static>(
+    out: &mut String,
+    reports: &[(Option<&str>, &Report)],
+    columns: &[CsvColumn<Report, R>],
+    of: fn(&Report) -> &[R],
+) -> Result {
+    let named = reports.first().is_some_and(|(name, _)| name.is_some());
+    header(out, if named { "machine," } else { "" }, columns)?;
     for (name, report) in reports {
         let front = name.map_or_else(String::new, |name| format!("{},", quoted(name)));
-        write(out, &front, report, operators)?;
+        rows(out, &front, columns, report, of(report))?;
     }
     Ok(())
 }
 
-const NPUS: &str = "rank,npu,class,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,\
-                    makespan_ps,communicating_ps,finish_ps,captured_ps,difference_percent";
-const COLLECTIVES: &str = "group,members,kind,algorithm,calls,buffer_bytes_sum,transfer_ps,\
-                           waited_ps_sum,bus_bytes_per_s,role";
-const OPERATORS: &str = "name,kind,calls,total_ps";
-const MEMORY: &str = "rank,npu,capacity_bytes,peak_bytes,weights_bytes,gradients_bytes,optimizer_bytes,\
-                      activations_bytes,temporary_bytes,peak_ps,node,name,left_bytes,missing_bytes";
-
-fn npus(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
-    for row in &report.rows {
-        write!(
-            out,
-            "{front}{},{},{}",
-            row.rank,
-            row.npu,
-            quoted(&row.class)
-        )?;
-        for part in row.time.parts {
-            write!(out, ",{}", part.0)?;
-        }
-        let communicating = row.time.communicating.0;
-        let makespan = report.outcome.makespan.0;
-        write!(out, ",{makespan},{communicating},{}", row.time.finish.0)?;
-        let captured = row.captured.map(|captured| captured.0.to_string());
-        let difference = row.difference().map(|percent| format!("{percent:.4}"));
-        let known = |field: Option<String>| field.unwrap_or_default();
-        writeln!(out, ",{},{}", known(captured), known(difference))?;
-    }
-    Ok(())
-}
-
-fn collectives(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
-    for row in &report.collectives {
-        let tally = &row.tally;
-        let bus = tally.bus_bandwidth(row.kind, row.members);
-        writeln!(
-            out,
-            "{front}{},{},{},{},{},{},{},{},{},{}",
-            quoted(&row.group),
-            row.members,
-            row.kind,
-            quoted(&row.algorithm),
-            tally.calls,
-            tally.bytes,
-            tally.transfer.0,
-            tally.waited.0,
-            bus.map_or_else(String::new, |bus| format!("{bus:.0}")),
-            quoted(row.role.as_deref().unwrap_or_default())
-        )?;
-    }
-    Ok(())
-}
-
-fn operators(out: &mut String, front: &str, report: &Report, rows: Rows) -> std::fmt::Result {
-    for operator in &*rows.of(&report.operators) {
-        writeln!(
-            out,
-            "{front}{},{},{},{}",
-            quoted(&operator.name),
-            kind_label(operator.kind),
-            operator.calls,
-            operator.total.0
-        )?;
-    }
-    Ok(())
-}
-
-fn memory(out: &mut String, front: &str, report: &Report) -> std::fmt::Result {
-    let sum = |classes: &[u64]| classes.iter().fold(0, |sum: u64, b| sum.saturating_add(*b));
-    for row in &report.memory {
-        let (capacity, peak) = (row.capacity.0, row.peak.0);
-        write!(out, "{front}{},{},{capacity},{peak}", row.rank, row.npu)?;
-        for bytes in row.classes {
-            write!(out, ",{bytes}")?;
-        }
-        let node = row.node.as_ref();
-        let (id, name) = node.map_or_else(Default::default, |(id, name)| {
-            (id.to_string(), quoted(name))
-        });
-        let missing = row
-            .missing
-            .as_ref()
-            .map_or(0, |missing| sum(&missing.classes));
-        writeln!(
-            out,
-            ",{},{id},{name},{},{missing}",
-            row.at.0,
-            sum(&row.left)
-        )?;
-    }
-    Ok(())
+/// A number with so many digits behind the point, if it is known.
+pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> Cell<'r> {
+    number.map_or(Cell::Empty, |number| Cell::Decimal(number, digits))
 }
 
 /// A field, in quotes where it needs them (RFC 4180).

@@ -8,12 +8,14 @@
 //! Nothing is kept, and nothing asked of a node, where no node of the job changes memory. Otherwise a node
 //! costs one bit.
 
+use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
 use crate::engine::Prepared;
 use crate::graph::Kind;
 use crate::ids::{NodeIndex, Npu, Rank};
 use crate::trace::TensorClass;
 use crate::units::{Bytes, Time};
+use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
 mod books;
@@ -22,51 +24,71 @@ mod table;
 mod words;
 
 pub(super) use followed::{Followed, Over};
-pub(super) use table::table;
+pub(super) use table::{CSV, table};
 
 /// Bytes by [`TensorClass`].
 pub type ByClass = [u64; TensorClass::COUNT];
 
 /// What the memory of one NPU had to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MemoryRow {
     /// The rank on it.
     pub rank: Rank,
     /// The NPU.
     pub npu: Npu,
     /// What its memory holds.
+    #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
     /// The most bytes that were allocated at once.
+    #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
     /// How they were made up.
+    #[serde(rename = "peak_bytes_by_class", with = "by_class")]
+    #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
     pub classes: ByClass,
     /// When they first were.
+    #[serde(rename = "peak_ps")]
     pub at: Time,
-    /// The node whose issue brought them about, by its id and name; `None` where nothing was allocated.
-    pub node: Option<(u64, String)>,
+    /// The node whose issue brought them about; `None` where nothing was allocated.
+    #[serde(rename = "peak_node")]
+    pub node: Option<NamedNode>,
+    /// Whether the NPU has the memory that its rank needs.
+    pub fits: bool,
     /// What was still allocated when the replay ended.
+    #[serde(rename = "left_bytes_by_class", with = "by_class")]
+    #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
     pub left: ByClass,
     /// What was freed and not there, if anything.
     pub missing: Option<Missing>,
 }
 
 /// Bytes that were freed and that nothing had allocated.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Missing {
     /// How many nodes freed more than was there.
     pub nodes: u64,
-    /// The first of them, by its id and name.
-    pub first: (u64, String),
+    /// The first of them.
+    #[serde(rename = "first_node")]
+    pub first: NamedNode,
     /// Bytes that were not there, by class.
+    #[serde(rename = "bytes_by_class", with = "by_class")]
+    #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
     pub classes: ByClass,
 }
 
-impl MemoryRow {
-    /// Whether the NPU has the memory that its rank needs.
-    pub fn fits(&self) -> bool {
-        self.peak <= self.capacity
-    }
+/// A node of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NamedNode {
+    /// Its id in the file.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+}
 
+impl MemoryRow {
     /// How full the memory was, in percent of what it holds.
     pub fn percent(&self) -> f64 {
         100.0 * self.peak.0 as f64 / self.capacity.0 as f64
@@ -109,12 +131,17 @@ impl<'a> Memory<'a> {
         let rows = followed.map(|(instance, (graph, books))| {
             let npu = self.prepared.npu(instance.rank);
             let peak = books.peak();
-            let named = |node: NodeIndex| (graph.id(node), graph.name(node).to_owned());
+            let named = |node: NodeIndex| NamedNode {
+                id: graph.id(node),
+                name: graph.name(node).to_owned(),
+            };
+            let capacity = machine.classes()[machine.class(npu)].memory.capacity;
             MemoryRow {
                 rank: instance.rank,
                 npu,
-                capacity: machine.classes()[machine.class(npu)].memory.capacity,
+                capacity,
                 peak: Bytes(peak.bytes),
+                fits: peak.bytes <= capacity.0,
                 classes: peak.classes,
                 at: peak.at,
                 node: peak.node.map(named),

@@ -1,5 +1,7 @@
 //! Which operators take longest: time from issue to completion, summed by name.
 
+pub(super) mod table;
+
 use super::started::Started;
 use super::{CollectiveRecord, Observer};
 use crate::engine::Prepared;
@@ -7,12 +9,14 @@ use crate::graph::Kind;
 use crate::ids::NodeIndex;
 use crate::trace::of_any_micro_batch;
 use crate::units::{Span, Time};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// All nodes of one name and kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Operator {
     /// The name.
     pub name: String,
@@ -21,37 +25,18 @@ pub struct Operator {
     /// How many there are.
     pub calls: u64,
     /// Their time together; nodes that overlap count each in full.
+    #[serde(rename = "total_ps")]
     pub total: Span,
-}
-
-/// Which rows tables of operators have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rows {
-    /// One for each name, micro-batches left out of it.
-    #[default]
-    Summed,
-    /// One for each name.
-    All,
-}
-
-impl Rows {
-    /// These rows of `operators`.
-    pub(super) fn of(self, operators: &[Operator]) -> Cow<'_, [Operator]> {
-        match self {
-            Self::Summed => Cow::Owned(over_micro_batches(operators)),
-            Self::All => Cow::Borrowed(operators),
-        }
-    }
 }
 
 /// Operators summed over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Longest first, those of
 /// equal time by name and kind.
-fn over_micro_batches(operators: &[Operator]) -> Vec<Operator> {
+pub(super) fn over_micro_batches(operators: &[Operator]) -> Vec<Operator> {
     let mut by_name: BTreeMap<(Cow<'_, str>, u8), Sum> = BTreeMap::new();
     for operator in operators {
         let key = (of_any_micro_batch(&operator.name), operator.kind as u8);
         let sum = by_name.entry(key).or_insert(Sum::empty(operator.kind));
-        sum.calls += operator.calls;
+        sum.calls = sum.calls.saturating_add(operator.calls);
         sum.total += operator.total;
     }
     sorted(by_name)
@@ -196,7 +181,8 @@ mod tests {
             row("mb*/a", Kind::Host, 1, 8),
             row("mb*/b", Kind::Compute, 1, 7),
         ];
-        assert_eq!(&*Rows::Summed.of(&all), summed);
-        assert_eq!(&*Rows::All.of(&all), all);
+        assert_eq!(over_micro_batches(&all), summed);
+        // What is summed stays as it is.
+        assert_eq!(over_micro_batches(&summed), summed);
     }
 }

@@ -1,302 +1,233 @@
-//! The report: everything that the observers found, ready to be rendered.
+//! The report: everything that the observers found, one value that is rendered, written, read back and compared.
+//!
+//! JSON is this value as `serde` has it, times in whole picoseconds; `docs/report.schema.json` is made from these
+//! types. A field may be added under the same schema, never changed.
 
-use super::Observer;
-use super::breakdown::{Breakdown, Charged, NpuTime, Part};
-use super::collectives::{Collectives, Tally};
-use super::memory::{Memory, MemoryRow};
-use super::operators::{Operator, Operators};
-use crate::collective::Manner;
-use crate::engine::{Basis, Comm, GroupView, Outcome, Prepared, ReplayError};
-use crate::graph::{Kind, Repairs};
-use crate::ids::{Npu, Rank};
+use super::breakdown::{Charged, NpuTime, Part};
+use super::collectives::Tally;
+use super::keyed::{by_part, fitting};
+use super::memory::MemoryRow;
+use super::npus::NpuRow;
+use super::operators::{Operator, over_micro_batches};
+use crate::engine::{Comm, Outcome};
+use crate::graph::Kind;
+use crate::ids::Rank;
+use crate::machine::Machine;
 use crate::network::{ContentionFree, Network};
 use crate::trace::CollectiveKind;
-use crate::units::{Bytes, Span};
-use crate::workload::shortened;
+use crate::units::Span;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
 
-/// Where the time of one NPU went.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NpuRow {
-    /// The rank on it.
-    pub rank: Rank,
-    /// The NPU.
-    pub npu: Npu,
-    /// Its class.
-    pub class: String,
-    /// Where its time went, and when it finished.
-    pub time: NpuTime,
-    /// When its last event ended in the capture, from the start of the job, if the trace says.
-    pub captured: Option<Span>,
+/// Version of the form of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum ReportSchema {
+    /// The first.
+    #[default]
+    #[serde(rename = "chakram.report.1")]
+    V1,
 }
 
-/// What the collectives of one kind in one group cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The program, its options and the files it read, which led to a report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Provenance {
+    /// Version of the program.
+    pub tool_version: String,
+    /// Options by name.
+    pub options: Map<String, Value>,
+    /// Files, and presets.
+    pub inputs: Vec<Input>,
+}
+
+impl Provenance {
+    /// Makes that of a document that this program writes.
+    pub fn new(options: Map<String, Value>, inputs: &[Input]) -> Self {
+        Self {
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            options,
+            inputs: inputs.to_vec(),
+        }
+    }
+}
+
+/// An input of the replay: what it was for, its name, and the hash of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Input {
+    /// `trace`, `machine`, `groups`, `custom`.
+    pub role: Cow<'static, str>,
+    /// The file, or the name of a preset.
+    pub name: String,
+    /// BLAKE3 of its bytes, in hexadecimal.
+    pub blake3: String,
+}
+
+/// A machine as reports name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MachineName {
+    /// Its name.
+    pub name: String,
+    /// Number of its NPUs.
+    pub npus: u32,
+}
+
+impl MachineName {
+    /// Names `machine`.
+    pub fn of(machine: &Machine) -> Self {
+        Self {
+            name: machine.name().to_owned(),
+            npus: machine.topology().npus(),
+        }
+    }
+}
+
+/// Number of kernels whose durations rest on one thing or another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KernelBasis {
+    /// Priced as asked for.
+    pub priced: u64,
+    /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
+    pub kept_recorded: u64,
+    /// Take no time, because nothing is known of them.
+    pub unknown: u64,
+}
+
+/// Basis of the durations of collectives and messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CommunicationBasis {
+    /// Whether the network carried them, or they last as in the traces.
+    #[serde(default)]
+    pub lasts_as: Comm,
+    /// Number of nodes that last as recorded or captured.
+    pub as_recorded: u64,
+    /// Number of nodes that would, but for which the trace has no duration; they take no time.
+    pub unknown: u64,
+}
+
+/// The collectives of one kind in one group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CollectiveRow {
     /// The group, as people call it.
     pub group: String,
-    /// What the group is for, if that is known.
-    pub role: Option<String>,
     /// Index of the group in the replay, which tells groups of one name apart.
     pub group_index: u32,
-    /// How many members it has.
+    /// Number of its members.
     pub members: u32,
-    /// How many of them have a trace.
+    /// Number of members with a trace.
     pub present: u32,
     /// Which collective.
     pub kind: CollectiveKind,
-    /// Calls, bytes and times.
-    pub tally: Tally,
-    /// The time of NPUs that they were charged with.
-    pub charged: Charged,
-    /// The rank that the others waited for longest, and how long, over all calls and members.
-    pub latest: Option<(Rank, Span)>,
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
     /// captured`.
     pub algorithm: String,
+    /// Calls, bytes and times.
+    #[serde(flatten)]
+    pub tally: Tally,
+    /// The rank that the others waited for longest, over all calls and members.
+    #[serde(rename = "waited_for_longest")]
+    pub latest: Option<LatestRank>,
+    /// Bus bandwidth in bytes per second, if anything was transferred.
+    #[serde(rename = "bus_bytes_per_s")]
+    pub bus: Option<f64>,
+    /// The time of NPUs that they were charged with.
+    #[serde(default)]
+    pub charged: Charged,
+    /// The purpose of the group, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+/// A rank that others waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LatestRank {
+    /// The rank.
+    pub rank: Rank,
+    /// How long they waited, all together.
+    #[serde(rename = "ps_sum_over_members")]
+    pub waited: Span,
 }
 
 /// Exposed communication of a group, summed over its NPUs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExposedRow {
     /// The group, or messages between ranks.
     pub what: String,
-    /// What the group is for, if that is known.
-    pub role: Option<String>,
-    /// How many members it has; none of messages.
+    /// Number of its members; none of messages.
+    #[serde(default)]
     pub members: u32,
     /// The sum over NPUs.
+    #[serde(rename = "sum_over_npus_ps")]
     pub exposed: Span,
+    /// The purpose of the group, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
 }
 
-/// What sends and receives are called together.
+/// Sends and receives together, as people call them.
 pub(super) const MESSAGES: &str = "messages between ranks";
 
-/// What a replay found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The result of a replay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The machine's name and its NPUs.
-    pub machine: String,
-    /// See `machine`.
-    pub npus: u32,
+    /// Version of its form.
+    pub schema: ReportSchema,
+    /// The program and the inputs that led to it, in a document of one report.
+    #[serde(flatten)]
+    pub provenance: Option<Provenance>,
+    /// The machine.
+    pub machine: MachineName,
     /// Ranks of the job.
     pub ranks: u32,
     /// Ranks without a trace.
+    #[serde(rename = "absent_ranks")]
     pub absent: Vec<Rank>,
-    /// How durations of collectives and messages were found.
-    pub comm: Comm,
-    /// The model of the network that carried them, if one did: [`Network::NAME`].
+    /// The end, and counts of what was replayed.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// When the capture ended, if every trace says when its own did.
+    #[serde(rename = "captured_ps")]
+    pub captured: Option<Span>,
+    /// Basis of the durations of kernels.
+    pub kernels: KernelBasis,
+    /// The model of the network that carried communication, if one did.
     pub network: Option<String>,
-    /// What durations rest on.
-    pub basis: Basis,
-    /// What was repaired in the traces, over all ranks.
-    pub repairs: Repairs,
+    /// Basis of the durations of communication.
+    pub communication: CommunicationBasis,
+    /// Means over NPUs of time by part, each to the nearest picosecond.
+    #[serde(rename = "mean_ps", with = "by_part")]
+    #[cfg_attr(test, schemars(with = "by_part::Parts<Span>"))]
+    pub mean_parts: [Span; 5],
+    /// The mean over NPUs of the time with a communication under way.
+    #[serde(rename = "mean_communicating_ps")]
+    pub mean_communicating: Span,
     /// One row for each rank with a trace, in order.
+    #[serde(rename = "npus")]
     pub rows: Vec<NpuRow>,
     /// Collectives by group and kind.
     pub collectives: Vec<CollectiveRow>,
     /// The time of NPUs that messages between ranks were charged with.
-    pub messages: Charged,
+    #[serde(default)]
+    pub messages_charged: Charged,
     /// Exposed communication by group, largest first, without those that have none.
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<Operator>,
+    /// Reasons why the numbers may be other than they seem.
+    pub warnings: Vec<String>,
     /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
+    #[cfg_attr(test, schemars(with = "fitting::Memories<'_>"))]
     pub memory: Vec<MemoryRow>,
-}
-
-/// Replays `prepared`, watched by `extra` too, and reports.
-pub fn replay<O: Observer>(
-    prepared: &Prepared<'_>,
-    mut extra: O,
-) -> Result<(Report, O), ReplayError> {
-    // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
-    let others: Option<&mut dyn Observer> = match extra.is_nobody() {
-        true => None,
-        false => Some(&mut extra),
-    };
-    let mut observers = observers(prepared, others);
-    let outcome = prepared.run_inline(&mut observers)?;
-    let network = prepared.network().to_string();
-    let (report, _) = finish(prepared, outcome, observers, network);
-    Ok((report, extra))
-}
-
-/// As [`replay`], over another network and with collectives in another manner.
-pub fn replay_in<O: Observer, N: Network, M: Manner>(
-    prepared: &Prepared<'_>,
-    extra: O,
-    network: N,
-    manner: &mut M,
-) -> Result<(Report, O), ReplayError> {
-    let mut observers = observers(prepared, extra);
-    let watched: &mut dyn Observer = &mut observers;
-    let outcome = prepared.run_in(watched, network, manner)?;
-    Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
-}
-
-/// Those that a report needs, and another one.
-type Observers<'a, O> = (
-    Breakdown<'a>,
-    (Collectives, (Operators<'a>, (Memory<'a>, O))),
-);
-
-fn observers<'a, O: Observer>(prepared: &'a Prepared<'a>, extra: O) -> Observers<'a, O> {
-    let collectives = Collectives::new(prepared.groups().count());
-    let operators = Operators::new(prepared);
-    let others = (operators, (Memory::new(prepared), extra));
-    (Breakdown::new(prepared), (collectives, others))
-}
-
-/// The report of a replay that has ended.
-fn finish<O>(
-    prepared: &Prepared<'_>,
-    outcome: Outcome,
-    observers: Observers<'_, O>,
-    network: String,
-) -> (Report, O) {
-    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
-    let (breakdown, (collectives, (operators, (memory, extra)))) = observers;
-    let (times, mut charged) = breakdown.finish(outcome.makespan);
-    let messages = charged.pop().unwrap_or_default();
-    let (workload, machine) = (prepared.workload(), prepared.machine());
-    let mut repairs = Repairs::default();
-    for instance in workload.instances() {
-        let of = workload.graph(instance).repairs();
-        repairs.dangling_control += of.dangling_control;
-        repairs.self_control += of.self_control;
-        repairs.cyclic_control += of.cyclic_control;
-        repairs.duplicates += of.duplicates;
-        repairs.host_communication += of.host_communication;
-    }
-    let mut present = workload.instances().iter().map(|i| i.rank).peekable();
-    let absent = (0..workload.ranks())
-        .map(Rank)
-        .filter(|rank| present.next_if_eq(rank).is_none())
-        .collect();
-    let rows = workload
-        .instances()
-        .iter()
-        .zip(times)
-        .map(|(instance, time)| {
-            let npu = prepared.npu(instance.rank);
-            NpuRow {
-                rank: instance.rank,
-                npu,
-                class: machine.classes()[machine.class(npu)].name.clone(),
-                time,
-                captured: workload.graph(instance).captured(),
-            }
-        });
-    let rows = rows.collect();
-    let role = |group: &GroupView<'_>| workload.groups()[group.id.index()].role.clone();
-    let by_group = groups.iter().zip(charged.chunks(CollectiveKind::ALL.len()));
-    let by_group = by_group.map(|(group, kinds)| ExposedRow {
-        what: group_label(prepared, group),
-        role: role(group),
-        members: group.members.len() as u32,
-        exposed: kinds.iter().map(Charged::exposed).sum(),
-    });
-    let between_ranks = ExposedRow {
-        what: MESSAGES.to_owned(),
-        role: None,
-        members: 0,
-        exposed: messages.exposed(),
-    };
-    let mut exposed: Vec<_> = by_group
-        .chain([between_ranks])
-        .filter(|row| row.exposed > Span::ZERO)
-        .collect();
-    exposed.sort_by_key(|row| std::cmp::Reverse(row.exposed));
-    let latest = |index, kind| collectives.latest(index, kind);
-    let collectives = collectives.tallies().map(|(index, kind, tally)| {
-        let group = &groups[index as usize];
-        CollectiveRow {
-            group: group_label(prepared, group),
-            role: role(group),
-            group_index: index,
-            members: group.members.len() as u32,
-            present: group.present,
-            kind,
-            tally,
-            charged: charged[index as usize * CollectiveKind::ALL.len() + kind as usize],
-            latest: latest(index, kind),
-            algorithm: algorithms_label(prepared, kind, group, &tally),
-        }
-    });
-    let report = Report {
-        machine: machine.name().to_owned(),
-        npus: machine.topology().npus(),
-        ranks: workload.ranks(),
-        absent,
-        comm: prepared.comm(),
-        network: (prepared.comm() == Comm::Model).then_some(network),
-        basis: prepared.basis(),
-        repairs,
-        rows,
-        collectives: collectives.collect(),
-        messages,
-        exposed,
-        operators: operators.finish(),
-        memory: memory.finish(),
-        outcome,
-    };
-    (report, extra)
-}
-
-/// `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
-pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
-    let name = &prepared.workload().groups()[group.id.index()].name;
-    let members = || shortened(group.members.iter().map(|m| m.0));
-    match (name, group.dimensions) {
-        (None, None) => format!("all {} ranks", group.members.len()),
-        (Some(name), None) => format!("{name} ({})", members()),
-        (None, Some(_)) => format!("ranks {}", members()),
-        (Some(name), Some(_)) => format!("{name}: {}", members()),
-    }
-}
-
-/// `128 groups of 8`.
-pub(super) fn groups_of(groups: usize, members: u32) -> String {
-    let ending = if groups == 1 { "" } else { "s" };
-    let groups = thousands(groups as u64);
-    format!("{groups} group{ending} of {members}")
-}
-
-/// The algorithm in each dimension that the group spans, for a buffer of `bytes`, or on what the durations
-/// of its collectives rest instead.
-pub(super) fn algorithm_label(
-    prepared: &Prepared<'_>,
-    kind: CollectiveKind,
-    group: &GroupView<'_>,
-    bytes: u64,
-) -> String {
-    match prepared.comm() {
-        Comm::Model => prepared.algorithms(kind, group, bytes),
-        other => format!("as {other}"),
-    }
-}
-
-/// The same for collectives of several sizes: what the smallest and the largest use, if that differs. What
-/// an algorithm takes is a constant and a part in proportion to the buffer, so one that takes least at both
-/// ends takes least between them.
-fn algorithms_label(
-    prepared: &Prepared<'_>,
-    kind: CollectiveKind,
-    group: &GroupView<'_>,
-    tally: &Tally,
-) -> String {
-    let label = |bytes| algorithm_label(prepared, kind, group, bytes);
-    let (small, large) = (label(tally.smallest), label(tally.largest));
-    match small == large {
-        true => small,
-        false => format!(
-            "{small} at {}; {large} at {}",
-            Bytes(tally.smallest),
-            Bytes(tally.largest)
-        ),
-    }
 }
 
 impl Report {
@@ -327,9 +258,14 @@ impl Report {
         Some((least, most))
     }
 
+    /// Sums operators over micro-batches: one row stands for `mb0/…`, `mb1/…`, ….
+    pub fn sum_micro_batches(&mut self) {
+        self.operators = over_micro_batches(&self.operators);
+    }
+
     /// When the capture ended, and the rank that ended last, of several the lowest; `None` unless every
     /// trace says when its own did.
-    pub fn captured(&self) -> Option<(Span, Rank)> {
+    pub fn last_captured(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
         let slowest = |(end, rank): &(Span, Rank)| (*end, std::cmp::Reverse(*rank));
@@ -338,7 +274,7 @@ impl Report {
 
     /// By how much the replay took longer than the capture, in percent of that.
     pub fn difference(&self) -> Option<f64> {
-        percent_more(self.outcome.makespan, self.captured()?.0)
+        percent_more(self.outcome.makespan, self.captured?)
     }
 
     /// The mean of exposed communication while another member of a collective had not arrived.
@@ -350,86 +286,16 @@ impl Report {
 
     /// The mean of the rest of exposed communication: transfers, and all of messages.
     pub fn exposed_transferring(&self) -> Span {
-        let all = self.mean(|time| time.parts[Part::Communication as usize]);
+        let all = self.mean_parts[Part::Communication as usize];
         Span(all.0.saturating_sub(self.exposed_waiting().0))
-    }
-
-    /// What the user should know before trusting the numbers.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::from_iter(self.does_not_fit());
-        let mut say = |count: u64, text: &str| {
-            if count > 0 {
-                warnings.push(text.replace("{}", &thousands(count)));
-            }
-        };
-        let repairs = &self.repairs;
-        say(
-            self.absent.len() as u64,
-            "{} ranks have no trace: each arrives at collectives with the last rank that has one, \
-             and sends when its receiver is ready",
-        );
-        say(
-            self.basis.unknown,
-            "{} kernels take no time: the trace has neither a duration nor what the compute model \
-             needs",
-        );
-        say(
-            self.basis.fell_back,
-            "{} kernels keep their recorded duration: the roofline lacks their FLOPs and bytes, or a \
-             peak for their number format",
-        );
-        say(
-            self.basis.unrecorded,
-            "{} communication nodes take no time: the trace has no duration for them",
-        );
-        say(
-            self.basis.sharing,
-            "{} lanes of the traces share one with another, because the machine has fewer (`lanes`, \
-             `host_lanes`): nodes wait there that did not in the trace",
-        );
-        say(
-            repairs.cyclic_control,
-            "{} control dependencies are left out: together with the data dependencies they close a \
-             cycle (converters before 2024 left stale ids in them)",
-        );
-        say(
-            repairs.dangling_control,
-            "{} control dependencies on nodes that do not exist were dropped",
-        );
-        say(
-            repairs.self_control,
-            "{} control dependencies of nodes on themselves were dropped",
-        );
-        let sums = self
-            .collectives
-            .iter()
-            .flat_map(|row| [row.tally.waited, row.tally.transfer]);
-        let sums = sums.chain(self.exposed.iter().map(|row| row.exposed));
-        let sums = sums.chain(self.operators.iter().map(|operator| operator.total));
-        say(
-            sums.filter(|&sum| sum == Span::MAX).count() as u64,
-            "{} sums over calls and ranks are longer than 213 days, which is all that picoseconds in \
-             64 bits hold; they, their means and shares are too small",
-        );
-        say(
-            repairs.duplicates,
-            "{} dependencies were named twice and merged",
-        );
-        say(
-            repairs.host_communication,
-            "{} communication nodes are marked as host work; they carry sizes, so they are replayed \
-             as communication",
-        );
-        warnings.extend(self.unknown_memory());
-        warnings
     }
 }
 
-impl NpuRow {
-    /// By how much the rank finished later than in the capture, in percent of that.
-    pub fn difference(&self) -> Option<f64> {
-        percent_more(self.time.finish, self.captured?)
-    }
+/// `128 groups of 8`.
+pub(super) fn groups_of(groups: usize, members: u32) -> String {
+    let ending = if groups == 1 { "" } else { "s" };
+    let groups = thousands(groups as u64);
+    format!("{groups} group{ending} of {members}")
 }
 
 /// By how much `found` is more than `expected`, in percent of that; `None` when that is nothing.

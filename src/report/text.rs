@@ -2,18 +2,14 @@
 
 use super::breakdown::Part;
 use super::collectives::table;
-use super::memory;
-use super::operators::Operator;
-use super::summary::{NpuRow, Report, kind_label, percent_more, thousands};
-use crate::ids::Rank;
-use crate::trace::{escaped, family};
+use super::npus::{self, NpuRow};
+use super::summary::{Report, percent_more, thousands};
+use super::table::{TextTable, left, right};
+use super::{memory, operators};
+use crate::trace::escaped;
 use crate::units::Span;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Rows of the tables of NPUs and operators; JSON and CSV have all.
-const NPU_ROWS: usize = 16;
-const OPERATOR_ROWS: usize = 10;
 /// The widest line.
 pub const WIDTH: usize = 100;
 
@@ -57,12 +53,12 @@ fn write_all(
         "{title}: {present} of {} ranks, {} nodes, all completed, on {} ({} NPUs)",
         report.ranks,
         thousands(outcome.nodes),
-        report.machine,
-        report.npus
+        report.machine.name,
+        report.machine.npus
     );
     writeln!(out, "{}", clip(&head, WIDTH))?;
     writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
-    if let Some((captured, slowest)) = report.captured() {
+    if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
             Some(percent) => format!("; this replay {percent:+.2} %"),
             None => String::new(),
@@ -71,7 +67,8 @@ fn write_all(
     }
     if outcome.recorded > 0 {
         let recorded = thousands(outcome.recorded);
-        writeln!(out, "          {recorded} collectives, as {}", report.comm)?;
+        let how = report.communication.lasts_as;
+        writeln!(out, "          {recorded} collectives, as {how}")?;
     }
     let collectives = outcome.closed + outcome.stepwise;
     if collectives + outcome.messages > 0 {
@@ -93,32 +90,33 @@ fn write_all(
         )?;
     }
     parts(out, report, style)?;
-    npus(out, report, style)?;
-    finishes(out, report, style)?;
+    npus::table(out, report, style)?;
+    npus::finishes(out, report, style)?;
     memory::table(out, report, style)?;
     table::collectives(out, report, style)?;
     table::exposed(out, report, style)?;
-    operators(out, report, style)?;
-    let warnings = report.warnings();
-    if !warnings.is_empty() {
+    operators::table::table(out, report, style)?;
+    if !report.warnings.is_empty() {
         writeln!(out, "\n{h}WARNINGS{h:#}")?;
-        for warning in warnings {
-            wrapped(out, &warning, style.warning)?;
+        for warning in &report.warnings {
+            wrapped(out, warning, style.warning)?;
         }
     }
     Ok(())
 }
 
 fn parts(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
-    let h = style.heading;
     let makespan = report.outcome.makespan;
-    writeln!(
-        out,
-        "\n{h}{:<24}{:>14}{:>9}   {:<24}most{h:#}",
-        "WHERE IT GOES", "mean of NPUs", "share", "least"
-    )?;
+    let table = TextTable::new([
+        left("WHERE IT GOES", 24),
+        right("mean of NPUs", 14),
+        right("share", 9),
+        left("least", 24).after(3),
+        left("most", 0),
+    ]);
+    table.heading(out, style)?;
     for (part, name) in &Part::ALL {
-        let mean = report.mean(|time| time.parts[*part as usize]);
+        let mean = report.mean_parts[*part as usize];
         let Some((least, most)) = report.extremes(*part) else {
             continue;
         };
@@ -127,19 +125,15 @@ fn parts(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
             continue;
         }
         let bound = |row| format!("{} (rank {})", time(row), row.rank);
-        let bounds = match time(least) == time(most) {
-            true => "the same on all".to_owned(),
-            false => format!("{:<24}{}", bound(least), bound(most)),
+        let (least, most) = match time(least) == time(most) {
+            true => ("the same on all".to_owned(), String::new()),
+            false => (bound(least), bound(most)),
         };
-        writeln!(
-            out,
-            "  {name:<22}{mean:>14}{:>9}   {bounds}",
-            share(mean, makespan)
-        )?;
+        table.row(out, &[name, &mean, &share(mean, makespan), &least, &most])?;
     }
-    writeln!(out, "  {:<22}{makespan:>14}{:>9}", "makespan", "100.0 %")?;
-    let under_way = report.mean(|time| time.communicating);
-    let exposed = report.mean(|time| time.parts[Part::Communication as usize]);
+    table.row(out, &[&"makespan", &makespan, &"100.0 %"])?;
+    let under_way = report.mean_communicating;
+    let exposed = report.mean_parts[Part::Communication as usize];
     if under_way > Span::ZERO {
         writeln!(
             out,
@@ -148,123 +142,6 @@ fn parts(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
         )?;
     }
     Ok(())
-}
-
-fn npus(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
-    let h = style.heading;
-    writeln!(
-        out,
-        "\n{h}{:<14}{:<12}{:>14}{:>16}{:>14}{:>14}{:>14}{h:#}",
-        "RANKS", "NPU class", "compute", "exposed comm", "memory", "host", "idle"
-    )?;
-    // Neighbours that are alike share a line.
-    let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
-    let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && parts(a) == parts(b);
-    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
-    for run in runs.iter().take(NPU_ROWS) {
-        let (first, ranks) = (&run[0], ranks_of(run));
-        let [compute, communication, memory, host, idle] = first.time.parts;
-        writeln!(
-            out,
-            "  {ranks:<12}{:<12}{compute:>14}{communication:>16}{memory:>14}{host:>14}{idle:>14}",
-            clip(&first.class, 11)
-        )?;
-    }
-    more(out, runs.len(), NPU_ROWS, "npus")
-}
-
-/// The ranks of neighbouring rows: `3`, `0-7`, or `0 … 12 (4)` where some between have no trace.
-fn ranks_of(run: &[NpuRow]) -> String {
-    let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-    span_of(&ranks)
-}
-
-pub(super) fn span_of(run: &[Rank]) -> String {
-    let (first, last) = (run[0], run[run.len() - 1]);
-    match run.len() {
-        1 => first.to_string(),
-        n if last.0 - first.0 == n as u32 - 1 => format!("{first}-{last}"),
-        n => format!("{first} … {last} ({n})"),
-    }
-}
-
-/// When each rank finished, beside the capture, if any trace says when that ended.
-fn finishes(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
-    let h = style.heading;
-    if report.rows.iter().all(|row| row.captured.is_none()) {
-        return Ok(());
-    }
-    writeln!(
-        out,
-        "\n{h}{:<26}{:>14}{:>16}{:>14}{h:#}",
-        "RANKS AND THEIR CAPTURES", "finish", "captured", "difference"
-    )?;
-    let times = |row: &NpuRow| (row.time.finish, row.captured);
-    let alike = |a: &NpuRow, b: &NpuRow| times(a) == times(b);
-    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
-    for run in runs.iter().take(NPU_ROWS) {
-        let row = &run[0];
-        let captured = row.captured.map(|captured| captured.to_string());
-        let difference = row.difference().map(|percent| format!("{percent:+.2} %"));
-        writeln!(
-            out,
-            "  {:<24}{:>14}{:>16}{:>14}",
-            ranks_of(run),
-            row.time.finish,
-            captured.as_deref().unwrap_or("-"),
-            difference.as_deref().unwrap_or("-")
-        )?;
-    }
-    more(out, runs.len(), NPU_ROWS, "npus")
-}
-
-fn operators(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
-    let h = style.heading;
-    let all: Span = report.operators.iter().map(|o| o.total).sum();
-    writeln!(
-        out,
-        "\n{h}{:<46}{:<14}{:>8}{:>12}{:>12}{:>8}{h:#}",
-        "SLOWEST OPERATORS", "kind", "calls", "total", "mean", "share"
-    )?;
-    let families = families(&report.operators);
-    for operator in families.iter().take(OPERATOR_ROWS) {
-        let mean = Span(operator.total.0 / operator.calls.max(1));
-        let name = match operator.name.as_str() {
-            "" => "(no name)",
-            name => name,
-        };
-        writeln!(
-            out,
-            "  {:<44}{:<14}{:>8}{:>12}{mean:>12}{:>8}",
-            clip(name, 43),
-            kind_label(operator.kind),
-            thousands(operator.calls),
-            operator.total,
-            share(operator.total, all)
-        )?;
-    }
-    more(out, families.len(), OPERATOR_ROWS, "operators")
-}
-
-/// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`.
-pub(super) fn families(operators: &[Operator]) -> Vec<Operator> {
-    let mut by_family: BTreeMap<(String, u8), Operator> = BTreeMap::new();
-    for operator in operators {
-        let mut name = String::new();
-        family(&operator.name, &mut name);
-        let entry = by_family.entry((name.clone(), operator.kind as u8));
-        let sum = entry.or_insert_with(|| Operator {
-            name,
-            kind: operator.kind,
-            calls: 0,
-            total: Span::ZERO,
-        });
-        sum.calls += operator.calls;
-        sum.total += operator.total;
-    }
-    let mut families: Vec<_> = by_family.into_values().collect();
-    families.sort_by_key(|family| std::cmp::Reverse(family.total));
-    families
 }
 
 pub(super) fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::Result {

@@ -7,15 +7,17 @@
 //! Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
 
 use super::memory::{Followed, Over};
+use super::replay::{algorithm_label, group_label};
 use super::started::Started;
-use super::summary::{algorithm_label, group_label};
+use super::summary::kind_label;
 use super::{CollectiveRecord, Observer};
 use crate::engine::{Comm, GroupView, Prepared};
 use crate::graph::{Kind, Lane};
 use crate::ids::NodeIndex;
 use crate::trace::TensorClass;
 use crate::units::{Bytes, Time};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use std::io::{self, Write};
 
 /// Tracks of receives are numbered from here, above all lanes.
@@ -23,6 +25,52 @@ const RECEIVE_TRACKS: u32 = 1 << 20;
 
 /// A node that holds a track of receives, or nothing.
 type Track = Option<NodeIndex>;
+
+/// An event of the Chrome trace format.
+#[derive(Debug, Default, Serialize)]
+struct TraceEvent<'e> {
+    ph: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'static str>,
+    name: &'e str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<EventArgs<'e>>,
+}
+
+/// Facts beside an event.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum EventArgs<'e> {
+    Name {
+        name: &'e str,
+    },
+    Order {
+        sort_index: u32,
+    },
+    Held(Map<String, Value>),
+    Node {
+        node: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<&'e str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        group: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        algorithm: Option<String>,
+    },
+}
 
 /// Writes the timeline into `out` while the replay runs.
 #[derive(Debug)]
@@ -83,12 +131,34 @@ impl<'a, W: Write> Timeline<'a, W> {
         }
     }
 
-    fn event(&mut self, event: &Value) {
+    fn event(&mut self, event: &TraceEvent<'_>) {
         let separator: &[u8] = if self.first { b"\n" } else { b",\n" };
         self.first = false;
         self.raw(separator);
-        let text = event.to_string();
-        self.raw(text.as_bytes());
+        let text = serde_json::to_vec(event).expect("its keys are texts");
+        self.raw(&text);
+    }
+
+    /// Names a process, or one of its tracks, and says where it stands among others.
+    fn label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
+        let names = match tid {
+            None => ["process_name", "process_sort_index"],
+            Some(_) => ["thread_name", "thread_sort_index"],
+        };
+        let args = [
+            EventArgs::Name { name: label },
+            EventArgs::Order { sort_index: order },
+        ];
+        for (name, args) in names.into_iter().zip(args) {
+            self.event(&TraceEvent {
+                ph: "M",
+                name,
+                pid,
+                tid,
+                args: Some(args),
+                ..TraceEvent::default()
+            });
+        }
     }
 
     /// Names processes and tracks, in the order in which they should stand.
@@ -100,12 +170,7 @@ impl<'a, W: Write> Timeline<'a, W> {
             let class = &machine.classes()[machine.class(npu)].name;
             let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
             let rank = instance.rank.0;
-            self.event(&json!({"ph": "M", "name": "process_name", "pid": rank,
-                "args": {"name": name}}));
-            self.event(
-                &json!({"ph": "M", "name": "process_sort_index", "pid": rank,
-                "args": {"sort_index": rank}}),
-            );
+            self.label(rank, None, &name, rank);
             let graph = workload.graph(instance);
             for (lane, key) in graph.lanes().iter().enumerate() {
                 let (name, order) = match *key {
@@ -133,14 +198,7 @@ impl<'a, W: Write> Timeline<'a, W> {
 
     fn name_track(&mut self, instance: usize, track: u32, name: &str, order: u32) {
         let rank = self.prepared.workload().instances()[instance].rank.0;
-        self.event(
-            &json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": track,
-            "args": {"name": name}}),
-        );
-        self.event(
-            &json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": track,
-            "args": {"sort_index": order}}),
-        );
+        self.label(rank, Some(track), name, order);
     }
 
     /// Draws what an instance holds after an instant that is over.
@@ -152,13 +210,15 @@ impl<'a, W: Write> Timeline<'a, W> {
         let classes = self.memory.classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
-        let args: Map<String, Value> = held
-            .map(|(((_, name), bytes), _)| ((*name).to_owned(), bytes.into()))
-            .collect();
-        self.event(
-            &json!({"ph": "C", "name": "memory", "pid": rank, "ts": micros(at.0),
-            "args": args}),
-        );
+        let held = held.map(|(((_, name), bytes), _)| ((*name).to_owned(), bytes.into()));
+        self.event(&TraceEvent {
+            ph: "C",
+            name: "memory",
+            pid: rank,
+            ts: Some(micros(at.0)),
+            args: Some(EventArgs::Held(held.collect())),
+            ..TraceEvent::default()
+        });
     }
 
     /// The lowest free track of receives for `node`.
@@ -180,10 +240,18 @@ impl<'a, W: Write> Timeline<'a, W> {
     }
 
     /// What a node is called, and what is said of it beside.
-    fn describe(&self, instance: u32, node: NodeIndex, kind: Kind) -> (String, Value) {
-        let of = &self.prepared.workload().instances()[instance as usize];
-        let graph = self.prepared.workload().graph(of);
+    fn describe(&self, instance: u32, node: NodeIndex, kind: Kind) -> (String, EventArgs<'a>) {
+        let workload = self.prepared.workload();
+        let of = &workload.instances()[instance as usize];
+        let graph = workload.graph(of);
         let (id, name, bytes) = (graph.id(node), graph.name(node), graph.bytes(node));
+        let said = |group: Option<String>, algorithm| EventArgs::Node {
+            node: id,
+            name: Some(name),
+            bytes: Some(bytes),
+            group,
+            algorithm,
+        };
         let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
         match kind {
             Kind::Collective => {
@@ -194,27 +262,35 @@ impl<'a, W: Write> Timeline<'a, W> {
                 let algorithm = algorithm_label(self.prepared, call, view, buffer);
                 (
                     format!("{call} of {}, {group}, {algorithm}", Bytes(bytes)),
-                    json!({"node": id, "name": name, "bytes": bytes, "group": group,
-                        "algorithm": algorithm}),
+                    said(Some(group.clone()), Some(algorithm)),
                 )
             }
             Kind::Send => (
                 format!("send {} to rank {}", Bytes(bytes), peer()),
-                json!({"node": id, "name": name, "bytes": bytes}),
+                said(None, None),
             ),
             Kind::Receive => (
                 format!("receive {} from rank {}", Bytes(bytes), peer()),
-                json!({"node": id, "name": name, "bytes": bytes}),
+                said(None, None),
             ),
-            _ => (name.to_owned(), json!({"node": id})),
+            _ => {
+                let args = EventArgs::Node {
+                    node: id,
+                    name: None,
+                    bytes: None,
+                    group: None,
+                    algorithm: None,
+                };
+                (name.to_owned(), args)
+            }
         }
     }
 }
 
 /// Microseconds to the picosecond, as JSON: the format's unit.
-fn micros(ps: u64) -> Value {
+fn micros(ps: u64) -> f64 {
     // A double has 53 bits, so instants above two and a half hours lose picoseconds in the picture.
-    (ps as f64 / 1e6).into()
+    ps as f64 / 1e6
 }
 
 impl<W: Write> Observer for Timeline<'_, W> {
@@ -243,11 +319,17 @@ impl<W: Write> Observer for Timeline<'_, W> {
         let start = self.started.get(instance, node, kind);
         let rank = of.rank.0;
         let (name, args) = self.describe(instance, node, kind);
-        self.event(
-            &json!({"ph": "X", "name": name, "cat": super::summary::kind_label(kind),
-            "pid": rank, "tid": track, "ts": micros(start.0), "dur": micros(now.since(start).0),
-            "args": args}),
-        );
+        self.event(&TraceEvent {
+            ph: "X",
+            name: &name,
+            cat: Some(kind_label(kind)),
+            pid: rank,
+            tid: Some(track),
+            ts: Some(micros(start.0)),
+            dur: Some(micros(now.since(start).0)),
+            args: Some(args),
+            ..TraceEvent::default()
+        });
         // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
         if self.prepared.comm() == Comm::Captured {
             return;
@@ -264,10 +346,17 @@ impl<W: Write> Observer for Timeline<'_, W> {
                 Kind::Send => start,
                 _ => Time(now.0.saturating_sub(1000)).max(start),
             };
-            self.event(
-                &json!({"ph": phase, "bp": "e", "name": "message", "cat": "message",
-                "id": pair, "pid": rank, "tid": track, "ts": micros(at.0)}),
-            );
+            self.event(&TraceEvent {
+                ph: phase,
+                bp: Some("e"),
+                name: "message",
+                cat: Some("message"),
+                id: Some(pair.into()),
+                pid: rank,
+                tid: Some(track),
+                ts: Some(micros(at.0)),
+                ..TraceEvent::default()
+            });
         }
     }
 

@@ -3,6 +3,7 @@
 use super::kind::{Kind, Severity};
 use super::node::Entry;
 use crate::trace::{Place, scan, shown};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -97,7 +98,7 @@ impl Defect {
 }
 
 /// Number of defects by severity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Errors.
     pub errors: u64,

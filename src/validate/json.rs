@@ -6,76 +6,112 @@
 use super::Report;
 use super::findings::{Defect, Site, Tally};
 use super::kind::Kind;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
+
+#[derive(Serialize)]
+struct ValidationDocument<'r> {
+    schema: &'static str,
+    tool_version: &'static str,
+    options: Value,
+    inputs: Value,
+    sound: bool,
+    #[serde(flatten)]
+    tally: Tally,
+    nodes: u64,
+    defects: Vec<DefectsOfKind<'r>>,
+    ranks: Vec<RankFindings<'r>>,
+}
+
+#[derive(Serialize)]
+struct DefectsOfKind<'r> {
+    kind: &'static str,
+    severity: String,
+    meaning: &'static str,
+    r#try: &'static str,
+    count: u64,
+    shown: Vec<DefectRow<'r>>,
+}
+
+#[derive(Serialize)]
+struct DefectRow<'r> {
+    #[serde(flatten)]
+    site: SiteRow<'r>,
+    found: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#try: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against: Option<SiteRow<'r>>,
+}
+
+#[derive(Serialize)]
+struct SiteRow<'r> {
+    rank: Option<u32>,
+    node: Option<u64>,
+    name: Option<&'r str>,
+    record: Option<usize>,
+    offset: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct RankFindings<'r> {
+    #[serde(flatten)]
+    tally: Tally,
+    rank: u32,
+    file: &'r str,
+    nodes: u64,
+    dependencies: u64,
+}
 
 /// Renders `report` with the options and inputs of the validation.
 pub fn render(report: &Report<'_>, options: Value, inputs: Value) -> Value {
     let findings = &report.findings;
     let kinds = Kind::all().filter(|&kind| findings.count(kind) > 0);
-    let kinds = kinds.map(|kind| {
-        let shown = findings.of_kind(kind).iter().map(defect);
-        json!({
-            "kind": kind.name(),
-            "severity": kind.severity().to_string(),
-            "meaning": kind.meaning(),
-            "try": kind.hint(),
-            "count": findings.count(kind),
-            "shown": shown.collect::<Value>(),
-        })
+    let kinds = kinds.map(|kind| DefectsOfKind {
+        kind: kind.name(),
+        severity: kind.severity().to_string(),
+        meaning: kind.meaning(),
+        r#try: kind.hint(),
+        count: findings.count(kind),
+        shown: findings.of_kind(kind).iter().map(defect).collect(),
     });
-    let ranks = report.sources.iter().map(|source| {
-        let mut row = counts(findings.of_rank(source.rank));
-        row.insert("rank".to_owned(), source.rank.into());
-        row.insert("file".to_owned(), source.file.clone().into());
-        row.insert("nodes".to_owned(), source.trace.nodes().into());
-        row.insert("dependencies".to_owned(), source.trace.edges().into());
-        Value::Object(row)
+    let ranks = report.sources.iter().map(|source| RankFindings {
+        tally: findings.of_rank(source.rank),
+        rank: source.rank,
+        file: &source.file,
+        nodes: source.trace.nodes(),
+        dependencies: source.trace.edges(),
     });
-    let mut document = Map::new();
-    let mut put = |key: &str, value: Value| document.insert(key.to_owned(), value);
-    put("schema", "chakram.validation.1".into());
-    put("tool_version", env!("CARGO_PKG_VERSION").into());
-    put("options", options);
-    put("inputs", inputs);
-    put("sound", report.is_sound().into());
-    for (key, count) in counts(findings.tally()) {
-        put(&key, count);
-    }
-    put("nodes", report.nodes().into());
-    put("defects", kinds.collect());
-    put("ranks", ranks.collect());
-    document.into()
+    let document = ValidationDocument {
+        schema: "chakram.validation.1",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        options,
+        inputs,
+        sound: report.is_sound(),
+        tally: findings.tally(),
+        nodes: report.nodes(),
+        defects: kinds.collect(),
+        ranks: ranks.collect(),
+    };
+    serde_json::to_value(document).expect("its keys are texts")
 }
 
-fn counts(tally: Tally) -> Map<String, Value> {
-    let counts = [
-        ("errors", tally.errors),
-        ("warnings", tally.warnings),
-        ("notes", tally.notes),
-    ];
-    let counts = counts.map(|(key, count)| (key.to_owned(), count.into()));
-    counts.into_iter().collect()
+fn defect(defect: &Defect) -> DefectRow<'_> {
+    let against = defect.against.as_ref();
+    DefectRow {
+        site: site(defect.rank, &defect.site),
+        found: &defect.found,
+        r#try: defect.hint.as_deref(),
+        against: against.map(|(rank, other)| site(Some(*rank), other)),
+    }
 }
 
-fn defect(defect: &Defect) -> Value {
-    let mut row = site(defect.rank, &defect.site);
-    row.insert("found".to_owned(), defect.found.clone().into());
-    if let Some(hint) = &defect.hint {
-        row.insert("try".to_owned(), hint.clone().into());
+fn site(rank: Option<u32>, site: &Site) -> SiteRow<'_> {
+    SiteRow {
+        rank,
+        node: site.node,
+        name: site.node.map(|_| site.name.as_str()),
+        record: site.record,
+        offset: site.offset,
     }
-    if let Some((rank, other)) = &defect.against {
-        row.insert("against".to_owned(), site(Some(*rank), other).into());
-    }
-    row.into()
-}
-
-fn site(rank: Option<u32>, site: &Site) -> Map<String, Value> {
-    let mut row = Map::new();
-    row.insert("rank".to_owned(), rank.into());
-    row.insert("node".to_owned(), site.node.into());
-    let name = site.node.map(|_| site.name.clone());
-    row.insert("name".to_owned(), name.into());
-    row.insert("record".to_owned(), site.record.into());
-    row.insert("offset".to_owned(), site.offset.into());
-    row
 }

@@ -24,6 +24,7 @@
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `readers`: the two readers of traces against each other, and files of every kind
+//! - `reports`: reports read back, against what was printed
 //! - `rooms`: who may import whom, and which package has which door
 //! - `schema`: the compiled schema of traces, against its source
 //! - `timeline`: the picture of a replay, parsed back
@@ -55,6 +56,7 @@ mod paper;
 mod peaks;
 mod physics;
 mod readers;
+mod reports;
 mod rooms;
 mod schema;
 mod timeline;

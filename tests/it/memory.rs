@@ -106,7 +106,7 @@ fn peak(row: &MemoryRow) -> (u64, u64, Option<u64>) {
     (
         row.peak.0,
         row.at.0 / 1000,
-        row.node.as_ref().map(|(id, _)| *id),
+        row.node.as_ref().map(|node| node.id),
     )
 }
 
@@ -175,7 +175,7 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
     // Rank 1 says nothing of memory and has no row.
     assert_eq!(report.memory.len(), 1);
     assert_eq!(peak(&report.memory[0]), (8, 0, Some(1)));
-    let warnings = report.warnings().join("\n");
+    let warnings = report.warnings.join("\n");
     assert!(
         warnings.contains("1 ranks do not say what they allocate"),
         "{warnings}"
@@ -201,14 +201,14 @@ fn what_was_never_allocated_is_reported() {
     // 2 of 7, and 3 of 4.
     let missing = report.memory[0].missing.as_ref().unwrap();
     assert_eq!(
-        (missing.nodes, missing.first.0, missing.classes[3]),
+        (missing.nodes, missing.first.id, missing.classes[3]),
         (2, 1, 5)
     );
     let wanted = "2 nodes free memory that nothing allocated, 5 B in all; the first is `n1` (node 1) of rank 0";
     assert!(
-        report.warnings().iter().any(|w| w.contains(wanted)),
+        report.warnings.iter().any(|w| w.contains(wanted)),
         "{:?}",
-        report.warnings()
+        report.warnings
     );
 }
 

@@ -1,11 +1,12 @@
 //! Output formats: the original's lines, a table, or the report as JSON.
 
 use crate::astra_sim::{Inputs, Work};
-use crate::report::json::Input;
-use crate::report::operators::Rows;
-use crate::report::{self, BusyTime, Report};
+use crate::report::summary::{Input, Provenance};
+use crate::report::{BusyTime, Report};
 use crate::units::Span;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Statistics of a rank that finished. Times are in ns.
@@ -171,49 +172,91 @@ pub fn csv(rows: &[Row]) -> String {
 }
 
 /// Renders the report as JSON, with the original's statistics added.
-pub fn json(
-    report: &Report,
-    rows: &[Row],
-    inputs: &Inputs,
-    options: Map<String, Value>,
-    notes: &[String],
-    files: &[Input],
-) -> Value {
-    let understood = inputs.summary().into_iter();
-    let understood = understood.map(|(section, line)| (section.to_owned(), line.into()));
-    let document = report::json::document(report, options, files, Rows::Summed);
-    let mut document = serde_json::to_value(document).expect("keys are text");
-    document["astra_sim"] = json!({
-        "network_model": inputs.model.to_string(),
-        "understood": Value::Object(understood.collect()),
-        "notes": notes,
-        "ranks": rows.iter().map(rank).collect::<Vec<_>>(),
-    });
-    document
+#[derive(Debug, Serialize)]
+pub struct OriginalDocument {
+    #[serde(flatten)]
+    report: Report,
+    astra_sim: Original,
 }
 
-fn rank(row: &Row) -> Value {
+/// What the original knows.
+#[derive(Debug, Serialize)]
+struct Original {
+    network_model: String,
+    understood: BTreeMap<String, String>,
+    notes: Vec<String>,
+    ranks: Vec<RankStatistics>,
+}
+
+/// A rank in JSON.
+#[derive(Debug, Serialize)]
+struct RankStatistics {
+    rank: u32,
+    finish_ns: u64,
+    exposed_communication_ns: i64,
+    cpu_ns: u64,
+    gpu_ns: u64,
+    communication_ns: u64,
+    remote_memory_ns: u64,
+    overlap_ns: u64,
+    roofline: Option<RooflineUse>,
+    peak_memory_bytes: Option<u64>,
+}
+
+/// The use of a roofline in JSON.
+#[derive(Debug, Serialize)]
+struct RooflineUse {
+    compute_bound: f64,
+    compute_utilization: f64,
+    memory_utilization: f64,
+    flops_per_byte: f64,
+}
+
+impl OriginalDocument {
+    /// Joins `report` with what the original knows.
+    pub fn new(
+        mut report: Report,
+        rows: &[Row],
+        inputs: &Inputs,
+        options: Map<String, Value>,
+        notes: Vec<String>,
+        files: &[Input],
+    ) -> Self {
+        report.sum_micro_batches();
+        report.provenance = Some(Provenance::new(options, files));
+        let understood = inputs.summary().into_iter();
+        let understood = understood.map(|(section, line)| (section.to_owned(), line));
+        Self {
+            report,
+            astra_sim: Original {
+                network_model: inputs.model.to_string(),
+                understood: understood.collect(),
+                notes,
+                ranks: rows.iter().map(rank).collect(),
+            },
+        }
+    }
+}
+
+fn rank(row: &Row) -> RankStatistics {
     let time = &row.time;
-    let roofline = row.work.roofline.map(|roofline| {
-        json!({
-            "compute_bound": roofline.compute_bound,
-            "compute_utilization": roofline.compute,
-            "memory_utilization": roofline.memory,
-            "flops_per_byte": roofline.intensity,
-        })
-    });
-    json!({
-        "rank": row.rank,
-        "finish_ns": row.finish,
-        "exposed_communication_ns": row.exposed,
-        "cpu_ns": ns(time.host),
-        "gpu_ns": ns(time.kernels),
-        "communication_ns": ns(time.communication),
-        "remote_memory_ns": ns(time.memory),
-        "overlap_ns": ns(time.overlap),
-        "roofline": roofline,
-        "peak_memory_bytes": row.peak_memory,
-    })
+    RankStatistics {
+        rank: row.rank,
+        finish_ns: row.finish,
+        exposed_communication_ns: row.exposed,
+        cpu_ns: ns(time.host),
+        gpu_ns: ns(time.kernels),
+        communication_ns: ns(time.communication),
+        remote_memory_ns: ns(time.memory),
+        overlap_ns: ns(time.overlap),
+        roofline: row.work.roofline.map(|roofline| RooflineUse {
+            compute_bound: roofline.compute_bound,
+            compute_utilization: roofline.compute,
+            memory_utilization: roofline.memory,
+            flops_per_byte: roofline.intensity,
+        }),
+        peak_memory_bytes: row.peak_memory,
+    }
 }
 
 #[cfg(test)]

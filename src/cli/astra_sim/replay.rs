@@ -94,8 +94,10 @@ pub fn run(
     if let Some(report) = report {
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
-        let document = render::json(&report, &rows, inputs, args.options(), &notes, &job.files);
-        to.write(&terminal::json(&document))?;
+        let options = args.options();
+        let document =
+            render::OriginalDocument::new(report, &rows, inputs, options, notes, &job.files);
+        to.fill(|out| crate::report::json::write(&mut terminal::Text::json(out), &document))?;
     }
     Ok(())
 }

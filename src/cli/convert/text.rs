@@ -2,6 +2,9 @@
 
 use crate::converters::pytorch::summary::{RankSummary, Summary};
 use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::Style;
+use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Number of ranks that a table shows.
@@ -50,23 +53,29 @@ fn paths(ranks: &[RankSummary]) -> String {
 }
 
 fn linked(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "\nRANK        host nodes      linked   operators       marks     runtime      device   nodes"
-    )?;
+    let table = TextTable::new([
+        left("RANK", 10),
+        right("host nodes", 12),
+        right("linked", 12),
+        right("operators", 12),
+        right("marks", 12),
+        right("runtime", 12),
+        right("device", 12),
+        right("nodes", 8),
+    ]);
+    out.write_all(table.headings(Style::default()).as_bytes())?;
     for rank in ranks.iter().take(SHOWN) {
-        writeln!(
-            out,
-            "  {:<8}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>8}",
-            rank.rank,
-            thousands(rank.host_nodes),
-            thousands(rank.linked),
-            thousands(rank.operators),
-            thousands(rank.annotations),
-            thousands(rank.runtime),
-            thousands(rank.device),
-            thousands(rank.written.nodes),
-        )?;
+        let cells: [&dyn Display; 8] = [
+            &rank.rank,
+            &thousands(rank.host_nodes),
+            &thousands(rank.linked),
+            &thousands(rank.operators),
+            &thousands(rank.annotations),
+            &thousands(rank.runtime),
+            &thousands(rank.device),
+            &thousands(rank.written.nodes),
+        ];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     more(ranks, out)?;
     let mut reasons: Vec<(String, u64)> = Vec::new();
@@ -139,30 +148,38 @@ fn groups(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn times(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "\nRANK          captured   starts at    transfer     waiting   clock moved    estimate  spread"
-    )?;
+    let table = TextTable::new([
+        left("RANK", 10),
+        right("captured", 12),
+        right("starts at", 12),
+        right("transfer", 12),
+        right("waiting", 12),
+        right("clock moved", 14),
+        right("estimate", 12),
+        right("spread", 8),
+    ]);
+    out.write_all(table.headings(Style::default()).as_bytes())?;
     for rank in ranks.iter().take(SHOWN) {
         let offset = &rank.offset;
         let clock = match offset.observed {
-            0 => format!("{:>14}{:>12}{:>8}", "-", "-", "-"),
-            _ => format!(
-                "{:>14}{:>12}{:>8}",
+            0 => [const { String::new() }; 3].map(|_| "-".to_owned()),
+            _ => [
                 signed(offset.applied),
                 signed(offset.estimate),
-                signed(offset.spread).trim_start_matches('+'),
-            ),
+                signed(offset.spread).trim_start_matches('+').to_owned(),
+            ],
         };
-        writeln!(
-            out,
-            "  {:<8}{:>12}{:>12}{:>12}{:>12}{clock}",
-            rank.rank,
-            ms(rank.own_ns),
-            ms(rank.captured_ns - rank.own_ns),
-            ms(rank.transfer_ns as i64),
-            ms(rank.wait_ns as i64),
-        )?;
+        let cells: [&dyn Display; 8] = [
+            &rank.rank,
+            &ms(rank.own_ns),
+            &ms(rank.captured_ns - rank.own_ns),
+            &ms(rank.transfer_ns as i64),
+            &ms(rank.wait_ns as i64),
+            &clock[0],
+            &clock[1],
+            &clock[2],
+        ];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     more(ranks, out)?;
     writeln!(

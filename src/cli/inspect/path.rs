@@ -5,12 +5,13 @@ use super::words::{basis, ranges, some};
 use crate::inspect::{Basis, Class, CriticalPath, Piece, Spent, Track, spent_by};
 use crate::report::csv::quoted;
 use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
 use crate::report::text::{Style, WIDTH, clip, paragraph, share};
 use crate::trace::{family, shown};
 use crate::units::{Span, Time};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
-use std::fmt::{Result, Write as _};
+use std::fmt::{Display, Result, Write as _};
 
 /// Maximum number of rows of a table.
 const ROWS: usize = 12;
@@ -246,25 +247,28 @@ impl OfTracks<'_> {
         rows: Vec<(String, Spent)>,
         style: Style,
     ) -> Result {
-        let h = style.heading;
         let whole = self.path.length();
-        writeln!(
-            out,
-            "\n{h}{title:<38}{:>8}{:>13}{:>8}{:>11}{:>11}{:>11}{h:#}",
-            "nodes", "time", "share", "work", "before", "wait"
-        )?;
+        let table = TextTable::new([
+            left(title, 38),
+            right("nodes", 8),
+            right("time", 13),
+            right("share", 8),
+            right("work", 11),
+            right("before", 11),
+            right("wait", 11),
+        ]);
+        table.heading(out, style)?;
         for (name, spent) in rows.iter().take(ROWS) {
-            writeln!(
-                out,
-                "  {:<36}{:>8}{:>13}{:>8}{:>11}{:>11}{:>11}",
-                clip(name, 35),
-                thousands(spent.pieces),
-                spent.all(),
-                share(spent.all(), whole),
-                share(spent.work, whole),
-                share(spent.delay, whole),
-                share(spent.wait, whole)
-            )?;
+            let cells: [&dyn Display; 7] = [
+                &clip(name, 35),
+                &thousands(spent.pieces),
+                &spent.all(),
+                &share(spent.all(), whole),
+                &share(spent.work, whole),
+                &share(spent.delay, whole),
+                &share(spent.wait, whole),
+            ];
+            table.row(out, &cells)?;
         }
         match rows.len().checked_sub(ROWS) {
             None | Some(0) => Ok(()),
@@ -280,30 +284,35 @@ impl OfTracks<'_> {
         limit: usize,
         style: Style,
     ) -> Result {
-        let h = style.heading;
-        writeln!(
-            out,
-            "\n{h}{title:<15}{:>5}{:>8}{:>12}{:>11}{:>11}{:>11}  name{h:#}",
-            "rank", "id", "from", "before", "wait", "work"
-        )?;
+        let table = TextTable::new([
+            left(title, 15),
+            right("rank", 5),
+            right("id", 8),
+            right("from", 12),
+            right("before", 11),
+            right("wait", 11),
+            right("work", 11),
+            left("name", 0).after(2),
+        ]);
+        table.heading(out, style)?;
         let count = pieces.len();
         for piece in pieces.take(limit) {
-            writeln!(
-                out,
-                "  {:<13}{:>5}{:>8}{:>12}{:>11}{:>11}{:>11}  {}",
-                clip(&piece.class(self.tracks).to_string(), 13),
-                self.track(piece).rank,
-                piece.id(self.tracks),
-                piece.from,
-                piece.delay,
-                piece.wait,
-                piece.work,
-                // All nodes are listed to be searched, with as much of their names as messages show.
-                match title {
-                    LONGEST => clip(self.track(piece).name(piece.node), 25),
-                    _ => shown(self.track(piece).name(piece.node)),
-                }
-            )?;
+            // All nodes are listed to be searched, with as much of their names as messages show.
+            let name = match title {
+                LONGEST => clip(self.track(piece).name(piece.node), 25),
+                _ => shown(self.track(piece).name(piece.node)),
+            };
+            let cells: [&dyn Display; 8] = [
+                &clip(&piece.class(self.tracks).to_string(), 13),
+                &self.track(piece).rank,
+                &piece.id(self.tracks),
+                &piece.from,
+                &piece.delay,
+                &piece.wait,
+                &piece.work,
+                &name,
+            ];
+            table.row(out, &cells)?;
         }
         match count.checked_sub(limit) {
             None | Some(0) => Ok(()),

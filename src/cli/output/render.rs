@@ -5,8 +5,7 @@ use super::words::{CommArg, Fit, Format, TableArg};
 use crate::cli::custom;
 use crate::cli::terminal;
 use crate::report::csv::Table;
-use crate::report::json::Input;
-use crate::report::operators::Rows;
+use crate::report::summary::{Input, Provenance};
 use crate::report::{self, Comparison, Report, text::Style};
 use crate::workload::Absent;
 use serde_json::{Map, Value};
@@ -32,13 +31,16 @@ impl RunArgs {
     )]
     pub(super) fn render(
         &self,
-        report: &Report,
+        report: &mut Report,
         name: &str,
         absent: Absent,
         inputs: &[Input],
         style: Style,
         out: &mut dyn Write,
     ) -> io::Result<()> {
+        if self.sums_micro_batches() {
+            report.sum_micro_batches();
+        }
         let text = match self.format {
             Format::Text => {
                 let mut basis = self.basis_text();
@@ -48,35 +50,34 @@ impl RunArgs {
                 report::text::render(report, name, &basis, style)
             }
             Format::Json => {
-                let options = self.options_json(absent);
-                let document = report::json::document(report, options, inputs, self.operators());
-                return report::json::write(&mut terminal::Text::json(out), &document);
+                report.provenance = Some(Provenance::new(self.options_json(absent), inputs));
+                return report::json::write(&mut terminal::Text::json(out), report);
             }
-            Format::Csv => {
-                let table = self.table().unwrap_or_default();
-                report::csv::render(report, table, self.operators())
-            }
+            Format::Csv => report::csv::render(report, self.table().unwrap_or_default()),
         };
         out.write_all(text.as_bytes())
     }
 
-    /// Which rows tables of operators have.
-    fn operators(&self) -> Rows {
-        match self.all_operators {
-            true => Rows::All,
-            false => Rows::Summed,
-        }
+    /// Whether a row of operators that are written stands for all micro-batches.
+    fn sums_micro_batches(&self) -> bool {
+        let lists = self.format == Format::Json || self.table() == Some(Table::Operators);
+        lists && !self.all_operators
     }
 
     /// Writes what several machines made of one job.
     pub fn render_comparison(
         &self,
-        comparison: &Comparison<'_>,
+        comparison: &mut Comparison<'_>,
         absent: Absent,
         inputs: &[Input],
         style: Style,
         out: &mut dyn Write,
     ) -> io::Result<()> {
+        if self.sums_micro_batches() {
+            let columns = comparison.columns.iter_mut();
+            let reports = columns.filter_map(|column| column.result.as_mut().ok());
+            reports.for_each(Report::sum_micro_batches);
+        }
         let text = match self.format {
             Format::Text => {
                 let basis = match self.comm {
@@ -88,12 +89,11 @@ impl RunArgs {
                 report::compare::text(comparison, &basis, &self.notes(), style)
             }
             Format::Json => {
-                let options = self.options_json(absent);
-                let operators = self.operators();
-                let document = report::compare::json(comparison, options, inputs, operators);
+                let provenance = Provenance::new(self.options_json(absent), inputs);
+                let document = report::compare::json(comparison, provenance);
                 return report::json::write(&mut terminal::Text::json(out), &document);
             }
-            Format::Csv => report::compare::csv(comparison, self.table(), self.operators()),
+            Format::Csv => report::compare::csv(comparison, self.table()),
         };
         out.write_all(text.as_bytes())
     }

@@ -6,97 +6,237 @@ use super::{Titles, Verdict};
 use crate::diff::Shift;
 use crate::diff::fields::Aspect;
 use crate::diff::tally::{Amounts, By, Change, Tally};
-use crate::diff::value::Value as Said;
-use serde_json::{Map, Value, json};
+use crate::diff::value::Value;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 /// Schema version of the document.
 pub const SCHEMA: &str = "chakram.diff.1";
 
-/// Renders `tally`.
-pub fn render(tally: &Tally, titles: &Titles<'_>, verdict: &Verdict) -> Value {
-    let lines: Vec<_> = tally.lines.iter().collect();
-    let lines = lines[..titles.shown(lines.len())]
-        .iter()
-        .map(|(what, seen)| {
-            json!({
-                "change": change(&what.change),
-                "field": match &what.change {
-                    Change::Field(field) => Some(field.to_string()),
-                    _ => None,
-                },
-                "name": what.name,
-                "type": what.kind,
-                "before": said(&what.before),
-                "after": said(&what.after),
-                "count": seen.count,
-                "first": {"rank": seen.ranks[0], "before_id": seen.ids[0], "after_id": seen.ids[1]},
-                "ranks": seen.ranks,
-            })
+/// The differences of traces as a document.
+#[derive(Debug, Serialize)]
+pub struct TracesDocument<'t> {
+    schema: &'static str,
+    tool_version: &'static str,
+    of: &'static str,
+    before: &'t str,
+    after: &'t str,
+    ranks: ComparedRanks<'t>,
+    faults: Vec<FaultEntry<'t>>,
+    differs: Differs,
+    dependencies: Pair<u64>,
+    changed_nodes: u64,
+    counts: Counts<'t>,
+    differences: Vec<DifferenceRow<'t>>,
+    total: &'t Amounts,
+    by_type: Vec<NamedAmounts<'t>>,
+    by_operator: Vec<NamedAmounts<'t>>,
+    by_group: Vec<NamedAmounts<'t>>,
+    largest: Vec<SingleRow<'t>>,
+    exceeded: &'t [String],
+}
+
+#[derive(Debug, Serialize)]
+struct ComparedRanks<'t> {
+    compared: &'t [u32],
+    identical: &'t [u32],
+    only_before: &'t [u32],
+    only_after: &'t [u32],
+}
+
+#[derive(Debug, Serialize)]
+struct FaultEntry<'t> {
+    rank: u32,
+    of: &'static str,
+    count: usize,
+    first: &'t str,
+}
+
+/// Whether two jobs differ in each respect.
+#[derive(Debug, Serialize)]
+pub(in crate::diff) struct Differs {
+    structure: bool,
+    time: bool,
+    bytes: bool,
+}
+
+impl Differs {
+    /// Asks `differs` for each respect.
+    pub fn new(differs: impl Fn(Aspect) -> bool) -> Self {
+        Self {
+            structure: differs(Aspect::Structure),
+            time: differs(Aspect::Time),
+            bytes: differs(Aspect::Bytes),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Pair<T> {
+    before: T,
+    after: T,
+}
+
+#[derive(Debug, Serialize)]
+struct DifferenceRow<'t> {
+    change: &'static str,
+    field: Option<String>,
+    name: &'t str,
+    r#type: &'t str,
+    before: &'t Value,
+    after: &'t Value,
+    count: u64,
+    first: FirstPlace,
+    ranks: &'t [u32],
+}
+
+#[derive(Debug, Serialize)]
+struct FirstPlace {
+    rank: u32,
+    before_id: Option<u64>,
+    after_id: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct SingleRow<'t> {
+    field: String,
+    unit: &'static str,
+    name: &'t str,
+    r#type: &'t str,
+    before_id: u64,
+    after_id: u64,
+    before: u64,
+    after: u64,
+    ranks: &'t [u32],
+}
+
+#[derive(Debug, Serialize)]
+struct NamedAmounts<'t> {
+    name: &'t str,
+    #[serde(flatten)]
+    amounts: &'t Amounts,
+}
+
+/// Before, after, and by how much more.
+#[derive(Debug, Serialize)]
+pub(in crate::diff) struct ShiftRow {
+    before: u64,
+    after: u64,
+    change: i64,
+    change_percent: Option<f64>,
+}
+
+impl From<Shift> for ShiftRow {
+    fn from(shift: Shift) -> Self {
+        let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
+        let more = i64::try_from(shift.more()).unwrap_or(match shift.more() < 0 {
+            true => i64::MIN,
+            false => i64::MAX,
         });
-    let counts = tally.counts.iter().map(|(what, count)| {
-        let name = match what {
-            Change::Field(field) => field.to_string(),
-            other => change(other).to_owned(),
-        };
-        (name, Value::from(*count))
+        Self {
+            before: narrow(shift.before),
+            after: narrow(shift.after),
+            change: more,
+            change_percent: shift.percent(),
+        }
+    }
+}
+
+/// How often each change occurs, by its name.
+#[derive(Debug)]
+struct Counts<'t>(&'t Tally);
+
+impl Serialize for Counts<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.0.counts.len()))?;
+        for (what, count) in &self.0.counts {
+            match what {
+                Change::Field(field) => map.serialize_entry(&field.to_string(), count)?,
+                other => map.serialize_entry(change(other), count)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// Returns `tally` as a document.
+pub fn render<'t>(
+    tally: &'t Tally,
+    titles: &Titles<'t>,
+    verdict: &'t Verdict,
+) -> TracesDocument<'t> {
+    let lines = tally.lines.iter().take(titles.shown(tally.lines.len()));
+    let lines = lines.map(|(what, seen)| DifferenceRow {
+        change: change(&what.change),
+        field: match &what.change {
+            Change::Field(field) => Some(field.to_string()),
+            _ => None,
+        },
+        name: &what.name,
+        r#type: &what.kind,
+        before: &what.before,
+        after: &what.after,
+        count: seen.count,
+        first: FirstPlace {
+            rank: seen.ranks[0],
+            before_id: seen.ids[0],
+            after_id: seen.ids[1],
+        },
+        ranks: &seen.ranks,
     });
-    let singles = tally.singles.iter().map(|single| {
-        json!({
-            "field": single.field.to_string(),
-            "unit": single.field.unit(),
-            "name": single.name,
-            "type": single.kind,
-            "before_id": single.ids[0],
-            "after_id": single.ids[1],
-            "before": single.before,
-            "after": single.after,
-            "ranks": single.ranks,
-        })
+    let singles = tally.singles.iter().map(|single| SingleRow {
+        field: single.field.to_string(),
+        unit: single.field.unit(),
+        name: &single.name,
+        r#type: &single.kind,
+        before_id: single.ids[0],
+        after_id: single.ids[1],
+        before: single.before,
+        after: single.after,
+        ranks: &single.ranks,
     });
-    let by = |wanted: By| -> Value {
+    let faults = tally.faults.iter().map(|fault| FaultEntry {
+        rank: fault.rank,
+        of: if fault.second { "after" } else { "before" },
+        count: fault.count,
+        first: &fault.text,
+    });
+    let by = |wanted: By| {
         let rows = tally.by.iter().filter(|((by, _), _)| *by == wanted);
-        let rows = rows.map(|((_, name), found)| {
-            let mut row = Map::new();
-            row.insert("name".to_owned(), name.as_str().into());
-            row.extend(amounts(found));
-            Value::Object(row)
+        let rows = rows.map(|((_, name), found)| NamedAmounts {
+            name,
+            amounts: found,
         });
         rows.collect()
     };
-    json!({
-        "schema": SCHEMA,
-        "tool_version": env!("CARGO_PKG_VERSION"),
-        "of": "traces",
-        "before": titles.names[0],
-        "after": titles.names[1],
-        "ranks": {
-            "compared": tally.compared,
-            "identical": tally.identical,
-            "only_before": tally.only[0],
-            "only_after": tally.only[1],
+    TracesDocument {
+        schema: SCHEMA,
+        tool_version: env!("CARGO_PKG_VERSION"),
+        of: "traces",
+        before: titles.names[0],
+        after: titles.names[1],
+        ranks: ComparedRanks {
+            compared: &tally.compared,
+            identical: &tally.identical,
+            only_before: &tally.only[0],
+            only_after: &tally.only[1],
         },
-        "faults": tally.faults.iter().map(|fault| json!({
-            "rank": fault.rank,
-            "of": if fault.second { "after" } else { "before" },
-            "count": fault.count,
-            "first": fault.text,
-        })).collect::<Vec<_>>(),
-        "differs": {
-            "structure": tally.differs(Aspect::Structure),
-            "time": tally.differs(Aspect::Time),
-            "bytes": tally.differs(Aspect::Bytes),
+        faults: faults.collect(),
+        differs: Differs::new(|aspect| tally.differs(aspect)),
+        dependencies: Pair {
+            before: tally.edges[0],
+            after: tally.edges[1],
         },
-        "dependencies": {"before": tally.edges[0], "after": tally.edges[1]},
-        "changed_nodes": tally.changed,
-        "counts": counts.collect::<Map<_, _>>(),
-        "differences": lines.collect::<Vec<_>>(),
-        "total": amounts(&tally.total),
-        "by_type": by(By::Type),
-        "by_operator": by(By::Operator),
-        "by_group": by(By::Group),
-        "largest": singles.collect::<Vec<_>>(),
-        "exceeded": verdict.exceeded,
-    })
+        changed_nodes: tally.changed,
+        counts: Counts(tally),
+        differences: lines.collect(),
+        total: &tally.total,
+        by_type: by(By::Type),
+        by_operator: by(By::Operator),
+        by_group: by(By::Group),
+        largest: singles.collect(),
+        exceeded: &verdict.exceeded,
+    }
 }
 
 /// Returns the kind of change for programs.
@@ -108,44 +248,4 @@ pub(super) fn change(change: &Change) -> &'static str {
         Change::EdgeRemoved => "dependency removed",
         Change::EdgeAdded => "dependency added",
     }
-}
-
-fn said(value: &Said) -> Value {
-    match value {
-        Said::Absent => Value::Null,
-        Said::Count(count) => (*count).into(),
-        Said::Time(span) => span.0.into(),
-        Said::Text(text) => text.as_str().into(),
-    }
-}
-
-fn amounts(amounts: &Amounts) -> Map<String, Value> {
-    let named = [
-        ("nodes", amounts.nodes),
-        ("duration_ps", amounts.duration),
-        ("delay_ps", amounts.delay),
-        ("wait_ps", amounts.wait),
-        ("bytes", amounts.bytes),
-        ("flops", amounts.flops),
-    ];
-    let named = named.iter();
-    named
-        .map(|(name, found)| ((*name).to_owned(), shift(found)))
-        .collect()
-}
-
-/// Renders the amounts before and after, and the increase.
-pub(in crate::diff) fn shift(shift: &Shift) -> Value {
-    // Readers of JSON expect at most 64 bits.
-    let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
-    let more = i64::try_from(shift.more()).unwrap_or(match shift.more() < 0 {
-        true => i64::MIN,
-        false => i64::MAX,
-    });
-    json!({
-        "before": narrow(shift.before),
-        "after": narrow(shift.after),
-        "change": more,
-        "change_percent": shift.percent(),
-    })
 }

@@ -1,8 +1,9 @@
 //! One replay in two reports.
 
-use super::read::{Npu, PARTS, Report};
-use super::{Collective, Moved, Part, Replay};
+use super::{Collective, Moved, Part, RankShift, Replay};
 use crate::diff::Shift;
+use crate::graph::Kind;
+use crate::report::{self, Report};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -21,20 +22,22 @@ fn means(sums: [u128; 5], npus: usize) -> [u128; 5] {
 /// Compares two reports of one machine each.
 pub(super) fn compare(first: &Report, second: &Report) -> Replay {
     let both = [first, second];
-    let npus = both.map(|report| report.npus.len());
+    let npus = both.map(|report| report.rows.len());
     let sums = both.map(|report| {
         std::array::from_fn(|part| {
-            let times = report.npus.iter().map(|npu| npu.time_ps.of(part));
+            let times = report.rows.iter().map(|row| row.time.parts[part].0);
             times.map(u128::from).sum::<u128>()
         })
     });
     let means = [means(sums[0], npus[0]), means(sums[1], npus[1])];
-    let parts = PARTS.iter().enumerate().map(|(i, name)| {
+    let parts = report::Part::ALL.iter().zip(report::Part::KEYS);
+    let parts = parts.map(|(&(part, _), name)| {
+        let i = part as usize;
         let pair = |of: &[[u128; 5]; 2]| Shift {
             before: of[0][i],
             after: of[1][i],
         };
-        let behind = behind(both, npus, i);
+        let behind = behind(both, npus, part);
         let mean = pair(&means);
         let explained: i128 = behind.iter().map(|moved| moved.shift.more()).sum();
         Part {
@@ -48,7 +51,11 @@ pub(super) fn compare(first: &Report, second: &Report) -> Replay {
     let mut parts: Vec<_> = parts.collect();
     parts.sort_by_key(|part| Reverse(part.mean.more().unsigned_abs()));
     let (collectives, calls) = collectives(both);
-    let counts = both.map(|r| (r.ranks, r.nodes, r.messages, r.npus.len(), calls_of(r)));
+    let counts = both.map(|r| {
+        let outcome = &r.outcome;
+        let messages = outcome.messages;
+        (r.ranks, outcome.nodes, messages, r.rows.len(), calls_of(r))
+    });
     let mut notes = Vec::new();
     if first.machine.name != second.machine.name {
         let names = both.map(|report| &report.machine.name);
@@ -56,21 +63,21 @@ pub(super) fn compare(first: &Report, second: &Report) -> Replay {
     }
     for (what, pair) in [
         ("ranks", both.map(|r| u64::from(r.ranks))),
-        ("nodes", both.map(|r| r.nodes)),
-        ("ranks with a trace", both.map(|r| r.npus.len() as u64)),
+        ("nodes", both.map(|r| r.outcome.nodes)),
+        ("ranks with a trace", both.map(|r| r.rows.len() as u64)),
     ] {
         if pair[0] != pair[1] {
             notes.push(format!("another job: {} {what} → {}", pair[0], pair[1]));
         }
     }
     Replay {
-        machines: both.map(|report| report.machine.name.clone()),
+        before_machine: first.machine.name.clone(),
+        after_machine: second.machine.name.clone(),
         notes,
         makespan: Shift {
-            before: first.makespan_ps.into(),
-            after: second.makespan_ps.into(),
+            before: first.outcome.makespan.0.into(),
+            after: second.outcome.makespan.0.into(),
         },
-        npus,
         parts,
         collectives,
         ranks: ranks(both),
@@ -79,33 +86,36 @@ pub(super) fn compare(first: &Report, second: &Report) -> Replay {
 }
 
 /// Calls of operators, by kind and name.
-fn calls_of(report: &Report) -> BTreeMap<(&str, &str), u64> {
+fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     let operators = report.operators.iter();
-    operators.map(|o| ((&*o.kind, &*o.name), o.calls)).collect()
+    let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
+    calls.collect()
 }
 
 /// What is behind part `part` on both sides, the means over NPUs of what moved.
-fn behind(both: [&Report; 2], npus: [usize; 2], part: usize) -> Vec<Moved> {
+fn behind(both: [&Report; 2], npus: [usize; 2], part: report::Part) -> Vec<Moved> {
     let mut found: BTreeMap<String, [u128; 2]> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut add = |what: &str, ps: u64| {
             found.entry(what.to_owned()).or_default()[side] += u128::from(ps);
         };
-        match PARTS[part] {
-            "communication" => report
-                .exposed
-                .iter()
-                .for_each(|e| add(&e.what, e.sum_over_npus_ps)),
-            "idle" => {
-                let left = |npu: &Npu| report.makespan_ps.saturating_sub(npu.finish_ps);
-                let after = report.npus.iter().map(left);
+        match part {
+            report::Part::Communication => {
+                report
+                    .exposed
+                    .iter()
+                    .for_each(|e| add(&e.what, e.exposed.0));
+            }
+            report::Part::Idle => {
+                let makespan = report.outcome.makespan.0;
+                let finishes = report.rows.iter().map(|row| row.time.finish.0);
+                let after = finishes.map(|finish| makespan.saturating_sub(finish));
                 after.for_each(|ps| add("after a rank's last node", ps));
             }
             part => {
-                let fits =
-                    |kind: &str| kind == part || part == "memory" && kind.ends_with(" memory");
-                let operators = report.operators.iter().filter(|o| fits(&o.kind));
-                operators.for_each(|o| add(&o.name, o.total_ps));
+                let fits = |kind: Kind| report::Part::of(kind) == Some(part);
+                let operators = report.operators.iter().filter(|o| fits(o.kind));
+                operators.for_each(|o| add(&o.name, o.total.0));
             }
         }
     }
@@ -142,10 +152,10 @@ fn collectives(both: [&Report; 2]) -> (Vec<Collective>, bool) {
                 });
             *twin += 1;
             for (shift, amount) in [
-                (&mut entry.calls, row.calls),
-                (&mut entry.bytes, row.buffer_bytes.sum),
-                (&mut entry.transfer, row.transfer_ps),
-                (&mut entry.waited, row.waited_ps_sum_over_members),
+                (&mut entry.calls, row.tally.calls),
+                (&mut entry.bytes, row.tally.buffers.sum),
+                (&mut entry.transfer, row.tally.transfer.0),
+                (&mut entry.waited, row.tally.waited.0),
             ] {
                 let side = if side == 0 {
                     &mut shift.before
@@ -173,24 +183,21 @@ fn collectives(both: [&Report; 2]) -> (Vec<Collective>, bool) {
 }
 
 /// When each rank of both finished, if that moved.
-fn ranks(both: [&Report; 2]) -> Vec<(u32, Shift)> {
+fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
-        report
-            .npus
-            .iter()
-            .map(|npu| (npu.rank, npu.finish_ps))
-            .collect()
+        let rows = report.rows.iter();
+        rows.map(|row| (row.rank.0, row.time.finish.0)).collect()
     };
     let (a, b) = (finish(both[0]), finish(both[1]));
     let common = a.iter().filter_map(|(&rank, &before)| {
-        let shift = Shift {
+        let finish = Shift {
             before: before.into(),
             after: (*b.get(&rank)?).into(),
         };
-        (shift.more() != 0).then_some((rank, shift))
+        (finish.more() != 0).then_some(RankShift { rank, finish })
     });
     let mut moved: Vec<_> = common.collect();
-    moved.sort_by_key(|(_, shift)| Reverse(shift.more().unsigned_abs()));
+    moved.sort_by_key(|rank| Reverse(rank.finish.more().unsigned_abs()));
     moved
 }
 
@@ -207,16 +214,22 @@ mod tests {
         let npu = |rank: usize| {
             let [compute, communication, idle] = times[rank];
             format!(
-                r#"{{"rank": {rank}, "finish_ps": {}, "time_ps": {{"compute": {compute}, "communication":
+                r#"{{"rank": {rank}, "npu": {rank}, "class": "npu", "communicating_ps": {communication}, "finish_ps":
+                {}, "time_ps": {{"compute": {compute}, "communication":
                 {communication}, "memory": 0, "host": 0, "idle": {idle}}}}}"#,
                 makespan - idle
             )
         };
         let exposed = times[0][1] + times[1][1];
         format!(
-            r#"{{"schema": "chakram.report.1", "machine": {{"name": "m"}}, "ranks": 2, "makespan_ps": {makespan},
-            "nodes": 4, "messages": 0, "npus": [{}, {}], "collectives": [{{"group": "all 2 ranks", "kind":
-            "all-reduce", "calls": 1, "buffer_bytes": {{"sum": 64}}, "transfer_ps": 30,
+            r#"{{"schema": "chakram.report.1", "machine": {{"name": "m", "npus": 2}}, "ranks": 2, "absent_ranks": [],
+            "makespan_ps": {makespan}, "nodes": 4, "messages": 0, "collectives_by_closed_form": 1,
+            "collectives_unfolded": 0, "collectives_in_messages": 0, "collectives_as_recorded": 0, "kernels":
+            {{"priced": 2, "kept_recorded": 0, "unknown": 0}}, "communication": {{"as_recorded": 0, "unknown": 0}},
+            "mean_ps": {{"compute": 0, "communication": 0, "memory": 0, "host": 0, "idle": 0}},
+            "mean_communicating_ps": 0, "warnings": [], "npus": [{}, {}], "collectives": [{{"group": "all 2 ranks",
+            "group_index": 0, "members": 2, "present": 2, "kind": "all-reduce", "algorithm": "ring 2", "calls": 1,
+            "calls_in_messages": 0, "buffer_bytes": {{"sum": 64, "smallest": 64, "largest": 64}}, "transfer_ps": 30,
             "waited_ps_sum_over_members": 0}}], "exposed": [{{"what": "all 2 ranks", "sum_over_npus_ps":
             {exposed}}}], "operators": [{{"name": "mm", "kind": "compute", "calls": 2, "total_ps": {mm}}}]}}"#,
             npu(0),
@@ -254,13 +267,13 @@ mod tests {
         // The ranks finished 10 ps before the end: 90, then 70.
         assert_eq!(
             replay.ranks[1],
-            (
-                1,
-                Shift {
+            RankShift {
+                rank: 1,
+                finish: Shift {
                     before: 90,
                     after: 70
                 }
-            )
+            }
         );
         let differs = [Aspect::Structure, Aspect::Time, Aspect::Bytes];
         assert_eq!(

@@ -1,6 +1,6 @@
 //! The differences of reports for people: at most 100 columns.
 
-use super::{Part, Replay, Reports};
+use super::{Part, RankShift, Replay, Reports};
 use crate::diff::Shift;
 use crate::diff::render::text::{heading, line, verdict, warning};
 use crate::diff::render::words::{bytes, count, from_to, signed, span};
@@ -53,8 +53,8 @@ fn row(out: &mut String, indent: usize, what: &str, shift: &Shift) -> Result {
 
 fn of_replay(out: &mut String, replay: &Replay, titles: &Titles<'_>) -> Result {
     let makespan = from_to(&replay.makespan, span);
-    let on = match replay.machines[0] == replay.machines[1] {
-        true => format!("{makespan} on {}", replay.machines[0]),
+    let on = match replay.before_machine == replay.after_machine {
+        true => format!("{makespan} on {}", replay.before_machine),
         false => makespan,
     };
     heading(out, titles, "MAKESPAN", &on)?;
@@ -121,7 +121,7 @@ fn of_replay(out: &mut String, replay: &Replay, titles: &Titles<'_>) -> Result {
             "RANKS",
             "when each finished; what moved most is first",
         )?;
-        for (rank, finish) in &replay.ranks[..titles.shown(replay.ranks.len())] {
+        for RankShift { rank, finish } in &replay.ranks[..titles.shown(replay.ranks.len())] {
             row(out, 2, &format!("rank {rank}"), finish)?;
         }
     }

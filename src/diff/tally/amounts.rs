@@ -7,6 +7,7 @@ use crate::diff::pairs::{MANY, at_once};
 use crate::graph::outline::View;
 use crate::graph::{Interner, Outline};
 use crate::trace::{Op, family};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Property by which nodes are grouped.
@@ -21,15 +22,18 @@ pub enum By {
 }
 
 /// Total times, in picoseconds, and sizes of nodes in both traces.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Amounts {
     /// Number of nodes.
     pub nodes: Shift,
     /// Recorded durations.
+    #[serde(rename = "duration_ps")]
     pub duration: Shift,
     /// Host time before nodes (launch overhead).
+    #[serde(rename = "delay_ps")]
     pub delay: Shift,
     /// Waiting for peers.
+    #[serde(rename = "wait_ps")]
     pub wait: Shift,
     /// Bytes.
     pub bytes: Shift,

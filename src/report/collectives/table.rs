@@ -3,16 +3,34 @@
 use super::Tally;
 use crate::engine::Comm;
 use crate::ids::Rank;
-use crate::report::summary::{CollectiveRow, Report, groups_of, mean, thousands};
+use crate::report::csv::{CsvColumn, decimal};
+use crate::report::summary::{CollectiveRow, LatestRank, Report, groups_of, mean, thousands};
+use crate::report::table::{TextTable, left, right};
 use crate::report::text::{Style, clip, more, paragraph, share};
 use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Span};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt::{Result, Write as _};
+use std::fmt::{Display, Result, Write as _};
 
 /// Rows; JSON and CSV have all.
 const ROWS: usize = 24;
+
+/// The columns of the table.
+pub(in crate::report) const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
+    ("group", |_, row| row.group.as_str().into()),
+    ("members", |_, row| row.members.into()),
+    ("kind", |_, row| {
+        CollectiveKind::ALL[row.kind as usize].1.into()
+    }),
+    ("algorithm", |_, row| row.algorithm.as_str().into()),
+    ("calls", |_, row| row.tally.calls.into()),
+    ("buffer_bytes_sum", |_, row| row.tally.buffers.sum.into()),
+    ("transfer_ps", |_, row| row.tally.transfer.into()),
+    ("waited_ps_sum", |_, row| row.tally.waited.into()),
+    ("bus_bytes_per_s", |_, row| decimal(row.bus, 0)),
+    ("role", |_, row| row.role.as_deref().into()),
+];
 
 /// A role, or else the index of a row.
 type Whose<'r> = std::result::Result<&'r str, usize>;
@@ -41,21 +59,24 @@ pub fn collectives(out: &mut String, report: &Report, style: Style) -> Result {
     if report.collectives.is_empty() {
         return Ok(());
     }
-    let h = style.heading;
-    writeln!(
-        out,
-        "\n{h}{:<34}{:>8}{:>11}{:>14}{:>14}{:>10}{h:#}",
-        "COLLECTIVES", "calls", "bytes", "transfer", "wait", "bus GB/s"
-    )?;
+    let table = TextTable::new([
+        left("COLLECTIVES", 34),
+        right("calls", 8),
+        right("bytes", 11),
+        right("transfer", 14),
+        right("wait", 14),
+        right("bus GB/s", 10),
+    ]);
+    table.heading(out, style)?;
     let rows = together(&report.collectives);
     for groups in rows.iter().take(ROWS) {
-        line(out, groups)?;
+        line(out, &table, groups)?;
     }
     more(out, rows.len(), ROWS, "collectives")?;
     writeln!(
         out,
         "  bytes: mean buffer of a call; transfer: {}",
-        match report.comm {
+        match report.communication.lasts_as {
             Comm::Model => "from last arrival to end, all calls; wait: mean of members",
             Comm::Recorded => "longest recorded, all calls; wait: mean of members",
             Comm::Captured => "longest recorded, all calls; wait: mean, as captured",
@@ -71,18 +92,18 @@ pub fn collectives(out: &mut String, report: &Report, style: Style) -> Result {
 }
 
 /// The row of `groups`, which are for one thing, or one.
-fn line(out: &mut String, groups: &[&CollectiveRow]) -> Result {
+fn line(out: &mut String, table: &TextTable<'_>, groups: &[&CollectiveRow]) -> Result {
     let (row, count) = (groups[0], groups.len());
     let mut sum = Tally::default();
     let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
     let mut present = 0;
     for group in groups {
         sum.calls += group.tally.calls;
-        sum.bytes = sum.bytes.saturating_add(group.tally.bytes);
+        sum.buffers.sum = sum.buffers.sum.saturating_add(group.tally.buffers.sum);
         sum.transfer += group.tally.transfer;
         sum.waited += group.tally.waited;
         present += group.present as usize;
-        if let Some((rank, waited)) = group.latest {
+        if let Some(LatestRank { rank, waited }) = group.latest {
             *late.entry(rank).or_default() += waited;
         }
     }
@@ -91,15 +112,15 @@ fn line(out: &mut String, groups: &[&CollectiveRow]) -> Result {
         Some(bus) => format!("{:.1}", bus / 1e9),
         None => "-".to_owned(),
     };
-    writeln!(
-        out,
-        "  {:<32}{:>8}{:>11}{:>14}{:>14}{bus:>10}",
-        clip(&format!("{}, {what}", row.kind), 31),
-        thousands((sum.calls + count as u64 / 2) / count as u64),
-        Bytes(sum.bytes / sum.calls.max(1)),
-        mean(sum.transfer, count),
-        Span(sum.waited.0 / present.max(1) as u64),
-    )?;
+    let cells: [&dyn Display; 6] = [
+        &clip(&format!("{}, {what}", row.kind), 31),
+        &thousands((sum.calls + count as u64 / 2) / count as u64),
+        &Bytes(sum.buffers.sum / sum.calls.max(1)),
+        &mean(sum.transfer, count),
+        &Span(sum.waited.0 / present.max(1) as u64),
+        &bus,
+    ];
+    table.row(out, &cells)?;
     let mut how = match row.role {
         Some(_) => format!("{}: {}", groups_of(count, row.members), row.algorithm),
         None => row.algorithm.clone(),
@@ -142,21 +163,17 @@ pub fn exposed(out: &mut String, report: &Report, style: Style) -> Result {
     });
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(_, sum)| Reverse(*sum));
-    let h = style.heading;
     let npus = report.rows.len().max(1) as u64;
-    writeln!(
-        out,
-        "\n{h}{:<60}{:>16}{:>9}{h:#}",
-        "EXPOSED COMMUNICATION", "mean of NPUs", "share"
-    )?;
+    let table = TextTable::new([
+        left("EXPOSED COMMUNICATION", 60),
+        right("mean of NPUs", 16),
+        right("share", 9),
+    ]);
+    table.heading(out, style)?;
     for (what, sum) in rows.iter().take(ROWS) {
         let mean = Span(sum.0 / npus);
-        writeln!(
-            out,
-            "  {:<58}{mean:>16}{:>9}",
-            clip(what, 57),
-            share(mean, report.outcome.makespan)
-        )?;
+        let share = share(mean, report.outcome.makespan);
+        table.row(out, &[&clip(what, 57), &mean, &share])?;
     }
     more(out, rows.len(), ROWS, "collectives")
 }

@@ -2,20 +2,24 @@
 
 use super::{Column, Comparison};
 use crate::engine::ReplayError;
-use crate::report::breakdown::Part;
-use crate::report::csv::{self, Table, quoted};
+use crate::report::Report;
+use crate::report::csv::{self, Cell, CsvColumn, Table, decimal};
 use crate::report::memory::fullest;
-use crate::report::operators::Rows;
-use std::fmt::Write as _;
 
 /// Renders the comparison, or a table of all reports with the machine in front.
-pub fn render(comparison: &Comparison<'_>, table: Option<Table>, operators: Rows) -> String {
+pub fn render(comparison: &Comparison<'_>, table: Option<Table>) -> String {
     let mut out = String::new();
-    let reports = comparison.reports();
-    let reports = reports.map(|(column, report)| (Some(&*column.name), report));
     let written = match table {
-        None => compare(&mut out, comparison),
-        Some(table) => csv::write(&mut out, reports, table, operators),
+        None => {
+            let columns = columns(comparison.remembers());
+            csv::header(&mut out, "", &columns)
+                .and_then(|()| csv::rows(&mut out, "", &columns, comparison, &comparison.columns))
+        }
+        Some(table) => {
+            let reports = comparison.reports();
+            let reports = reports.map(|(column, report)| (Some(&*column.name), report));
+            csv::write(&mut out, &reports.collect::<Vec<_>>(), table)
+        }
     };
     written.expect("a string grows as needed");
     out
@@ -31,52 +35,73 @@ pub(super) fn status(column: &Column<'_>) -> &'static str {
     }
 }
 
-fn compare(out: &mut String, comparison: &Comparison<'_>) -> std::fmt::Result {
-    // Columns that only some jobs have.
-    let remembers = comparison.remembers();
-    let (memory, empty) = match remembers {
-        true => (",peak_memory_bytes,memory_capacity_bytes", 15),
-        false => ("", 13),
-    };
-    writeln!(
-        out,
-        "machine,npus,status,makespan_ps,against,speed,change_percent,captured_ps,\
-         difference_percent,compute_ps,communication_ps,memory_ps,host_ps,idle_ps,communicating_ps,\
-         exposed_waiting_ps{memory}"
-    )?;
-    let against = comparison.reference().map(|(column, _)| &*column.name);
-    for column in &comparison.columns {
-        let npus = column.machine.topology().npus();
-        write!(out, "{},{npus},{}", quoted(&column.name), status(column))?;
-        let Ok(report) = &column.result else {
-            writeln!(out, "{}", ",".repeat(empty))?;
-            continue;
-        };
-        let change = comparison.against(report);
-        let known = |field: Option<String>| field.unwrap_or_default();
-        let captured = report.captured().map(|(captured, _)| captured);
-        let difference = report.difference();
-        write!(
-            out,
-            ",{},{},{},{},{},{}",
-            report.outcome.makespan.0,
-            quoted(against.unwrap_or_default()),
-            known(change.speed().map(|speed| format!("{speed:.6}"))),
-            known(change.percent().map(|percent| format!("{percent:.4}"))),
-            known(captured.map(|captured| captured.0.to_string())),
-            known(difference.map(|percent| format!("{percent:.4}"))),
-        )?;
-        for (part, _) in &Part::ALL {
-            let mean = report.mean(|time| time.parts[*part as usize]);
-            write!(out, ",{}", mean.0)?;
-        }
-        let communicating = report.mean(|time| time.communicating).0;
-        let waiting = report.exposed_waiting().0;
-        write!(out, ",{communicating},{waiting}")?;
-        if let Some(row) = fullest(&report.memory) {
-            write!(out, ",{},{}", row.peak.0, row.capacity.0)?;
-        }
-        writeln!(out)?;
+type MachineColumn<'a> = CsvColumn<Comparison<'a>, Column<'a>>;
+
+/// A column for each thing said of a machine; of memory only where `remembers`.
+fn columns<'a>(remembers: bool) -> Vec<MachineColumn<'a>> {
+    let mut columns: Vec<MachineColumn<'a>> = vec![
+        ("machine", |_, column| column.name.as_str().into()),
+        ("npus", |_, column| column.machine.topology().npus().into()),
+        ("status", |_, column| status(column).into()),
+        ("makespan_ps", |_, column| {
+            of(column, |report| report.outcome.makespan.into())
+        }),
+        ("against", |comparison, column| {
+            let against = comparison.reference();
+            let name = against.map(|(first, _)| first.name.as_str());
+            of(column, |_| name.into())
+        }),
+        ("speed", |comparison, column| {
+            of(column, |report| {
+                decimal(comparison.against(report).speed(), 6)
+            })
+        }),
+        ("change_percent", |comparison, column| {
+            of(column, |report| {
+                decimal(comparison.against(report).percent(), 4)
+            })
+        }),
+        ("captured_ps", |_, column| {
+            of(column, |report| report.captured.into())
+        }),
+        ("difference_percent", |_, column| {
+            of(column, |report| decimal(report.difference(), 4))
+        }),
+        ("compute_ps", |_, column| part(column, 0)),
+        ("communication_ps", |_, column| part(column, 1)),
+        ("memory_ps", |_, column| part(column, 2)),
+        ("host_ps", |_, column| part(column, 3)),
+        ("idle_ps", |_, column| part(column, 4)),
+        ("communicating_ps", |_, column| {
+            of(column, |report| report.mean_communicating.into())
+        }),
+        ("exposed_waiting_ps", |_, column| {
+            of(column, |report| report.exposed_waiting().into())
+        }),
+    ];
+    let memory: [MachineColumn<'a>; 2] = [
+        ("peak_memory_bytes", |_, column| {
+            of(column, |report| {
+                fullest(&report.memory).map(|row| row.peak.0).into()
+            })
+        }),
+        ("memory_capacity_bytes", |_, column| {
+            of(column, |report| {
+                fullest(&report.memory).map(|row| row.capacity.0).into()
+            })
+        }),
+    ];
+    if remembers {
+        columns.extend(memory);
     }
-    Ok(())
+    columns
+}
+
+/// A field of a report; empty where there is none.
+fn of<'r>(column: &'r Column<'_>, field: impl FnOnce(&'r Report) -> Cell<'r>) -> Cell<'r> {
+    column.result.as_ref().map_or(Cell::Empty, field)
+}
+
+fn part<'r>(column: &'r Column<'_>, part: usize) -> Cell<'r> {
+    of(column, |report| report.mean_parts[part].into())
 }

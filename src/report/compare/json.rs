@@ -1,135 +1,234 @@
 //! The comparison for programs: one JSON document, times in whole picoseconds.
 //!
-//! `schema` is `chakram.comparison.1`; `machines` holds the reports of `chakram.report.1` without what
-//! is the same for all, or how a replay failed; `comparison` holds each machine against the first that
-//! has a report.
+//! `machines` holds the reports without what is the same for all, or how a replay failed; `comparison` holds each
+//! machine against the first that has a report.
 
 use super::csv::status;
 use super::words::explain;
-use super::{Change, Column, Comparison, Moved, Side, Why};
+use super::{Change, Charged, Column, Comparison, Moved, Side, Why};
 use crate::report::breakdown::Part;
-use crate::report::json::{self, Input, PART_KEYS, SCHEMA, inputs};
-use crate::report::operators::Rows;
-use crate::report::summary::Report;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use crate::report::keyed::by_part;
+use crate::report::summary::{MachineName, Provenance, Report, ReportSchema};
+use crate::trace::CollectiveKind;
+use crate::units::Span;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
-/// `comparison` with the options and inputs that led to it, and these rows of operators.
+/// Version of the form of a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum ComparisonSchema {
+    /// The first.
+    #[default]
+    #[serde(rename = "chakram.comparison.1")]
+    V1,
+}
+
+/// The reports of several machines, and what moved between them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ComparisonDocument<'c> {
+    /// Version of its form.
+    pub schema: ComparisonSchema,
+    /// The program and the inputs that led to it.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The machines, in the order they were named.
+    pub machines: Vec<MachineResult<'c>>,
+    /// Each machine that has a report against the first of them.
+    pub comparison: Vec<AgainstRow>,
+}
+
+/// The result of a replay on one of several machines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "there are as many as machines")]
+pub enum MachineResult<'c> {
+    /// The replay failed.
+    Failed {
+        /// Version of the form of reports.
+        schema: ReportSchema,
+        /// The machine.
+        machine: MachineName,
+        /// The reason.
+        failed: Failure,
+    },
+    /// Every node completed.
+    Completed(Cow<'c, Report>),
+}
+
+impl MachineResult<'_> {
+    /// The name of the machine.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Failed { machine, .. } => &machine.name,
+            Self::Completed(report) => &report.machine.name,
+        }
+    }
+
+    /// The report, if the replay completed.
+    pub fn report(&self) -> Option<&Report> {
+        match self {
+            Self::Failed { .. } => None,
+            Self::Completed(report) => Some(report),
+        }
+    }
+}
+
+/// The reason why there is no report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Failure {
+    /// `refused`, `stuck` or `too long`.
+    pub how: String,
+    /// The error.
+    pub message: String,
+}
+
+/// A machine against the first that has a report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AgainstRow {
+    machine: String,
+    against: String,
+    makespan: ChangeRow,
+    speed: Option<f64>,
+    change_percent: Option<f64>,
+    difference_from_capture_percent: Option<f64>,
+    #[serde(with = "by_part")]
+    #[cfg_attr(test, schemars(with = "by_part::Parts<ChangeRow>"))]
+    mean: [ChangeRow; 5],
+    after_last_node: ChangeRow,
+    communication: Vec<CommunicationRow>,
+    words: Vec<String>,
+}
+
+/// A duration on both machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ChangeRow {
+    before_ps: Span,
+    after_ps: Span,
+    change_ps: i64,
+}
+
+/// A communication on both machines; a side that is not there did not happen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CommunicationRow {
+    what: String,
+    kind: Option<CollectiveKind>,
+    groups: u32,
+    exposed: ChangeRow,
+    before: Option<SideRow>,
+    after: Option<SideRow>,
+}
+
+/// A communication on one machine; means over NPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct SideRow {
+    mean_waiting_ps: Span,
+    mean_exposed_waiting_ps: Span,
+    mean_transferring_ps: Span,
+    mean_exposed_transferring_ps: Span,
+    hidden_share_of_transfer: Option<f64>,
+    transfer_ps: Span,
+    waited_ps_mean_of_members: Span,
+    bus_bytes_per_s: Option<f64>,
+    algorithm: String,
+}
+
+/// Returns `comparison` with what led to it.
 pub fn document<'c>(
     comparison: &'c Comparison<'_>,
-    options: Map<String, Value>,
-    from: &[Input],
-    rows: Rows,
-) -> Document<'c> {
-    let machines = comparison.columns.iter();
-    let against = match comparison.reference() {
-        None => Vec::new(),
-        Some((column, first)) => {
-            let reports = comparison.reports();
-            reports
-                .map(|(other, report)| row(column, first, other, report))
-                .collect()
-        }
-    };
-    Document {
-        schema: "chakram.comparison.1",
-        tool_version: env!("CARGO_PKG_VERSION"),
-        options,
-        inputs: inputs(from),
-        machines: machines.map(|column| machine(column, rows)).collect(),
-        comparison: against,
+    provenance: Provenance,
+) -> ComparisonDocument<'c> {
+    let against = comparison.reference().map(|(column, first)| {
+        let reports = comparison.reports();
+        let rows = reports.map(|(other, report)| row(column, first, other, report));
+        rows.collect()
+    });
+    ComparisonDocument {
+        schema: ComparisonSchema::default(),
+        provenance,
+        machines: comparison.columns.iter().map(machine).collect(),
+        comparison: against.unwrap_or_default(),
     }
 }
 
-/// A comparison on its way out.
-#[derive(Debug, Serialize)]
-pub struct Document<'c> {
-    schema: &'static str,
-    tool_version: &'static str,
-    options: Map<String, Value>,
-    inputs: Value,
-    machines: Vec<Machine<'c>>,
-    comparison: Vec<Value>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Machine<'c> {
-    Completed(json::Document<'c>),
-    Failed(Value),
-}
-
-fn machine<'c>(column: &'c Column<'_>, rows: Rows) -> Machine<'c> {
+fn machine<'c>(column: &'c Column<'_>) -> MachineResult<'c> {
     match &column.result {
-        Ok(report) => {
-            let mut fields = Map::new();
-            fields.insert("schema".to_owned(), SCHEMA.into());
-            Machine::Completed(json::Document::new(fields, report, rows))
-        }
-        Err(error) => Machine::Failed(json!({
-            "schema": SCHEMA,
-            "machine": {"name": column.machine.name(), "npus": column.machine.topology().npus()},
-            "failed": {"how": status(column), "message": error.to_string()},
-        })),
+        Ok(report) => MachineResult::Completed(Cow::Borrowed(report)),
+        Err(error) => MachineResult::Failed {
+            schema: ReportSchema::default(),
+            machine: MachineName::of(column.machine),
+            failed: Failure {
+                how: status(column).to_owned(),
+                message: error.to_string(),
+            },
+        },
     }
 }
 
-fn row(column: &Column<'_>, first: &Report, other: &Column<'_>, report: &Report) -> Value {
+fn row(column: &Column<'_>, first: &Report, other: &Column<'_>, report: &Report) -> AgainstRow {
     let why = Why::new(first, report);
-    let parts = Part::ALL.iter().zip(PART_KEYS);
-    let parts = parts.map(|((part, _), key)| (key.to_owned(), change(&why.part(*part))));
     let lines = match std::ptr::eq(first, report) {
         true => Vec::new(),
         false => explain(&why, &column.name, &other.name),
     };
-    let words: Vec<_> = lines
-        .into_iter()
-        .map(|(indent, text)| format!("{}{text}", "  ".repeat(indent)))
-        .collect();
-    json!({
-        "machine": other.name,
-        "against": column.name,
-        "makespan": change(&why.makespan),
-        "speed": why.makespan.speed(),
-        "change_percent": why.makespan.percent(),
-        "difference_from_capture_percent": report.difference(),
-        "mean": parts.collect::<Map<_, _>>(),
-        "after_last_node": change(&why.after_last),
-        "communication": why.communication.iter().map(moved).collect::<Vec<_>>(),
-        "words": words,
-    })
+    let words = lines.into_iter();
+    let words = words.map(|(indent, text)| format!("{}{text}", "  ".repeat(indent)));
+    AgainstRow {
+        machine: other.name.clone(),
+        against: column.name.clone(),
+        makespan: change(why.makespan),
+        speed: why.makespan.speed(),
+        change_percent: why.makespan.percent(),
+        difference_from_capture_percent: report.difference(),
+        mean: Part::ALL.map(|(part, _)| change(why.part(part))),
+        after_last_node: change(why.after_last),
+        communication: why.communication.iter().map(moved).collect(),
+        words: words.collect(),
+    }
 }
 
-fn change(change: &Change) -> Value {
-    json!({
-        "before_ps": change.before.0,
-        "after_ps": change.after.0,
-        "change_ps": change.more() as i64,
-    })
+fn change(change: Change) -> ChangeRow {
+    ChangeRow {
+        before_ps: change.before,
+        after_ps: change.after,
+        change_ps: change.more() as i64,
+    }
 }
 
-fn moved(moved: &Moved) -> Value {
-    json!({
-        "what": moved.what,
-        "kind": moved.kind.map(|kind| kind.to_string()),
-        "groups": moved.groups,
-        "exposed": change(&moved.exposed()),
-        "before": moved.before.as_ref().map(side),
-        "after": moved.after.as_ref().map(side),
-    })
+fn moved(moved: &Moved) -> CommunicationRow {
+    CommunicationRow {
+        what: moved.what.clone(),
+        kind: moved.kind,
+        groups: moved.groups,
+        exposed: change(moved.exposed()),
+        before: moved.before.as_ref().map(side),
+        after: moved.after.as_ref().map(side),
+    }
 }
 
-fn side(side: &Side) -> Value {
-    let mean = &side.mean;
-    json!({
-        "mean_waiting_ps": mean.waiting.0,
-        "mean_exposed_waiting_ps": mean.exposed_waiting.0,
-        "mean_transferring_ps": mean.transferring.0,
-        "mean_exposed_transferring_ps": mean.exposed_transferring.0,
-        "hidden_share_of_transfer": side.hidden(),
-        "transfer_ps": side.transfer.0,
-        "waited_ps_mean_of_members": side.waited.0,
-        "bus_bytes_per_s": side.bus,
-        "algorithm": side.algorithm,
-    })
+fn side(side: &Side) -> SideRow {
+    let Charged {
+        waiting,
+        exposed_waiting,
+        transferring,
+        exposed_transferring,
+    } = side.mean;
+    SideRow {
+        mean_waiting_ps: waiting,
+        mean_exposed_waiting_ps: exposed_waiting,
+        mean_transferring_ps: transferring,
+        mean_exposed_transferring_ps: exposed_transferring,
+        hidden_share_of_transfer: side.hidden(),
+        transfer_ps: side.transfer,
+        waited_ps_mean_of_members: side.waited,
+        bus_bytes_per_s: side.bus,
+        algorithm: side.algorithm.clone(),
+    }
 }

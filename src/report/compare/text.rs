@@ -7,11 +7,12 @@ use crate::machine::Machine;
 use crate::report::breakdown::Part;
 use crate::report::memory::fullest;
 use crate::report::summary::{Report, thousands};
+use crate::report::table::{TextTable, left, right};
 use crate::report::text::{Style, WIDTH, clip, paragraph, share};
 use crate::trace::Dtype;
 use crate::units::Span;
 use std::collections::BTreeMap;
-use std::fmt::{Result, Write as _};
+use std::fmt::{Display, Result, Write as _};
 
 /// Columns of the table for the names of its rows, and for each machine; as many machines as fit.
 const NAMES: usize = 24;
@@ -47,7 +48,7 @@ fn write_all(
     writeln!(out, "{}", clip(&head, WIDTH))?;
     writeln!(out, "{basis}")?;
     if let Some((_, report)) = comparison.reference()
-        && let Some((captured, slowest)) = report.captured()
+        && let Some((captured, slowest)) = report.last_captured()
     {
         writeln!(out, "captured {captured} (slowest rank {slowest})")?;
     }
@@ -128,32 +129,29 @@ fn table(
     columns: &[Column<'_>],
     style: Style,
 ) -> Result {
-    let h = style.heading;
     let Some((first, _)) = comparison.reference() else {
         return Ok(());
     };
-    write!(out, "\n{h}{:NAMES$}", "MEAN OF NPUs")?;
-    for column in columns {
-        write!(out, "{:>CELL$}", clip(&column.name, CELL - 1))?;
-    }
-    writeln!(out, "{h:#}")?;
-    write!(out, "{:NAMES$}", "makespan")?;
-    for column in columns {
-        let cell = match &column.result {
-            Ok(report) => report.outcome.makespan.to_string(),
-            Err(_) => status(column).to_owned(),
-        };
-        write!(out, "{cell:>CELL$}")?;
-    }
-    writeln!(out)?;
+    let names = columns.iter().map(|column| clip(&column.name, CELL - 1));
+    let names: Vec<String> = names.collect();
+    let mut headings = vec![left("MEAN OF NPUs", NAMES)];
+    headings.extend(names.iter().map(|name| right(name, CELL)));
+    let table = TextTable::new(headings).indented(0);
+    table.heading(out, style)?;
+    let mut put = |name: &str, cell: &dyn Fn(&Column<'_>) -> String| -> Result {
+        let found: Vec<_> = columns.iter().map(cell).collect();
+        let name = clip(name, NAMES - 1);
+        let mut cells: Vec<&dyn Display> = vec![&name];
+        cells.extend(found.iter().map(|cell| cell as &dyn Display));
+        table.row(out, &cells)
+    };
+    put("makespan", &|column| match &column.result {
+        Ok(report) => report.outcome.makespan.to_string(),
+        Err(_) => status(column).to_owned(),
+    })?;
     let mut row = |name: &str, cell: &dyn Fn(&Report) -> Option<String>| -> Result {
-        let reports = columns.iter().map(|column| column.result.as_ref().ok());
-        let cells = reports.map(|report| cell(report?));
-        write!(out, "{:NAMES$}", clip(name, NAMES - 1))?;
-        for cell in cells {
-            write!(out, "{:>CELL$}", cell.as_deref().unwrap_or("-"))?;
-        }
-        writeln!(out)
+        let of = |column: &Column<'_>| cell(column.result.as_ref().ok()?);
+        put(name, &|column| of(column).unwrap_or_else(|| "-".to_owned()))
     };
     let some = |report: &dyn Fn(&Report) -> Span| {
         let mut reports = comparison.reports();
@@ -167,7 +165,7 @@ fn table(
     row(&format!("  against {}", first.name), &|report| {
         percent(&change(report))
     })?;
-    if comparison.reports().any(|(_, r)| r.captured().is_some()) {
+    if comparison.reports().any(|(_, r)| r.captured.is_some()) {
         row("  against the capture", &|report| {
             Some(format!("{:+.2} %", report.difference()?))
         })?;
@@ -177,7 +175,7 @@ fn table(
         Some(format!("{time} {share:>7}"))
     };
     for (part, name) in &Part::ALL {
-        let time = |report: &Report| report.mean(|time| time.parts[*part as usize]);
+        let time = |report: &Report| report.mean_parts[*part as usize];
         if !some(&time) {
             continue;
         }
@@ -186,7 +184,7 @@ fn table(
             row("  waiting for a rank", &|report| {
                 with_share(report, report.exposed_waiting())
             })?;
-            let messages = some(&|report| report.messages.exposed());
+            let messages = some(&|report| report.messages_charged.exposed());
             let name = match messages {
                 true => "  transfer, messages",
                 false => "  transfer",
@@ -203,13 +201,13 @@ fn table(
             Some(format!("{} {share:>7}", row.peak))
         })?;
     }
-    let under_way = |report: &Report| report.mean(|time| time.communicating);
+    let under_way = |report: &Report| report.mean_communicating;
     if some(&under_way) {
         row("communication", &|report| {
             Some(under_way(report).to_string())
         })?;
         row("  hidden by compute", &|report| {
-            let exposed = report.mean(|time| time.parts[Part::Communication as usize]);
+            let exposed = report.mean_parts[Part::Communication as usize];
             let under_way = under_way(report);
             Some(share(under_way - exposed, under_way))
         })?;
@@ -266,10 +264,13 @@ fn reasons(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Resul
 
 /// Warnings, each once, with the machines that they are about unless that is all.
 fn warnings(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
-    let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut known: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.reports() {
-        for warning in report.warnings() {
-            known.entry(warning).or_default().push(&column.name);
+        for warning in &report.warnings {
+            known
+                .entry(warning.as_str())
+                .or_default()
+                .push(&column.name);
         }
     }
     if known.is_empty() {
@@ -280,7 +281,7 @@ fn warnings(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Resu
     let all = comparison.reports().count();
     for (warning, names) in known {
         let text = match names.len() == all {
-            true => warning,
+            true => warning.to_owned(),
             false => format!("{}: {warning}", names.join(", ")),
         };
         paragraph(out, &text, "  ! ", 4, style.warning)?;

@@ -1,30 +1,64 @@
 //! The fullest memories, for people.
 
 use super::MemoryRow;
+use crate::report::csv::CsvColumn;
+use crate::report::npus::span_of;
 use crate::report::summary::Report;
-use crate::report::text::{Style, WIDTH, clip, more, span_of};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::{Style, WIDTH, clip, more};
 use crate::trace::TensorClass;
 use crate::units::Bytes;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 /// Rows; JSON and CSV have all.
 const ROWS: usize = 8;
+
+/// The columns of the table.
+pub(in crate::report) const CSV: &[CsvColumn<Report, MemoryRow>] = &[
+    ("rank", |_, row| row.rank.0.into()),
+    ("npu", |_, row| row.npu.0.into()),
+    ("capacity_bytes", |_, row| row.capacity.0.into()),
+    ("peak_bytes", |_, row| row.peak.0.into()),
+    ("weights_bytes", |_, row| row.classes[0].into()),
+    ("gradients_bytes", |_, row| row.classes[1].into()),
+    ("optimizer_bytes", |_, row| row.classes[2].into()),
+    ("activations_bytes", |_, row| row.classes[3].into()),
+    ("temporary_bytes", |_, row| row.classes[4].into()),
+    ("peak_ps", |_, row| row.at.0.into()),
+    ("node", |_, row| {
+        row.node.as_ref().map(|node| node.id).into()
+    }),
+    ("name", |_, row| {
+        row.node.as_ref().map(|node| node.name.as_str()).into()
+    }),
+    ("left_bytes", |_, row| sum(&row.left).into()),
+    ("missing_bytes", |_, row| {
+        let missing = row.missing.as_ref();
+        missing.map_or(0, |missing| sum(&missing.classes)).into()
+    }),
+];
+
+fn sum(classes: &[u64]) -> u64 {
+    classes
+        .iter()
+        .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
 
 /// Writes the table of memory, if anything is known of it.
 pub fn table(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
     if report.memory.is_empty() {
         return Ok(());
     }
-    let h = style.heading;
-    write!(
-        out,
-        "\n{h}{:<14}{:>10}{:>10}{:>9}",
-        "MEMORY", "peak", "capacity", "share"
-    )?;
-    for (class, name) in TensorClass::ALL {
-        write!(out, "{name:>0$}", class_width(class))?;
-    }
-    writeln!(out, "{h:#}")?;
+    let mut columns = vec![
+        left("MEMORY", 14),
+        right("peak", 10),
+        right("capacity", 10),
+        right("share", 9),
+    ];
+    let classes = TensorClass::ALL.iter();
+    columns.extend(classes.map(|(class, name)| right(name, class_width(*class))));
+    let table = TextTable::new(columns);
+    table.heading(out, style)?;
     // Neighbours that are alike share a line.
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)
@@ -34,22 +68,15 @@ pub fn table(out: &mut String, report: &Report, style: Style) -> std::fmt::Resul
     for run in runs.iter().take(ROWS) {
         let row = &run[0];
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-        let share = format!("{:.1} %", row.percent());
-        let style = match row.fits() {
+        let (ranks, share) = (span_of(&ranks), format!("{:.1} %", row.percent()));
+        let style = match row.fits {
             true => Style::default().warning,
             false => style.warning,
         };
-        write!(
-            out,
-            "{style}  {:<12}{:>10}{:>10}{share:>9}",
-            span_of(&ranks),
-            row.peak,
-            row.capacity
-        )?;
-        for ((class, _), bytes) in TensorClass::ALL.into_iter().zip(row.classes) {
-            write!(out, "{:>1$}", Bytes(bytes), class_width(class))?;
-        }
-        writeln!(out, "{style:#}")?;
+        let classes = row.classes.map(Bytes);
+        let mut cells: Vec<&dyn Display> = vec![&ranks, &row.peak, &row.capacity, &share];
+        cells.extend(classes.iter().map(|bytes| bytes as &dyn Display));
+        table.styled_row(out, &cells, style)?;
         let moment = row.moment();
         let of = if run.len() > 1 {
             format!("rank {} ", row.rank)

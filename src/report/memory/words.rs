@@ -1,6 +1,6 @@
 //! What is said of memory.
 
-use super::{MemoryRow, fullest};
+use super::{MemoryRow, NamedNode, fullest};
 use crate::report::summary::{Report, thousands};
 use crate::trace::{TensorClass, shown};
 use crate::units::{Bytes, Time};
@@ -10,7 +10,9 @@ impl MemoryRow {
     pub(super) fn moment(&self) -> String {
         let at = self.at.since(Time::ZERO);
         match &self.node {
-            Some((id, name)) => format!("at {at}, when `{}` was issued (node {id})", shown(name)),
+            Some(NamedNode { id, name }) => {
+                format!("at {at}, when `{}` was issued (node {id})", shown(name))
+            }
             None => "nothing is allocated".to_owned(),
         }
     }
@@ -29,17 +31,17 @@ impl MemoryRow {
 impl Report {
     /// Whether the memory of every NPU holds what its rank allocates.
     pub fn fits(&self) -> bool {
-        self.memory.iter().all(MemoryRow::fits)
+        self.memory.iter().all(|row| row.fits)
     }
 
     /// How many ranks need more memory than their NPUs have.
     pub fn too_large(&self) -> usize {
-        self.memory.iter().filter(|row| !row.fits()).count()
+        self.memory.iter().filter(|row| !row.fits).count()
     }
 
     /// What does not fit into memory, if anything.
     pub fn does_not_fit(&self) -> Option<String> {
-        let row = fullest(&self.memory).filter(|row| !row.fits())?;
+        let row = fullest(&self.memory).filter(|row| !row.fits)?;
         let others = match self.too_large() as u64 - 1 {
             0 => String::new(),
             1 => "; nor does that of 1 rank more".to_owned(),
@@ -72,7 +74,7 @@ impl Report {
             .collect();
         if let Some((rank, first)) = missing.first() {
             let bytes = missing.iter().flat_map(|(_, missing)| missing.classes);
-            let (id, name) = &first.first;
+            let NamedNode { id, name } = &first.first;
             warnings.push(format!(
                 "{} nodes free memory that nothing allocated, {} in all; the first is `{}` (node {id}) of \
                  rank {rank}; peaks may be too small",

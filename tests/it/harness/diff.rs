@@ -33,7 +33,7 @@ pub fn run(data: &[u8]) {
             text.lines().all(|line| line.chars().count() <= 100),
             "{text}"
         );
-        let json = json::render(&tally, &titles, &verdict);
+        let json = serde_json::to_string(&json::render(&tally, &titles, &verdict)).unwrap();
         format!("{text}{json}{}", csv::render(&tally, &titles))
     };
     assert_eq!(rendered(&found), rendered(&diff::traces(a, b)));

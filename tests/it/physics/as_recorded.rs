@@ -414,7 +414,7 @@ fn without_durations_there_is_nothing_to_replay() {
         let basis = prepared.basis();
         assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
         let (report, _) = report::replay(&prepared, None::<Log>).unwrap();
-        let warnings = report.warnings();
+        let warnings = report.warnings;
         let wanted = "2 communication nodes take no time: the trace has no duration for them";
         assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");
 

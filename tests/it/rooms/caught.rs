@@ -68,7 +68,7 @@ fn what_is_forbidden_is_caught() {
         &[],
     );
     caught(
-        "graph.rs",
+        "topology.rs",
         "#[derive(serde::Serialize)] struct S;",
         &["`serde`"],
     );

@@ -1,7 +1,7 @@
 //! Table of the effects of quirks: as text, CSV and JSON.
 
 use super::{Corrected, Ended, Row};
-use crate::report::json::Input;
+use crate::report::summary::Input;
 use crate::units::Span;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;

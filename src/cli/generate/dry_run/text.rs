@@ -5,8 +5,10 @@ use super::lies::{Along, Lies};
 use super::{DryRun, phase};
 use crate::generate::training::{Stage, Summary};
 use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::Style;
 use crate::units::Bytes;
-use std::fmt::{Result, Write};
+use std::fmt::{Display, Result, Write};
 
 /// Lines on what does not fit; JSON has all.
 const STAGES: usize = 8;
@@ -84,23 +86,20 @@ fn groups(out: &mut String, summary: &Summary) -> Result {
     if summary.groups.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "\n{:<14}{:>8}{:>9}   MEMBERS OF THE FIRST",
-        "GROUPS", "COUNT", "MEMBERS"
-    )?;
+    let table = TextTable::new([
+        left("GROUPS", 14),
+        right("COUNT", 8),
+        right("MEMBERS", 9),
+        left("MEMBERS OF THE FIRST", 0).after(3),
+    ]);
+    table.heading(out, Style::default())?;
     for groups in &summary.groups {
         let members = &groups.all[0];
         let shown: Vec<_> = members.iter().take(8).map(u32::to_string).collect();
         let more = if members.len() > 8 { ", …" } else { "" };
-        writeln!(
-            out,
-            "  {:<12}{:>8}{:>9}   {}{more}",
-            groups.family,
-            thousands(groups.all.len() as u64),
-            members.len(),
-            shown.join(", ")
-        )?;
+        let count = thousands(groups.all.len() as u64);
+        let shown = shown.join(", ") + more;
+        table.row(out, &[&groups.family, &count, &members.len(), &shown])?;
     }
     Ok(())
 }
@@ -109,24 +108,22 @@ fn placed(out: &mut String, machine: &str, lies: &[Lies]) -> Result {
     if lies.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "\n{:<14}{:>8}   MEMBERS ALONG DIMENSIONS OF {machine}, INNERMOST FIRST",
-        "PLACEMENT", "COUNT"
-    )?;
+    let members = format!("MEMBERS ALONG DIMENSIONS OF {machine}, INNERMOST FIRST");
+    let table = TextTable::new([
+        left("PLACEMENT", 14),
+        right("COUNT", 8),
+        left(&members, 0).after(3),
+    ]);
+    table.heading(out, Style::default())?;
     for lies in lies {
         let along: Vec<_> = lies.extent.along.iter().map(along).collect();
         let uneven = match lies.extent.regular {
             true => "",
             false => "; no grid: one line over all members",
         };
-        writeln!(
-            out,
-            "  {:<12}{:>8}   {}{uneven}",
-            lies.family,
-            thousands(lies.groups.into()),
-            along.join(" x ")
-        )?;
+        let count = thousands(lies.groups.into());
+        let along = along.join(" x ") + uneven;
+        table.row(out, &[&lies.family, &count, &along])?;
     }
     writeln!(
         out,
@@ -145,20 +142,20 @@ fn along(along: &Along) -> String {
 }
 
 fn stages(out: &mut String, stages: &[Stage]) -> Result {
-    writeln!(
-        out,
-        "\n{:<7}{:>16}{:>12}{:>10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}   LAYERS",
-        "STAGES",
-        "PARAMETERS",
-        "FLOPS",
-        "NODES",
-        "PEAK",
-        "WEIGHTS",
-        "GRADIENTS",
-        "OPTIMIZER",
-        "ACTIVATED",
-        "TEMPORARY"
-    )?;
+    let table = TextTable::new([
+        left("STAGES", 7),
+        right("PARAMETERS", 16),
+        right("FLOPS", 12),
+        right("NODES", 10),
+        right("PEAK", 11),
+        right("WEIGHTS", 11),
+        right("GRADIENTS", 11),
+        right("OPTIMIZER", 11),
+        right("ACTIVATED", 11),
+        right("TEMPORARY", 11),
+        left("LAYERS", 0).after(3),
+    ]);
+    table.heading(out, Style::default())?;
     for (i, stage) in stages.iter().enumerate() {
         let layers = stage
             .layers
@@ -167,19 +164,14 @@ fn stages(out: &mut String, stages: &[Stage]) -> Result {
                 true => first.clone(),
                 false => format!("{first}…{last}"),
             });
-        write!(
-            out,
-            "  {:<5}{:>16}{:>12.3e}{:>10}{:>11}",
-            i,
-            thousands(stage.parameters),
-            stage.flops as f64,
-            thousands(stage.nodes),
-            Bytes(stage.peak),
-        )?;
-        for bytes in stage.memory {
-            write!(out, "{:>11}", Bytes(bytes))?;
-        }
-        writeln!(out, "   {}", layers.collect::<Vec<_>>().join(", "))?;
+        let memory = stage.memory.map(Bytes);
+        let (parameters, nodes) = (thousands(stage.parameters), thousands(stage.nodes));
+        let (flops, peak) = (format!("{:.3e}", stage.flops as f64), Bytes(stage.peak));
+        let layers = layers.collect::<Vec<_>>().join(", ");
+        let mut cells: Vec<&dyn Display> = vec![&i, &parameters, &flops, &nodes, &peak];
+        cells.extend(memory.iter().map(|bytes| bytes as &dyn Display));
+        cells.push(&layers);
+        table.row(out, &cells)?;
     }
     writeln!(
         out,
@@ -205,11 +197,16 @@ fn communication(out: &mut String, stages: &[Stage]) -> Result {
     if stages.iter().all(|stage| stage.communication.is_empty()) {
         return Ok(());
     }
-    writeln!(
-        out,
-        "\n{:<29}{:<14}{:>12}{:>10}{:>12}{:>12}",
-        "COMMUNICATION", "PHASE", "AMONG", "CALLS", "BYTES", "MEAN"
-    )?;
+    let table = TextTable::new([
+        left("COMMUNICATION", 14),
+        left("", 15),
+        left("PHASE", 14),
+        right("AMONG", 12),
+        right("CALLS", 10),
+        right("BYTES", 12),
+        right("MEAN", 12),
+    ]);
+    table.heading(out, Style::default())?;
     let mut first = 0;
     // Stages that do the same are told of once.
     for alike in stages.chunk_by(|a, b| a.communication == b.communication) {
@@ -220,16 +217,16 @@ fn communication(out: &mut String, stages: &[Stage]) -> Result {
         };
         first = last + 1;
         for sum in &alike[0].communication {
-            writeln!(
-                out,
-                "  {which:<12}{:<15}{:<14}{:>12}{:>10}{:>12}{:>12}",
-                sum.kind,
-                phase(sum.phase),
-                sum.family,
-                thousands(sum.calls),
-                size(sum.bytes),
-                size(sum.bytes / u128::from(sum.calls.max(1)))
-            )?;
+            let cells: [&dyn Display; 7] = [
+                &which,
+                &sum.kind,
+                &phase(sum.phase),
+                &sum.family,
+                &thousands(sum.calls),
+                &size(sum.bytes),
+                &size(sum.bytes / u128::from(sum.calls.max(1))),
+            ];
+            table.row(out, &cells)?;
         }
     }
     writeln!(out, "  of one rank; bytes of whole buffers")

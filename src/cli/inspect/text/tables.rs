@@ -2,13 +2,14 @@
 
 use super::{ROWS, View};
 use crate::cli::inspect::words::{short, some};
-use crate::inspect::{RECEIVED, Row, SENT, Table, Tally};
+use crate::inspect::{RECEIVED, Row, SENT, Tally};
 use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
 use crate::report::text::{clip, paragraph, share};
 use crate::units::{Bytes, Span};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt::{Result, Write as _};
+use std::fmt::{Display, Result, Write as _};
 
 const OPERATOR_ROWS: usize = 12;
 
@@ -54,37 +55,32 @@ impl View<'_> {
         } else {
             ("least", "most")
         };
-        self.heading(&format!(
-            "{:<16}{:>11}{:>8}{:>14}{:>8}  {:<22}{most}",
-            "TYPES",
-            "nodes",
-            "no time",
-            self.time_heading(),
-            "share",
-            least
-        ))?;
+        let table = TextTable::new([
+            left("TYPES", 16),
+            right("nodes", 11),
+            right("no time", 8),
+            right(self.time_heading(), 14),
+            right("share", 8),
+            left(least, 22).after(2),
+            left(most, 0),
+        ]);
+        table.heading(&mut self.out, self.style)?;
         let total = self.job.types.total();
         for (class, row) in self.job.types.rows() {
-            let line = format!(
-                "  {:<14}{:>11}{:>8}{:>14}{:>8}  {:<22}{}",
-                class.to_string(),
-                thousands(row.sum.nodes),
-                short(row.sum.untimed),
-                self.mean(row.sum.time),
-                share(row.sum.time, total.time),
-                self.least(row),
-                self.most(row)
-            );
-            writeln!(self.out, "{}", line.trim_end())?;
+            let cells: [&dyn Display; 7] = [
+                class,
+                &thousands(row.sum.nodes),
+                &short(row.sum.untimed),
+                &self.mean(row.sum.time),
+                &share(row.sum.time, total.time),
+                &self.least(row),
+                &self.most(row),
+            ];
+            table.row(&mut self.out, &cells)?;
         }
-        let line = format!(
-            "  {:<14}{:>11}{:>8}{:>14}",
-            "all",
-            thousands(total.nodes),
-            short(total.untimed),
-            self.mean(total.time)
-        );
-        writeln!(self.out, "{line}")?;
+        let (nodes, untimed) = (thousands(total.nodes), short(total.untimed));
+        let time = self.mean(total.time);
+        table.row(&mut self.out, &[&"all", &nodes, &untimed, &time])?;
         if total.wait > Span::ZERO {
             let wait = self.mean(total.wait);
             let text = format!("  of it {wait} waiting for other ranks");
@@ -95,13 +91,14 @@ impl View<'_> {
 
     pub(super) fn lanes(&mut self) -> Result {
         let most = if self.ranks < 2 { "" } else { "most" };
-        self.heading(&format!(
-            "{:<41}{:>11}{:>14}{:>9}   {most}",
-            "LANES",
-            "nodes",
-            self.time_heading(),
-            "share"
-        ))?;
+        let table = TextTable::new([
+            left("LANES", 41),
+            right("nodes", 11),
+            right(self.time_heading(), 14),
+            right("share", 9),
+            left(most, 0).after(3),
+        ]);
+        table.heading(&mut self.out, self.style)?;
         let total = self.job.types.total().time;
         let rows = self.job.lanes.rows();
         let count = rows.len();
@@ -111,15 +108,14 @@ impl View<'_> {
                 Some((name, true)) => format!("{lane}: {name} (differs)"),
                 None => lane.to_string(),
             };
-            let line = format!(
-                "  {:<39}{:>11}{:>14}{:>9}   {}",
-                clip(&name, 38),
-                thousands(row.sum.nodes),
-                self.mean(row.sum.time),
-                share(row.sum.time, total),
-                self.most(row)
-            );
-            writeln!(self.out, "{}", line.trim_end())?;
+            let cells: [&dyn Display; 5] = [
+                &clip(&name, 38),
+                &thousands(row.sum.nodes),
+                &self.mean(row.sum.time),
+                &share(row.sum.time, total),
+                &self.most(row),
+            ];
+            table.row(&mut self.out, &cells)?;
         }
         self.more(count, ROWS, "--format csv --table lanes")
     }
@@ -129,24 +125,27 @@ impl View<'_> {
             return Ok(());
         }
         let most = if self.ranks < 2 { "" } else { "most" };
-        let line = format!(
-            "{:<29}{:>9}{:>11}{:>14}{:>14}  {most}",
-            "COLLECTIVES", "calls", "bytes", "transfer", "wait"
-        );
-        self.heading(&line)?;
+        let table = TextTable::new([
+            left("COLLECTIVES", 29),
+            right("calls", 9),
+            right("bytes", 11),
+            right("transfer", 14),
+            right("wait", 14),
+            left(most, 0).after(2),
+        ]);
+        table.heading(&mut self.out, self.style)?;
         let rows = self.job.collectives.by_time();
         for ((group, kind), row) in rows.iter().take(ROWS) {
             let sum = &row.sum;
-            let line = format!(
-                "  {:<27}{:>9}{:>11}{:>14}{:>14}  {}",
-                clip(&format!("{kind}, {group}"), 26),
-                thousands(sum.nodes),
-                Bytes(sum.bytes / sum.nodes.max(1)),
-                self.mean(sum.time - sum.wait),
-                self.mean(sum.wait),
-                self.most(row)
-            );
-            writeln!(self.out, "{}", line.trim_end())?;
+            let cells: [&dyn Display; 6] = [
+                &clip(&format!("{kind}, {group}"), 26),
+                &thousands(sum.nodes),
+                &Bytes(sum.bytes / sum.nodes.max(1)),
+                &self.mean(sum.time - sum.wait),
+                &self.mean(sum.wait),
+                &self.most(row),
+            ];
+            table.row(&mut self.out, &cells)?;
         }
         self.more(rows.len(), ROWS, "--format csv --table collectives")?;
         let of = if self.ranks < 2 {
@@ -164,52 +163,62 @@ impl View<'_> {
         if messages.is_empty() {
             return Ok(());
         }
-        self.heading(&format!(
-            "{:<20}{:>9}{:>11}{:>14}{:>11}{:>14}{:>14}",
-            "MESSAGES", "sent", "bytes", "time", "received", "time", "of it wait"
-        ))?;
+        let table = TextTable::new([
+            left("MESSAGES", 20),
+            right("sent", 9),
+            right("bytes", 11),
+            right("time", 14),
+            right("received", 11),
+            right("time", 14),
+            right("of it wait", 14),
+        ]);
+        table.heading(&mut self.out, self.style)?;
         let mut rows: Vec<_> = messages.iter().collect();
         let bytes = |ends: &[Tally; 2]| ends[SENT].bytes.max(ends[RECEIVED].bytes);
         rows.sort_by_key(|(_, ends)| Reverse(bytes(ends)));
         for ((from, to), ends) in rows.iter().take(ROWS) {
             let (sent, received) = (&ends[SENT], &ends[RECEIVED]);
-            writeln!(
-                self.out,
-                "  {:<18}{:>9}{:>11}{:>14}{:>11}{:>14}{:>14}",
-                format!("{from} to {to}"),
-                thousands(sent.nodes),
-                Bytes(bytes(ends)),
-                sent.time,
-                thousands(received.nodes),
-                received.time,
-                received.wait
-            )?;
+            let cells: [&dyn Display; 7] = [
+                &format!("{from} to {to}"),
+                &thousands(sent.nodes),
+                &Bytes(bytes(ends)),
+                &sent.time,
+                &thousands(received.nodes),
+                &received.time,
+                &received.wait,
+            ];
+            table.row(&mut self.out, &cells)?;
         }
         self.more(rows.len(), ROWS, "--format csv --table messages")
     }
 
     pub(super) fn operators(&mut self) -> Result {
-        self.heading(&format!(
-            "{:<33}{:<14}{:>9}{:>11}{:>11}{:>8}{:>7}{:>7}",
-            "OPERATORS", "type", "nodes", "total", "mean", "share", "FLOPs", "bytes"
-        ))?;
-        let table: &Table<_> = &self.job.operators;
-        let total = table.total().time;
-        let rows = table.by_time();
+        let table = TextTable::new([
+            left("OPERATORS", 33),
+            left("type", 14),
+            right("nodes", 9),
+            right("total", 11),
+            right("mean", 11),
+            right("share", 8),
+            right("FLOPs", 7),
+            right("bytes", 7),
+        ]);
+        table.heading(&mut self.out, self.style)?;
+        let total = self.job.operators.total().time;
+        let rows = self.job.operators.by_time();
         for ((name, class), row) in rows.iter().take(OPERATOR_ROWS) {
             let name = if name.is_empty() { "(no name)" } else { name };
-            writeln!(
-                self.out,
-                "  {:<31}{:<14}{:>9}{:>11}{:>11}{:>8}{:>7}{:>7}",
-                clip(name, 30),
-                class.to_string(),
-                thousands(row.sum.nodes),
-                brief(row.sum.time),
-                brief(row.sum.mean()),
-                share(row.sum.time, total),
-                tight(row.sum.flops),
-                tight(row.sum.bytes)
-            )?;
+            let cells: [&dyn Display; 8] = [
+                &clip(name, 30),
+                class,
+                &thousands(row.sum.nodes),
+                &brief(row.sum.time),
+                &brief(row.sum.mean()),
+                &share(row.sum.time, total),
+                &tight(row.sum.flops),
+                &tight(row.sum.bytes),
+            ];
+            table.row(&mut self.out, &cells)?;
         }
         self.more(rows.len(), OPERATOR_ROWS, "--format csv --table operators")
     }

@@ -1,0 +1,123 @@
+//! The table of NPUs: its rows, and its columns for people and for spreadsheets.
+
+use super::breakdown::NpuTime;
+use super::csv::{CsvColumn, decimal};
+use super::summary::Report;
+use super::table::{TextTable, left, right};
+use super::text::{Style, clip, more};
+use crate::ids::{Npu, Rank};
+use crate::units::Span;
+use serde::{Deserialize, Serialize};
+
+/// Rows for people; JSON and CSV have all.
+const ROWS: usize = 16;
+
+/// The time of one NPU by what it went into.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NpuRow {
+    /// The rank on it.
+    pub rank: Rank,
+    /// The NPU.
+    pub npu: Npu,
+    /// Its class.
+    pub class: String,
+    /// Where its time went, and when it finished.
+    #[serde(flatten)]
+    pub time: NpuTime,
+    /// When its last event ended in the capture, from the start of the job, if the trace says.
+    #[serde(rename = "captured_ps")]
+    pub captured: Option<Span>,
+    /// By how much it finished later than in the capture, in percent of that.
+    #[serde(rename = "difference_percent")]
+    pub difference: Option<f64>,
+}
+
+/// The columns of the table.
+pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
+    ("rank", |_, row| row.rank.0.into()),
+    ("npu", |_, row| row.npu.0.into()),
+    ("class", |_, row| row.class.as_str().into()),
+    ("compute_ps", |_, row| row.time.parts[0].into()),
+    ("communication_ps", |_, row| row.time.parts[1].into()),
+    ("memory_ps", |_, row| row.time.parts[2].into()),
+    ("host_ps", |_, row| row.time.parts[3].into()),
+    ("idle_ps", |_, row| row.time.parts[4].into()),
+    ("makespan_ps", |report, _| report.outcome.makespan.into()),
+    ("communicating_ps", |_, row| row.time.communicating.into()),
+    ("finish_ps", |_, row| row.time.finish.into()),
+    ("captured_ps", |_, row| row.captured.into()),
+    ("difference_percent", |_, row| decimal(row.difference, 4)),
+];
+
+/// Writes where the time of each goes.
+pub(super) fn table(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    let table = TextTable::new([
+        left("RANKS", 14),
+        left("NPU class", 12),
+        right("compute", 14),
+        right("exposed comm", 16),
+        right("memory", 14),
+        right("host", 14),
+        right("idle", 14),
+    ]);
+    table.heading(out, style)?;
+    // Neighbours that are alike share a line.
+    let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
+    let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && parts(a) == parts(b);
+    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
+    for run in runs.iter().take(ROWS) {
+        let (first, ranks) = (&run[0], ranks_of(run));
+        let class = clip(&first.class, 11);
+        let [compute, communication, memory, host, idle] = &first.time.parts;
+        table.row(
+            out,
+            &[&ranks, &class, compute, communication, memory, host, idle],
+        )?;
+    }
+    more(out, runs.len(), ROWS, "npus")
+}
+
+/// The ranks of neighbouring rows: `3`, `0-7`, or `0 … 12 (4)` where some between have no trace.
+fn ranks_of(run: &[NpuRow]) -> String {
+    let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
+    span_of(&ranks)
+}
+
+pub(super) fn span_of(run: &[Rank]) -> String {
+    let (first, last) = (run[0], run[run.len() - 1]);
+    match run.len() {
+        1 => first.to_string(),
+        n if last.0 - first.0 == n as u32 - 1 => format!("{first}-{last}"),
+        n => format!("{first} … {last} ({n})"),
+    }
+}
+
+/// Writes when each rank finished, beside the capture, if any trace says when that ended.
+pub(super) fn finishes(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+    if report.rows.iter().all(|row| row.captured.is_none()) {
+        return Ok(());
+    }
+    let table = TextTable::new([
+        left("RANKS AND THEIR CAPTURES", 26),
+        right("finish", 14),
+        right("captured", 16),
+        right("difference", 14),
+    ]);
+    table.heading(out, style)?;
+    let times = |row: &NpuRow| (row.time.finish, row.captured);
+    let alike = |a: &NpuRow, b: &NpuRow| times(a) == times(b);
+    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
+    for run in runs.iter().take(ROWS) {
+        let row = &run[0];
+        let unknown = || "-".to_owned();
+        let captured = row.captured.map_or_else(unknown, |span| span.to_string());
+        let percent = |percent| format!("{percent:+.2} %");
+        let difference = row.difference.map_or_else(unknown, percent);
+        table.row(
+            out,
+            &[&ranks_of(run), &row.time.finish, &captured, &difference],
+        )?;
+    }
+    more(out, runs.len(), ROWS, "npus")
+}

@@ -1,0 +1,78 @@
+//! The table of operators, for people and for spreadsheets.
+
+use super::Operator;
+use crate::report::csv::CsvColumn;
+use crate::report::summary::{Report, kind_label, thousands};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::{Style, clip, more, share};
+use crate::trace::family;
+use crate::units::Span;
+use std::collections::BTreeMap;
+
+/// Rows for people; JSON and CSV have all.
+const ROWS: usize = 10;
+
+/// The columns of the table.
+pub(in crate::report) const CSV: &[CsvColumn<Report, Operator>] = &[
+    ("name", |_, row| row.name.as_str().into()),
+    ("kind", |_, row| kind_label(row.kind).into()),
+    ("calls", |_, row| row.calls.into()),
+    ("total_ps", |_, row| row.total.into()),
+];
+
+/// Writes the slowest.
+pub(in crate::report) fn table(
+    out: &mut String,
+    report: &Report,
+    style: Style,
+) -> std::fmt::Result {
+    let all: Span = report.operators.iter().map(|o| o.total).sum();
+    let table = TextTable::new([
+        left("SLOWEST OPERATORS", 46),
+        left("kind", 14),
+        right("calls", 8),
+        right("total", 12),
+        right("mean", 12),
+        right("share", 8),
+    ]);
+    table.heading(out, style)?;
+    let families = families(&report.operators);
+    for operator in families.iter().take(ROWS) {
+        let mean = Span(operator.total.0 / operator.calls.max(1));
+        let name = match operator.name.as_str() {
+            "" => "(no name)",
+            name => name,
+        };
+        let cells: [&dyn std::fmt::Display; 6] = [
+            &clip(name, 43),
+            &kind_label(operator.kind),
+            &thousands(operator.calls),
+            &operator.total,
+            &mean,
+            &share(operator.total, all),
+        ];
+        table.row(out, &cells)?;
+    }
+    more(out, families.len(), ROWS, "operators")
+}
+
+/// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`.
+pub(in crate::report) fn families(operators: &[Operator]) -> Vec<Operator> {
+    let mut by_family: BTreeMap<(String, u8), Operator> = BTreeMap::new();
+    for operator in operators {
+        let mut name = String::new();
+        family(&operator.name, &mut name);
+        let entry = by_family.entry((name.clone(), operator.kind as u8));
+        let sum = entry.or_insert_with(|| Operator {
+            name,
+            kind: operator.kind,
+            calls: 0,
+            total: Span::ZERO,
+        });
+        sum.calls = sum.calls.saturating_add(operator.calls);
+        sum.total += operator.total;
+    }
+    let mut families: Vec<_> = by_family.into_values().collect();
+    families.sort_by_key(|family| std::cmp::Reverse(family.total));
+    families
+}

@@ -1,0 +1,239 @@
+//! Replays that are reported: the observers that a report needs, and the report that they fill.
+
+use super::Observer;
+use super::breakdown::{Breakdown, Charged, NpuTime};
+use super::collectives::{Collectives, Tally};
+use super::memory::Memory;
+use super::npus::NpuRow;
+use super::operators::Operators;
+use super::summary::{
+    CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
+    Report, ReportSchema, percent_more,
+};
+use super::warnings::warnings;
+use crate::collective::Manner;
+use crate::engine::{Comm, GroupView, Outcome, Prepared, ReplayError};
+use crate::ids::Rank;
+use crate::network::Network;
+use crate::trace::CollectiveKind;
+use crate::units::{Bytes, Span};
+use crate::workload::shortened;
+use std::cmp::Reverse;
+
+/// Replays `prepared`, watched by `extra` too, and reports.
+pub fn replay<O: Observer>(
+    prepared: &Prepared<'_>,
+    mut extra: O,
+) -> Result<(Report, O), ReplayError> {
+    // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
+    let others: Option<&mut dyn Observer> = match extra.is_nobody() {
+        true => None,
+        false => Some(&mut extra),
+    };
+    let mut observers = observers(prepared, others);
+    let outcome = prepared.run_inline(&mut observers)?;
+    let network = prepared.network().to_string();
+    let (report, _) = finish(prepared, outcome, observers, network);
+    Ok((report, extra))
+}
+
+/// As [`replay`], over another network and with collectives in another manner.
+pub fn replay_in<O: Observer, N: Network, M: Manner>(
+    prepared: &Prepared<'_>,
+    extra: O,
+    network: N,
+    manner: &mut M,
+) -> Result<(Report, O), ReplayError> {
+    let mut observers = observers(prepared, extra);
+    let watched: &mut dyn Observer = &mut observers;
+    let outcome = prepared.run_in(watched, network, manner)?;
+    Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
+}
+
+/// Those that a report needs, and another one.
+type Observers<'a, O> = (
+    Breakdown<'a>,
+    (Collectives, (Operators<'a>, (Memory<'a>, O))),
+);
+
+fn observers<'a, O: Observer>(prepared: &'a Prepared<'a>, extra: O) -> Observers<'a, O> {
+    let collectives = Collectives::new(prepared.groups().count());
+    let operators = Operators::new(prepared);
+    let others = (operators, (Memory::new(prepared), extra));
+    (Breakdown::new(prepared), (collectives, others))
+}
+
+/// The report of a replay that has ended.
+fn finish<O>(
+    prepared: &Prepared<'_>,
+    outcome: Outcome,
+    observers: Observers<'_, O>,
+    network: String,
+) -> (Report, O) {
+    let (breakdown, (collectives, (operators, (memory, extra)))) = observers;
+    let (times, mut charged) = breakdown.finish(outcome.makespan);
+    let messages_charged = charged.pop().unwrap_or_default();
+    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let basis = prepared.basis();
+    let mut present = workload.instances().iter().map(|i| i.rank).peekable();
+    let absent = (0..workload.ranks())
+        .map(Rank)
+        .filter(|rank| present.next_if_eq(rank).is_none())
+        .collect();
+    let mut report = Report {
+        schema: ReportSchema::default(),
+        provenance: None,
+        machine: MachineName::of(machine),
+        ranks: workload.ranks(),
+        absent,
+        captured: None,
+        kernels: KernelBasis {
+            priced: basis.priced,
+            kept_recorded: basis.fell_back,
+            unknown: basis.unknown,
+        },
+        network: (prepared.comm() == Comm::Model).then_some(network),
+        communication: CommunicationBasis {
+            lasts_as: prepared.comm(),
+            as_recorded: basis.as_recorded,
+            unknown: basis.unrecorded,
+        },
+        mean_parts: Default::default(),
+        mean_communicating: Span::ZERO,
+        rows: npus(prepared, times),
+        collectives: rows_of_collectives(prepared, &collectives, &charged),
+        messages_charged,
+        exposed: exposed(prepared, &charged, messages_charged),
+        operators: operators.finish(),
+        warnings: Vec::new(),
+        memory: memory.finish(),
+        outcome,
+    };
+    report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
+    report.mean_communicating = report.mean(|time| time.communicating);
+    report.captured = report.last_captured().map(|(captured, _)| captured);
+    report.warnings = warnings(&report, prepared);
+    (report, extra)
+}
+
+/// Rows of NPUs, in the order of instances.
+fn npus(prepared: &Prepared<'_>, times: Vec<NpuTime>) -> Vec<NpuRow> {
+    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let rows = workload.instances().iter().zip(times);
+    let rows = rows.map(|(instance, time)| {
+        let npu = prepared.npu(instance.rank);
+        let captured = workload.graph(instance).captured();
+        NpuRow {
+            rank: instance.rank,
+            npu,
+            class: machine.classes()[machine.class(npu)].name.clone(),
+            time,
+            captured,
+            difference: captured.and_then(|captured| percent_more(time.finish, captured)),
+        }
+    });
+    rows.collect()
+}
+
+/// Rows of collectives by group and kind; of `charged` so are the entries.
+fn rows_of_collectives(
+    prepared: &Prepared<'_>,
+    collectives: &Collectives,
+    charged: &[Charged],
+) -> Vec<CollectiveRow> {
+    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
+    let rows = collectives.tallies().map(|(index, kind, tally)| {
+        let group = &groups[index as usize];
+        let members = group.members.len() as u32;
+        let latest = collectives.latest(index, kind);
+        CollectiveRow {
+            group: group_label(prepared, group),
+            group_index: index,
+            members,
+            present: group.present,
+            kind,
+            algorithm: algorithms_label(prepared, kind, group, &tally),
+            tally,
+            latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
+            bus: tally.bus_bandwidth(kind, members),
+            charged: charged[index as usize * CollectiveKind::ALL.len() + kind as usize],
+            role: role(prepared, group),
+        }
+    });
+    rows.collect()
+}
+
+/// Exposed communication by group, largest first.
+fn exposed(prepared: &Prepared<'_>, charged: &[Charged], messages: Charged) -> Vec<ExposedRow> {
+    let by_group = prepared
+        .groups()
+        .zip(charged.chunks(CollectiveKind::ALL.len()));
+    let by_group = by_group.map(|(group, kinds)| ExposedRow {
+        what: group_label(prepared, &group),
+        members: group.members.len() as u32,
+        exposed: kinds.iter().map(Charged::exposed).sum(),
+        role: role(prepared, &group),
+    });
+    let between_ranks = ExposedRow {
+        what: MESSAGES.to_owned(),
+        members: 0,
+        exposed: messages.exposed(),
+        role: None,
+    };
+    let rows = by_group.chain([between_ranks]);
+    let mut rows: Vec<_> = rows.filter(|row| row.exposed > Span::ZERO).collect();
+    rows.sort_by_key(|row| Reverse(row.exposed));
+    rows
+}
+
+/// The purpose of a group, where it is known.
+fn role(prepared: &Prepared<'_>, group: &GroupView<'_>) -> Option<String> {
+    prepared.workload().groups()[group.id.index()].role.clone()
+}
+
+/// `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
+pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
+    let name = &prepared.workload().groups()[group.id.index()].name;
+    let members = || shortened(group.members.iter().map(|m| m.0));
+    match (name, group.dimensions) {
+        (None, None) => format!("all {} ranks", group.members.len()),
+        (Some(name), None) => format!("{name} ({})", members()),
+        (None, Some(_)) => format!("ranks {}", members()),
+        (Some(name), Some(_)) => format!("{name}: {}", members()),
+    }
+}
+
+/// The algorithm in each dimension that the group spans, for a buffer of `bytes`, or on what the durations
+/// of its collectives rest instead.
+pub(super) fn algorithm_label(
+    prepared: &Prepared<'_>,
+    kind: CollectiveKind,
+    group: &GroupView<'_>,
+    bytes: u64,
+) -> String {
+    match prepared.comm() {
+        Comm::Model => prepared.algorithms(kind, group, bytes),
+        other => format!("as {other}"),
+    }
+}
+
+/// The same for collectives of several sizes: what the smallest and the largest use, if that differs. What
+/// an algorithm takes is a constant and a part in proportion to the buffer, so one that takes least at both
+/// ends takes least between them.
+fn algorithms_label(
+    prepared: &Prepared<'_>,
+    kind: CollectiveKind,
+    group: &GroupView<'_>,
+    tally: &Tally,
+) -> String {
+    let label = |bytes| algorithm_label(prepared, kind, group, bytes);
+    let (small, large) = (label(tally.buffers.smallest), label(tally.buffers.largest));
+    match small == large {
+        true => small,
+        false => format!(
+            "{small} at {}; {large} at {}",
+            Bytes(tally.buffers.smallest),
+            Bytes(tally.buffers.largest)
+        ),
+    }
+}

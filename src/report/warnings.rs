@@ -1,0 +1,91 @@
+//! Warnings of a report: the reasons why its numbers may be other than they seem.
+
+use super::summary::{Report, thousands};
+use crate::engine::Prepared;
+use crate::graph::Repairs;
+use crate::units::Span;
+
+/// Sums what was repaired in the traces of all ranks.
+fn repairs(prepared: &Prepared<'_>) -> Repairs {
+    let workload = prepared.workload();
+    let mut repairs = Repairs::default();
+    for instance in workload.instances() {
+        let of = workload.graph(instance).repairs();
+        repairs.dangling_control += of.dangling_control;
+        repairs.self_control += of.self_control;
+        repairs.cyclic_control += of.cyclic_control;
+        repairs.duplicates += of.duplicates;
+        repairs.host_communication += of.host_communication;
+    }
+    repairs
+}
+
+/// Returns the warnings on `report`, of a replay of `prepared`.
+pub(super) fn warnings(report: &Report, prepared: &Prepared<'_>) -> Vec<String> {
+    let mut warnings = Vec::from_iter(report.does_not_fit());
+    let mut say = |count: u64, text: &str| {
+        if count > 0 {
+            warnings.push(text.replace("{}", &thousands(count)));
+        }
+    };
+    let (repairs, basis) = (repairs(prepared), prepared.basis());
+    say(
+        report.absent.len() as u64,
+        "{} ranks have no trace: each arrives at collectives with the last rank that has one, \
+         and sends when its receiver is ready",
+    );
+    say(
+        basis.unknown,
+        "{} kernels take no time: the trace has neither a duration nor what the compute model \
+         needs",
+    );
+    say(
+        basis.fell_back,
+        "{} kernels keep their recorded duration: the roofline lacks their FLOPs and bytes, or a \
+         peak for their number format",
+    );
+    say(
+        basis.unrecorded,
+        "{} communication nodes take no time: the trace has no duration for them",
+    );
+    say(
+        basis.sharing,
+        "{} lanes of the traces share one with another, because the machine has fewer (`lanes`, \
+         `host_lanes`): nodes wait there that did not in the trace",
+    );
+    say(
+        repairs.cyclic_control,
+        "{} control dependencies are left out: together with the data dependencies they close a \
+         cycle (converters before 2024 left stale ids in them)",
+    );
+    say(
+        repairs.dangling_control,
+        "{} control dependencies on nodes that do not exist were dropped",
+    );
+    say(
+        repairs.self_control,
+        "{} control dependencies of nodes on themselves were dropped",
+    );
+    let sums = report
+        .collectives
+        .iter()
+        .flat_map(|row| [row.tally.waited, row.tally.transfer]);
+    let sums = sums.chain(report.exposed.iter().map(|row| row.exposed));
+    let sums = sums.chain(report.operators.iter().map(|operator| operator.total));
+    say(
+        sums.filter(|&sum| sum == Span::MAX).count() as u64,
+        "{} sums over calls and ranks are longer than 213 days, which is all that picoseconds in \
+         64 bits hold; they, their means and shares are too small",
+    );
+    say(
+        repairs.duplicates,
+        "{} dependencies were named twice and merged",
+    );
+    say(
+        repairs.host_communication,
+        "{} communication nodes are marked as host work; they carry sizes, so they are replayed \
+         as communication",
+    );
+    warnings.extend(report.unknown_memory());
+    warnings
+}

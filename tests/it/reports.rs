@@ -1,0 +1,107 @@
+//! A report is one value: what a program reads of it is what people read, and what it says once written and read
+//! again is the same byte for byte.
+
+use super::commands::answer;
+use chakram::internals::report::csv::{self, Table};
+use chakram::internals::report::json::{ReportDocument, write};
+use chakram::internals::report::text::{self, Style};
+use chakram::internals::report::{Report, compare};
+use std::path::Path;
+
+/// Cases of one machine, with what each is asked beside.
+const SINGLE: [&[&str]; 6] = [
+    &["traces/data-parallel-8"],
+    &[
+        "traces/data-parallel-8",
+        "--compute",
+        "roofline",
+        "--stepwise",
+    ],
+    &["traces/ddp-resnet18"],
+    &["traces/ddp-resnet18", "--comm", "recorded"],
+    &["traces/prefetch-4"],
+    &["traces/tight-2"],
+];
+
+fn replayed(asked: &[&str], format: &[&str]) -> String {
+    answer(&[&["replay"], asked, format].concat())
+}
+
+fn read(text: &str) -> ReportDocument {
+    let document = ReportDocument::read(text).expect("it is a document");
+    let mut again = Vec::new();
+    write(&mut again, &document).expect("it is a vector");
+    assert_eq!(String::from_utf8(again).expect("it is text"), text);
+    document
+}
+
+fn single(text: &str) -> Report {
+    match read(text) {
+        ReportDocument::Report(report) => *report,
+        ReportDocument::Comparison(_) => panic!("it is of one machine"),
+    }
+}
+
+#[test]
+fn reports_read_back_say_the_same() {
+    for asked in SINGLE {
+        let report = single(&replayed(asked, &["--format", "json"]));
+        for (table, name) in [
+            (Table::Npus, "npus"),
+            (Table::Collectives, "collectives"),
+            (Table::Operators, "operators"),
+            (Table::Memory, "memory"),
+        ] {
+            let direct = replayed(asked, &["--format", "csv", "--table", name]);
+            assert_eq!(csv::render(&report, table), direct, "{asked:?}");
+        }
+        let direct = replayed(asked, &[]);
+        let read = text::render(&report, "title", "basis", Style::default());
+        // But for the title and the basis.
+        let tables = |text: &str| text.split_once("\n\n").map(|(_, tables)| tables.to_owned());
+        assert_eq!(tables(&read), tables(&direct), "{asked:?}");
+    }
+}
+
+#[test]
+fn all_cases_read_back_are_the_same_bytes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+    let mut found = 0;
+    for case in std::fs::read_dir(root).expect("there are cases") {
+        let case = case.expect("it is there").path();
+        let name = format!("traces/{}", case.file_name().unwrap().display());
+        if case.join("machine.toml").is_file() && name != "traces/deadlock-2" {
+            found += 1;
+            single(&replayed(
+                &[&name, "--all-operators"],
+                &["--format", "json"],
+            ));
+        }
+    }
+    assert!(found >= 5, "{found} cases");
+}
+
+#[test]
+fn comparisons_read_back_are_the_same_bytes() {
+    let machines = ["-m", "dgx-a100", "-m", "w-2d", "-m", "gb200-nvl72"];
+    let asked = [
+        &["traces/data-parallel-8", "--compute", "roofline"],
+        &machines[..],
+    ]
+    .concat();
+    let text = replayed(&asked, &["--format", "json"]);
+    let ReportDocument::Comparison(comparison) = read(&text) else {
+        panic!("it is of several machines");
+    };
+    assert_eq!(comparison.machines.len(), 3);
+    assert!(
+        comparison
+            .machines
+            .iter()
+            .all(|machine| machine.report().is_some())
+    );
+    assert!(matches!(
+        comparison.machines[0],
+        compare::MachineResult::Completed(_)
+    ));
+}
