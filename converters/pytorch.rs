@@ -32,9 +32,9 @@ mod times;
 mod works;
 
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
-pub use job::{Options, RankTrace, convert, convert_bytes};
-pub use kineto::{Category, Flow, FlowKind, KinetoEvent, KinetoTrace, Track};
-pub use sniff::{Kind, sniff};
+pub use job::{ConvertOptions, RankTrace, convert, convert_bytes};
+pub use kineto::{EventCategory, FlowEvent, FlowKind, KinetoEvent, KinetoTrace, KinetoTrack};
+pub use sniff::{CaptureFileKind, sniff};
 
 /// A process group that a file declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct ProcessGroup {
 
 /// Kind of damage that was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RepairKind {
+pub enum JsonRepairKind {
     /// A name was not escaped.
     Name,
     /// A list of process groups was truncated; the groups before that were taken.
@@ -62,29 +62,29 @@ pub enum RepairKind {
 
 /// One repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repair {
+pub struct JsonRepair {
     /// Offset in bytes of the decompressed text.
     pub offset: u64,
     /// Damage that was repaired.
-    pub what: RepairKind,
+    pub what: JsonRepairKind,
     /// Replacement: the name, or the end of the list.
     pub text: String,
 }
 
 /// Repairs of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Repairs {
+pub struct JsonRepairs {
     /// Number of repairs.
     pub count: u64,
-    /// First of them, [`Repairs::LISTED`] at most.
-    pub listed: Vec<Repair>,
+    /// First of them, [`JsonRepairs::LISTED`] at most.
+    pub listed: Vec<JsonRepair>,
 }
 
-impl Repairs {
+impl JsonRepairs {
     /// Maximum number of repairs that are listed.
     pub const LISTED: usize = 100;
 
-    fn push(&mut self, repair: Repair) {
+    fn push(&mut self, repair: JsonRepair) {
         self.count += 1;
         if self.listed.len() < Self::LISTED {
             self.listed.push(repair);
@@ -110,4 +110,4 @@ pub fn communicates(name: &str) -> bool {
 
 /// A JSON string, borrowed where nothing in it is escaped.
 #[derive(serde::Deserialize)]
-struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+struct JsonString<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);

@@ -1,13 +1,13 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks, as they are: values in their units, under their
-//! names, with a [`Note`] for everything that does not mean what one may think.
+//! names, with a [`InputNote`] for everything that does not mean what one may think.
 //!
-//! One file per input: [`System`] (JSON), [`Network`] (YAML), [`Remote`] memory (JSON), [`Groups`] (JSON),
-//! [`PerNode`] (YAML), and the logging configuration (TOML), which is checked and ignored. Each parser takes the
+//! One file per input: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`] memory (JSON), [`CommGroupFile`] (JSON),
+//! [`PerNodeFile`] (YAML), and the logging configuration (TOML), which is checked and ignored. Each parser takes the
 //! text, its name for errors, and whether unknown keys are notes. It returns the value with its notes, or an
 //! [`InputError`] that names file, line and key. Any text ends in one of the two, in time and memory proportional to
 //! its length.
 //!
-//! [`Inputs`] holds all of them for one run of the original, checked for consistency.
+//! [`AstraInputs`] holds all of them for one run of the original, checked for consistency.
 //!
 //! Two units of bandwidth occur here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
 //!
@@ -61,29 +61,32 @@ mod trains;
 mod unaware;
 mod yaml;
 
-pub use algorithm::{Algorithm, Implementation};
-pub use aware::Aware;
-pub use beyond::Beyond;
-pub use collectives::Collectives;
-pub use error::{InputError, Note};
-pub use groups_file::Groups;
-pub use inputs::{Flags, Inputs, NetworkModel};
-pub use links::Links;
+pub use algorithm::{AstraAlgorithm, CollectiveImplementation};
+pub use aware::CongestionAware;
+pub use beyond::EndlessWait;
+pub use collectives::AstraCollectives;
+pub use error::{InputError, InputNote};
+pub use groups_file::CommGroupFile;
+pub use inputs::{AnalyticalNetwork, AstraFlags, AstraInputs};
+pub use links::CutThroughLinks;
 pub use machine::machine;
-pub use memory::{Memory, Ran};
-pub use memory_file::{Remote, Sharing};
-pub use network_file::{Dimension, Network};
+pub use memory::{CompletedNode, TensorMemory};
+pub use memory_file::{RemoteMemoryFile, ServerSharing};
+pub use network_file::{AstraDimension, AstraNetworkFile};
 pub use node_types::NodeTypes;
-pub use per_node::PerNode;
-pub use ports::Ported;
-pub use program::Phase;
-pub use quirks::{Quirk, Quirks};
-pub use statistics::{Roofline, Work};
-pub use system::{Implementations, LogGp, Optimization, PerKind, Scheduling, System};
-pub use tensors::Tensors;
-pub use trace::{Read, Reader, counts_as};
-pub use trains::{Leg, Place, Trains, Way};
-pub use unaware::Unaware;
+pub use per_node::PerNodeFile;
+pub use ports::CutThroughPorts;
+pub use program::AstraPhase;
+pub use quirks::{Quirk, QuirkSet};
+pub use statistics::{RankWork, RooflineMeans};
+pub use system::{
+    CollectiveImplementations, CollectiveOptimization, LogGpParams, PerCollectiveKind,
+    SchedulingPolicy, SystemFile,
+};
+pub use tensors::RankTensors;
+pub use trace::{AstraRankGraph, AstraTraceReader, counts_as};
+pub use trains::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+pub use unaware::CongestionUnaware;
 
 #[cfg(test)]
 mod tests;

@@ -56,7 +56,7 @@ pub fn left() -> u64 {
 #[error(
     "{what} would take at least {asked}, and memory is bounded at {bound}\n  try: {hint}, or --max-memory SIZE where the machine has more"
 )]
-pub struct TooMuch {
+pub struct MemoryLimitError {
     what: String,
     asked: Bytes,
     bound: Bytes,
@@ -68,12 +68,17 @@ pub struct TooMuch {
 /// # Errors
 ///
 /// Fails if they do not fit; the message begins with `what` they are and ends with `hint`, the remedy.
-pub fn check(what: impl Display, count: u64, each: u64, hint: &'static str) -> Result<(), TooMuch> {
+pub fn check(
+    what: impl Display,
+    count: u64,
+    each: u64,
+    hint: &'static str,
+) -> Result<(), MemoryLimitError> {
     let asked = count.saturating_mul(each);
     if asked <= left() {
         return Ok(());
     }
-    Err(TooMuch {
+    Err(MemoryLimitError {
         what: what.to_string(),
         asked: Bytes(asked),
         bound: memory(),
@@ -84,13 +89,13 @@ pub fn check(what: impl Display, count: u64, each: u64, hint: &'static str) -> R
 /// Error of a compressed input that unpacks to more than its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its {packed} unpack to more than {limit}, the bound {}\n  try: --max-ratio N, if it is to be trusted", self.rule())]
-pub struct Unpacked {
+pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
     ratio: u64,
 }
 
-impl Unpacked {
+impl UnpackLimitError {
     /// Names the rule behind the limit.
     fn rule(&self) -> String {
         match self.limit.0 > ALWAYS_UNPACKED {
@@ -105,13 +110,13 @@ impl Unpacked {
 /// # Errors
 ///
 /// Fails if they may not.
-pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), Unpacked> {
+pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     let ratio = RATIO_SET.load(Ordering::Relaxed);
     let limit = packed.saturating_mul(ratio).max(ALWAYS_UNPACKED);
     if unpacked <= limit {
         return Ok(());
     }
-    Err(Unpacked {
+    Err(UnpackLimitError {
         limit: Bytes(limit),
         packed: Bytes(packed),
         ratio,

@@ -6,7 +6,7 @@
 use crate::bounds;
 use crate::job::JobError;
 use crate::trace::TraceError;
-use crate::trace::error::Fault;
+use crate::trace::error::TraceFault;
 use crate::units::Bytes;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::env;
@@ -61,15 +61,15 @@ Examples:
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
     #[command(flatten)]
-    bounds: BoundArgs,
+    bounds: LimitArgs,
 }
 
 /// How much inputs may take, whatever the command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Bounds")]
-struct BoundArgs {
+struct LimitArgs {
     /// Stop with exit code 2 before more memory than this is taken; three quarters of what the machine, or the
     /// container, has by default
     #[arg(long, global = true, value_name = "SIZE")]
@@ -80,7 +80,7 @@ struct BoundArgs {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Convert(convert::ConvertArgs),
     Validate(validate::ValidateArgs),
     Inspect(inspect::InspectArgs),
@@ -111,26 +111,26 @@ pub fn main() -> ExitCode {
     // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = Cli::parse_from(arguments.kept);
-    if let Command::AstraSim(args) = &mut cli.command {
+    if let CliCommand::AstraSim(args) = &mut cli.command {
         (args.ignored, args.original) = (arguments.ignored, arguments.original);
     }
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
-    let mut out = terminal::Text::standard_output();
+    let mut out = terminal::EscapingWriter::standard_output();
     let result = match &cli.command {
-        Command::Convert(args) => convert::run(args, &mut out),
-        Command::Validate(args) => validate::run(args, &mut out),
-        Command::Inspect(args) => inspect::run(args, &mut out),
-        Command::Replay(args) => replay::run(args, &mut out),
-        Command::Diff(args) => diff::run(args, &mut out),
-        Command::Generate(args) => generate::run(args, &mut out),
-        Command::Slice(args) => slice::run(args, &mut out),
-        Command::Scale(args) => scale::run(args, &mut out),
-        Command::Anonymise(args) => anonymise::run(args, &mut out),
-        Command::Audit(args) => audit::run(args, &mut out),
-        Command::Machine(args) => machine::run(args, &mut out),
-        Command::Model(args) => model::run(args, &mut out),
-        Command::AstraSim(args) => astra_sim::run(args, &mut out),
-        Command::Completions { shell } => {
+        CliCommand::Convert(args) => convert::run(args, &mut out),
+        CliCommand::Validate(args) => validate::run(args, &mut out),
+        CliCommand::Inspect(args) => inspect::run(args, &mut out),
+        CliCommand::Replay(args) => replay::run(args, &mut out),
+        CliCommand::Diff(args) => diff::run(args, &mut out),
+        CliCommand::Generate(args) => generate::run(args, &mut out),
+        CliCommand::Slice(args) => slice::run(args, &mut out),
+        CliCommand::Scale(args) => scale::run(args, &mut out),
+        CliCommand::Anonymise(args) => anonymise::run(args, &mut out),
+        CliCommand::Audit(args) => audit::run(args, &mut out),
+        CliCommand::Machine(args) => machine::run(args, &mut out),
+        CliCommand::Model(args) => model::run(args, &mut out),
+        CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
+        CliCommand::Completions { shell } => {
             // The `print` macros panic where writing fails.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut script);
@@ -163,7 +163,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
             _ => None,
         });
         io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
-            Fault::Io { source, .. } => Some(source.kind()),
+            TraceFault::Io { source, .. } => Some(source.kind()),
             _ => None,
         })
         .or_else(|| json?.io_error_kind())
@@ -174,7 +174,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
 /// Returns 1 for a replay that deadlocked, 2 for bad input and for output that could not be written.
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use crate::engine::ReplayError;
-    let replay = match error.downcast_ref::<compare::Failed>() {
+    let replay = match error.downcast_ref::<compare::FailedReplays>() {
         Some(failed) => failed.first(),
         None => error.downcast_ref::<ReplayError>(),
     };

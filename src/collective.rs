@@ -1,17 +1,17 @@
 //! Execution of collectives: the stages over the phases of a group, and in each stage a small program per member that
 //! yields its next step on demand.
 //!
-//! Message schedules are never materialised. [`Stage`]s state the operation of a collective in each dimension that
-//! the group spans; [`Algorithm::step`] returns the next message of the member at one index of a line, and the number
+//! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension that
+//! the group spans; [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line, and the number
 //! of receptions that it depends on. The same programs run step by step in the event loop, and have closed forms for
 //! members that start together on identical paths.
 //!
 //! Reductions cost no time of their own: they proceed at the rate at which bytes arrive, which NPU
 //! memory exceeds many times over.
 
-use crate::group::Extent;
+use crate::group::GroupExtent;
 use crate::trace::CollectiveKind;
-use crate::units::Amount;
+use crate::units::BufferShare;
 
 mod algorithm;
 pub mod auto;
@@ -34,23 +34,26 @@ mod routes;
 mod schedule;
 mod tree;
 
-pub use algorithm::{Algorithm, Choice};
-pub use carried::{Carried, Chunk, carried, outward};
+pub use algorithm::{AlgorithmChoice, CollectiveAlgorithm};
+pub use carried::{ChunkSpec, StageAssignment, carried, outward};
 pub use closed::closed_form;
-pub use course::{Course, Gates, Passage};
-pub use custom::{Custom, Fault, Part, Players, Script, Scripts};
-pub use flow_shop::{Intra, Schedule, Stages, schedule};
-pub use manner::{
-    Act, Clock, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Quiet, Request,
-    Source, Ticket,
+pub use course::{AdmissionOrder, ChunkSchedule, StageEntry};
+pub use custom::{
+    CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };
-pub use native::Native;
-pub use pipeline::Pipeline;
-pub use schedule::Inter;
+pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedule};
+pub use manner::{
+    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
+    CollectiveRequest, CompletionToken, EndpointCost, GroupMembers, ReceiveSource, ScriptAction,
+    ScriptEvent, TransferCause, UncontendedCost,
+};
+pub use native::NativeBackend;
+pub use pipeline::ChunkPipeline;
+pub use schedule::InterDimensionPolicy;
 
 /// The operation that a collective performs along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Primitive {
+pub enum CollectivePrimitive {
     /// Each member of a line ends with the sum of its part.
     ReduceScatter,
     /// Each member of a line ends with all parts.
@@ -69,7 +72,7 @@ pub enum Primitive {
     Scatter,
 }
 
-impl Primitive {
+impl CollectivePrimitive {
     /// Returns true if one member of each line, the root, has a role of its own.
     pub fn has_root(self) -> bool {
         matches!(
@@ -81,23 +84,23 @@ impl Primitive {
 
 /// One phase's part in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stage {
+pub struct CollectiveStage {
     /// Index of the phase in the extent.
     pub phase: usize,
     /// The operation along that phase.
-    pub primitive: Primitive,
+    pub primitive: CollectivePrimitive,
     /// The buffer of a line: the data that its members together gather, scatter or reduce.
-    pub buffer: Amount,
+    pub buffer: BufferShare,
     /// True for the second of two trees between which chunks alternate; of no meaning for other algorithms.
     pub mirrored: bool,
     /// True if each half of the buffer takes one direction around a ring, so that an NPU sends over both its links.
     pub both_ways: bool,
 }
 
-impl Stage {
+impl CollectiveStage {
     /// One of `n` equal parts of the buffer, or with both directions in use the half of one.
     #[inline]
-    pub fn part(&self, n: u32) -> Amount {
+    pub fn part(&self, n: u32) -> BufferShare {
         self.buffer.part(n).part(1 + u32::from(self.both_ways))
     }
 }
@@ -113,14 +116,14 @@ impl Stage {
 /// go outward, broadcast and scatter inward, along the lines that hold data. A barrier is an all-gather of nothing.
 pub fn stages(
     kind: CollectiveKind,
-    extent: &Extent,
-    whole: Amount,
+    extent: &GroupExtent,
+    whole: BufferShare,
     order: &[usize],
     fused: bool,
-    mut take: impl FnMut(Stage),
+    mut take: impl FnMut(CollectiveStage),
 ) {
     let mut hand = |phase: usize, primitive, buffer| {
-        take(Stage {
+        take(CollectiveStage {
             phase,
             primitive,
             buffer,
@@ -141,8 +144,8 @@ pub fn stages(
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
-                Primitive::AllGather => shrunk(identity, d),
-                Primitive::Scatter => outside(d),
+                CollectivePrimitive::AllGather => shrunk(identity, d),
+                CollectivePrimitive::Scatter => outside(d),
                 _ => whole,
             };
             hand(d, primitive, buffer);
@@ -153,41 +156,41 @@ pub fn stages(
             // A fused all-reduce replaces the two stages of the last phase in the order.
             let both = order.len() - usize::from(fused && !order.is_empty());
             for (k, &d) in order[..both].iter().enumerate() {
-                hand(d, Primitive::ReduceScatter, shrunk(order, k));
+                hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
             }
             for &d in &order[both..] {
-                hand(d, Primitive::AllReduce, shrunk(order, both));
+                hand(d, CollectivePrimitive::AllReduce, shrunk(order, both));
             }
             for (k, &d) in order[..both].iter().enumerate().rev() {
-                hand(d, Primitive::AllGather, shrunk(order, k));
+                hand(d, CollectivePrimitive::AllGather, shrunk(order, k));
             }
         }
         CollectiveKind::ReduceScatter => {
             for (k, &d) in order.iter().enumerate() {
-                hand(d, Primitive::ReduceScatter, shrunk(order, k));
+                hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
             }
         }
         CollectiveKind::AllGather => {
             for (k, &d) in order.iter().enumerate().rev() {
-                hand(d, Primitive::AllGather, shrunk(order, k));
+                hand(d, CollectivePrimitive::AllGather, shrunk(order, k));
             }
         }
         CollectiveKind::AllToAll => {
             for &d in order {
-                hand(d, Primitive::AllToAll, whole);
+                hand(d, CollectivePrimitive::AllToAll, whole);
             }
         }
-        CollectiveKind::Barrier => inward(Primitive::AllGather),
-        CollectiveKind::Broadcast => inward(Primitive::Broadcast),
-        CollectiveKind::Scatter => inward(Primitive::Scatter),
+        CollectiveKind::Barrier => inward(CollectivePrimitive::AllGather),
+        CollectiveKind::Broadcast => inward(CollectivePrimitive::Broadcast),
+        CollectiveKind::Scatter => inward(CollectivePrimitive::Scatter),
         CollectiveKind::Reduce => {
             for &d in identity {
-                hand(d, Primitive::Reduce, whole);
+                hand(d, CollectivePrimitive::Reduce, whole);
             }
         }
         CollectiveKind::Gather => {
             for &d in identity {
-                hand(d, Primitive::Gather, outside(d));
+                hand(d, CollectivePrimitive::Gather, outside(d));
             }
         }
     }
@@ -195,7 +198,7 @@ pub fn stages(
 
 /// A member's place in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct LinePosition {
     /// Members of the line; at least 2.
     pub size: u32,
     /// This member's index.
@@ -204,11 +207,16 @@ pub struct Seat {
     pub root: u32,
 }
 
-impl Seat {
+impl LinePosition {
     /// Returns the seat of the member at `position` along `phase`, in a collective rooted at position `root`. `None`
     /// if its line takes no part in this stage: with a root, only lines that hold or want data do, those whose
     /// indices along all inner phases are the root's.
-    pub fn new(extent: &Extent, stage: &Stage, position: u32, root: u32) -> Option<Self> {
+    pub fn new(
+        extent: &GroupExtent,
+        stage: &CollectiveStage,
+        position: u32,
+        root: u32,
+    ) -> Option<Self> {
         let phase = &extent.phases[stage.phase];
         // The inner phases are the remainder by this phase's stride.
         if stage.primitive.has_root() && position % phase.stride != root % phase.stride {
@@ -235,11 +243,11 @@ impl Seat {
 
 /// One step of a member: a message, and when it may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SendStep {
     /// The receiver's index in the line.
     pub to: u32,
     /// Size of the message.
-    pub amount: Amount,
+    pub amount: BufferShare,
     /// Number of credits required: messages of this stage that were received and processed, plus the credits that the
     /// member started with.
     pub after: u32,

@@ -9,11 +9,11 @@ mod scaled;
 
 /// Peak rates of an NPU class, one per number format it computes in.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Peaks {
+pub struct PeakRates {
     rates: [Option<FlopRate>; Dtype::COUNT],
 }
 
-impl Peaks {
+impl PeakRates {
     /// Sets the peak for `dtype`.
     pub fn set(&mut self, dtype: Dtype, rate: FlopRate) {
         self.rates[dtype as usize] = Some(rate);
@@ -41,14 +41,14 @@ pub enum ComputeModel {
     /// As recorded, times a factor.
     Scaled(f64),
     /// From FLOPs and bytes, at this part of the peak rates; as recorded where the trace has neither.
-    Roofline(Efficiency),
+    Roofline(RooflineEfficiency),
 }
 
 /// The part of their peak rates that kernels reach: more than 0, at most 1. By default the whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Efficiency(f64);
+pub struct RooflineEfficiency(f64);
 
-impl Efficiency {
+impl RooflineEfficiency {
     /// `None` unless it is a fraction, more than 0 and at most 1.
     pub fn new(fraction: f64) -> Option<Self> {
         (fraction > 0.0 && fraction <= 1.0).then_some(Self(fraction))
@@ -60,7 +60,7 @@ impl Efficiency {
     }
 }
 
-impl Default for Efficiency {
+impl Default for RooflineEfficiency {
     fn default() -> Self {
         Self(1.0)
     }
@@ -68,7 +68,7 @@ impl Default for Efficiency {
 
 /// Cost figures of a kernel from its trace.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernel {
+pub struct KernelProfile {
     /// Captured duration; zero when unknown.
     pub recorded: Span,
     /// Operations; zero when unknown.
@@ -81,7 +81,7 @@ pub struct Kernel {
 
 /// Duration of a kernel, and its basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Price {
+pub enum KernelTiming {
     /// The duration by the requested model.
     Asked(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
@@ -93,7 +93,7 @@ pub enum Price {
     NoPeak(Option<Dtype>),
 }
 
-impl Price {
+impl KernelTiming {
     /// The duration.
     pub fn span(self) -> Span {
         match self {
@@ -110,7 +110,12 @@ impl ComputeModel {
     }
 
     /// The price of `kernel` on a class with these peaks and this memory bandwidth.
-    pub fn price(&self, kernel: &Kernel, peaks: &Peaks, memory: Bandwidth) -> Price {
+    pub fn price(
+        &self,
+        kernel: &KernelProfile,
+        peaks: &PeakRates,
+        memory: Bandwidth,
+    ) -> KernelTiming {
         let asked = match *self {
             Self::Recorded => Some(recorded::duration(kernel.recorded)),
             Self::Scaled(factor) => Some(scaled::duration(kernel.recorded, factor)),
@@ -118,12 +123,12 @@ impl ComputeModel {
         };
         match asked {
             // The order of arms matters: a recorded duration is better than none.
-            None if kernel.recorded > Span::ZERO => Price::FellBack(kernel.recorded),
-            None if kernel.flops > 0 => Price::NoPeak(kernel.dtype),
+            None if kernel.recorded > Span::ZERO => KernelTiming::FellBack(kernel.recorded),
+            None if kernel.flops > 0 => KernelTiming::NoPeak(kernel.dtype),
             // A recorded duration of zero means that none was captured.
-            Some(_) if !self.computes() && kernel.recorded == Span::ZERO => Price::Unknown,
-            None => Price::Unknown,
-            Some(span) => Price::Asked(span),
+            Some(_) if !self.computes() && kernel.recorded == Span::ZERO => KernelTiming::Unknown,
+            None => KernelTiming::Unknown,
+            Some(span) => KernelTiming::Asked(span),
         }
     }
 }
@@ -132,16 +137,16 @@ impl ComputeModel {
 mod tests {
     use super::*;
 
-    fn a100() -> (Peaks, Bandwidth) {
-        let mut peaks = Peaks::default();
+    fn a100() -> (PeakRates, Bandwidth) {
+        let mut peaks = PeakRates::default();
         peaks.set(Dtype::Bf16, FlopRate::new(312e12).unwrap());
         peaks.set(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
         (peaks, Bandwidth::new(2e12).unwrap())
     }
 
-    const PEAK: ComputeModel = ComputeModel::Roofline(Efficiency(1.0));
+    const PEAK: ComputeModel = ComputeModel::Roofline(RooflineEfficiency(1.0));
 
-    const KERNEL: Kernel = Kernel {
+    const KERNEL: KernelProfile = KernelProfile {
         recorded: Span(5_000_000),
         flops: 312_000_000,
         bytes: 1_000_000,
@@ -151,60 +156,63 @@ mod tests {
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = a100();
-        let price = |k: Kernel| PEAK.price(&k, &peaks, memory);
+        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory);
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
-        assert_eq!(price(KERNEL), Price::Asked(Span(1_000_000)));
+        assert_eq!(price(KERNEL), KernelTiming::Asked(Span(1_000_000)));
         // Four times the bytes: 2 us.
-        let heavy = Kernel {
+        let heavy = KernelProfile {
             bytes: 4_000_000,
             ..KERNEL
         };
-        assert_eq!(price(heavy), Price::Asked(Span(2_000_000)));
+        assert_eq!(price(heavy), KernelTiming::Asked(Span(2_000_000)));
         // In single precision: 312e6 / 19.5e12 = 16 us.
-        let single = Kernel {
+        let single = KernelProfile {
             dtype: Some(Dtype::Fp32),
             ..KERNEL
         };
-        assert_eq!(price(single), Price::Asked(Span(16_000_000)));
+        assert_eq!(price(single), KernelTiming::Asked(Span(16_000_000)));
     }
 
     #[test]
     fn an_efficiency_slows_arithmetic_and_memory_alike() {
         let (peaks, memory) = a100();
-        let at = |fraction: f64, kernel: &Kernel| {
-            let efficiency = Efficiency::new(fraction).unwrap();
+        let at = |fraction: f64, kernel: &KernelProfile| {
+            let efficiency = RooflineEfficiency::new(fraction).unwrap();
             ComputeModel::Roofline(efficiency).price(kernel, &peaks, memory)
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
-        assert_eq!(at(0.64, &KERNEL), Price::Asked(Span(1_562_500)));
+        assert_eq!(at(0.64, &KERNEL), KernelTiming::Asked(Span(1_562_500)));
         // 4e6 / (0.64 x 2e12) = 2 us / 0.64 = 3.125 us, over the same arithmetic.
-        let heavy = Kernel {
+        let heavy = KernelProfile {
             bytes: 4_000_000,
             ..KERNEL
         };
-        assert_eq!(at(0.64, &heavy), Price::Asked(Span(3_125_000)));
+        assert_eq!(at(0.64, &heavy), KernelTiming::Asked(Span(3_125_000)));
         // Neither: what was recorded stays as it was.
-        let bare = Kernel {
+        let bare = KernelProfile {
             flops: 0,
             bytes: 0,
             ..KERNEL
         };
-        assert_eq!(at(0.64, &bare), Price::FellBack(Span(5_000_000)));
+        assert_eq!(at(0.64, &bare), KernelTiming::FellBack(Span(5_000_000)));
     }
 
     #[test]
     fn efficiencies_are_fractions() {
         for bad in [0.0, -0.5, 1.000_001, f64::NAN, f64::INFINITY] {
-            assert_eq!(Efficiency::new(bad), None);
+            assert_eq!(RooflineEfficiency::new(bad), None);
         }
         for good in [f64::MIN_POSITIVE, 0.5, 1.0] {
-            assert_eq!(Efficiency::new(good).map(Efficiency::fraction), Some(good));
+            assert_eq!(
+                RooflineEfficiency::new(good).map(RooflineEfficiency::fraction),
+                Some(good)
+            );
         }
         // 1 us at 1e-300 of the peak is more than fits, and saturates instead of wrapping.
         let (peaks, memory) = a100();
-        let crawl = ComputeModel::Roofline(Efficiency::new(1e-300).unwrap());
+        let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
         assert_eq!(crawl.price(&KERNEL, &peaks, memory).span(), Span(u64::MAX));
-        let none = Efficiency::new(f64::MIN_POSITIVE).unwrap();
+        let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
         let none = ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory);
         assert_eq!(none.span(), Span(u64::MAX));
     }
@@ -212,49 +220,49 @@ mod tests {
     #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
         let (peaks, memory) = a100();
-        let price = |k: Kernel| PEAK.price(&k, &peaks, memory);
-        let bare = Kernel {
+        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory);
+        let bare = KernelProfile {
             flops: 0,
             bytes: 0,
             ..KERNEL
         };
-        assert_eq!(price(bare), Price::FellBack(Span(5_000_000)));
-        let fp8 = Kernel {
+        assert_eq!(price(bare), KernelTiming::FellBack(Span(5_000_000)));
+        let fp8 = KernelProfile {
             dtype: Some(Dtype::Fp8),
             ..KERNEL
         };
-        assert_eq!(price(fp8), Price::FellBack(Span(5_000_000)));
+        assert_eq!(price(fp8), KernelTiming::FellBack(Span(5_000_000)));
         // Without a duration to fall back to it has no price; without FLOPs its bytes are enough: 1e6 / 2e12 s.
-        let generated = Kernel {
+        let generated = KernelProfile {
             recorded: Span::ZERO,
             ..fp8
         };
-        assert_eq!(price(generated), Price::NoPeak(Some(Dtype::Fp8)));
-        let moved = Kernel {
+        assert_eq!(price(generated), KernelTiming::NoPeak(Some(Dtype::Fp8)));
+        let moved = KernelProfile {
             flops: 0,
             ..generated
         };
-        assert_eq!(price(moved), Price::Asked(Span(500_000)));
+        assert_eq!(price(moved), KernelTiming::Asked(Span(500_000)));
         let none = PEAK.price(
-            &Kernel {
+            &KernelProfile {
                 dtype: None,
                 ..generated
             },
-            &Peaks::default(),
+            &PeakRates::default(),
             memory,
         );
-        assert_eq!(none, Price::NoPeak(None));
-        let nothing = Kernel {
+        assert_eq!(none, KernelTiming::NoPeak(None));
+        let nothing = KernelProfile {
             recorded: Span::ZERO,
             ..bare
         };
-        assert_eq!(price(nothing), Price::Unknown);
+        assert_eq!(price(nothing), KernelTiming::Unknown);
     }
 
     #[test]
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
         let price = ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory);
-        assert_eq!(price, Price::Asked(Span(1_250_000)));
+        assert_eq!(price, KernelTiming::Asked(Span(1_250_000)));
     }
 }

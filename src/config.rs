@@ -14,7 +14,7 @@ mod field;
 mod file;
 mod nearest;
 
-pub(crate) use field::{Field, quoted};
+pub(crate) use field::{ConfigField, quoted};
 pub(crate) use file::read;
 pub(crate) use nearest::{did_you_mean, nearest};
 
@@ -47,21 +47,21 @@ pub enum ConfigError {
 }
 
 /// A text that is TOML.
-pub(crate) struct Document<'d> {
+pub(crate) struct ConfigDocument<'d> {
     file: &'d str,
     text: &'d str,
     root: Spanned<DeTable<'d>>,
 }
 
 /// A table of a document.
-pub(crate) struct Table<'d> {
-    document: &'d Document<'d>,
+pub(crate) struct ConfigTable<'d> {
+    document: &'d ConfigDocument<'d>,
     key: String,
     at: usize,
     entries: &'d DeTable<'d>,
 }
 
-impl<'d> Document<'d> {
+impl<'d> ConfigDocument<'d> {
     /// Reads `text`, called `file` in errors.
     pub(crate) fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
@@ -75,13 +75,13 @@ impl<'d> Document<'d> {
     }
 
     /// The table of everything, which may have the keys `allowed`.
-    pub(crate) fn root(&'d self, allowed: &[&str]) -> Result<Table<'d>, ConfigError> {
-        Table::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
+    pub(crate) fn root(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
+        ConfigTable::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
     }
 
     /// The root table, without a check of its keys.
-    pub(crate) fn entries(&'d self) -> Table<'d> {
-        Table {
+    pub(crate) fn entries(&'d self) -> ConfigTable<'d> {
+        ConfigTable {
             document: self,
             key: String::new(),
             at: 0,
@@ -106,9 +106,9 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-impl<'d> Table<'d> {
+impl<'d> ConfigTable<'d> {
     fn open(
-        document: &'d Document<'d>,
+        document: &'d ConfigDocument<'d>,
         key: String,
         at: usize,
         entries: &'d DeTable<'d>,
@@ -152,7 +152,7 @@ impl<'d> Table<'d> {
     }
 
     /// The entry `name`, if it is there.
-    pub(crate) fn get(&self, name: &str) -> Option<Field<'d>> {
+    pub(crate) fn get(&self, name: &str) -> Option<ConfigField<'d>> {
         let (key, value) = self.entries.get_key_value(name)?;
         Some(self.field(key, value))
     }
@@ -162,7 +162,7 @@ impl<'d> Table<'d> {
         &self,
         name: &str,
         expected: impl Display,
-    ) -> Result<Field<'d>, ConfigError> {
+    ) -> Result<ConfigField<'d>, ConfigError> {
         self.get(name).ok_or_else(|| self.missing(name, expected))
     }
 
@@ -192,7 +192,7 @@ impl<'d> Table<'d> {
     }
 
     /// All entries with their names, as the file orders them.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> + '_ {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'d str, ConfigField<'d>)> + '_ {
         let entries = self.entries.iter();
         entries.map(|(key, value)| (key.get_ref().as_ref(), self.field(key, value)))
     }
@@ -207,8 +207,8 @@ impl<'d> Table<'d> {
         &self,
         key: &'d Spanned<std::borrow::Cow<'d, str>>,
         value: &'d Spanned<DeValue<'d>>,
-    ) -> Field<'d> {
-        Field {
+    ) -> ConfigField<'d> {
+        ConfigField {
             document: self.document,
             key: self.path(key.get_ref()),
             at: key.span().start,

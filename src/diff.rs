@@ -2,7 +2,7 @@
 //! of replay reports.
 //!
 //! Traces are compared in three steps. [`pairs`](mod@pairs) matches the nodes of the two traces;
-//! [`Differences`] lists the differences under this matching; [`Tally`] adds them up, over nodes and over
+//! [`TraceDiff`] lists the differences under this matching; [`DiffTally`] adds them up, over nodes and over
 //! ranks. A poor matching still gives true statements, merely more of them than necessary.
 //!
 //! ```
@@ -31,25 +31,25 @@ mod side;
 pub(crate) mod tally;
 mod value;
 
-pub use crate::graph::Outline;
-pub use differences::{Changed, Differences, Edge, traces};
-pub use fields::{Aspect, Field, FieldChange};
-pub use tally::{Tally, Tolerance};
-pub use value::Value;
+pub use crate::graph::RawTrace;
+pub use differences::{ChangedNode, EdgeChange, TraceDiff, traces};
+pub use fields::{DiffAspect, FieldChange, NodeField};
+pub use tally::{DiffTally, TimeTolerance};
+pub use value::FieldValue;
 
 use serde::Serialize;
 
 /// Amount before and after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "render::json::ShiftRow")]
-pub struct Shift {
+pub struct AmountChange {
     /// Amount before.
     pub before: u128,
     /// Amount after.
     pub after: u128,
 }
 
-impl Shift {
+impl AmountChange {
     /// Returns the increase; negative for a decrease.
     pub fn more(&self) -> i128 {
         self.after as i128 - self.before as i128

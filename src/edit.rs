@@ -15,28 +15,28 @@
 //! ```
 
 use crate::trace::TraceError;
-use crate::trace::attr::Attr;
-use crate::trace::wire::{Cursor, Raw, Record};
+use crate::trace::attr::AttrView;
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 
 pub(crate) mod anonymise;
 pub(crate) mod audit;
 pub(crate) mod scale;
 pub(crate) mod slice;
 
-pub use anonymise::{Anonymised, Anonymiser};
-pub use audit::Audit;
-pub use scale::{Along, Grid, Scaling, Sharded};
-pub use slice::{Cut, Meetings, Part, Sliced};
+pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
+pub use audit::TraceAudit;
+pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
+pub use slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
 
 /// Number of the type of metadata nodes.
 const METADATA: u64 = 1;
 
 /// Returns the number of a node's type.
-fn kind(record: Record<'_>) -> Result<u64, TraceError> {
+fn kind(record: RawRecord<'_>) -> Result<u64, TraceError> {
     let mut kind = 0;
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        if let (3, Raw::Varint(found)) = cursor.field()? {
+        if let (3, WireValue::Varint(found)) = cursor.field()? {
             kind = u64::from(found as u32);
         }
     }
@@ -45,13 +45,13 @@ fn kind(record: Record<'_>) -> Result<u64, TraceError> {
 
 /// Hands every attribute of a node to `each`.
 fn attributes<'a>(
-    record: Record<'a>,
-    mut each: impl FnMut(&Attr<'a>) -> Result<(), TraceError>,
+    record: RawRecord<'a>,
+    mut each: impl FnMut(&AttrView<'a>) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        if let (10, Raw::Bytes(message, at)) = cursor.field()? {
-            each(&Attr::scan(message, at)?)?;
+        if let (10, WireValue::Bytes(message, at)) = cursor.field()? {
+            each(&AttrView::scan(message, at)?)?;
         }
     }
     Ok(())

@@ -22,7 +22,7 @@
 //! *complete*: a kernel or a load after its price, a send when its last byte has left, a collective when this
 //! member's part is done.
 //!
-//! Where communication lasts as recorded ([`Comm`]), the network takes no part: a member's part begins when all that
+//! Where communication lasts as recorded ([`CommTiming`]), the network takes no part: a member's part begins when all that
 //! it waits for have started and completes its own duration later. Starts are collected and settled like arrivals
 //! above, and lanes and launch order are the same; a node that waits for no other rank needs no place in the launch
 //! order.
@@ -43,11 +43,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::{Cue, Manner};
-use crate::graph::{Graph, Kind, large};
+use crate::collective::{CollectiveBackend, ScriptEvent};
+use crate::graph::{Graph, NodeKind, large};
 use crate::ids::NodeIndex;
-use crate::memory::{Attachment, End, RemoteAccess, Through};
-use crate::network::{Message, Network, NetworkEvent, Notice, Place, Schedule};
+use crate::memory::{AccessEnd, MemoryAttachment, NetworkAttachment, RemoteMemoryModel};
+use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, ServerId,
+};
 use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{Span, Time};
@@ -83,21 +85,21 @@ mod unpriced;
 mod ways;
 
 pub use crate::compute::ComputeModel;
-pub use crate::network::Model as NetworkModel;
-pub use error::{NodeRef, Refusal, ReplayError, Stuck, Waiting};
-pub use plan::{Basis, Comm, Options, place};
-pub use prepared::{GroupView, Prepared};
+pub use crate::network::NetworkKind as NetworkModel;
+pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
+pub use plan::{CommTiming, PricingCoverage, ReplayOptions, place};
+pub use prepared::{CompiledReplay, GroupView};
 
 use agenda::Agenda;
-use collective_run::{Ops, Run};
-use courses::Courses;
-use event::{Class, Event};
-use folded::Reached;
-use in_order::Disagreement;
-use messages::{Channel, Leaving};
-use plan::{Plan, Shared};
-use queues::Queues;
-use rendezvous::Turns;
+use collective_run::{CollectiveRun, OpSlab};
+use courses::ScheduleCache;
+use event::{Event, EventClass};
+use folded::InstantProgress;
+use in_order::IssueMismatch;
+use messages::{MessageChannel, PendingSend};
+use plan::{ReplayPlan, SharedGraphPlan};
+use queues::ChunkQueues;
+use rendezvous::LaunchOrder;
 
 /// Sentinel dependency count: the node is complete.
 const COMPLETE: u32 = u32::MAX;
@@ -108,7 +110,7 @@ const DELAYED: u32 = 1 << 31;
 /// Totals of a completed replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// Completion time of the last node.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
@@ -138,15 +140,15 @@ struct LaneState {
     holder: u32,
     /// Nodes that wait for the lane, first ready, first served.
     queue: VecDeque<u32>,
-    /// Nodes that wait for the lane in insertion order ([`Manner::IN_ORDER`]), lowest first.
+    /// Nodes that wait for the lane in insertion order ([`CollectiveBackend::IN_ORDER`]), lowest first.
     by_id: BinaryHeap<Reverse<u32>>,
 }
 
 /// An instance of the workload during the run. References replace look-ups in the loop.
 #[derive(Debug)]
-struct Running<'a> {
+struct RunningInstance<'a> {
     graph: &'a Graph,
-    shared: &'a Shared,
+    shared: &'a SharedGraphPlan,
     /// Index of its first node in [`Engine::waiting`].
     first_node: usize,
     /// Index of its first lane in [`Engine::lanes`].
@@ -155,7 +157,7 @@ struct Running<'a> {
 
 /// Progress of a message between two ranks, and the half that waits for the other.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pair {
+struct MessageState {
     /// Set when the last byte has arrived; where messages last as recorded, when the send has started.
     delivered: bool,
     /// Node of the waiting half, plus one; zero before. Always the receive, except where messages last as recorded:
@@ -166,12 +168,12 @@ struct Pair {
 }
 
 /// State of the event loop during one replay.
-pub struct Engine<'a, O: ?Sized, N, M: Manner> {
+pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
     workload: &'a Workload,
     topology: &'a Topology,
-    plan: &'a Plan,
+    plan: &'a ReplayPlan,
     stepwise: bool,
-    comm: Comm,
+    comm: CommTiming,
     observer: &'a mut O,
     agenda: Agenda,
     network: N,
@@ -180,34 +182,34 @@ pub struct Engine<'a, O: ?Sized, N, M: Manner> {
     asking: Option<u64>,
     /// Whether members of a collective may run one stage in different directions or trees.
     varies: bool,
-    remote: Option<RemoteAccess>,
+    remote: Option<RemoteMemoryModel>,
     /// Dimension of the network whose ports loads and stores share with messages, if any.
     through: Option<usize>,
     /// Ports that loads and stores which began in this round will use.
-    reaching: Vec<Place>,
+    reaching: Vec<ServerId>,
     /// Loads and stores that ended, until their completions are scheduled.
-    ends: Vec<End>,
-    instances: Vec<Running<'a>>,
+    ends: Vec<AccessEnd>,
+    instances: Vec<RunningInstance<'a>>,
     /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
     waiting: Vec<u32>,
     lanes: Vec<LaneState>,
-    turns: Vec<Turns>,
-    pairs: Vec<Pair>,
-    channels: Vec<Channel>,
-    queues: Queues,
-    ops: Ops,
+    turns: Vec<LaunchOrder>,
+    pairs: Vec<MessageState>,
+    channels: Vec<MessageChannel>,
+    queues: ChunkQueues,
+    ops: OpSlab,
     /// Messages that wait for their rendezvous request, by op.
-    held: BTreeMap<u32, Message>,
+    held: BTreeMap<u32, NetworkMessage>,
     /// Ops of those that are steps of collectives, by run, cell, stage and step.
     expected: BTreeMap<(u32, u32, u16, u32), u32>,
     /// Reason for which the replay cannot go on.
-    refusal: Option<Refusal>,
+    refusal: Option<ReplayRefusal>,
     /// First collective that a member issued with another kind or size than the member before it.
-    disagreement: Option<Disagreement>,
-    courses: Courses<M::Stage>,
+    disagreement: Option<IssueMismatch>,
+    courses: ScheduleCache<M::Stage>,
     /// Number of collectives requested so far.
     requests: u32,
-    runs: Vec<Run>,
+    runs: Vec<CollectiveRun>,
     free_runs: Vec<u32>,
     /// Runs with members that arrived at this instant.
     arrivals: Vec<u32>,
@@ -218,41 +220,41 @@ pub struct Engine<'a, O: ?Sized, N, M: Manner> {
     dormant: Vec<u64>,
     /// Lanes freed in this round, as (instance, lane).
     freed: Vec<(u32, u32)>,
-    notices: Vec<Notice>,
+    notices: Vec<DeliveryNotice>,
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
     /// Chunks that began a stage and have not advanced in it yet: run and cell.
     moved: Vec<(u32, u32)>,
     /// Messages submitted at this instant.
-    leaving: Vec<Leaving>,
+    leaving: Vec<PendingSend>,
     /// Runs answered by closed form that can still be materialized, and how many there have been.
     folded: u32,
     foldings: u32,
     /// Progress of the present instant.
-    reached: Reached,
+    reached: InstantProgress,
     completed: u64,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
 }
 
-impl Schedule for Agenda {
+impl EventScheduler for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
         // Ops of one instant commute, because they touch ports and counters of their own; except for first bytes at
         // one port and messages at one link, which are ordered by content before their number.
         let event = match event {
-            NetworkEvent::Injected(op) => Event::new(Class::Injected, 0, op),
-            NetworkEvent::FirstByte { order, op } => Event::new(Class::FirstByte, order, op),
-            NetworkEvent::Delivered(op) => Event::new(Class::Delivered, 0, op),
-            NetworkEvent::Hop { order, op } => Event::new(Class::Hop, order, op),
-            NetworkEvent::LinkFree(link) => Event::new(Class::LinkFree, 0, link),
+            NetworkEvent::Injected(op) => Event::new(EventClass::Injected, 0, op),
+            NetworkEvent::FirstByte { order, op } => Event::new(EventClass::FirstByte, order, op),
+            NetworkEvent::Delivered(op) => Event::new(EventClass::Delivered, 0, op),
+            NetworkEvent::Hop { order, op } => Event::new(EventClass::Hop, order, op),
+            NetworkEvent::LinkFree(link) => Event::new(EventClass::LinkFree, 0, link),
         };
         self.push(at, event);
     }
 }
 
-impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'a, O, N, M> {
     fn new(
-        prepared: &'a Prepared<'a>,
+        prepared: &'a CompiledReplay<'a>,
         observer: &'a mut O,
         mut network: N,
         manner: &'a mut M,
@@ -264,7 +266,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
         for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
             let graph = workload.graph(instance);
             let shared = &plan.shared[planned.shared as usize];
-            instances.push(Running {
+            instances.push(RunningInstance {
                 graph,
                 shared,
                 first_node: waiting.len(),
@@ -284,9 +286,9 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
         let machine = prepared.machine;
         let remote = machine.remote();
         // Ports are shared only where the network models contention and carries the messages.
-        let met = prepared.comm == Comm::Model && network.attachments().is_some();
+        let met = prepared.comm == CommTiming::Model && network.attachments().is_some();
         let through = remote.and_then(|memory| memory.through.as_ref());
-        let through = through.filter(|_| met).map(Through::dimension);
+        let through = through.filter(|_| met).map(NetworkAttachment::dimension);
         let npus = machine.topology().npus();
         Self {
             workload,
@@ -300,7 +302,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
             asking: manner.asking(),
             varies: M::IN_ORDER && manner.varies(),
             manner,
-            remote: remote.map(|memory| RemoteAccess::new(memory, npus, met)),
+            remote: remote.map(|memory| RemoteMemoryModel::new(memory, npus, met)),
             through,
             reaching: Vec::new(),
             ends: Vec::new(),
@@ -309,21 +311,21 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
             lanes: std::iter::repeat_with(LaneState::default)
                 .take(lane_count as usize)
                 .collect(),
-            turns: plan.groups.iter().map(Turns::new).collect(),
+            turns: plan.groups.iter().map(LaunchOrder::new).collect(),
             pairs: match M::IN_ORDER {
                 true => Vec::new(),
-                false => vec![Pair::default(); plan.pairs as usize],
+                false => vec![MessageState::default(); plan.pairs as usize],
             },
-            channels: std::iter::repeat_with(Channel::default)
+            channels: std::iter::repeat_with(MessageChannel::default)
                 .take(if M::IN_ORDER { plan.pairs as usize } else { 0 })
                 .collect(),
-            queues: Queues::default(),
-            ops: Ops::default(),
+            queues: ChunkQueues::default(),
+            ops: OpSlab::default(),
             held: BTreeMap::new(),
             expected: BTreeMap::new(),
             refusal: None,
             disagreement: None,
-            courses: Courses::default(),
+            courses: ScheduleCache::default(),
             requests: 0,
             runs: Vec::new(),
             free_runs: Vec::new(),
@@ -337,9 +339,9 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
             leaving: Vec::new(),
             folded: 0,
             foldings: 0,
-            reached: Reached::default(),
+            reached: InstantProgress::default(),
             completed: 0,
-            outcome: Outcome {
+            outcome: ReplayOutcome {
                 makespan: Span::ZERO,
                 nodes: 0,
                 closed: 0,
@@ -352,9 +354,9 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
     }
 
     /// Runs the event loop until nothing is pending.
-    fn run(mut self) -> Result<Outcome, ReplayError> {
+    fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
         for (i, instance) in self.workload.instances().iter().enumerate() {
-            let event = Event::new(Class::Release, i as u32, 0);
+            let event = Event::new(EventClass::Release, i as u32, 0);
             self.agenda.push(instance.release, event);
         }
         let mut instant = Time::ZERO;
@@ -377,7 +379,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
             }
             self.hand_out(now);
             if now > instant {
-                (instant, self.reached) = (now, Reached::default());
+                (instant, self.reached) = (now, InstantProgress::default());
             }
             self.reached.rounds += 1;
             // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
@@ -436,44 +438,46 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
     #[inline]
     fn handle(&mut self, now: Time, event: Event, detail: u32) {
         match event.class() {
-            Class::Alarm => unreachable!("it is taken apart before"),
-            Class::Opened => self.credit(now, event.rank(), event.payload(), detail),
-            Class::Attended => self.attended(now, event.rank(), event.payload(), detail),
-            Class::Reduced => self.credit(now, event.rank(), event.payload(), 1),
-            Class::Found => self.hear(now, event.rank(), event.payload()),
-            Class::Asked => self.release(now, event.payload()),
-            Class::Cue => {
-                let cue = Cue::Over { part: detail };
+            EventClass::Alarm => unreachable!("it is taken apart before"),
+            EventClass::Opened => self.credit(now, event.rank(), event.payload(), detail),
+            EventClass::Attended => self.attended(now, event.rank(), event.payload(), detail),
+            EventClass::Reduced => self.credit(now, event.rank(), event.payload(), 1),
+            EventClass::Found => self.hear(now, event.rank(), event.payload()),
+            EventClass::Asked => self.release(now, event.payload()),
+            EventClass::Cue => {
+                let cue = ScriptEvent::Over { part: detail };
                 self.play(now, event.rank(), event.payload(), cue);
             }
-            Class::Taken => self.taken(now, event.payload()),
-            Class::Settle => self.settle_in_order(now, event.payload()),
-            Class::Vacant => self.end_member(now, event.rank(), event.payload()),
-            Class::Bus => self.bus_event(now, event.rank(), event.payload()),
-            Class::Hop => {
+            EventClass::Taken => self.taken(now, event.payload()),
+            EventClass::Settle => self.settle_in_order(now, event.payload()),
+            EventClass::Vacant => self.end_member(now, event.rank(), event.payload()),
+            EventClass::Bus => self.bus_event(now, event.rank(), event.payload()),
+            EventClass::Hop => {
                 let (order, op) = (event.rank(), event.payload());
                 self.network_event(now, NetworkEvent::Hop { order, op });
             }
-            Class::LinkFree => self.network_event(now, NetworkEvent::LinkFree(event.payload())),
-            Class::Memory => self.memory_event(now, event.payload()),
-            Class::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
-            Class::Run => self.end_run(now, event.payload(), event.rank()),
-            Class::Injected => {
+            EventClass::LinkFree => {
+                self.network_event(now, NetworkEvent::LinkFree(event.payload()))
+            }
+            EventClass::Memory => self.memory_event(now, event.payload()),
+            EventClass::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
+            EventClass::Run => self.end_run(now, event.payload(), event.rank()),
+            EventClass::Injected => {
                 self.network_event(now, NetworkEvent::Injected(event.payload()));
             }
-            Class::FirstByte => {
+            EventClass::FirstByte => {
                 let (order, op) = (event.rank(), event.payload());
                 self.network_event(now, NetworkEvent::FirstByte { order, op });
             }
-            Class::Delivered => {
+            EventClass::Delivered => {
                 self.network_event(now, NetworkEvent::Delivered(event.payload()));
             }
-            Class::Ready => {
+            EventClass::Ready => {
                 let node = NodeIndex(event.payload());
                 self.observer.ready(now, event.rank(), node);
                 self.ready.push(key(event.rank(), node));
             }
-            Class::Release => {
+            EventClass::Release => {
                 let graph = self.instances[event.rank() as usize].graph;
                 let roots = graph.nodes().filter(|n| graph.in_degrees()[n.index()] == 0);
                 for node in roots {
@@ -495,11 +499,11 @@ fn key(instance: u32, node: NodeIndex) -> u64 {
 
 /// Returns whether NPUs share a channel to memory, so that the order in which members complete a collective may
 /// matter to other operations.
-fn shares_memory(prepared: &Prepared<'_>) -> bool {
+fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.remote();
-    remote.is_some_and(|remote| remote.attachment != Attachment::PerNpu)
+    remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
         && prepared.workload.graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
-            kinds.any(|kind| kind == Kind::RemoteMemory)
+            kinds.any(|kind| kind == NodeKind::RemoteMemory)
         })
 }

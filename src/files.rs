@@ -3,7 +3,7 @@
 //! A regular file is written under another name in its folder, synced and renamed, and keeps the permissions of
 //! the file it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`)
 //! are written to directly. A command never replaces one of its inputs, and no two of its outputs are one file
-//! ([`Outputs`]).
+//! ([`OutputSet`]).
 
 mod output;
 mod outputs;
@@ -11,6 +11,6 @@ mod target;
 mod temporary;
 
 pub use output::OutputFile;
-pub use outputs::{Claim, Outputs, Written, numbered};
+pub use outputs::{OutputClaim, OutputHandle, OutputSet, numbered};
 pub use target::identity;
 pub use temporary::{postponed, remove_temporaries};

@@ -1,6 +1,6 @@
 //! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
 //!
-//! A [`Pattern`] is the caller's request. A [`Job`] is a pattern whose options were checked; it streams any rank's
+//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern whose options were checked; it streams any rank's
 //! nodes into a [`Sink`], holding one node at a time. Every number comes from the options, so the same options give
 //! the same bytes.
 //!
@@ -16,16 +16,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::bounds::{self, TooMuch};
-use crate::graph::{Binding, Dependencies, Graph, GraphBuilder};
+use crate::bounds::{self, MemoryLimitError};
+use crate::graph::{DependencyPolicy, Graph, GraphBuilder, SlotBinding};
 use crate::ids::{GraphId, MAX_NPUS, Rank};
-use crate::trace::groups::Declared;
-use crate::trace::roles::Roles;
+use crate::trace::groups::DeclaredGroups;
+use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
-use crate::trace::{Labels, MemoryChanges, Op, TraceError};
+use crate::trace::{MemoryChanges, NodeLabels, Op, TraceError};
 use crate::units::{Span, Time};
-use crate::workload::{Absent, Workload, WorkloadBuilder};
+use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
@@ -42,53 +42,53 @@ pub(crate) mod sharding;
 mod testing;
 pub(crate) mod training;
 
-pub use chain::Chain;
-pub use collective::Collective;
-pub use data_parallel::DataParallel;
-pub use memory::Memory;
-pub use p2p::{P2p, Traffic};
-pub use plan::Plan;
-pub use training::Training;
+pub use chain::ChainPattern;
+pub use collective::CollectivePattern;
+pub use data_parallel::DataParallelPattern;
+pub use memory::MemoryPattern;
+pub use p2p::{P2pPattern, TrafficPattern};
+pub use plan::ParallelismPlan;
+pub use training::TrainingPattern;
 
 /// A pattern of work to generate traces for.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Pattern {
+pub enum WorkloadPattern {
     /// One collective, once or several times.
-    Collective(Collective),
+    Collective(CollectivePattern),
     /// Messages between pairs of ranks.
-    P2p(P2p),
+    P2p(P2pPattern),
     /// Kernels that depend on one another and on nothing else.
-    Chain(Chain),
+    Chain(ChainPattern),
     /// Loads, and kernels that need them.
-    Memory(Memory),
+    Memory(MemoryPattern),
     /// Data-parallel training steps of a transformer, with a replica on every rank.
-    DataParallel(DataParallel),
+    DataParallel(DataParallelPattern),
     /// A model under a plan.
-    Training(Box<Training>),
+    Training(Box<TrainingPattern>),
 }
 
-impl Pattern {
+impl WorkloadPattern {
     /// Checks the options; the error says what is wrong.
     pub fn validate(&self) -> Result<(), GenerateError> {
-        Job::new(self.clone()).map(drop)
+        GeneratedJob::new(self.clone()).map(drop)
     }
 }
 
 /// A pattern with checked options, and the data that all of its ranks share.
 #[derive(Debug)]
-pub struct Job(Box<dyn Generator>);
+pub struct GeneratedJob(Box<dyn TraceGenerator>);
 
-impl Job {
+impl GeneratedJob {
     /// Checks `pattern` and prepares it.
-    pub fn new(pattern: Pattern) -> Result<Self, GenerateError> {
+    pub fn new(pattern: WorkloadPattern) -> Result<Self, GenerateError> {
         Ok(Self(match pattern {
-            Pattern::Collective(options) => Box::new(options.prepare()?),
-            Pattern::P2p(options) => Box::new(options.prepare()?),
-            Pattern::Chain(options) => Box::new(options.prepare()?),
-            Pattern::Memory(options) => Box::new(options.prepare()?),
-            Pattern::DataParallel(options) => Box::new(options.prepare()?),
-            Pattern::Training(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Collective(options) => Box::new(options.prepare()?),
+            WorkloadPattern::P2p(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Chain(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Memory(options) => Box::new(options.prepare()?),
+            WorkloadPattern::DataParallel(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Training(options) => Box::new(options.prepare()?),
         }))
     }
 
@@ -98,12 +98,12 @@ impl Job {
     }
 
     /// The groups that the nodes name; empty when they name only the world.
-    pub fn groups(&self) -> Declared {
+    pub fn groups(&self) -> DeclaredGroups {
         self.0.groups()
     }
 
     /// Purposes of those groups, where they differ.
-    pub fn roles(&self) -> Roles {
+    pub fn roles(&self) -> GroupRoles {
         self.0.roles()
     }
 
@@ -111,7 +111,7 @@ impl Job {
     /// that callers generate one and share it. It may be `rank` itself.
     ///
     /// # Panics
-    /// When `rank` is not below [`Job::ranks`].
+    /// When `rank` is not below [`GeneratedJob::ranks`].
     pub fn class_of(&self, rank: u32) -> u32 {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.class_of(rank)
@@ -120,7 +120,7 @@ impl Job {
     /// Number of nodes of `rank`, at least 1.
     ///
     /// # Panics
-    /// When `rank` is not below [`Job::ranks`].
+    /// When `rank` is not below [`GeneratedJob::ranks`].
     pub fn node_count(&self, rank: u32) -> u64 {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.node_count(rank)
@@ -130,17 +130,17 @@ impl Job {
     /// those it depends on. Fails only when `sink` does.
     ///
     /// # Panics
-    /// When `rank` is not below [`Job::ranks`].
+    /// When `rank` is not below [`GeneratedJob::ranks`].
     pub fn nodes(&self, rank: u32, sink: &mut dyn Sink) -> Result<(), TraceError> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
-        self.0.nodes(rank, &mut Emitter::new(sink))
+        self.0.nodes(rank, &mut TraceEmitter::new(sink))
     }
 
     /// A rank whose nodes differ from those of `rank` in their peers and groups alone, the same for all
     /// that are so alike; ranks of one class have one shape. It may be `rank` itself.
     ///
     /// # Panics
-    /// When `rank` is not below [`Job::ranks`].
+    /// When `rank` is not below [`GeneratedJob::ranks`].
     pub fn shape_of(&self, rank: u32) -> u32 {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.shape_of(rank)
@@ -151,7 +151,7 @@ impl Job {
     /// # Errors
     ///
     /// If it may not.
-    pub fn check_memory(&self) -> Result<(), TooMuch> {
+    pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
         let all = |ranks: &mut dyn Iterator<Item = u32>| {
             let nodes = ranks.map(|rank| self.node_count(rank));
             nodes.fold(0, u64::saturating_add)
@@ -177,7 +177,7 @@ impl Job {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
         builder.roles(&self.roles());
-        let mut built: BTreeMap<u32, (GraphId, Binding)> = BTreeMap::new();
+        let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
         for rank in 0..self.ranks() {
             // The representative of a shape need not be its first rank, so its graph is built on first use.
             let (graph, first) = match built.entry(self.shape_of(rank)) {
@@ -191,27 +191,27 @@ impl Job {
             let added = builder.rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");
         }
-        let workload = builder.finish(Some(self.ranks()), Absent::Refuse);
+        let workload = builder.finish(Some(self.ranks()), MissingRankPolicy::Refuse);
         Ok(workload.expect("a job has every rank, and its groups have their members"))
     }
 
     /// The graph of `rank`, and the binding of its slots.
-    fn graph(&self, rank: u32) -> Result<(Graph, Binding), TraceError> {
+    fn graph(&self, rank: u32) -> Result<(Graph, SlotBinding), TraceError> {
         let ids = self.node_count(rank) + 1;
-        let mut graph = GraphBuilder::new(rank, Dependencies::Both, ids);
+        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, ids);
         self.nodes(rank, &mut graph)?;
         graph.finish()
     }
 }
 
-/// A prepared pattern; [`Job`] documents the methods, and calls them only for ranks that exist.
-trait Generator: Debug + Send + Sync {
+/// A prepared pattern; [`GeneratedJob`] documents the methods, and calls them only for ranks that exist.
+trait TraceGenerator: Debug + Send + Sync {
     fn ranks(&self) -> u32;
-    fn groups(&self) -> Declared {
-        Declared::new()
+    fn groups(&self) -> DeclaredGroups {
+        DeclaredGroups::new()
     }
-    fn roles(&self) -> Roles {
-        Roles::default()
+    fn roles(&self) -> GroupRoles {
+        GroupRoles::default()
     }
     fn class_of(&self, rank: u32) -> u32;
     fn shape_of(&self, rank: u32) -> u32 {
@@ -219,11 +219,11 @@ trait Generator: Debug + Send + Sync {
     }
     /// Returns the slots of `rank`, given those of the rank that represents its shape: the peers and group names of
     /// its own nodes, each in order of first use.
-    fn bind(&self, _rank: u32, first: &Binding) -> Binding {
+    fn bind(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;
-    fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError>;
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
 }
 
 /// Options that were refused.
@@ -321,13 +321,13 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError>
 }
 
 /// Numbers nodes and passes them to a sink; the name's buffer is reused for all of them.
-struct Emitter<'s> {
+struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
 }
 
-impl<'s> Emitter<'s> {
+impl<'s> TraceEmitter<'s> {
     fn new(sink: &'s mut dyn Sink) -> Self {
         Self {
             sink,
@@ -366,7 +366,7 @@ impl<'s> Emitter<'s> {
         op: Op<'_>,
         lane: Option<i64>,
         memory: MemoryChanges,
-        labels: Labels<'_>,
+        labels: NodeLabels<'_>,
         data: &[u64],
     ) -> Result<u64, TraceError> {
         self.last += 1;

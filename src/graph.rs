@@ -10,8 +10,8 @@
 //! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80.
 
 use crate::ids::NodeIndex;
-pub use crate::trace::groups::Declared as DeclaredGroups;
-pub use crate::trace::roles::Roles;
+pub use crate::trace::groups::DeclaredGroups;
+pub use crate::trace::roles::GroupRoles;
 use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
@@ -28,11 +28,11 @@ pub mod recorded;
 mod rows;
 mod visit;
 
-pub use builder::{Binding, Dependencies, GraphBuilder};
-pub use intern::{IdMap, Interner, Names, fingerprint};
-pub use outline::Outline;
-pub use recorded::Recorded;
-pub use rows::Rows;
+pub use builder::{DependencyPolicy, GraphBuilder, SlotBinding};
+pub use intern::{IdMap, Interner, NameTable, fingerprint};
+pub use outline::RawTrace;
+pub use recorded::CapturedTimeline;
+pub use rows::Csr;
 pub use visit::BothDirections;
 
 /// Type of a node.
@@ -40,7 +40,7 @@ pub use visit::BothDirections;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
-pub enum Kind {
+pub enum NodeKind {
     /// No operation: completes when its dependencies have, in no time.
     Nothing,
     /// Work on the host.
@@ -80,7 +80,7 @@ pub enum Lane {
     None,
 }
 
-/// Group as a graph refers to it; the [`Binding`] names the group.
+/// Group as a graph refers to it; the [`SlotBinding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
     /// Mask of the machine's dimensions that take part; `None` means all of them.
@@ -89,7 +89,7 @@ pub struct GroupSlot {
 
 /// Collective node: one member's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct CollectiveNode {
     /// The node.
     pub node: NodeIndex,
     /// Group slot.
@@ -106,7 +106,7 @@ pub struct Call {
 
 /// Message node: one half of a message, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct MessageNode {
     /// The node.
     pub node: NodeIndex,
     /// Peer slot of the other end.
@@ -121,7 +121,7 @@ pub struct Message {
 
 /// Repairs made while the graph was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Repairs {
+pub struct GraphRepairs {
     /// Control dependencies on nodes that do not exist, dropped.
     pub dangling_control: u64,
     /// Control dependencies of nodes on themselves, dropped.
@@ -139,7 +139,7 @@ pub struct Repairs {
 pub struct Graph {
     ids: Vec<u64>,
     name_of: Vec<u32>,
-    kinds: Vec<Kind>,
+    kinds: Vec<NodeKind>,
     lane_of: Vec<u32>,
     recorded: Vec<Span>,
     /// Delays by node; empty if no node has any.
@@ -154,17 +154,17 @@ pub struct Graph {
     /// By node: index into `calls` or `messages`, number format of a kernel, or for a load or store whether it
     /// stores, and whether switches gather or reduce on its way.
     detail: Vec<u32>,
-    successors: Rows,
+    successors: Csr,
     in_degree: Vec<u32>,
-    names: Names,
+    names: NameTable,
     lanes: Vec<Lane>,
     groups: Vec<GroupSlot>,
-    calls: Vec<Call>,
-    messages: Vec<Message>,
-    repairs: Repairs,
+    calls: Vec<CollectiveNode>,
+    messages: Vec<MessageNode>,
+    repairs: GraphRepairs,
     captured: Option<Span>,
     lane_names: Vec<(Lane, String)>,
-    roles: Roles,
+    roles: GroupRoles,
 }
 
 /// `detail` of a kernel without a known number format.
@@ -214,13 +214,13 @@ impl Graph {
     }
 
     /// Returns the distinct names.
-    pub fn names(&self) -> &Names {
+    pub fn names(&self) -> &NameTable {
         &self.names
     }
 
     /// Returns the node's type.
     #[inline]
-    pub fn kind(&self, node: NodeIndex) -> Kind {
+    pub fn kind(&self, node: NodeIndex) -> NodeKind {
         self.kinds[node.index()]
     }
 
@@ -302,7 +302,7 @@ impl Graph {
     pub fn dtype(&self, node: NodeIndex) -> Option<Dtype> {
         let detail = self.detail[node.index()];
         match self.kinds[node.index()] {
-            Kind::Compute if detail != NO_DTYPE => Some(Dtype::ALL[detail as usize].0),
+            NodeKind::Compute if detail != NO_DTYPE => Some(Dtype::ALL[detail as usize].0),
             _ => None,
         }
     }
@@ -312,8 +312,8 @@ impl Graph {
     #[inline]
     pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
         match (self.kinds[node.index()], self.detail[node.index()]) {
-            (Kind::RemoteMemory, GATHERED) => Some(false),
-            (Kind::RemoteMemory, REDUCED) => Some(true),
+            (NodeKind::RemoteMemory, GATHERED) => Some(false),
+            (NodeKind::RemoteMemory, REDUCED) => Some(true),
             _ => None,
         }
     }
@@ -323,7 +323,7 @@ impl Graph {
     pub fn stores(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
         match self.kinds[node.index()] {
-            Kind::LocalMemory | Kind::RemoteMemory => matches!(detail, REDUCED | STORED),
+            NodeKind::LocalMemory | NodeKind::RemoteMemory => matches!(detail, REDUCED | STORED),
             _ => false,
         }
     }
@@ -335,7 +335,7 @@ impl Graph {
     }
 
     /// Returns the successors of all nodes, by index, on which algorithms of petgraph run.
-    pub fn rows(&self) -> &Rows {
+    pub fn rows(&self) -> &Csr {
         &self.successors
     }
 
@@ -346,10 +346,10 @@ impl Graph {
 
     /// Returns the call of a collective node.
     #[inline]
-    pub fn call(&self, node: NodeIndex) -> &Call {
+    pub fn call(&self, node: NodeIndex) -> &CollectiveNode {
         debug_assert_eq!(
             self.kind(node),
-            Kind::Collective,
+            NodeKind::Collective,
             "only collectives have calls"
         );
         &self.calls[self.detail[node.index()] as usize]
@@ -360,7 +360,7 @@ impl Graph {
     pub fn call_index(&self, node: NodeIndex) -> usize {
         debug_assert_eq!(
             self.kind(node),
-            Kind::Collective,
+            NodeKind::Collective,
             "only collectives have calls"
         );
         self.detail[node.index()] as usize
@@ -369,17 +369,20 @@ impl Graph {
     /// Returns the index of a message node among [`Graph::messages`].
     #[inline]
     pub fn message_index(&self, node: NodeIndex) -> usize {
-        debug_assert!(matches!(self.kind(node), Kind::Send | Kind::Receive));
+        debug_assert!(matches!(
+            self.kind(node),
+            NodeKind::Send | NodeKind::Receive
+        ));
         self.detail[node.index()] as usize
     }
 
     /// Returns all collective calls, in program order.
-    pub fn calls(&self) -> &[Call] {
+    pub fn calls(&self) -> &[CollectiveNode] {
         &self.calls
     }
 
     /// Returns all halves of messages, in program order.
-    pub fn messages(&self) -> &[Message] {
+    pub fn messages(&self) -> &[MessageNode] {
         &self.messages
     }
 
@@ -389,12 +392,12 @@ impl Graph {
     }
 
     /// Returns the roles of groups, as the trace states them.
-    pub fn roles(&self) -> &Roles {
+    pub fn roles(&self) -> &GroupRoles {
         &self.roles
     }
 
     /// Returns the repairs made while the graph was built.
-    pub fn repairs(&self) -> Repairs {
+    pub fn repairs(&self) -> GraphRepairs {
         self.repairs
     }
 

@@ -1,11 +1,11 @@
 //! Groups of ranks that communicate, and their placement on the machine.
 
 use crate::ids::{Npu, Rank};
-use crate::topology::{Path, Shape, Topology};
+use crate::topology::{DimensionShape, NetworkPath, Topology};
 
 /// Ordered ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct RankGroup {
     /// The name it was declared under; `None` is all ranks.
     pub name: Option<String>,
     /// Purpose of the group, if known.
@@ -19,7 +19,7 @@ pub struct Group {
 /// Positions of a group are numbered so that a member's index along this phase is
 /// `position / stride % size`; the members that differ only in it form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
+pub struct GroupPhase {
     /// The machine's dimension whose algorithm is used.
     pub dimension: usize,
     /// Members along it; at least 2.
@@ -28,7 +28,7 @@ pub struct Phase {
     pub stride: u32,
 }
 
-impl Phase {
+impl GroupPhase {
     /// The member's index along this phase.
     #[inline]
     pub fn index(&self, position: u32) -> u32 {
@@ -44,19 +44,19 @@ impl Phase {
 
 /// The paths along a phase that members of a line have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Paths {
+pub struct SharedPaths {
     /// From each member to the next, if it is the same for all.
-    pub next: Option<Path>,
+    pub next: Option<NetworkPath>,
     /// Between any two members, if it is the same for all.
-    pub any: Option<Path>,
+    pub any: Option<NetworkPath>,
 }
 
 /// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct GroupExtent {
     /// The phases. A group of one has none; one that is no sub-grid has a single phase over all its members in group
     /// order.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<GroupPhase>,
     /// The NPU at each position.
     pub npus: Vec<Npu>,
     /// The position of each member, in the order of the group.
@@ -67,7 +67,7 @@ pub struct Extent {
     pub regular: bool,
 }
 
-impl Extent {
+impl GroupExtent {
     /// Determines the placement of `npus`, which are all different.
     ///
     /// If they are all combinations of some coordinates in each dimension, there is a phase for each
@@ -90,7 +90,7 @@ impl Extent {
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
             return Self {
-                phases: vec![Phase {
+                phases: vec![GroupPhase {
                     dimension: spanned.unwrap_or(0),
                     size: npus.len() as u32,
                     stride: 1,
@@ -107,7 +107,7 @@ impl Extent {
         for (dimension, found) in coordinates.iter().enumerate() {
             if found.len() > 1 {
                 let size = found.len() as u32;
-                phases.push(Phase {
+                phases.push(GroupPhase {
                     dimension,
                     size,
                     stride,
@@ -148,9 +148,9 @@ impl Extent {
 
     /// Returns true if the members of a line lie evenly around a ring of more than two NPUs, so that each has one
     /// neighbour on either side, and the route from the last to the first continues around the ring.
-    pub fn goes_round(&self, phase: &Phase, topology: &Topology) -> bool {
+    pub fn goes_round(&self, phase: &GroupPhase, topology: &Topology) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
-        if !self.regular || dimension.shape != Shape::Ring || phase.size <= 2 {
+        if !self.regular || dimension.shape != DimensionShape::Ring || phase.size <= 2 {
             return false;
         }
         let at = |index| {
@@ -164,7 +164,7 @@ impl Extent {
     }
 
     /// The path from each member to the next of its line, if it is the same for all of them.
-    pub fn neighbour_path(&self, phase: &Phase, topology: &Topology) -> Option<Path> {
+    pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         // The lines of a sub-grid are translations of one another, so the first speaks for all.
         let npu = |index| self.npus[phase.position(0, index % phase.size) as usize];
         let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));
@@ -173,18 +173,18 @@ impl Extent {
     }
 
     /// Paths that the members of a line share along `phase`.
-    pub fn paths(&self, phase: &Phase, topology: &Topology) -> Paths {
-        Paths {
+    pub fn paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
+        SharedPaths {
             next: self.neighbour_path(phase, topology),
             any: self.any_path(phase, topology),
         }
     }
 
     /// The path between any two members of a line, if it is the same for all pairs.
-    pub fn any_path(&self, phase: &Phase, topology: &Topology) -> Option<Path> {
+    pub fn any_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         let shape = topology.dimensions()[phase.dimension].shape;
         match shape {
-            Shape::FullyConnected | Shape::Switch if self.regular => {
+            DimensionShape::FullyConnected | DimensionShape::Switch if self.regular => {
                 self.neighbour_path(phase, topology)
             }
             // With two members the neighbour is the only peer.
@@ -197,11 +197,11 @@ impl Extent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Dimension;
+    use crate::topology::TopologyDimension;
     use crate::units::{Bandwidth, Span};
 
-    fn topology(shapes: &[(Shape, u32)]) -> Topology {
-        let dimensions = shapes.iter().map(|&(shape, size)| Dimension {
+    fn topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+        let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
             name: String::new(),
             shape,
             size,
@@ -217,10 +217,10 @@ mod tests {
 
     #[test]
     fn sub_grids_become_phases() {
-        let t = topology(&[(Shape::Ring, 4), (Shape::Switch, 3)]);
+        let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         // Coordinates {1, 3} x {0, 2}: NPUs 1, 3, 9, 11, given in another order.
-        let e = Extent::new(&npus(&[11, 1, 9, 3]), &t);
-        let phase = |dimension, stride| Phase {
+        let e = GroupExtent::new(&npus(&[11, 1, 9, 3]), &t);
+        let phase = |dimension, stride| GroupPhase {
             dimension,
             size: 2,
             stride,
@@ -235,10 +235,10 @@ mod tests {
 
     #[test]
     fn groups_that_are_no_sub_grid_are_one_line() {
-        let t = topology(&[(Shape::Ring, 4), (Shape::Switch, 3)]);
-        let e = Extent::new(&npus(&[5, 0, 1]), &t);
+        let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
+        let e = GroupExtent::new(&npus(&[5, 0, 1]), &t);
         assert!(!e.regular);
-        let line = Phase {
+        let line = GroupPhase {
             dimension: 1,
             size: 3,
             stride: 1,
@@ -248,14 +248,18 @@ mod tests {
 
     #[test]
     fn a_group_of_one_has_nothing_to_do() {
-        let t = topology(&[(Shape::Ring, 4)]);
-        let e = Extent::new(&npus(&[2]), &t);
+        let t = topology(&[(DimensionShape::Ring, 4)]);
+        let e = GroupExtent::new(&npus(&[2]), &t);
         assert!(e.phases.is_empty() && e.regular);
     }
 
     #[test]
     fn members_lie_evenly_around_a_ring_or_not() {
-        let t = topology(&[(Shape::Ring, 6), (Shape::Mesh, 3), (Shape::Ring, 2)]);
+        let t = topology(&[
+            (DimensionShape::Ring, 6),
+            (DimensionShape::Mesh, 3),
+            (DimensionShape::Ring, 2),
+        ]);
         for (members, round) in [
             (&[0, 1, 2, 3, 4, 5][..], true),
             (&[6, 8, 10], true),
@@ -266,16 +270,16 @@ mod tests {
             (&[0, 6, 12], false),
             (&[0, 18], false),
         ] {
-            let e = Extent::new(&npus(members), &t);
+            let e = GroupExtent::new(&npus(members), &t);
             assert_eq!(e.goes_round(&e.phases[0], &t), round, "{members:?}");
         }
     }
 
     #[test]
     fn a_ring_with_a_longer_way_home_has_no_common_path() {
-        let t = topology(&[(Shape::Ring, 8)]);
+        let t = topology(&[(DimensionShape::Ring, 8)]);
         let path = |members: &[u32]| {
-            let e = Extent::new(&npus(members), &t);
+            let e = GroupExtent::new(&npus(members), &t);
             e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
         };
         // The whole ring: one hop everywhere. Every other member: two. Members 0, 1, 2: 1, 1 and 2.

@@ -1,7 +1,7 @@
 //! Inspection of a trace or a job: counts and times by type, lane, group, peer and operator, single nodes with
 //! their neighbourhood, and the critical path of the recorded run.
 //!
-//! Nothing is replayed and no machine is needed. Each rank is read into a [`Trace`] on its own, whatever is
+//! Nothing is replayed and no machine is needed. Each rank is read into a [`InspectedTrace`] on its own, whatever is
 //! wrong with its file; ranks are read by several threads and handed on in order ([`in_order`]), so that at
 //! most a few are in memory at a time.
 //!
@@ -32,18 +32,18 @@ mod times;
 mod trace;
 mod track;
 
-pub use class::Class;
-pub use fault::{Complaint, Faults};
-pub use filter::{Filter, Label, Pattern, RankSet, Types};
+pub use class::NodeClass;
+pub use fault::{CountedFault, FaultSummary};
+pub use filter::{AttributeFilter, ClassFilter, NamePattern, NodeFilter, RankSet};
 pub use gather::gather;
-pub use lanes::{LaneKey, Lanes, group_label};
-pub use metadata::Header;
-pub use near::{Near, Neighbour, Neighbourhood, NodeRecord};
+pub use lanes::{LaneKey, LaneTable, group_label};
+pub use metadata::TraceHeader;
+pub use near::{NearbyNode, NearbyNodes, NodeNeighbourhood, NodeRecord};
 pub use parallel::in_order;
-pub use path::{CriticalPath, Piece, Spent, critical_path, spent_by};
+pub use path::{CriticalPath, PathSegment, PathTime, critical_path, spent_by};
 pub use row::NodeRow;
-pub use summary::{Inspection, RECEIVED, RankFacts, RankSummary, SENT};
-pub use table::{Row, Table, Tally};
-pub use times::{Basis, Times};
-pub use trace::Trace;
-pub use track::Track;
+pub use summary::{JobInspection, RECEIVED, RankInspection, RankOverview, SENT};
+pub use table::{NodeSums, SpreadRow, SpreadTable};
+pub use times::{RankTimes, TimeBasis};
+pub use trace::InspectedTrace;
+pub use track::PathInput;

@@ -11,14 +11,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::bounds::TooMuch;
-use crate::engine::{Options, Prepared, ReplayError};
-use crate::generate::{self, GenerateError, Pattern};
+use crate::bounds::MemoryLimitError;
+use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use crate::generate::{self, GenerateError, WorkloadPattern};
 use crate::machine::Machine;
-use crate::report::summary::Input;
+use crate::report::summary::HashedInput;
 use crate::report::{self, Report};
 use crate::trace::{TraceError, shown};
-use crate::workload::{Absent, Workload, WorkloadError};
+use crate::workload::{MissingRankPolicy, Workload, WorkloadError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub use astra_sim::AstraSimJob;
 pub(crate) use astra_sim::run_inputs;
 pub use custom::{CustomFiles, load_custom};
 pub(crate) use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
-pub use load::{JobOptions, Progress};
+pub use load::{JobOptions, LoadProgress};
 pub(crate) use load::{declared_groups, find, groups_of, load, mark_read};
 pub(crate) use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
 pub(crate) use traces::{JobTraces, about};
@@ -43,8 +43,8 @@ pub(crate) use traces::{JobTraces, about};
 pub struct Job {
     name: String,
     workload: Workload,
-    absent: Absent,
-    inputs: Vec<Input>,
+    absent: MissingRankPolicy,
+    inputs: Vec<HashedInput>,
 }
 
 /// A job that cannot be had, or written.
@@ -59,7 +59,7 @@ pub enum JobError {
     Workload(#[from] WorkloadError),
     /// It would take more memory than it may.
     #[error(transparent)]
-    Memory(#[from] TooMuch),
+    Memory(#[from] MemoryLimitError),
     /// The options of a pattern make no sense.
     #[error(transparent)]
     Pattern(#[from] GenerateError),
@@ -120,13 +120,13 @@ impl Job {
     /// # Errors
     ///
     /// When the options make no sense, or ask for more memory than there is.
-    pub fn generate(pattern: Pattern) -> Result<Self, JobError> {
-        let job = generate::Job::new(pattern)?;
+    pub fn generate(pattern: WorkloadPattern) -> Result<Self, JobError> {
+        let job = generate::GeneratedJob::new(pattern)?;
         job.check_memory()?;
         Ok(Self {
             name: "job".to_owned(),
             workload: job.workload()?,
-            absent: Absent::Refuse,
+            absent: MissingRankPolicy::Refuse,
             inputs: Vec::new(),
         })
     }
@@ -137,9 +137,13 @@ impl Job {
     /// # Errors
     ///
     /// When the machine cannot run the job, or the replay gets stuck.
-    pub fn replay(&self, machine: &Machine, options: &Options) -> Result<Report, ReplayError> {
+    pub fn replay(
+        &self,
+        machine: &Machine,
+        options: &ReplayOptions,
+    ) -> Result<Report, ReplayError> {
         let absent = self.absent;
-        let options = Options {
+        let options = ReplayOptions {
             absent,
             ..options.clone()
         };
@@ -157,7 +161,7 @@ impl Job {
     }
 
     /// Returns the files that it was read from, if they were hashed ([`JobOptions::hash`]).
-    pub fn inputs(&self) -> &[Input] {
+    pub fn inputs(&self) -> &[HashedInput] {
         &self.inputs
     }
 }
@@ -166,12 +170,12 @@ impl Job {
 ///
 /// # Errors
 ///
-/// As [`Job::replay`].
+/// As [`GeneratedJob::replay`].
 pub fn replay(
     workload: &Workload,
     machine: &Machine,
-    options: &Options,
+    options: &ReplayOptions,
 ) -> Result<Report, ReplayError> {
-    let prepared = Prepared::new(workload, machine, options)?;
+    let prepared = CompiledReplay::new(workload, machine, options)?;
     report::replay(&prepared, ()).map(|(report, ())| report)
 }

@@ -11,14 +11,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::{Choice, Pipeline};
-use crate::compute::Peaks;
-use crate::config::Document;
+use crate::collective::{AlgorithmChoice, ChunkPipeline};
+use crate::compute::PeakRates;
+use crate::config::ConfigDocument;
 use crate::ids::Npu;
 use crate::memory::{LocalMemory, RemoteMemory};
 use crate::network;
 use crate::topology::Topology;
-use assign::Assignment;
+use assign::ClassAssignment;
 
 mod assign;
 mod build;
@@ -26,7 +26,7 @@ mod error;
 mod preset;
 
 pub use error::MachineError;
-pub use preset::{PRESETS, Preset, Source, source};
+pub use preset::{MachinePreset, MachineSource, PRESETS, source};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct NpuClass {
     /// Name in the machine file.
     pub name: String,
     /// Dense peak rates by number format.
-    pub peaks: Peaks,
+    pub peaks: PeakRates,
     /// The memory of one NPU.
     pub memory: LocalMemory,
     /// Lanes of the NPU that can run at once; at least 1.
@@ -49,12 +49,12 @@ pub struct Machine {
     name: String,
     description: String,
     topology: Topology,
-    network: network::Model,
-    algorithms: Vec<Choice>,
-    pipeline: Pipeline,
+    network: network::NetworkKind,
+    algorithms: Vec<AlgorithmChoice>,
+    pipeline: ChunkPipeline,
     scalable: bool,
     classes: Vec<NpuClass>,
-    class_of: Assignment,
+    class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
 }
 
@@ -66,7 +66,7 @@ impl Machine {
     /// If `text` is not TOML, has an unknown key, lacks a required one, or describes an impossible machine. Never
     /// panics, whatever the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
-        Ok(build::machine(&Document::parse(text, file)?)?)
+        Ok(build::machine(&ConfigDocument::parse(text, file)?)?)
     }
 
     /// The preset `name`, or `NAMExN`: preset `NAME` with `N` NPUs along its outermost dimension.
@@ -96,7 +96,7 @@ impl Machine {
     pub fn uniform(
         name: String,
         topology: Topology,
-        algorithms: Vec<Choice>,
+        algorithms: Vec<AlgorithmChoice>,
         class: NpuClass,
         remote: Option<RemoteMemory>,
     ) -> Option<Self> {
@@ -108,11 +108,11 @@ impl Machine {
         (dimensions && lanes && memory).then(|| Self {
             name,
             description: String::new(),
-            class_of: Assignment::uniform(topology.npus()),
+            class_of: ClassAssignment::uniform(topology.npus()),
             topology,
-            network: network::Model::default(),
+            network: network::NetworkKind::default(),
             algorithms,
-            pipeline: Pipeline::default(),
+            pipeline: ChunkPipeline::default(),
             scalable: false,
             classes: vec![class],
             remote,
@@ -120,7 +120,7 @@ impl Machine {
     }
 
     /// Returns the same machine with other chunking of collectives.
-    pub fn with_pipeline(self, pipeline: Pipeline) -> Self {
+    pub fn with_pipeline(self, pipeline: ChunkPipeline) -> Self {
         Self { pipeline, ..self }
     }
 
@@ -140,17 +140,17 @@ impl Machine {
     }
 
     /// Network model, unless a replay asks for another one.
-    pub fn network(&self) -> network::Model {
+    pub fn network(&self) -> network::NetworkKind {
         self.network
     }
 
     /// Choice of collective algorithm per dimension, innermost first.
-    pub fn algorithms(&self) -> &[Choice] {
+    pub fn algorithms(&self) -> &[AlgorithmChoice] {
         &self.algorithms
     }
 
     /// Chunking of collectives.
-    pub fn pipeline(&self) -> Pipeline {
+    pub fn pipeline(&self) -> ChunkPipeline {
         self.pipeline
     }
 

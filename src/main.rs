@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 /// What inputs make the program ask for is bounded, and counted where no check comes before it.
 #[global_allocator]
-static ALLOCATOR: chakram::internals::bounds::allocator::Counting =
-    chakram::internals::bounds::allocator::Counting;
+static ALLOCATOR: chakram::internals::bounds::allocator::CountingAllocator =
+    chakram::internals::bounds::allocator::CountingAllocator;
 
 fn main() -> ExitCode {
     chakram::internals::cli::main()

@@ -1,12 +1,12 @@
 //! Cost of loads and stores, and contention among them.
 //!
 //! Memory of the NPU's own is [`LocalMemory`]. Memory beyond it is reached in one of two ways. *Channels* serve one
-//! access at a time, first come, first served ([`Attachment::PerNpu`], [`Attachment::Pool`],
-//! [`Attachment::PerNode`]). *Pools that are networks* are made of links that concurrent accesses share: the designs
+//! access at a time, first come, first served ([`MemoryAttachment::PerNpu`], [`MemoryAttachment::Pool`],
+//! [`MemoryAttachment::PerNode`]). *Pools that are networks* are made of links that concurrent accesses share: the designs
 //! of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the path of
 //! an access over them (`memory/layout.rs`); bandwidth sharing is the same for all (`memory/sharing.rs`).
 //!
-//! The last stage of either may be the port of the NPU into a dimension of the network ([`Through`]). With a network
+//! The last stage of either may be the port of the NPU into a dimension of the network ([`NetworkAttachment`]). With a network
 //! model that has contention, loads and stores compete with messages there, chunk by chunk (`memory/chunks.rs`);
 //! otherwise the port is one more stage.
 
@@ -29,14 +29,14 @@ mod sharing;
 mod switch;
 mod through;
 
-pub use chunks::Turn;
-pub use hierarchical::Hierarchical;
-pub use mesh::Mesh;
-pub use ring::Ring;
-pub use running::{Access, RemoteAccess};
-pub use sharing::End;
-pub use switch::{Level, Switch};
-pub use through::{MOST_CHUNKS, Through};
+pub use chunks::PortRequest;
+pub use hierarchical::HierarchicalPool;
+pub use mesh::MeshPool;
+pub use ring::RingPool;
+pub use running::{RemoteMemoryAccess, RemoteMemoryModel};
+pub use sharing::AccessEnd;
+pub use switch::{SwitchLevel, SwitchPool};
+pub use through::{MOST_CHUNKS, NetworkAttachment};
 
 /// The memory of one NPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,7 +51,7 @@ pub struct LocalMemory {
 
 /// Attachment of NPUs to the memory beyond their own.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Attachment {
+pub enum MemoryAttachment {
     /// Every NPU has a channel of its own.
     PerNpu,
     /// One channel for all, first come, first served.
@@ -59,16 +59,16 @@ pub enum Attachment {
     /// One channel for each group of that many consecutive NPUs; at least 1.
     PerNode(u32),
     /// Memories behind switches of their own, which reach the switches of the nodes.
-    Hierarchical(Hierarchical),
+    Hierarchical(HierarchicalPool),
     /// Memories behind levels of switches.
-    Switch(Switch),
+    Switch(SwitchPool),
     /// Memories and NPUs on a ring.
-    Ring(Ring),
+    Ring(RingPool),
     /// Memories and NPUs on a mesh of two dimensions.
-    Mesh(Mesh),
+    Mesh(MeshPool),
 }
 
-impl Attachment {
+impl MemoryAttachment {
     /// The attachments that machine files can name.
     pub const NAMES: [&str; 6] = ["per_npu", "pool", "hierarchical", "switch", "ring", "mesh"];
 
@@ -128,7 +128,7 @@ impl Attachment {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteMemory {
     /// Attachment to the NPUs.
-    pub attachment: Attachment,
+    pub attachment: MemoryAttachment,
     /// Bytes per second of one channel, or of one memory of a pool that is a network.
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
@@ -139,13 +139,13 @@ pub struct RemoteMemory {
     pub whole_ns: bool,
     /// The ports of the network that its bytes come through, if they do. Their bandwidth is then that of
     /// the NPUs' ports in its design.
-    pub through: Option<Through>,
+    pub through: Option<NetworkAttachment>,
 }
 
 impl RemoteMemory {
     /// Returns true if a machine with this network can have this memory.
     pub fn fits(&self, topology: &Topology) -> bool {
-        let through = |through: &Through| {
+        let through = |through: &NetworkAttachment| {
             let port = self.attachment.port();
             // A pool's NPU ports are those of the network, so both descriptions must agree.
             let same = port.is_none_or(|port| port == through.bandwidth());
@@ -159,8 +159,8 @@ impl RemoteMemory {
     pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let piece = match &self.attachment {
-            Attachment::Hierarchical(design) => design.piece(npus),
-            Attachment::Switch(design) => design.piece(npus),
+            MemoryAttachment::Hierarchical(design) => design.piece(npus),
+            MemoryAttachment::Switch(design) => design.piece(npus),
             // Channels take their chunk from the attachment; ring and mesh have no ports and never get here.
             _ => through.chunk().0 as f64,
         };
@@ -174,10 +174,10 @@ impl fmt::Display for RemoteMemory {
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         let one = gb(self.bandwidth);
         match &self.attachment {
-            Attachment::PerNpu => write!(f, "{one} GB/s for each NPU"),
-            Attachment::Pool => write!(f, "{one} GB/s for all NPUs"),
-            Attachment::PerNode(size) => write!(f, "{one} GB/s for each {size} NPUs"),
-            Attachment::Hierarchical(design) => {
+            MemoryAttachment::PerNpu => write!(f, "{one} GB/s for each NPU"),
+            MemoryAttachment::Pool => write!(f, "{one} GB/s for all NPUs"),
+            MemoryAttachment::PerNode(size) => write!(f, "{one} GB/s for each {size} NPUs"),
+            MemoryAttachment::Hierarchical(design) => {
                 let (groups, switches) = (design.groups, design.out_switches);
                 let port = gb(design.in_node_bandwidth);
                 write!(
@@ -186,7 +186,7 @@ impl fmt::Display for RemoteMemory {
                 )?;
                 write!(f, "{port} GB/s for each NPU")
             }
-            Attachment::Switch(design) => {
+            MemoryAttachment::Switch(design) => {
                 let (groups, port) = (design.groups, gb(design.npu_bandwidth));
                 let levels = design.levels.len();
                 write!(
@@ -195,11 +195,11 @@ impl fmt::Display for RemoteMemory {
                 )?;
                 write!(f, "{port} GB/s for each NPU")
             }
-            Attachment::Ring(design) => {
+            MemoryAttachment::Ring(design) => {
                 let (groups, link) = (design.groups, gb(design.link_bandwidth));
                 write!(f, "{groups} of {one} GB/s on a ring of {link} GB/s")
             }
-            Attachment::Mesh(design) => {
+            MemoryAttachment::Mesh(design) => {
                 let (columns, rows) = (design.columns, design.rows);
                 let link = gb(design.link_bandwidth);
                 write!(

@@ -1,20 +1,20 @@
 //! Models: networks of layers, independent of the number of NPUs that run them.
 //!
-//! A [`Model`] is a chain of [`Layer`]s, a layer a chain of [`Operator`]s. Sizes are those of one *sample*: a
+//! A [`Model`] is a chain of [`ModelLayer`]s, a layer a chain of [`LayerOperator`]s. Sizes are those of one *sample*: a
 //! sequence of tokens, an image, a row of features. Nothing here knows of batches, ranks or time.
 //!
-//! Models are described in TOML files, or are presets, or are made from a few numbers ([`Transformer`],
-//! [`Vit`]).
+//! Models are described in TOML files, or are presets, or are made from a few numbers ([`TransformerModel`],
+//! [`VisionTransformer`]).
 //!
 //! Rules of counting:
 //!
 //! - *Parameters* are all weights that are trained: matrices, biases, gains of norms, tables. Weights that two
-//!   operators share count once, where they are picked from ([`Work::Embedding`]).
+//!   operators share count once, where they are picked from ([`OperatorKind::Embedding`]).
 //! - *Multiplications* are those of matrix products and convolutions in a forward pass of one sample; two FLOPs
 //!   each. What is done per element (norms, activations, softmax, sums) is left out, as papers do. Attention
 //!   counts the whole square of tokens, also where tokens look back only, as Megatron's formulas do; kernels
-//!   that skip the other half do [`Work::skippable_multiplications`] less.
-//! - *Kept bytes* are those that the backward pass needs ([`Work::saved_bytes`]).
+//!   that skip the other half do [`OperatorKind::skippable_multiplications`] less.
+//! - *Kept bytes* are those that the backward pass needs ([`OperatorKind::saved_bytes`]).
 //!
 //! Counts are whole numbers of 64 bits that stop at [`u64::MAX`]; a model's file that gets there is refused.
 //!
@@ -35,11 +35,11 @@ mod saved;
 mod transformer;
 mod vit;
 
-pub use definition::{Definition, Kind};
+pub use definition::{DefinitionKind, ModelDefinition};
 pub use error::ModelError;
-pub use preset::{PRESETS, Preset, Source};
-pub use transformer::{Block, Head, Positions, Transformer};
-pub use vit::Vit;
+pub use preset::{ModelPreset, ModelSource, PRESETS};
+pub use transformer::{OutputHead, PositionEncoding, TransformerBlock, TransformerModel};
+pub use vit::VisionTransformer;
 
 /// A network of layers.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,23 +51,23 @@ pub struct Model {
     /// Tokens of a sample; 1 where a sample is no sequence.
     pub sequence: u64,
     /// First to last; the output of each layer is the input of the next.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ModelLayer>,
 }
 
 /// A part of a model that stays together: the unit of pipelining, recomputation and sharding.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layer {
+pub struct ModelLayer {
     /// `embedding`, `layer17`, `head`, `conv3_1`.
     pub name: String,
     /// Position of the layer in the model, where kinds are treated differently.
-    pub role: Role,
+    pub role: LayerRole,
     /// First to last.
-    pub operators: Vec<Operator>,
+    pub operators: Vec<LayerOperator>,
 }
 
 /// Position of a layer in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum LayerRole {
     /// Before the blocks: token and position embeddings, the stem of a network on images, embedding bags.
     Input,
     /// One of the blocks, which a pipeline distributes evenly over stages.
@@ -78,20 +78,20 @@ pub enum Role {
 
 /// One operation with its weights.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Operator {
+pub struct LayerOperator {
     /// `attention.qkv`, `mlp.up`, `norm1`: unique within its layer.
     pub name: String,
     /// The computation.
-    pub work: Work,
+    pub work: OperatorKind,
     /// Sharding under tensor parallelism.
-    pub cut: Cut,
-    /// True for an operator on the skip path, which joins the branch at a [`Work::Residual`].
+    pub cut: TensorSplit,
+    /// True for an operator on the skip path, which joins the branch at a [`OperatorKind::Residual`].
     pub around: bool,
 }
 
 /// Sharding of an operator under tensor parallelism (Shoeybi et al., "Megatron-LM", 2019, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum TensorSplit {
     /// Every member does all of it; with sequence parallelism, each its part of the tokens.
     Whole,
     /// By outputs: each member has some columns of the weights, needs the whole input, and its part of the
@@ -106,7 +106,7 @@ pub enum Cut {
 
 /// Computation of an operator with its sizes per sample.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
+pub enum OperatorKind {
     /// `rows x inputs` by `inputs x outputs`, with a bias of `outputs` if `bias`.
     Linear {
         /// Rows of the input: tokens, or 1.
@@ -148,7 +148,7 @@ pub enum Work {
     /// A function of each element. If `gated`, of one half of `2 width` inputs, times the other.
     Activation {
         /// The function.
-        function: Function,
+        function: ActivationFunction,
         /// Rows.
         rows: u64,
         /// Columns of the output.
@@ -234,7 +234,7 @@ pub enum Work {
 
 /// A function of each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
+pub enum ActivationFunction {
     /// Negative elements become 0.
     Relu,
     /// x times the normal distribution's share below x.
@@ -243,7 +243,7 @@ pub enum Function {
     Silu,
 }
 
-impl Function {
+impl ActivationFunction {
     /// Every function with its name.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Relu, "relu"),
@@ -252,9 +252,9 @@ impl Function {
     ];
 }
 
-impl Layer {
+impl ModelLayer {
     /// A layer of `operators`.
-    pub fn new(name: impl Into<String>, role: Role, operators: Vec<Operator>) -> Self {
+    pub fn new(name: impl Into<String>, role: LayerRole, operators: Vec<LayerOperator>) -> Self {
         Self {
             name: name.into(),
             role,
@@ -263,9 +263,9 @@ impl Layer {
     }
 }
 
-impl Operator {
+impl LayerOperator {
     /// An operator called `name`.
-    pub fn new(name: impl Into<String>, work: Work, cut: Cut) -> Self {
+    pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {
         Self {
             name: name.into(),
             work,

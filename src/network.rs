@@ -1,12 +1,12 @@
 //! Cost of transfers: network models behind one contract.
 //!
-//! A model owns state and no queue. [`Network::submit`] accepts a message and schedules its events in the one agenda;
-//! [`Network::handle`] is called when such an event is due and returns [`Notice`]s. Messages of one operation leave
-//! and enter through [`Port`]s that the operation opened.
+//! A model owns state and no queue. [`NetworkBackend::submit`] accepts a message and schedules its events in the one agenda;
+//! [`NetworkBackend::handle`] is called when such an event is due and returns [`DeliveryNotice`]s. Messages of one operation leave
+//! and enter through [`PortHandle`]s that the operation opened.
 
 use crate::ids::Npu;
-use crate::topology::Path;
-use crate::units::{Amount, Span, Time};
+use crate::topology::NetworkPath;
+use crate::units::{BufferShare, Span, Time};
 use std::fmt;
 
 mod contention_free;
@@ -17,16 +17,16 @@ mod rig;
 mod servers;
 mod trains;
 
-pub use contention_free::ContentionFree;
-pub use links::Links;
-pub use ports::SharedPorts;
-pub use servers::{Place, Servers};
-pub use trains::Trains;
+pub use contention_free::ContentionFreeNetwork;
+pub use links::LinkNetwork;
+pub use ports::PortNetwork;
+pub use servers::{ServerId, ServerTable};
+pub use trains::ContendedNetwork;
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Model {
+pub enum NetworkKind {
     /// Messages of different operations do not contend.
     #[default]
     ContentionFree,
@@ -37,7 +37,7 @@ pub enum Model {
     Links,
 }
 
-impl Model {
+impl NetworkKind {
     /// Every model with the name it has in machine files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::ContentionFree, "contention_free"),
@@ -46,7 +46,7 @@ impl Model {
     ];
 }
 
-impl fmt::Display for Model {
+impl fmt::Display for NetworkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::ALL[*self as usize].1)
     }
@@ -54,16 +54,16 @@ impl fmt::Display for Model {
 
 /// The two ends of an NPU's attachment, as one operation sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port(pub u32);
+pub struct PortHandle(pub u32);
 
 /// Consecutive ports opened by one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
+pub struct PortRange {
     first: u32,
     count: u32,
 }
 
-impl Ports {
+impl PortRange {
     /// `count` ports from `first` on.
     pub fn new(first: u32, count: u32) -> Self {
         Self { first, count }
@@ -71,33 +71,33 @@ impl Ports {
 
     /// Stands for a port where the model has none.
     #[inline]
-    pub fn any(self) -> Port {
-        Port(self.first)
+    pub fn any(self) -> PortHandle {
+        PortHandle(self.first)
     }
 
     /// The `i`-th port.
     #[inline]
-    pub fn port(self, i: u32) -> Port {
+    pub fn port(self, i: u32) -> PortHandle {
         debug_assert!(i < self.count, "an operation uses the ports it opened");
-        Port(self.first + i)
+        PortHandle(self.first + i)
     }
 }
 
 /// A message submitted to the network.
 #[derive(Clone, Copy, Debug)]
-pub struct Message {
+pub struct NetworkMessage {
     /// The caller's name for it, which notices carry back.
     pub op: u32,
     /// The NPUs that send and receive it.
     pub ends: (Npu, Npu),
     /// Port of the sender.
-    pub from: Port,
+    pub from: PortHandle,
     /// Port of the receiver.
-    pub to: Port,
+    pub to: PortHandle,
     /// Path between the ends, if the caller has it at hand; else it is looked up in the topology.
-    pub path: Option<Path>,
+    pub path: Option<NetworkPath>,
     /// Size of the message.
-    pub amount: Amount,
+    pub amount: BufferShare,
     /// True if the caller wants a notice when the last byte has left.
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
@@ -107,14 +107,14 @@ pub struct Message {
     pub order: u32,
 }
 
-impl Message {
+impl NetworkMessage {
     /// A message that no port paces, for models that have none.
-    pub fn plain(op: u32, ends: (Npu, Npu), amount: Amount) -> Self {
+    pub fn plain(op: u32, ends: (Npu, Npu), amount: BufferShare) -> Self {
         Self {
             op,
             ends,
-            from: Port(0),
-            to: Port(0),
+            from: PortHandle(0),
+            to: PortHandle(0),
             path: None,
             amount,
             tell_injected: false,
@@ -126,7 +126,7 @@ impl Message {
 
 /// Progress of a message that the caller is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum DeliveryNotice {
     /// Its last byte has left the sender.
     Injected(u32),
     /// Its last byte has arrived. Its op may be used again.
@@ -134,8 +134,8 @@ pub enum Notice {
 }
 
 /// Scheduler of network events, which hides the rest of the agenda from models.
-pub trait Schedule {
-    /// Has [`Network::handle`] called with `event` at `at`.
+pub trait EventScheduler {
+    /// Has [`NetworkBackend::handle`] called with `event` at `at`.
     fn schedule(&mut self, at: Time, event: NetworkEvent);
 }
 
@@ -147,7 +147,7 @@ pub enum NetworkEvent {
     Injected(u32),
     /// The first byte of the op's message is at the receiver's port.
     FirstByte {
-        /// The message's [`Message::order`].
+        /// The message's [`NetworkMessage::order`].
         order: u32,
         /// The op.
         op: u32,
@@ -167,7 +167,7 @@ pub enum NetworkEvent {
 }
 
 /// A model of the network.
-pub trait Network {
+pub trait NetworkBackend {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
@@ -175,17 +175,17 @@ pub trait Network {
     const SHARED: bool;
 
     /// Opens `count` idle ports.
-    fn open(&mut self, count: u32) -> Ports;
+    fn open(&mut self, count: u32) -> PortRange;
 
     /// Gives ports back.
-    fn close(&mut self, ports: Ports);
+    fn close(&mut self, ports: PortRange);
 
     /// Accepts a message from its sender at `now`.
-    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule);
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
 
     /// Uncontended time of a message; `None` if the model does not say. Unless [`Self::SHARED`], other messages of
     /// the same operation never delay it either.
-    fn uncontended(&self, _ends: (Npu, Npu), _amount: Amount) -> Option<Span> {
+    fn uncontended(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None
     }
 
@@ -210,7 +210,7 @@ pub trait Network {
 
     /// Servers of NPUs along dimensions in which they have ports of their own, for traffic at an NPU that is not a
     /// message of another NPU. `None` if operations do not contend.
-    fn attachments(&mut self) -> Option<&mut Servers> {
+    fn attachments(&mut self) -> Option<&mut ServerTable> {
         None
     }
 
@@ -219,7 +219,7 @@ pub trait Network {
         &mut self,
         now: Time,
         event: NetworkEvent,
-        agenda: &mut impl Schedule,
-        notices: &mut Vec<Notice>,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
     );
 }

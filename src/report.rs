@@ -33,18 +33,18 @@ pub(crate) mod text;
 pub(crate) mod timeline;
 mod warnings;
 
-pub use breakdown::{Breakdown, Charged, Part};
-pub use busy::{Busy, BusyTime};
-pub use collectives::Collectives;
-pub use compare::{Column, Comparison, MachineResult};
-pub use memory::{Memory, MemoryRow};
-pub use operators::Operators;
+pub use breakdown::{BreakdownObserver, ChargedTime, TimeCategory};
+pub use busy::{BusyObserver, BusyTime};
+pub use collectives::CollectiveObserver;
+pub use compare::{MachineColumn, MachineComparison, MachineResult};
+pub use memory::{MemoryObserver, MemoryRow};
+pub use operators::OperatorObserver;
 pub use replay::{replay, replay_in};
-pub use spans::{NodeSpan, Spans};
-pub use summary::{Input, Report};
-pub use timeline::Timeline;
+pub use spans::{NodeSpan, SpanRecorder};
+pub use summary::{HashedInput, Report};
+pub use timeline::TimelineWriter;
 
-use crate::graph::Kind;
+use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
@@ -80,9 +80,9 @@ pub struct CollectiveRecord {
 /// Watches a replay.
 pub trait Observer {
     /// `node` of the instance numbered `instance` is given to hardware.
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind);
     /// `node` is complete.
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind);
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind);
     /// All that the collective `node` waits for have arrived, and its transfer begins; of an issued one.
     fn began(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// All members of a collective have completed it.
@@ -102,19 +102,19 @@ impl Observer for () {
     fn is_nobody(&self) -> bool {
         true
     }
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
 /// One that its owner keeps, whatever becomes of the replay.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         (**self).issued(now, instance, node, kind);
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         (**self).completed(now, instance, node, kind);
     }
     #[inline]
@@ -144,13 +144,13 @@ impl<O: Observer> Observer for Option<O> {
         self.as_ref().is_none_or(O::is_nobody)
     }
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         if let Some(observer) = self {
             observer.issued(now, instance, node, kind);
         }
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         if let Some(observer) = self {
             observer.completed(now, instance, node, kind);
         }
@@ -186,12 +186,12 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.is_nobody() && self.1.is_nobody()
     }
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         self.0.issued(now, instance, node, kind);
         self.1.issued(now, instance, node, kind);
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         self.0.completed(now, instance, node, kind);
         self.1.completed(now, instance, node, kind);
     }

@@ -5,7 +5,7 @@
 //! `d`. A message crosses every dimension in which its ends differ, innermost first.
 //!
 //! The bandwidth B of a dimension is that of one NPU into it over all its links together, in each direction. A
-//! message takes one route, so it goes at the rate of its slowest *link* ([`Dimension::link`]):
+//! message takes one route, so it goes at the rate of its slowest *link* ([`TopologyDimension::link`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
@@ -32,16 +32,16 @@
 //! ```
 
 use crate::ids::{MAX_NPUS, Npu};
-use crate::units::{Amount, Bandwidth, Slowness, Span};
+use crate::units::{Bandwidth, BufferShare, InverseRate, Span};
 use std::fmt;
 
 mod switching;
 
-pub use switching::Switching;
+pub use switching::SwitchingMode;
 
 /// Wiring of the NPUs of one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum DimensionShape {
     /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
     /// direction.
     Ring,
@@ -54,7 +54,7 @@ pub enum Shape {
     Switch,
 }
 
-impl Shape {
+impl DimensionShape {
     /// Every shape with the name it has in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ring, "ring"),
@@ -77,7 +77,7 @@ impl Shape {
     }
 }
 
-impl Shape {
+impl DimensionShape {
     /// Returns true if each NPU is attached to a fabric by an exclusive port; false if it is wired to its neighbours.
     #[inline]
     pub fn has_ports(self) -> bool {
@@ -105,7 +105,7 @@ impl Shape {
     }
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for DimensionShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::ALL.iter().find(|(shape, _)| shape == self);
         f.pad(name.map_or("", |(_, name)| name))
@@ -114,11 +114,11 @@ impl fmt::Display for Shape {
 
 /// One level of the network.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Dimension {
+pub struct TopologyDimension {
     /// Display name, for example `nvlink`.
     pub name: String,
     /// Wiring of its NPUs.
-    pub shape: Shape,
+    pub shape: DimensionShape,
     /// NPUs along it; at least 1.
     pub size: u32,
     /// Bandwidth of one NPU into the dimension over all its links together, in each direction.
@@ -127,7 +127,7 @@ pub struct Dimension {
     pub latency: Span,
 }
 
-impl Dimension {
+impl TopologyDimension {
     /// The rate of one link, which is that of a message.
     pub fn link(&self) -> Bandwidth {
         match self.shape.has_ports() || self.size <= 2 {
@@ -139,25 +139,25 @@ impl Dimension {
 
 /// Aggregate properties of the route between two NPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Path {
+pub struct NetworkPath {
     /// The latencies of the links crossed, added up.
     pub latency: Span,
     /// The slowest link crossed.
     pub bandwidth: Bandwidth,
     /// Forwarding at the devices between links.
-    pub switching: Switching,
+    pub switching: SwitchingMode,
     /// Inverse rate of the links at which a device waits for a segment, all but one of the slowest; zero with ideal
     /// cut-through.
-    pub others: Slowness,
+    pub others: InverseRate,
 }
 
-impl Path {
+impl NetworkPath {
     /// Time of the first byte: from the start of sending a message of `amount` until it begins to arrive, after which
     /// it arrives at the rate of the slowest link. Σα + Σγ with the latency α of every link, and the serialization γ
     /// of one segment on every link but the slowest, whose segment is the first part of what arrives.
     #[inline]
-    pub fn first_byte(&self, amount: Amount) -> Span {
-        if self.others == Slowness::ZERO {
+    pub fn first_byte(&self, amount: BufferShare) -> Span {
+        if self.others == InverseRate::ZERO {
             return self.latency;
         }
         self.latency + self.others.serialization(self.switching.segment(amount))
@@ -165,7 +165,7 @@ impl Path {
 
     /// Uncontended time of a message of `amount`: [`Self::first_byte`] + amount / bandwidth.
     #[inline]
-    pub fn time(&self, amount: Amount) -> Span {
+    pub fn time(&self, amount: BufferShare) -> Span {
         self.first_byte(amount) + self.bandwidth.serialization(amount)
     }
 }
@@ -173,12 +173,12 @@ impl Path {
 /// The dimensions of a machine, innermost first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    dimensions: Vec<Dimension>,
+    dimensions: Vec<TopologyDimension>,
     /// By dimension, the rate of a link.
     links: Vec<Bandwidth>,
     strides: Vec<u32>,
     npus: u32,
-    switching: Switching,
+    switching: SwitchingMode,
 }
 
 impl Topology {
@@ -187,7 +187,7 @@ impl Topology {
 
     /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there is no dimension,
     /// one has no NPU, or there would be more than [`Self::MAX_NPUS`].
-    pub fn new(dimensions: Vec<Dimension>) -> Option<Self> {
+    pub fn new(dimensions: Vec<TopologyDimension>) -> Option<Self> {
         let mut strides = Vec::with_capacity(dimensions.len());
         let mut npus = 1_u32;
         for dimension in &dimensions {
@@ -199,21 +199,21 @@ impl Topology {
             }
         }
         (!dimensions.is_empty()).then_some(Self {
-            links: dimensions.iter().map(Dimension::link).collect(),
+            links: dimensions.iter().map(TopologyDimension::link).collect(),
             dimensions,
             strides,
             npus,
-            switching: Switching::IDEAL,
+            switching: SwitchingMode::IDEAL,
         })
     }
 
     /// The same with messages passed on in another way.
-    pub fn with_switching(self, switching: Switching) -> Self {
+    pub fn with_switching(self, switching: SwitchingMode) -> Self {
         Self { switching, ..self }
     }
 
     /// Forwarding mode at devices between links.
-    pub fn switching(&self) -> Switching {
+    pub fn switching(&self) -> SwitchingMode {
         self.switching
     }
 
@@ -223,7 +223,7 @@ impl Topology {
     }
 
     /// The dimensions, innermost first.
-    pub fn dimensions(&self) -> &[Dimension] {
+    pub fn dimensions(&self) -> &[TopologyDimension] {
         &self.dimensions
     }
 
@@ -267,15 +267,15 @@ impl Topology {
     /// The way from `a` to `b` in dimension order: latencies add up, the slowest link sets the rate.
     /// `None` when they are the same NPU.
     #[inline]
-    pub fn path(&self, a: Npu, b: Npu) -> Option<Path> {
+    pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
         let path = self.ideal_path(a, b)?;
-        if self.switching == Switching::IDEAL {
+        if self.switching == SwitchingMode::IDEAL {
             return Some(path);
         }
         // Equality of rates is exact: path.bandwidth is one of the rates compared.
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
-        let others = dimensions.fold(Slowness::ZERO, |others, (d, dimension)| {
+        let others = dimensions.fold(InverseRate::ZERO, |others, (d, dimension)| {
             let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
             let mut links = dimension.shape.hops(dimension.size, from, to);
             let rate = self.links[d];
@@ -286,7 +286,7 @@ impl Topology {
             }
             others.plus(links, rate)
         });
-        Some(Path {
+        Some(NetworkPath {
             switching: self.switching,
             others,
             ..path
@@ -294,8 +294,8 @@ impl Topology {
     }
 
     #[inline]
-    fn ideal_path(&self, a: Npu, b: Npu) -> Option<Path> {
-        let mut path: Option<Path> = None;
+    fn ideal_path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
+        let mut path: Option<NetworkPath> = None;
         for (d, dimension) in self.dimensions.iter().enumerate() {
             let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
             if from == to {
@@ -305,13 +305,13 @@ impl Topology {
             let latency = dimension.latency.times(u64::from(hops));
             let rate = self.links[d];
             path = Some(match path {
-                None => Path {
+                None => NetworkPath {
                     latency,
                     bandwidth: rate,
-                    switching: Switching::IDEAL,
-                    others: Slowness::ZERO,
+                    switching: SwitchingMode::IDEAL,
+                    others: InverseRate::ZERO,
                 },
-                Some(inner) => Path {
+                Some(inner) => NetworkPath {
                     latency: inner.latency + latency,
                     bandwidth: if rate < inner.bandwidth {
                         rate
@@ -332,7 +332,7 @@ mod tests {
 
     /// Links of 200, 100 and 150 GB/s.
     fn stack() -> Topology {
-        let dimension = |shape, size, gb: f64, ns| Dimension {
+        let dimension = |shape, size, gb: f64, ns| TopologyDimension {
             name: String::new(),
             shape,
             size,
@@ -340,9 +340,9 @@ mod tests {
             latency: Span::from_ns(ns),
         };
         Topology::new(vec![
-            dimension(Shape::Ring, 4, 400.0, 50),
-            dimension(Shape::FullyConnected, 2, 100.0, 500),
-            dimension(Shape::Switch, 4, 150.0, 2000),
+            dimension(DimensionShape::Ring, 4, 400.0, 50),
+            dimension(DimensionShape::FullyConnected, 2, 100.0, 500),
+            dimension(DimensionShape::Switch, 4, 150.0, 2000),
         ])
         .unwrap()
     }
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn rings_go_the_shorter_way() {
         for (a, b, hops) in [(0, 1, 1), (0, 4, 4), (0, 5, 3), (7, 0, 1), (3, 3, 0)] {
-            assert_eq!(Shape::Ring.hops(8, a, b), hops);
+            assert_eq!(DimensionShape::Ring.hops(8, a, b), hops);
         }
     }
 
@@ -377,11 +377,11 @@ mod tests {
 
     #[test]
     fn links_of_a_ring_are_half_of_its_bandwidth() {
-        for (shape, _) in Shape::ALL {
+        for (shape, _) in DimensionShape::ALL {
             for size in 1..5 {
                 let mut dimension = stack().dimensions()[0].clone();
                 (dimension.shape, dimension.size) = (shape, size);
-                let wired = matches!(shape, Shape::Ring | Shape::Mesh);
+                let wired = matches!(shape, DimensionShape::Ring | DimensionShape::Mesh);
                 let gb = if wired && size > 2 { 200e9 } else { 400e9 };
                 assert_eq!(dimension.link(), Bandwidth::new(gb).unwrap());
             }
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn meshes_have_no_way_round() {
         for (a, b, hops) in [(0, 1, 1), (0, 7, 7), (6, 2, 4), (3, 3, 0)] {
-            assert_eq!(Shape::Mesh.hops(8, a, b), hops);
+            assert_eq!(DimensionShape::Mesh.hops(8, a, b), hops);
         }
     }
 
@@ -427,24 +427,27 @@ mod tests {
             let t = stack().with_switching(switching);
             let p = t.path(Npu(0), Npu(30)).unwrap();
             (
-                p.first_byte(Amount::whole(bytes)),
-                p.time(Amount::whole(bytes)),
+                p.first_byte(BufferShare::whole(bytes)),
+                p.time(BufferShare::whole(bytes)),
             )
         };
         // 4,600 ns of latency, and 10 ps/B for the whole of it: 3,000 B take 30 ns.
         let ns = Span::from_ns;
-        assert_eq!(time(Switching::IDEAL, 3000), (ns(4600), ns(4630)));
+        assert_eq!(time(SwitchingMode::IDEAL, 3000), (ns(4600), ns(4630)));
         // 300 B pass the others in 300 x (5 + 5 + 20/3 + 20/3) = 7,000 ps, 3,000 B in 70,000 ps.
         let segment = crate::units::Bytes(300);
-        let by = Switching::CutThrough { segment };
+        let by = SwitchingMode::CutThrough { segment };
         assert_eq!(time(by, 3000), (ns(4607), ns(4637)));
-        assert_eq!(time(Switching::StoreAndForward, 3000), (ns(4670), ns(4700)));
+        assert_eq!(
+            time(SwitchingMode::StoreAndForward, 3000),
+            (ns(4670), ns(4700))
+        );
         // Less than a segment is a segment: 30 B in 700 ps, and 300 ps.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // No device waits for a segment on one of the links.
-        let t = stack().with_switching(Switching::StoreAndForward);
+        let t = stack().with_switching(SwitchingMode::StoreAndForward);
         let p = t.path(Npu(0), Npu(1)).unwrap();
-        assert_eq!(p.first_byte(Amount::whole(3000)), ns(50));
+        assert_eq!(p.first_byte(BufferShare::whole(3000)), ns(50));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::ops::{Add, AddAssign, Sub};
 mod estimate;
 mod parse;
 
-pub use estimate::Estimate;
+pub use estimate::TimeEstimate;
 pub use parse::QuantityError;
 
 /// Picoseconds in a microsecond.
@@ -208,16 +208,16 @@ impl Bandwidth {
 
     /// Serialization: the time for `amount` to pass, to the nearest picosecond.
     #[inline]
-    pub fn serialization(self, amount: Amount) -> Span {
+    pub fn serialization(self, amount: BufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
     }
 }
 
 /// Seconds per byte of links that a message passes one after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
-pub struct Slowness(f64);
+pub struct InverseRate(f64);
 
-impl Slowness {
+impl InverseRate {
     /// That of no link.
     pub const ZERO: Self = Self(0.0);
 
@@ -229,7 +229,7 @@ impl Slowness {
 
     /// Time for `amount` to pass all of these links, one after another, to the nearest picosecond.
     #[inline]
-    pub fn serialization(self, amount: Amount) -> Span {
+    pub fn serialization(self, amount: BufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
     }
 }
@@ -239,14 +239,14 @@ impl Slowness {
 /// Collectives split buffers that do not divide evenly. The share is kept as a fraction, so that all shares are
 /// equal, together cover exactly the buffer, and rounding happens once, in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Amount {
+pub struct BufferShare {
     /// The whole buffer.
     pub bytes: u64,
     /// Number of equal parts into which the buffer is divided; at least 1.
     pub parts: u64,
 }
 
-impl Amount {
+impl BufferShare {
     /// The whole of `bytes`.
     pub const fn whole(bytes: u64) -> Self {
         Self { bytes, parts: 1 }
@@ -326,11 +326,11 @@ mod tests {
     fn serialization_is_bytes_over_bandwidth() {
         // 1 B / 400e9 B/s = 2.5e-12 s = 2.5 ps, which rounds away from zero to 3 ps.
         let b = Bandwidth::new(400e9).unwrap();
-        assert_eq!(b.serialization(Amount::whole(1)), Span(3));
+        assert_eq!(b.serialization(BufferShare::whole(1)), Span(3));
         // 1 MiB / 8 parts = 131,072 B; / 50e9 B/s = 2.62144 us.
         let b = Bandwidth::new(50e9).unwrap();
         assert_eq!(
-            b.serialization(Amount::whole(1 << 20).part(8)),
+            b.serialization(BufferShare::whole(1 << 20).part(8)),
             Span(2_621_440)
         );
     }
@@ -338,10 +338,10 @@ mod tests {
     #[test]
     fn links_one_after_another_are_rounded_once() {
         // 1 B over three links of 400 GB/s: 3 x 2.5 = 7.5 ps, which rounds to 8; one of 50 GB/s: 20 ps.
-        let links = Slowness::ZERO.plus(3, Bandwidth::new(400e9).unwrap());
-        assert_eq!(links.serialization(Amount::whole(1)), Span(8));
+        let links = InverseRate::ZERO.plus(3, Bandwidth::new(400e9).unwrap());
+        assert_eq!(links.serialization(BufferShare::whole(1)), Span(8));
         let links = links.plus(1, Bandwidth::new(50e9).unwrap());
-        assert_eq!(links.serialization(Amount::whole(3).part(3)), Span(28));
+        assert_eq!(links.serialization(BufferShare::whole(3).part(3)), Span(28));
     }
 
     #[test]
@@ -349,14 +349,14 @@ mod tests {
         // 10 B in 3 parts at 1 B/s: 3.333… s = 3,333,333,333,333.3 ps.
         let b = Bandwidth::new(1.0).unwrap();
         assert_eq!(
-            b.serialization(Amount::whole(10).part(3)),
+            b.serialization(BufferShare::whole(10).part(3)),
             Span(3_333_333_333_333)
         );
     }
 
     #[test]
     fn several_shares_are_one_fraction() {
-        let amount = |bytes, parts| Amount { bytes, parts };
+        let amount = |bytes, parts| BufferShare { bytes, parts };
         // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All of them are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));

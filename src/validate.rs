@@ -1,12 +1,12 @@
 //! Validation of traces before anything is replayed.
 //!
-//! Each trace is checked on its own ([`Trace::check`]): records, ids, dependencies, cycles, durations. Of each,
+//! Each trace is checked on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles, durations. Of each,
 //! the parts are kept that other ranks must agree with: collectives, messages and loads that switches gather,
 //! in program order, and the groups that it declares. [`job`] compares these across ranks: ranks and their
 //! traces, groups and their members, the same collectives on all members of a group, a receive for each send,
 //! and no deadlock (cycle of waits) across ranks.
 //!
-//! A defect has a [`Kind`], which gives its severity, its meaning and a remedy. Anything in traces that a
+//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. Anything in traces that a
 //! replay would refuse is an error here; what a replay repairs is a warning; what is merely worth knowing is a
 //! note. All defects are counted, and the first few of each kind are kept.
 //!
@@ -23,8 +23,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::graph::Dependencies;
-use crate::trace::groups::Declared;
+use crate::graph::DependencyPolicy;
+use crate::trace::groups::DeclaredGroups;
 
 mod allocations;
 mod circle;
@@ -44,25 +44,25 @@ mod text;
 mod trace;
 mod wait;
 
-pub use findings::{Defect, Findings, Site, Tally};
+pub use findings::{Defect, DefectCounts, DefectLocation, DefectLog};
 pub use job::job;
 pub use json::render as to_json;
-pub use kind::{Kind, Severity};
-pub use text::{Style, render as to_text};
-pub use trace::Trace;
+pub use kind::{DefectKind, Severity};
+pub use text::{ValidationStyle, render as to_text};
+pub use trace::ValidatedTrace;
 
 /// Options of a validation.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Options {
+pub struct ValidateOptions {
     /// Policy for data and control dependencies.
-    pub dependencies: Dependencies,
+    pub dependencies: DependencyPolicy,
     /// Whether a rank without a trace is accepted, as a mirror of one with a trace.
     pub mirror: bool,
     /// Number of ranks of the job, if more than the traces show.
     pub ranks: Option<u32>,
     /// Declared groups; they take precedence over declarations in traces.
-    pub declared: Declared,
+    pub declared: DeclaredGroups,
     /// Sizes of the machine's dimensions, the innermost first, if the machine is known: they decide which ranks
     /// take part in collectives over some of the dimensions.
     pub dimensions: Option<Vec<u32>>,
@@ -70,7 +70,7 @@ pub struct Options {
     pub show: usize,
 }
 
-impl Options {
+impl ValidateOptions {
     /// Returns the defaults as `change` leaves them.
     pub fn with(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
@@ -81,31 +81,36 @@ impl Options {
 
 /// Trace of a rank as a report names it.
 #[derive(Clone, Debug)]
-pub struct Source<'a> {
+pub struct ReportedTrace<'a> {
     /// The rank.
     pub rank: u32,
     /// The file.
     pub file: String,
     /// Result of checking it.
-    pub trace: &'a Trace,
+    pub trace: &'a ValidatedTrace,
 }
 
 /// Defects of a job and its traces.
 #[derive(Clone, Debug)]
-pub struct Report<'a> {
+pub struct ValidationReport<'a> {
     /// Traces in ascending order of their ranks.
-    pub sources: Vec<Source<'a>>,
+    pub sources: Vec<ReportedTrace<'a>>,
     /// All defects, of traces and of the job.
-    pub findings: Findings,
+    pub findings: DefectLog,
     /// Whether warnings count as errors.
     pub strict: bool,
 }
 
-impl<'a> Report<'a> {
+impl<'a> ValidationReport<'a> {
     /// Validates the job that `sources` form.
-    pub fn new(mut sources: Vec<Source<'a>>, options: &Options, strict: bool) -> Self {
+    pub fn new(
+        mut sources: Vec<ReportedTrace<'a>>,
+        options: &ValidateOptions,
+        strict: bool,
+    ) -> Self {
         sources.sort_by_key(|source| source.rank);
-        let members: Vec<(u32, &Trace)> = sources.iter().map(|s| (s.rank, s.trace)).collect();
+        let members: Vec<(u32, &ValidatedTrace)> =
+            sources.iter().map(|s| (s.rank, s.trace)).collect();
         Self {
             findings: job(&members, options),
             sources,

@@ -2,8 +2,8 @@
 //!
 //! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
 
-use crate::graph::{Binding, DeclaredGroups, Graph, Roles, fingerprint};
-use crate::group::Group;
+use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
+use crate::group::RankGroup;
 use crate::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use crate::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A rank's part: a graph with its slots bound, released at some instant.
 #[derive(Clone, Debug)]
-pub struct Instance {
+pub struct RankInstance {
     /// Graph that the rank executes.
     pub graph: GraphId,
     /// Rank that executes it.
@@ -30,8 +30,8 @@ pub struct Instance {
 #[derive(Debug)]
 pub struct Workload {
     graphs: Vec<Graph>,
-    instances: Vec<Instance>,
-    groups: Vec<Group>,
+    instances: Vec<RankInstance>,
+    groups: Vec<RankGroup>,
     ranks: u32,
 }
 
@@ -145,7 +145,7 @@ pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
 
 /// Policy for ranks that have no trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Absent {
+pub enum MissingRankPolicy {
     /// Refuse.
     #[default]
     Refuse,
@@ -158,9 +158,9 @@ pub enum Absent {
 pub struct WorkloadBuilder {
     graphs: Vec<Graph>,
     by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
-    ranks: BTreeMap<Rank, (GraphId, Binding, Time)>,
+    ranks: BTreeMap<Rank, (GraphId, SlotBinding, Time)>,
     declared: DeclaredGroups,
-    roles: Roles,
+    roles: GroupRoles,
     /// Tables of groups that traces declare. Usually all ranks have the same, which is kept once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
 }
@@ -172,7 +172,7 @@ impl WorkloadBuilder {
     }
 
     /// Declares the purposes of groups; the first declaration counts, and those of traces come last.
-    pub fn roles(&mut self, roles: &Roles) {
+    pub fn roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
 
@@ -194,7 +194,7 @@ impl WorkloadBuilder {
         &mut self,
         rank: Rank,
         graph: GraphId,
-        mut binding: Binding,
+        mut binding: SlotBinding,
         release: Time,
     ) -> Result<(), WorkloadError> {
         let alike = self
@@ -231,7 +231,11 @@ impl WorkloadBuilder {
 
     /// Binds groups and checks that all ranks are present. `ranks` is the size of the job, [`Self::ranks_seen`] if
     /// `None`.
-    pub fn finish(self, ranks: Option<u32>, absent: Absent) -> Result<Workload, WorkloadError> {
+    pub fn finish(
+        self,
+        ranks: Option<u32>,
+        absent: MissingRankPolicy,
+    ) -> Result<Workload, WorkloadError> {
         let seen = self.ranks_seen();
         let ranks = ranks.unwrap_or(seen);
         if self.ranks.is_empty() {
@@ -246,17 +250,17 @@ impl WorkloadBuilder {
         if ranks > MAX_NPUS {
             return Err(WorkloadError::TooMany(Rank(ranks - 1)));
         }
-        if absent == Absent::Refuse && self.ranks.len() < ranks as usize {
+        if absent == MissingRankPolicy::Refuse && self.ranks.len() < ranks as usize {
             let missing = (0..ranks).map(Rank).filter(|r| !self.ranks.contains_key(r));
             return Err(WorkloadError::Missing {
                 missing: missing.collect(),
                 ranks,
             });
         }
-        let mut groups = Groups::new(ranks);
+        let mut groups = GroupRegistry::new(ranks);
         groups.roles = self.roles;
         // Neighbouring graphs usually carry the same roles, so dedup() removes most of the work.
-        let mut said: Vec<&Roles> = self.graphs.iter().map(Graph::roles).collect();
+        let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::roles).collect();
         said.dedup();
         said.into_iter().for_each(|more| groups.roles.extend(more));
         // Traces use `0` for the group of all ranks, so a declared group of this name must be that group.
@@ -276,7 +280,7 @@ impl WorkloadBuilder {
                     call.map_or(0, |call| of.id(call.node))
                 };
                 let Some(name) = name else {
-                    return Ok(Groups::WORLD);
+                    return Ok(GroupRegistry::WORLD);
                 };
                 let members = self
                     .declared
@@ -299,7 +303,7 @@ impl WorkloadBuilder {
                 }
                 Ok(id)
             });
-            instances.push(Instance {
+            instances.push(RankInstance {
                 graph,
                 rank,
                 release,
@@ -320,24 +324,24 @@ impl WorkloadBuilder {
 /// The groups met so far. A name is a communicator of its own: two of the same members are two, and that of
 /// all ranks which nodes mean by naming none is one more. Groups of one name with other members, as when every
 /// trace declares its own, are different groups.
-struct Groups {
-    list: Vec<Group>,
-    roles: Roles,
+struct GroupRegistry {
+    list: Vec<RankGroup>,
+    roles: GroupRoles,
     by_name: BTreeMap<String, Vec<GroupId>>,
 }
 
-impl Groups {
+impl GroupRegistry {
     const WORLD: GroupId = GroupId(0);
 
     fn new(ranks: u32) -> Self {
-        let world = Group {
+        let world = RankGroup {
             name: None,
             role: None,
             members: (0..ranks).map(Rank).collect(),
         };
         Self {
             list: vec![world],
-            roles: Roles::default(),
+            roles: GroupRoles::default(),
             by_name: BTreeMap::new(),
         }
     }
@@ -370,7 +374,7 @@ impl Groups {
             });
         }
         let id = GroupId(self.list.len() as u32);
-        self.list.push(Group {
+        self.list.push(RankGroup {
             name: Some(name.to_owned()),
             role: self.roles.of(name).map(str::to_owned),
             members: match whole {
@@ -390,17 +394,17 @@ impl Workload {
     }
 
     /// The graph of an instance.
-    pub fn graph(&self, instance: &Instance) -> &Graph {
+    pub fn graph(&self, instance: &RankInstance) -> &Graph {
         &self.graphs[instance.graph.index()]
     }
 
     /// The instances, in ascending order of their ranks.
-    pub fn instances(&self) -> &[Instance] {
+    pub fn instances(&self) -> &[RankInstance] {
         &self.instances
     }
 
     /// The groups; the first is that of all ranks which nodes mean by naming none.
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[RankGroup] {
         &self.groups
     }
 
@@ -411,7 +415,7 @@ impl Workload {
 
     /// Nodes of all instances.
     pub fn nodes(&self) -> u64 {
-        let of = |i: &Instance| self.graph(i).len() as u64;
+        let of = |i: &RankInstance| self.graph(i).len() as u64;
         self.instances.iter().map(of).sum()
     }
 }

@@ -1,8 +1,8 @@
 //! How fast captures convert: generated ones of two ranks, read and written on one thread.
 
 use super::{best, held_since, rate, reset_peak};
-use chakram::internals::converters::pytorch::{Options, convert, files};
-use chakram::internals::files::Outputs;
+use chakram::internals::converters::pytorch::{ConvertOptions, convert, files};
+use chakram::internals::files::OutputSet;
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, Style, generate};
 
@@ -37,12 +37,12 @@ fn one(
     let json = write(folder.path(), &options) as f64;
     let pairs = files::pairs(&[folder.path().to_owned()]).expect("they were just written");
     let path = |rank: u32| -> PathBuf { folder.path().join(format!("job.{rank}.et")) };
-    let one_thread = Options {
+    let one_thread = ConvertOptions {
         threads: 1,
-        ..Options::default()
+        ..ConvertOptions::default()
     };
     let run = || {
-        let mut outputs = Outputs::default();
+        let mut outputs = OutputSet::default();
         let converted = convert(&pairs, &one_thread, &path, &mut outputs, &|_, _| {});
         let (summary, _) = converted.expect("it is a capture");
         outputs.commit().expect("there is room");

@@ -8,16 +8,18 @@
 mod conversion;
 mod counting;
 
-use chakram::internals::engine::{Options, Prepared};
-use chakram::internals::generate::{Chain, DataParallel, Job, Pattern};
-use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::generate::{
+    ChainPattern, DataParallelPattern, GeneratedJob, WorkloadPattern,
+};
+use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::NodeIndex;
 use chakram::internals::machine::Machine;
 use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::file::TraceContents;
 use chakram::internals::trace::proto::attribute_proto::Value;
 use chakram::internals::trace::proto::{AttributeProto, IoInfo, Node};
-use chakram::internals::trace::wire::Frames;
+use chakram::internals::trace::wire::FrameCursor;
 use chakram::internals::trace::write::TraceWriter;
 use chakram::internals::units::Time;
 use chakram::internals::workload::Workload;
@@ -30,8 +32,8 @@ use std::time::{Duration, Instant};
 struct Nobody;
 
 impl Observer for Nobody {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
@@ -55,13 +57,15 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
 /// has somewhat more than 300 bytes. Names repeat from step to step as they do there, unless they are
 /// `distinct`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
-    let job = Job::new(Pattern::DataParallel(DataParallel::with_nodes(8, nodes)));
+    let job = GeneratedJob::new(WorkloadPattern::DataParallel(
+        DataParallelPattern::with_nodes(8, nodes),
+    ));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
     job.expect("the defaults make sense")
         .nodes(0, &mut writer)
         .expect("a vector takes it");
     let plain = writer.into_inner();
-    let mut frames = Frames::new(&plain);
+    let mut frames = FrameCursor::new(&plain);
     let mut file = Vec::new();
     while let Some(record) = frames.next_record().expect("it was just written") {
         if record.number == 0 {
@@ -105,7 +109,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
 /// Loads `file` and returns the time it took.
 fn load(label: &str, file: &[u8]) -> Duration {
     let read = || {
-        Graph::read(file, 0, Dependencies::Auto)
+        Graph::read(file, 0, DependencyPolicy::Auto)
             .expect("it is a trace")
             .0
     };
@@ -116,7 +120,7 @@ fn load(label: &str, file: &[u8]) -> Duration {
         copy[copy.len() / 2]
     });
     let scanning = best(|| {
-        let mut frames = Frames::new(file);
+        let mut frames = FrameCursor::new(file);
         let next = || frames.next_record().expect("it is a trace");
         std::iter::from_fn(next).count()
     });
@@ -137,16 +141,16 @@ fn load(label: &str, file: &[u8]) -> Duration {
     time
 }
 
-fn job(pattern: Pattern) -> Workload {
-    let job = Job::new(pattern).expect("the options make sense");
+fn job(pattern: WorkloadPattern) -> Workload {
+    let job = GeneratedJob::new(pattern).expect("the options make sense");
     job.workload().expect("a job is a workload")
 }
 
 /// Replays `workload` and returns the time it took, without preparation.
 fn replay(label: &str, workload: &Workload) -> Duration {
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
-    let options = Options::default();
-    let prepare = || Prepared::new(workload, &machine, &options).expect("it fits");
+    let options = ReplayOptions::default();
+    let prepare = || CompiledReplay::new(workload, &machine, &options).expect("it fits");
     let preparing = best(prepare);
     let prepared = prepare();
     let time = best(|| prepared.run(Nobody).map(|(outcome, _)| outcome));
@@ -161,7 +165,7 @@ fn replay(label: &str, workload: &Workload) -> Duration {
 }
 
 /// What one rank of `pattern` takes from its graph to the end of its replay.
-fn memory(label: &str, pattern: Pattern) {
+fn memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();
     let workload = job(pattern);
@@ -172,7 +176,8 @@ fn memory(label: &str, pattern: Pattern) {
         .map(|i| graph.names().get(i).len() + 4)
         .sum();
     reset_peak();
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).expect("it fits");
+    let prepared =
+        CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).expect("it fits");
     let run = prepared.run(Nobody).expect("it ends");
     let (_, running) = held_since(before);
     black_box(run);
@@ -220,12 +225,12 @@ fn main() {
     }
 }
 
-fn chain(ranks: u32, nodes: u32) -> Pattern {
-    Pattern::Chain(Chain::new(ranks, nodes))
+fn chain(ranks: u32, nodes: u32) -> WorkloadPattern {
+    WorkloadPattern::Chain(ChainPattern::new(ranks, nodes))
 }
 
-fn parallel(ranks: u32, nodes: u32) -> Pattern {
-    Pattern::DataParallel(DataParallel::with_nodes(ranks, nodes))
+fn parallel(ranks: u32, nodes: u32) -> WorkloadPattern {
+    WorkloadPattern::DataParallel(DataParallelPattern::with_nodes(ranks, nodes))
 }
 
 fn loads() {
@@ -242,7 +247,7 @@ fn loads() {
         let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
         load(
             "PyTorch, chakra.0.et",
-            Contents::open(&file).expect("it is there").as_slice(),
+            TraceContents::open(&file).expect("it is there").as_slice(),
         );
     }
 }

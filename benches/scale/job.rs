@@ -1,13 +1,15 @@
 //! A job of the shape of a large language model's step, written for this benchmark alone: transformer layers
 //! under tensor, pipeline and data parallelism, one forward pass and one backward in turn.
 
-use chakram::internals::graph::{Binding, DeclaredGroups, Dependencies, Graph, GraphBuilder};
+use chakram::internals::graph::{
+    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, SlotBinding,
+};
 use chakram::internals::ids::Rank;
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{CollectiveKind, GroupName, Op};
 use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// How large it is. Ranks of a tensor group are neighbours, stages follow, then replicas.
 #[derive(Clone, Copy)]
@@ -68,20 +70,20 @@ impl Job {
             // and those in the middle have received before that.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
-            let binding = Binding {
+            let binding = SlotBinding {
                 peers: before.into_iter().chain(after).collect(),
                 groups: vec![
                     Some(self.tensor_group(stage, replica)),
                     Some(self.data_group(tensor, stage)),
                 ],
-                ..Binding::default()
+                ..SlotBinding::default()
             };
             builder
                 .rank(Rank(rank), stages[stage as usize], binding, Time::ZERO)
                 .expect("each rank once");
         }
         builder
-            .finish(None, Absent::Refuse)
+            .finish(None, MissingRankPolicy::Refuse)
             .expect("every rank is there")
     }
 
@@ -89,7 +91,7 @@ impl Job {
     fn stage(self, stage: u32) -> Graph {
         let rank = self.rank(0, stage, 0);
         let mut out = Writer {
-            builder: GraphBuilder::new(rank, Dependencies::Both, 1 << 20),
+            builder: GraphBuilder::new(rank, DependencyPolicy::Both, 1 << 20),
             last: 0,
             name: String::new(),
         };

@@ -6,7 +6,7 @@
 
 mod job;
 
-use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
 use chakram::internals::machine::Machine;
 use chakram::internals::report;
 use job::Job;
@@ -72,12 +72,12 @@ fn line(name: &str, job: Job) {
     };
     let workload = job.workload();
     let generated = lap();
-    let options = Options::default();
-    let prepared = Prepared::new(&workload, &machine, &options).expect("it can run");
+    let options = ReplayOptions::default();
+    let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can run");
     let planned = lap();
     let (report, ()) = report::replay(&prepared, ()).expect("it ends");
     let replayed = lap();
-    let style = report::text::Style::default();
+    let style = report::text::TextStyle::default();
     black_box(report::text::render(&report, name, "", style));
     let rendered = lap();
     let nodes = workload.nodes() as f64;

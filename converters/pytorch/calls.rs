@@ -4,18 +4,18 @@
 //! operators around them the name of the group; `record_param_comms`, which NCCL writes, everything. The time in
 //! flight is that of gloo's intervals, or of NCCL's kernels.
 
-use super::rank::{NONE, Rank};
+use super::rank::{NONE, RankTimeline};
 use crate::trace::CollectiveKind;
 
 mod args;
 mod device;
 mod host;
 
-pub use args::{Asked, dtype};
+pub use args::{CallArgs, dtype};
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum CommOp {
     /// One member's part of a collective.
     Collective(CollectiveKind),
     /// Sends to a member of the group.
@@ -26,22 +26,22 @@ pub enum Act {
 
 /// A communication call of one rank.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct CommCall {
     /// Item that made the call.
     pub item: u32,
     /// Record function id: calls of a rank are in this order.
     pub rf_id: u64,
     /// Operation.
-    pub act: Act,
+    pub act: CommOp,
     /// Arguments.
-    pub asked: Asked,
+    pub asked: CallArgs,
     /// Index of the job's group; set once the groups are known.
     pub group: u32,
-    /// Thread of [`Rank::threads`] that carried it out, or [`NONE`] if that is the caller's thread or a device.
+    /// Thread of [`RankTimeline::threads`] that carried it out, or [`NONE`] if that is the caller's thread or a device.
     pub worker: u32,
     /// Stream that carried it out, if on a device.
     pub stream: Option<i64>,
-    /// Kernel among [`Rank::devices`] that carried it out, or [`NONE`].
+    /// Kernel among [`RankTimeline::devices`] that carried it out, or [`NONE`].
     pub device: u32,
     /// Time by which the work had been launched: later time of the caller is its own.
     pub launched: i64,
@@ -59,9 +59,9 @@ pub struct Call {
 
 /// Communication calls of a rank, and anomalies among them.
 #[derive(Debug, Default)]
-pub struct Calls {
+pub struct CommCalls {
     /// Calls in program order.
-    pub list: Vec<Call>,
+    pub list: Vec<CommCall>,
     /// Calls that were never seen to run, by operator name.
     pub never_ran: Vec<String>,
     /// Intervals of communication without an operator that requested it.
@@ -71,17 +71,17 @@ pub struct Calls {
 }
 
 /// Finds the calls of `rank`.
-pub fn find(rank: &Rank) -> Calls {
+pub fn find(rank: &RankTimeline) -> CommCalls {
     let mut calls = host::find(rank);
     device::find(rank, &mut calls);
     calls.list.sort_by_key(|call| (call.rf_id, call.item));
     calls
 }
 
-impl Call {
+impl CommCall {
     /// Returns whether this is a send or receive.
     pub fn is_message(&self) -> bool {
-        !matches!(self.act, Act::Collective(_))
+        !matches!(self.act, CommOp::Collective(_))
     }
 
     /// Returns whether it ran on a device.

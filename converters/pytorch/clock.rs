@@ -8,14 +8,14 @@
 //! Ranks on one host have one clock. Their estimate is noise, as long as it is small and zero lies within the bounds,
 //! and is not applied.
 
-use super::calls::{Call, Calls};
-use super::meet::Meetings;
-use super::rank::Rank;
+use super::calls::{CommCall, CommCalls};
+use super::meet::CallMatches;
+use super::rank::RankTimeline;
 use std::collections::BTreeMap;
 
 /// Clock offset of a rank against the reference, which is the first rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Offset {
+pub struct ClockOffset {
     /// Offset that is added to the rank's times, ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
@@ -39,13 +39,13 @@ const NOISE: i64 = 500_000;
 
 /// Observations of two ranks of one another: differences of ends, and bounds on the offset of the second.
 #[derive(Clone, Debug)]
-struct Between {
+struct ClockObservations {
     differences: Vec<i64>,
     bounds: (i64, i64),
     observed: u32,
 }
 
-impl Default for Between {
+impl Default for ClockObservations {
     fn default() -> Self {
         Self {
             differences: Vec::new(),
@@ -56,9 +56,13 @@ impl Default for Between {
 }
 
 /// Estimates the offset of every rank.
-pub fn offsets(ranks: &[Rank], calls: &[Calls], meetings: &Meetings) -> Vec<Offset> {
+pub fn offsets(
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    meetings: &CallMatches,
+) -> Vec<ClockOffset> {
     let between = observe(calls, meetings);
-    let mut offsets = vec![Offset::default(); ranks.len()];
+    let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     // From one known rank to the next, by the pair with the most observations in common.
     loop {
@@ -89,7 +93,7 @@ pub fn offsets(ranks: &[Rank], calls: &[Calls], meetings: &Meetings) -> Vec<Offs
     }
 }
 
-fn estimate(seen: &Between, sign: i64, same_host: bool) -> Offset {
+fn estimate(seen: &ClockObservations, sign: i64, same_host: bool) -> ClockOffset {
     let mut differences: Vec<i64> = seen.differences.iter().map(|d| d * sign).collect();
     let estimate = median(&mut differences);
     let mut distances: Vec<i64> = differences
@@ -111,7 +115,7 @@ fn estimate(seen: &Between, sign: i64, same_host: bool) -> Offset {
         (false, true) => estimate.clamp(bounds.0, bounds.1),
         (false, false) => estimate,
     };
-    Offset {
+    ClockOffset {
         applied,
         estimate,
         spread,
@@ -121,9 +125,9 @@ fn estimate(seen: &Between, sign: i64, same_host: bool) -> Offset {
     }
 }
 
-fn observe(calls: &[Calls], meetings: &Meetings) -> BTreeMap<(u32, u32), Between> {
-    let mut between: BTreeMap<(u32, u32), Between> = BTreeMap::new();
-    let call = |at: (u32, u32)| -> &Call { &calls[at.0 as usize].list[at.1 as usize] };
+fn observe(calls: &[CommCalls], meetings: &CallMatches) -> BTreeMap<(u32, u32), ClockObservations> {
+    let mut between: BTreeMap<(u32, u32), ClockObservations> = BTreeMap::new();
+    let call = |at: (u32, u32)| -> &CommCall { &calls[at.0 as usize].list[at.1 as usize] };
     for meeting in &meetings.collectives {
         if meeting.kind.has_root() {
             continue;
@@ -184,8 +188,8 @@ fn median(values: &mut [i64]) -> i64 {
 mod tests {
     use super::*;
 
-    fn seen(differences: &[i64], bounds: (i64, i64)) -> Between {
-        Between {
+    fn seen(differences: &[i64], bounds: (i64, i64)) -> ClockObservations {
+        ClockObservations {
             differences: differences.to_vec(),
             bounds,
             observed: differences.len() as u32,

@@ -6,7 +6,7 @@
 //! Attention computes Q·Kᵀ and P·V, and five such products in the backward pass. Everything else counts no FLOPs: it
 //! is memory-bound on every machine, by the bytes of its tensors.
 
-use super::rank::{NONE, Rank, Role};
+use super::rank::{HostIntervalKind, NONE, RankTimeline};
 
 /// Attribution of costs to items: work is counted once, at the innermost operator that does it, and for operators of
 /// a device at the longest of their kernels.
@@ -14,26 +14,26 @@ use super::rank::{NONE, Rank, Role};
 /// An operator whose children move about as many bytes as itself only calls those that do the work; one that moves
 /// more than twice as many does work of its own beside converting a scalar or the like.
 #[derive(Debug)]
-pub struct Efforts {
+pub struct OpCosts {
     /// Cost attributed to each item.
-    of: Vec<Effort>,
+    of: Vec<OpCost>,
     /// Longest kernel launched directly inside each item.
     kernel: Vec<u32>,
 }
 
-impl Efforts {
+impl OpCosts {
     /// Attributes the costs of the items of `rank`.
-    pub fn new(rank: &Rank) -> Self {
+    pub fn new(rank: &RankTimeline) -> Self {
         let count = rank.items.len();
         let mut this = Self {
-            of: vec![Effort::default(); count],
+            of: vec![OpCost::default(); count],
             kernel: vec![NONE; count],
         };
         // Items come after those that enclose them, so in reverse order children are known first.
-        let mut inside = vec![Effort::default(); count];
+        let mut inside = vec![OpCost::default(); count];
         for (i, item) in rank.items.iter().enumerate().rev() {
             let mut whole = inside[i];
-            if item.role == Role::Operator
+            if item.role == HostIntervalKind::Operator
                 && let Some(node) = rank.host.nodes.get(item.host as usize)
             {
                 let texts = &rank.host.texts;
@@ -64,7 +64,7 @@ impl Efforts {
     }
 
     /// Returns the cost attributed to `item`: zero if its work is counted inside, or if it does none.
-    pub fn of(&self, item: u32) -> Effort {
+    pub fn of(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
@@ -76,7 +76,7 @@ impl Efforts {
 
 /// Cost of an operator, independent of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effort {
+pub struct OpCost {
     /// FLOPs; zero if it is no product of matrices.
     pub flops: u64,
     /// Bytes read and written; zero if it moves none, as a view.
@@ -130,21 +130,21 @@ const VIEWS: [&str; 41] = [
 
 /// Returns the cost of the operator `name`. `bytes` are those of its tensors; `inputs` and `outputs` their shapes as
 /// Python shows them.
-pub fn of(name: &str, inputs: &str, outputs: &str, bytes: u64) -> Effort {
+pub fn of(name: &str, inputs: &str, outputs: &str, bytes: u64) -> OpCost {
     let Some(name) = name.strip_prefix("aten::") else {
-        return Effort::default();
+        return OpCost::default();
     };
     if VIEWS.binary_search(&name).is_ok() {
-        return Effort::default();
+        return OpCost::default();
     }
-    Effort {
+    OpCost {
         flops: flops(name, inputs, outputs).unwrap_or(0),
         bytes,
     }
 }
 
 #[derive(Clone, Copy)]
-enum Product {
+enum ProductKind {
     /// Product of two matrices, at these positions among the arguments.
     Matrices(usize, usize),
     Convolution,
@@ -153,10 +153,10 @@ enum Product {
     Attention(u64, usize),
 }
 
-fn product(name: &str) -> Option<Product> {
+fn product(name: &str) -> Option<ProductKind> {
     Some(match name {
-        "mm" | "bmm" | "_scaled_mm" | "_int_mm" => Product::Matrices(0, 1),
-        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => Product::Matrices(1, 2),
+        "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
+        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
         "mkldnn_convolution"
         | "cudnn_convolution"
         | "miopen_convolution"
@@ -164,12 +164,12 @@ fn product(name: &str) -> Option<Product> {
         | "_slow_conv2d_forward"
         | "convolution_overrideable"
         | "_conv_depthwise2d"
-        | "mkldnn_convolution_pointwise" => Product::Convolution,
-        "convolution_backward" => Product::ConvolutionBackward,
+        | "mkldnn_convolution_pointwise" => ProductKind::Convolution,
+        "convolution_backward" => ProductKind::ConvolutionBackward,
         _ if name.starts_with("_scaled_dot_product") && name.contains("_backward") => {
-            Product::Attention(5, 1)
+            ProductKind::Attention(5, 1)
         }
-        _ if name.starts_with("_scaled_dot_product") => Product::Attention(2, 0),
+        _ if name.starts_with("_scaled_dot_product") => ProductKind::Attention(2, 0),
         _ => return None,
     })
 }
@@ -177,7 +177,7 @@ fn product(name: &str) -> Option<Product> {
 fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
     let ins = shapes(inputs);
     match product(name)? {
-        Product::Matrices(a, b) => {
+        ProductKind::Matrices(a, b) => {
             let (a, b) = (ins.get(a)?, ins.get(b)?);
             let &[ref batch @ .., m, k] = &a[..] else {
                 return None;
@@ -187,8 +187,8 @@ fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
                 .checked_mul(elements(batch)?)?
                 .checked_mul(elements(&[m, k, n])?)
         }
-        Product::Convolution => convolution(&shapes(outputs).into_iter().next()?, ins.get(1)?),
-        Product::ConvolutionBackward => {
+        ProductKind::Convolution => convolution(&shapes(outputs).into_iter().next()?, ins.get(1)?),
+        ProductKind::ConvolutionBackward => {
             // Gradient of the output, input, weight; a gradient that is not required has no shape.
             let one = convolution(ins.first()?, ins.get(2)?)?;
             let wanted = shapes(outputs)
@@ -198,7 +198,7 @@ fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
                 .count();
             one.checked_mul(wanted as u64)
         }
-        Product::Attention(products, query) => {
+        ProductKind::Attention(products, query) => {
             // (batch, heads, length, width) each: one product is 2 · b·h · l_q · l_k · d.
             let (q, k) = (ins.get(query)?, ins.get(query + 1)?);
             let (&[b, h, length, width], &[_, _, keys, _]) = (&q[..], &k[..]) else {
@@ -245,9 +245,9 @@ mod tests {
     #[test]
     fn views_are_sorted_and_move_nothing() {
         assert!(VIEWS.is_sorted());
-        assert_eq!(of("aten::view", "[[8]]", "[[8]]", 64), Effort::default());
+        assert_eq!(of("aten::view", "[[8]]", "[[8]]", 64), OpCost::default());
         assert_eq!(of("aten::add_", "[[8], [8]]", "[[8]]", 96).bytes, 96);
-        assert_eq!(of("Optimizer.step", "[]", "[]", 96), Effort::default());
+        assert_eq!(of("Optimizer.step", "[]", "[]", 96), OpCost::default());
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Emission of a rank's activities as nodes of a trace.
 
-use super::calls::{Act, Calls, dtype};
-use super::effort::{Effort, Efforts};
-use super::kineto::Category;
-use super::members::Group;
-use super::rank::{NONE, Rank, Role};
-use super::times::Time;
-use super::works::{Doing, Lane, Work, Works};
+use super::calls::{CommCalls, CommOp, dtype};
+use super::effort::{OpCost, OpCosts};
+use super::kineto::EventCategory;
+use super::members::JobGroup;
+use super::rank::{HostIntervalKind, NONE, RankTimeline};
+use super::times::CallTime;
+use super::works::{Activities, Activity, ActivityKind, ActivityLane};
 use crate::trace::scan::NodeView;
-use crate::trace::write::{Attribute, Extra, Io, TraceWriter, Value};
+use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter};
 use crate::trace::{Dtype, GroupName, Op, TraceError};
 use crate::units::Span;
 use std::cmp::Reverse;
@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io::Write;
 
 /// Job-wide data that the nodes of a rank refer to.
-pub struct Job<'a> {
+pub struct EmitContext<'a> {
     /// The groups.
-    pub groups: &'a [Group],
+    pub groups: &'a [JobGroup],
     /// Waiting and transfer time of each call.
-    pub times: &'a [Time],
+    pub times: &'a [CallTime],
     /// `comm_size` of each call, its root, and whether its partners are known.
-    pub meetings: &'a [Met],
+    pub meetings: &'a [CallMatchInfo],
     /// Start of the job, by this rank's clock, ns.
     pub start: i64,
     /// Whether nothing in the job ran on a device, so that host operators are the compute.
@@ -31,7 +31,7 @@ pub struct Job<'a> {
 
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Met {
+pub struct CallMatchInfo {
     /// `comm_size`.
     pub bytes: u64,
     /// Rank of the root.
@@ -42,7 +42,7 @@ pub struct Met {
 
 /// Numbers of emitted nodes and dependencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Written {
+pub struct EmittedCounts {
     /// Nodes.
     pub nodes: u64,
     /// Dependencies.
@@ -54,7 +54,7 @@ const FIRST_FLIGHT: i64 = 1000;
 
 /// Returns the order in which activities get their ids: by submission time, as far as dependencies allow, and the
 /// calls of a rank in program order.
-fn order(works: &Works, calls: &Calls) -> Vec<u32> {
+fn order(works: &Activities, calls: &CommCalls) -> Vec<u32> {
     // Matched calls are paired in the order of ids, so that order has to be program order.
     let made = works.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
@@ -73,7 +73,7 @@ fn order(works: &Works, calls: &Calls) -> Vec<u32> {
 }
 
 /// Sorts the activities so that `edges` go forward, by submission time; those on a cycle are left out.
-fn sorted(works: &Works, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
+fn sorted(works: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     let count = works.list.len();
     edges.sort_unstable();
     edges.dedup();
@@ -114,29 +114,29 @@ fn sorted(works: &Works, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
 
 /// Writes the nodes of `rank`. `works` and `calls` are its own.
 pub fn write<W: Write>(
-    rank: &Rank,
-    calls: &Calls,
-    works: &Works,
-    job: &Job<'_>,
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    works: &Activities,
+    job: &EmitContext<'_>,
     writer: &mut TraceWriter<W>,
-) -> Result<Written, TraceError> {
+) -> Result<EmittedCounts, TraceError> {
     let order = order(works, calls);
     let mut ids = vec![0_u64; works.list.len()];
     for (place, &work) in order.iter().enumerate() {
         // Id 1 is the declaration of the groups.
         ids[work as usize] = place as u64 + 2;
     }
-    let mut written = Written::default();
+    let mut written = EmittedCounts::default();
     let text = groups_json(rank, job.groups);
-    writer.write(&NodeView::declaring(1, &text), &[], &Extra::default())?;
+    writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
     written.nodes += 1;
-    let writing = Writing {
+    let writing = ActivityEmitter {
         rank,
         calls,
         works,
         job,
         ids: &ids,
-        efforts: &Efforts::new(rank),
+        efforts: &OpCosts::new(rank),
     };
     let mut causes: Vec<u64> = Vec::new();
     for &work in &order {
@@ -162,10 +162,10 @@ pub fn write<W: Write>(
 }
 
 /// Returns the end of an activity in a replay that reproduces the capture.
-fn end_of(works: &Works, calls: &Calls, job: &Job<'_>, work: u32) -> i64 {
+fn end_of(works: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
     let piece = &works.list[work as usize];
     match piece.doing {
-        Doing::Call(call) => {
+        ActivityKind::Call(call) => {
             let time = &job.times[call as usize];
             calls.list[call as usize]
                 .start
@@ -176,7 +176,11 @@ fn end_of(works: &Works, calls: &Calls, job: &Job<'_>, work: u32) -> i64 {
 }
 
 /// Returns the names of the lanes: metadata attribute and name.
-pub fn lane_names(rank: &Rank, works: &Works, host_computes: bool) -> Vec<(String, String)> {
+pub fn lane_names(
+    rank: &RankTimeline,
+    works: &Activities,
+    host_computes: bool,
+) -> Vec<(String, String)> {
     let mut names = Vec::new();
     for (index, thread) in rank.threads.iter().enumerate() {
         let track = &rank.kineto.tracks[thread.track as usize];
@@ -193,7 +197,7 @@ pub fn lane_names(rank: &Rank, works: &Works, host_computes: bool) -> Vec<(Strin
         }
     }
     let flights = works.list.iter().filter_map(|work| match work.lane {
-        Lane::Flight(lane) => Some(lane),
+        ActivityLane::Flight(lane) => Some(lane),
         _ => None,
     });
     if let Some(last) = flights.max() {
@@ -210,7 +214,7 @@ pub fn lane_names(rank: &Rank, works: &Works, host_computes: bool) -> Vec<(Strin
 }
 
 /// Returns the declaration of a rank's groups in PyTorch's format.
-fn groups_json(rank: &Rank, groups: &[Group]) -> String {
+fn groups_json(rank: &RankTimeline, groups: &[JobGroup]) -> String {
     let entries: Vec<serde_json::Value> = groups
         .iter()
         .filter(|group| group.ranks.contains(&rank.rank))
@@ -224,39 +228,41 @@ fn groups_json(rank: &Rank, groups: &[Group]) -> String {
     serde_json::Value::from(entries).to_string()
 }
 
-struct Writing<'a> {
-    rank: &'a Rank,
-    calls: &'a Calls,
-    works: &'a Works,
-    job: &'a Job<'a>,
+struct ActivityEmitter<'a> {
+    rank: &'a RankTimeline,
+    calls: &'a CommCalls,
+    works: &'a Activities,
+    job: &'a EmitContext<'a>,
     ids: &'a [u64],
-    efforts: &'a Efforts,
+    efforts: &'a OpCosts,
 }
 
-impl Writing<'_> {
+impl ActivityEmitter<'_> {
     fn node<W: Write>(
         &self,
         work: u32,
-        piece: &Work,
+        piece: &Activity,
         delay: u64,
         causes: &[u64],
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
-        let mut extra = Extra::default();
-        let mut attributes: Vec<Attribute<'_>> = Vec::new();
+        let mut extra = NodeExtras::default();
+        let mut attributes: Vec<NamedAttribute<'_>> = Vec::new();
         let (item, name) = match piece.doing {
-            Doing::Item(item) => (item, self.rank.item_name(&self.rank.items[item as usize])),
-            Doing::Device(device) => {
+            ActivityKind::Item(item) => {
+                (item, self.rank.item_name(&self.rank.items[item as usize]))
+            }
+            ActivityKind::Device(device) => {
                 let device = &self.rank.devices[device as usize];
                 attributes.push(("launch", self.id_of(device.launch)));
                 (NONE, self.rank.name(device.event))
             }
-            Doing::Call(call) => {
+            ActivityKind::Call(call) => {
                 let call = &self.calls.list[call as usize];
                 attributes.push(("launch", self.id_of(call.item)));
                 (NONE, self.rank.name(call.event))
             }
-            Doing::End(_) => (NONE, "end of the thread"),
+            ActivityKind::End(_) => (NONE, "end of the thread"),
         };
         if let Some(item) = self.rank.items.get(item as usize) {
             if item.parent != NONE {
@@ -264,34 +270,34 @@ impl Writing<'_> {
             }
             let event = &self.rank.kineto.events[item.event as usize];
             if event.rf_id != 0 {
-                attributes.push(("rf_id", Value::Int(event.rf_id as i64)));
+                attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
             }
             if let Some(node) = self.rank.host.nodes.get(item.host as usize) {
-                attributes.push(("et_id", Value::Int(node.id as i64)));
+                attributes.push(("et_id", AttributeValue::Int(node.id as i64)));
                 if node.seq_id >= 0 {
-                    attributes.push(("seq_id", Value::Int(node.seq_id)));
+                    attributes.push(("seq_id", AttributeValue::Int(node.seq_id)));
                 }
                 if node.fw_parent != 0 {
-                    attributes.push(("fw_parent", Value::Int(node.fw_parent as i64)));
+                    attributes.push(("fw_parent", AttributeValue::Int(node.fw_parent as i64)));
                 }
-                attributes.push(("scope", Value::Int(i64::from(node.scope))));
+                attributes.push(("scope", AttributeValue::Int(i64::from(node.scope))));
                 let texts = &self.rank.host.texts;
                 extra.inputs = io(texts.get(node.shapes_in), texts.get(node.types_in));
                 extra.outputs = io(texts.get(node.shapes_out), texts.get(node.types_out));
             }
         }
         let op = self.op(piece);
-        if let Doing::Call(call) = piece.doing {
+        if let ActivityKind::Call(call) = piece.doing {
             let asked = &self.calls.list[call as usize].asked;
-            attributes.push(("in_bytes", Value::Uint(asked.bytes_in)));
-            attributes.push(("out_bytes", Value::Uint(asked.bytes_out)));
+            attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
+            attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
         }
         extra.attributes = &attributes;
         let mut view = NodeView::new(self.ids[work as usize], name, op);
         view.lane = Some(self.lane(piece));
         view.delay = Span::from_ns(delay);
         match piece.doing {
-            Doing::Call(call) => {
+            ActivityKind::Call(call) => {
                 let time = &self.job.times[call as usize];
                 view.recorded = Span::from_ns(time.transfer);
                 if matches!(op, Op::Message { .. } | Op::Collective { .. }) {
@@ -304,28 +310,28 @@ impl Writing<'_> {
         writer.write(&view, causes, &extra)
     }
 
-    fn id_of(&self, item: u32) -> Value<'static> {
+    fn id_of(&self, item: u32) -> AttributeValue<'static> {
         let work = self.works.of_item[item as usize];
-        Value::Int(self.ids.get(work as usize).map_or(0, |&id| id as i64))
+        AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| id as i64))
     }
 
-    fn lane(&self, piece: &Work) -> i64 {
+    fn lane(&self, piece: &Activity) -> i64 {
         match piece.lane {
-            Lane::Thread(thread) => i64::from(thread) + 1,
-            Lane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
-            Lane::Stream(stream) => stream,
+            ActivityLane::Thread(thread) => i64::from(thread) + 1,
+            ActivityLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
+            ActivityLane::Stream(stream) => stream,
         }
     }
 
-    fn op(&self, piece: &Work) -> Op<'_> {
+    fn op(&self, piece: &Activity) -> Op<'_> {
         match piece.doing {
-            Doing::End(_) => Op::Host,
-            Doing::Device(device) => self.kernel(device),
-            Doing::Item(item) => match self.rank.items[item as usize].role {
-                Role::Operator => self.operator(item),
+            ActivityKind::End(_) => Op::Host,
+            ActivityKind::Device(device) => self.kernel(device),
+            ActivityKind::Item(item) => match self.rank.items[item as usize].role {
+                HostIntervalKind::Operator => self.operator(item),
                 _ => Op::Host,
             },
-            Doing::Call(index) => self.communication(index),
+            ActivityKind::Call(index) => self.communication(index),
         }
     }
 
@@ -340,7 +346,7 @@ impl Writing<'_> {
     /// others, such as views and operators that call others, are framework overhead.
     fn operator(&self, item: u32) -> Op<'_> {
         match self.efforts.of(item) {
-            Effort { flops, bytes } if self.job.host_computes && (flops > 0 || bytes > 0) => {
+            OpCost { flops, bytes } if self.job.host_computes && (flops > 0 || bytes > 0) => {
                 Op::Compute {
                     flops,
                     bytes,
@@ -357,13 +363,13 @@ impl Writing<'_> {
         // The launch is a call of the driver inside the operator that the kernel belongs to.
         let operator = self.rank.items[own.launch as usize].parent;
         let (effort, dtype) = match event.category {
-            Category::Kernel if self.efforts.carries(operator, index) => {
+            EventCategory::Kernel if self.efforts.carries(operator, index) => {
                 (self.efforts.of(operator), self.dtype(operator))
             }
-            Category::Kernel => (Effort::default(), None),
+            EventCategory::Kernel => (OpCost::default(), None),
             _ => {
                 let bytes = event.bytes;
-                (Effort { flops: 0, bytes }, None)
+                (OpCost { flops: 0, bytes }, None)
             }
         };
         Op::Compute {
@@ -382,7 +388,7 @@ impl Writing<'_> {
         }
         let group = &self.job.groups[call.group as usize];
         match call.act {
-            Act::Collective(kind) => Op::Collective {
+            CommOp::Collective(kind) => Op::Collective {
                 kind,
                 bytes: met.bytes,
                 group: GroupName::from_text(&group.name),
@@ -391,7 +397,7 @@ impl Writing<'_> {
                 host: false,
             },
             act => Op::Message {
-                receive: act == Act::Receive,
+                receive: act == CommOp::Receive,
                 peer: call
                     .asked
                     .peer
@@ -407,8 +413,8 @@ impl Writing<'_> {
     }
 }
 
-fn io<'a>(shapes: &'a str, types: &'a str) -> Io<'a> {
-    Io {
+fn io<'a>(shapes: &'a str, types: &'a str) -> NodeIo<'a> {
+    NodeIo {
         values: "",
         shapes,
         types,

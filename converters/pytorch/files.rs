@@ -1,14 +1,14 @@
 //! Discovery of a job's captures, and of the pair of files of each rank.
 
-use super::sniff::{Kind, sniff};
+use super::sniff::{CaptureFileKind, sniff};
 use crate::trace::TraceError;
-use crate::trace::error::Place;
+use crate::trace::error::TraceLocation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The pair of files of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct CapturePair {
     /// Rank by the file names, if they have one; otherwise the index among the pairs.
     pub rank: u32,
     /// The host trace.
@@ -21,7 +21,7 @@ pub struct Pair {
 /// when their names hold the same rank; two files without a rank are one.
 ///
 /// Fails when a file is neither, when one of a pair is missing, and when a rank has two of a kind.
-pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
+pub fn pairs(paths: &[PathBuf]) -> Result<Vec<CapturePair>, TraceError> {
     let mut files = Vec::new();
     for path in paths {
         if path.is_dir() {
@@ -38,9 +38,11 @@ pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
     for (path, named) in files {
         kinds.push((sniff(&path)?, path, named));
     }
-    let is = |kind: Kind| kinds.iter().any(|(k, ..)| *k == kind);
-    if is(Kind::Kineto) && !is(Kind::Host) {
-        let first = kinds.iter().find(|(kind, ..)| *kind == Kind::Kineto);
+    let is = |kind: CaptureFileKind| kinds.iter().any(|(k, ..)| *k == kind);
+    if is(CaptureFileKind::Kineto) && !is(CaptureFileKind::Host) {
+        let first = kinds
+            .iter()
+            .find(|(kind, ..)| *kind == CaptureFileKind::Kineto);
         let path = first.map(|(_, path, _)| path.clone()).unwrap_or_default();
         return Err(refused(
             &path,
@@ -58,11 +60,11 @@ pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
     for (kind, path, named) in kinds.iter().cloned() {
         let slot = found.entry(rank_of(&path)).or_default();
         let slot = match kind {
-            Kind::Host => &mut slot.0,
-            Kind::Kineto => &mut slot.1,
+            CaptureFileKind::Host => &mut slot.0,
+            CaptureFileKind::Kineto => &mut slot.1,
             // Folders hold other JSON too, so only files given by name have to be captures.
-            Kind::Other if !named => continue,
-            Kind::Other => {
+            CaptureFileKind::Other if !named => continue,
+            CaptureFileKind::Other => {
                 return Err(refused(
                     &path,
                     "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
@@ -89,7 +91,7 @@ pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
     for (place, (rank, pair)) in found.into_iter().enumerate() {
         let rank = rank.unwrap_or(place as u32);
         match pair {
-            (Some(host), Some(kineto)) => out.push(Pair { rank, host, kineto }),
+            (Some(host), Some(kineto)) => out.push(CapturePair { rank, host, kineto }),
             (Some(host), None) => {
                 let found = format!(
                     "there is no Kineto trace of rank {rank} for this host trace, and only Kineto \
@@ -130,11 +132,15 @@ const KINETO_ALONE: &str = "capture with profile(execution_trace_observer=Execut
                             Kineto traces alone are not converted";
 
 /// Appends to `found` the file beside `path` that is likely the other of its pair but cannot be identified.
-fn with_neighbour(found: String, path: &Path, kinds: &[(Kind, PathBuf, bool)]) -> String {
+fn with_neighbour(
+    found: String,
+    path: &Path,
+    kinds: &[(CaptureFileKind, PathBuf, bool)],
+) -> String {
     let rank = rank_of(path);
     let other = kinds
         .iter()
-        .find(|(kind, other, _)| *kind == Kind::Other && rank_of(other) == rank);
+        .find(|(kind, other, _)| *kind == CaptureFileKind::Other && rank_of(other) == rank);
     match other {
         Some((_, other, _)) => format!(
             "{found}; {} is neither, it may be empty or cut short",
@@ -216,9 +222,9 @@ fn rank_of(path: &Path) -> Option<u32> {
 }
 
 fn refused(path: &Path, found: impl Into<String>, hint: &str) -> TraceError {
-    let place = Place {
+    let place = TraceLocation {
         file: Some(path.to_owned()),
-        ..Place::default()
+        ..TraceLocation::default()
     };
     TraceError::refused_at(place, found, hint)
 }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 /// A process group entry; writers disagree about the keys of later versions.
 #[derive(Deserialize)]
-struct Entry<'a> {
+struct ProcessGroupEntry<'a> {
     #[serde(borrow)]
     pg_name: &'a RawValue,
     #[serde(default)]
@@ -19,8 +19,8 @@ struct Entry<'a> {
     pg_size: Option<u32>,
 }
 
-impl From<Entry<'_>> for ProcessGroup {
-    fn from(entry: Entry<'_>) -> Self {
+impl From<ProcessGroupEntry<'_>> for ProcessGroup {
+    fn from(entry: ProcessGroupEntry<'_>) -> Self {
         Self {
             name: number::text(entry.pg_name.get()).into_owned(),
             desc: entry.pg_desc.unwrap_or_default(),
@@ -43,7 +43,8 @@ pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
         if rest.starts_with(']') && groups.is_empty() {
             return (groups, None);
         }
-        let mut entries = serde_json::Deserializer::from_str(rest).into_iter::<Entry<'_>>();
+        let mut entries =
+            serde_json::Deserializer::from_str(rest).into_iter::<ProcessGroupEntry<'_>>();
         match entries.next() {
             Some(Ok(entry)) => groups.push(entry.into()),
             Some(Err(error)) => return (groups, Some(error.to_string())),

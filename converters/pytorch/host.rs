@@ -6,10 +6,10 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-use super::{ProcessGroup, Repairs, stream};
-use crate::graph::Names;
+use super::{JsonRepairs, ProcessGroup, stream};
+use crate::graph::NameTable;
 use crate::trace::TraceError;
-use reader::Reader;
+use reader::HostTraceReader;
 use std::path::Path;
 
 /// Sentinel index: none.
@@ -23,7 +23,7 @@ pub struct HostTrace {
     /// Nodes in the order of the file: that in which operators ended.
     pub nodes: Vec<HostNode>,
     /// Interned texts that nodes refer to.
-    pub texts: Names,
+    pub texts: NameTable,
     /// Storages that ranges of nodes refer to.
     pub storages: Vec<u64>,
     /// Arguments of communication operators.
@@ -31,7 +31,7 @@ pub struct HostTrace {
     /// Process groups that the program had created.
     pub groups: Vec<ProcessGroup>,
     /// Repairs of the text.
-    pub repairs: Repairs,
+    pub repairs: JsonRepairs,
     /// Length of the JSON, in bytes.
     pub bytes: u64,
 }
@@ -98,14 +98,14 @@ pub struct CommArgs {
 impl HostTrace {
     /// Reads `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let mut reader = Reader::default();
+        let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read(path, &mut reader)?;
         Ok(reader.trace)
     }
 
     /// Reads the contents of a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
-        let mut reader = Reader::default();
+        let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;
         Ok(reader.trace)
     }

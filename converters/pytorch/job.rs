@@ -1,24 +1,24 @@
 //! A job's captures, read, joined across ranks and written as traces.
 
-use super::files::Pair;
+use super::files::CapturePair;
 use super::host::HostTrace;
 use super::kineto::KinetoTrace;
-use super::summary::Summary;
-use crate::files::{Outputs, Written};
+use super::summary::ConversionSummary;
+use crate::files::{OutputHandle, OutputSet};
 use crate::trace::TraceError;
-use crate::trace::file::Packer;
+use crate::trace::file::CompressedWriter;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 mod joined;
 mod part;
 
-use joined::Joined;
-use part::Part;
+use joined::JobCapture;
+use part::RankCapture;
 
 /// What to convert.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ConvertOptions {
     /// Only the step with this number, by its `ProfilerStep#N`.
     pub step: Option<u64>,
     /// How many ranks are read at once; 0 for as many as the machine has processors.
@@ -34,20 +34,20 @@ pub struct Options {
 /// Files that cannot be read, that do not belong together, or whose ranks disagree about what they
 /// communicate; traces that cannot be written.
 pub fn convert(
-    pairs: &[Pair],
-    options: &Options,
+    pairs: &[CapturePair],
+    options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
-    files: &mut Outputs,
+    files: &mut OutputSet,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> Result<(Summary, Vec<(u32, Written)>), TraceError> {
-    let mut job = Joined::new(Part::read_all(pairs, options, progress)?)?;
+) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
+    let mut job = JobCapture::new(RankCapture::read_all(pairs, options, progress)?)?;
     let mut written = Vec::new();
     for i in 0..job.ranks.len() {
         let to = path(job.ranks[i].rank);
         let io = |source| TraceError::io(to.clone(), "write", source);
         let ending = to.extension().and_then(|ending| ending.to_str());
         let file = files.create(&to)?.hashed();
-        let packer = Packer::new(file, ending.unwrap_or("")).map_err(io)?;
+        let packer = CompressedWriter::new(file, ending.unwrap_or("")).map_err(io)?;
         let out = job.write(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
         let packer = out.into_inner().map_err(|e| io(e.into_error()))?;
         let file = packer.finish().map_err(io)?;
@@ -66,14 +66,14 @@ pub type RankTrace = (u32, Vec<u8>);
 /// As [`convert`].
 pub fn convert_bytes(
     captures: &[(u32, &[u8], &[u8])],
-    options: &Options,
-) -> Result<(Vec<RankTrace>, Summary), TraceError> {
+    options: &ConvertOptions,
+) -> Result<(Vec<RankTrace>, ConversionSummary), TraceError> {
     let parts = captures.iter().map(|&(number, host, kineto)| {
         let host = HostTrace::from_bytes(host)?;
         let kineto = KinetoTrace::from_bytes(kineto)?;
-        Part::new(number, host, kineto, Path::new("capture"), options)
+        RankCapture::new(number, host, kineto, Path::new("capture"), options)
     });
-    let mut job = Joined::new(parts.collect::<Result<_, _>>()?)?;
+    let mut job = JobCapture::new(parts.collect::<Result<_, _>>()?)?;
     let mut traces = Vec::new();
     for i in 0..job.ranks.len() {
         let trace = job.write(i, Vec::new(), Path::new("trace"))?;

@@ -6,14 +6,14 @@ mod reader;
 mod tests;
 mod tracks;
 
-use super::{ProcessGroup, Repairs, stream};
-use crate::graph::Names;
+use super::{JsonRepairs, ProcessGroup, stream};
+use crate::graph::NameTable;
 use crate::trace::TraceError;
-use reader::Reader;
+use reader::KinetoReader;
 use std::path::Path;
 
 pub use super::host::NONE;
-pub use tracks::Track;
+pub use tracks::KinetoTrack;
 
 /// A device trace.
 #[derive(Debug, Default)]
@@ -21,9 +21,9 @@ pub struct KinetoTrace {
     /// Events with a duration that matter, in the order of the file.
     pub events: Vec<KinetoEvent>,
     /// Tracks of events: host threads and streams of devices.
-    pub tracks: Vec<Track>,
+    pub tracks: Vec<KinetoTrack>,
     /// Interned texts that events refer to.
-    pub texts: Names,
+    pub texts: NameTable,
     /// Arguments of communication events, of kernels that state what they communicate and of synchronisations:
     /// strings as they are, anything else as JSON.
     pub args: Vec<Vec<(String, String)>>,
@@ -38,14 +38,14 @@ pub struct KinetoTrace {
     /// Name of the host.
     pub host_name: Option<String>,
     /// Ends of flow events: from forward to backward operators, and from launches to kernels.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<FlowEvent>,
     /// Number of events of each category that were left out, in the order of their names. Those without a category go
     /// by their phase.
     pub left_out: Vec<(String, u64)>,
     /// Number of events with a [`KinetoEvent::rf_id`].
     pub with_rf_id: u64,
     /// Repairs of the text.
-    pub repairs: Repairs,
+    pub repairs: JsonRepairs,
     /// Length of the JSON, in bytes.
     pub bytes: u64,
     /// Devices of the host.
@@ -62,7 +62,7 @@ pub struct KinetoEvent {
     /// Index of its name in [`KinetoTrace::texts`].
     pub name: u32,
     /// Category.
-    pub category: Category,
+    pub category: EventCategory,
     /// Index of its track in [`KinetoTrace::tracks`].
     pub track: u32,
     /// Record function id, which joins it to the host trace; 0 if there is none.
@@ -85,7 +85,7 @@ pub struct KinetoEvent {
 
 /// Category of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Category {
+pub enum EventCategory {
     /// Operator on the host.
     CpuOp,
     /// Range that the program or a library named.
@@ -102,7 +102,7 @@ pub enum Category {
     Sync,
 }
 
-impl Category {
+impl EventCategory {
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "cpu_op" => Self::CpuOp,
@@ -129,7 +129,7 @@ pub enum FlowKind {
 
 /// One end of a flow event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct FlowEvent {
     /// Connection.
     pub kind: FlowKind,
     /// Id that both ends share; that of a launch is its correlation.
@@ -145,14 +145,14 @@ pub struct Flow {
 impl KinetoTrace {
     /// Reads `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let mut reader = Reader::default();
+        let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read(path, &mut reader)?;
         reader.finish().map_err(|error| error.in_file(path))
     }
 
     /// Reads the contents of a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
-        let mut reader = Reader::default();
+        let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;
         reader.finish()
     }

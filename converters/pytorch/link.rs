@@ -1,13 +1,13 @@
 //! Join of the host trace and the Kineto trace of one rank by record function id.
 
 use super::host::HostTrace;
-use super::kineto::{Category, KinetoTrace};
+use super::kineto::{EventCategory, KinetoTrace};
 use super::rank::NONE;
 use crate::trace::shown;
 
 /// Host node of each Kineto event.
 #[derive(Debug, Default)]
-pub struct Link {
+pub struct EventLinks {
     /// Per Kineto event: its host node, or [`NONE`].
     pub host_of: Vec<u32>,
     /// Number of host nodes with an event.
@@ -26,7 +26,7 @@ pub struct Link {
 
 /// Reason for which two files cannot be joined.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NoLink {
+pub struct EventLinkError {
     /// Finding.
     pub found: String,
     /// Hint: what to try.
@@ -38,11 +38,11 @@ pub struct NoLink {
 /// Maximum share of pairs with differing names; beyond it the files count as those of two jobs.
 const MAX_RENAMED: f64 = 0.02;
 
-impl Link {
+impl EventLinks {
     /// Joins `host` and `kineto`.
-    pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, NoLink> {
+    pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
         if kineto.with_rf_id == 0 {
-            return Err(NoLink {
+            return Err(EventLinkError {
                 found: format!(
                     "none of its {} events has a \"Record function id\", so nothing says which host \
                      node is which event",
@@ -67,7 +67,7 @@ impl Link {
         }
         by_id.sort_unstable();
         if let Some(pair) = by_id.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(NoLink {
+            return Err(EventLinkError {
                 found: format!(
                     "the host trace uses record function id {} for node {} and for node {}",
                     pair[0].0, host.nodes[pair[0].1 as usize].id, host.nodes[pair[1].1 as usize].id
@@ -77,7 +77,10 @@ impl Link {
             });
         }
         for (i, event) in kineto.events.iter().enumerate() {
-            if !matches!(event.category, Category::CpuOp | Category::Annotation) {
+            if !matches!(
+                event.category,
+                EventCategory::CpuOp | EventCategory::Annotation
+            ) {
                 continue;
             }
             let found = by_id.binary_search_by_key(&event.rf_id, |&(id, _)| id);
@@ -105,12 +108,12 @@ impl Link {
         Ok(this)
     }
 
-    fn check(&self, nodes: u64) -> Result<(), NoLink> {
+    fn check(&self, nodes: u64) -> Result<(), EventLinkError> {
         const HINT: &str = "pair the host trace and the Kineto trace of one run, rank by rank; both \
                             are started together by profile(execution_trace_observer=…)";
         if self.renamed as f64 > self.linked as f64 * MAX_RENAMED {
             let (id, host, kineto, offset) = self.first_renamed.clone().unwrap_or_default();
-            return Err(NoLink {
+            return Err(EventLinkError {
                 found: format!(
                     "it belongs to another run than the host trace: of {} operators with equal \
                      record function ids {} have other names, first id {id}, `{host}` in the host \
@@ -123,7 +126,7 @@ impl Link {
         }
         // Kineto may watch longer than the observer, but hardly the other way round.
         if self.linked == 0 || self.linked * 2 < nodes {
-            return Err(NoLink {
+            return Err(EventLinkError {
                 found: format!(
                     "only {} of the host trace's {nodes} operators have an event here",
                     self.linked

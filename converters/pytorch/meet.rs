@@ -1,9 +1,9 @@
 //! Calls that belong together: the k-th collective of a group on each of its members, and the sends
 //! with their receives.
 
-use super::calls::{Act, Call, Calls};
-use super::members::Group;
-use super::rank::Rank;
+use super::calls::{CommCall, CommCalls, CommOp};
+use super::members::JobGroup;
+use super::rank::RankTimeline;
 use crate::matching::{
     CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, disagreement, match_messages,
 };
@@ -11,7 +11,7 @@ use crate::trace::CollectiveKind;
 
 /// A collective with the calls of its members that have captures.
 #[derive(Clone, Debug)]
-pub struct Meeting {
+pub struct MatchedCollective {
     /// Its kind.
     pub kind: CollectiveKind,
     /// The group.
@@ -30,7 +30,7 @@ pub struct Meeting {
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct MatchedMessage {
     /// The send.
     pub send: CommRef,
     /// The receive.
@@ -39,31 +39,31 @@ pub struct Message {
 
 /// Everything that met.
 #[derive(Debug, Default)]
-pub struct Meetings {
+pub struct CallMatches {
     /// Collectives by group and sequence.
-    pub collectives: Vec<Meeting>,
+    pub collectives: Vec<MatchedCollective>,
     /// Messages by their ends.
-    pub messages: Vec<Message>,
+    pub messages: Vec<MatchedMessage>,
     /// Calls without the others', by reason.
     pub alone: Vec<(CommRef, &'static str)>,
 }
 
 /// Two ranks that disagree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disagreement(pub String);
+pub struct CallMismatch(pub String);
 
 /// Matches the calls of all ranks, which are in order. The group of every call is set.
 pub fn matching(
-    ranks: &[Rank],
-    calls: &[Calls],
-    groups: &[Group],
-) -> Result<Meetings, Disagreement> {
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    groups: &[JobGroup],
+) -> Result<CallMatches, CallMismatch> {
     let job = CapturedCalls {
         ranks,
         calls,
         groups,
     };
-    let mut meetings = Meetings::default();
+    let mut meetings = CallMatches::default();
     let calls_of = calls.iter().map(|calls| {
         let all = (0..).zip(&calls.list);
         let collectives = all.filter(|(_, call)| !call.is_message());
@@ -92,7 +92,7 @@ pub fn matching(
                 job.said(one),
                 job.said(other)
             );
-            return Err(Disagreement(text));
+            return Err(CallMismatch(text));
         }
         for sequence in 0..first.calls.len() {
             let calls = members.iter().flat_map(|member| member.at(sequence));
@@ -106,19 +106,19 @@ pub fn matching(
 
 /// The calls of a job's captures.
 struct CapturedCalls<'a> {
-    ranks: &'a [Rank],
-    calls: &'a [Calls],
-    groups: &'a [Group],
+    ranks: &'a [RankTimeline],
+    calls: &'a [CommCalls],
+    groups: &'a [JobGroup],
 }
 
 impl<'a> CapturedCalls<'a> {
-    fn call(&self, at: CommRef) -> &'a Call {
+    fn call(&self, at: CommRef) -> &'a CommCall {
         &self.calls[at.0 as usize].list[at.1 as usize]
     }
 
     fn kind(&self, at: CommRef) -> CollectiveKind {
         match self.call(at).act {
-            Act::Collective(kind) => kind,
+            CommOp::Collective(kind) => kind,
             _ => unreachable!("messages are not among them"),
         }
     }
@@ -199,7 +199,7 @@ impl<'a> CapturedCalls<'a> {
         )
     }
 
-    fn meeting(&self, group: u32, sequence: u32, members: Vec<CommRef>) -> Meeting {
+    fn meeting(&self, group: u32, sequence: u32, members: Vec<CommRef>) -> MatchedCollective {
         let sizes = members.iter().map(|&at| self.size(at));
         let bytes = sizes.clone().max().unwrap_or(0);
         let asked = members.iter().any(|&at| self.call(at).asked.uneven);
@@ -208,7 +208,7 @@ impl<'a> CapturedCalls<'a> {
         let root = root.and_then(|root| self.groups[group as usize].ranks.get(root as usize));
         let rank = |at: &CommRef| self.ranks[at.0 as usize].rank;
         let root = root.and_then(|root| members.iter().position(|at| rank(at) == *root));
-        Meeting {
+        MatchedCollective {
             kind: self.kind(members[0]),
             group,
             sequence,
@@ -219,7 +219,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    fn messages(&self, meetings: &mut Meetings) {
+    fn messages(&self, meetings: &mut CallMatches) {
         let mut halves = Vec::new();
         for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
             let all = (0..).zip(&calls.list);
@@ -236,7 +236,7 @@ impl<'a> CapturedCalls<'a> {
                         meetings.alone.push((at, "from a rank to itself"));
                     }
                     Some(&peer) => {
-                        let receive = call.act != Act::Send;
+                        let receive = call.act != CommOp::Send;
                         let (tag, group) = (call.asked.tag, call.group);
                         let half = MessageHalf::new(rank.rank, peer, receive, tag, group, at);
                         halves.push(half);
@@ -246,7 +246,7 @@ impl<'a> CapturedCalls<'a> {
         }
         for found in match_messages(&mut halves) {
             let pairs = found.pairs();
-            let pairs = pairs.map(|(send, receive)| Message { send, receive });
+            let pairs = pairs.map(|(send, receive)| MatchedMessage { send, receive });
             meetings.messages.extend(pairs);
             let alone = found.alone().0.iter();
             meetings

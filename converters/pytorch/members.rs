@@ -6,16 +6,16 @@
 //! disagree.
 
 use super::ProcessGroup;
-use super::calls::{Act, Call, Calls};
-use super::rank::Rank;
+use super::calls::{CommCall, CommCalls, CommOp};
+use super::rank::RankTimeline;
 use std::collections::BTreeMap;
-use workers::Pools;
+use workers::WorkerPools;
 
 mod workers;
 
 /// A process group of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct JobGroup {
     /// Its name.
     pub name: String,
     /// Purpose, as the program stated it.
@@ -26,7 +26,7 @@ pub struct Group {
 
 /// Evidence for the groups of a job's calls, as counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inferred {
+pub struct GroupInference {
     /// Calls whose group the capture names, by group.
     pub named: BTreeMap<u32, u64>,
     /// Calls in the only group that there is.
@@ -39,7 +39,7 @@ pub struct Inferred {
 
 /// Failure to infer the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unknown {
+pub struct GroupInferenceError {
     /// Rank in whose capture it shows.
     pub rank: u32,
     /// Finding.
@@ -50,19 +50,19 @@ pub struct Unknown {
 
 /// Sets the group of every call. `ranks` are in order; `world` is the number of ranks of the job.
 pub fn resolve(
-    ranks: &[Rank],
-    calls: &mut [Calls],
+    ranks: &[RankTimeline],
+    calls: &mut [CommCalls],
     world: u32,
-) -> Result<(Vec<Group>, Inferred), Unknown> {
+) -> Result<(Vec<JobGroup>, GroupInference), GroupInferenceError> {
     let mut groups = Vec::new();
-    let mut inferred = Inferred::default();
+    let mut inferred = GroupInference::default();
     let all: Vec<u32> = (0..world).collect();
     let mut own = Vec::new();
     for rank in ranks {
         own.push(declared(rank, &all, &mut groups)?);
     }
     let known: Vec<_> = (0..ranks.len())
-        .map(|r| Pools::new(&ranks[r], &calls[r], &own[r], &groups))
+        .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
     let workers = workers::assign(ranks, calls, &groups, &own, &known);
     for (r, rank) in ranks.iter().enumerate() {
@@ -95,7 +95,11 @@ pub fn resolve(
 }
 
 /// Merges the groups that `rank` declares into `groups`; returns their indices, that of all ranks first.
-fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32>, Unknown> {
+fn declared(
+    rank: &RankTimeline,
+    all: &[u32],
+    groups: &mut Vec<JobGroup>,
+) -> Result<Vec<u32>, GroupInferenceError> {
     let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
     for group in &rank.kineto.groups {
         match list.iter_mut().find(|known| known.name == group.name) {
@@ -121,7 +125,7 @@ fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32
         let known = groups.iter().position(|known| known.name == group.name);
         let index = match known {
             Some(known) if groups[known].ranks != ranks => {
-                return Err(Unknown {
+                return Err(GroupInferenceError {
                     rank: rank.rank,
                     found: format!(
                         "it says that group `{}` is {ranks:?}, another rank that it is {:?}",
@@ -132,7 +136,7 @@ fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32
             }
             Some(known) => known,
             None => {
-                groups.push(Group {
+                groups.push(JobGroup {
                     name: group.name,
                     desc: group.desc,
                     ranks,
@@ -153,11 +157,11 @@ fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32
 
 /// Moves messages into a smaller group where their ends do not match among all ranks.
 fn messages(
-    ranks: &[Rank],
-    calls: &mut [Calls],
-    groups: &[Group],
-    inferred: &mut Inferred,
-) -> Result<(), Unknown> {
+    ranks: &[RankTimeline],
+    calls: &mut [CommCalls],
+    groups: &[JobGroup],
+    inferred: &mut GroupInference,
+) -> Result<(), GroupInferenceError> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
     // Largest group first, so that a smaller one is tried only where all ranks do not fit.
@@ -194,7 +198,7 @@ fn messages(
     }
     match open.iter().position(|&open| open) {
         None => Ok(()),
-        Some(rank) => Err(Unknown {
+        Some(rank) => Err(GroupInferenceError {
             rank: ranks[rank].rank,
             found: "its sends and receives fit those of the other ranks in no group".to_owned(),
             hint:
@@ -205,12 +209,12 @@ fn messages(
     }
 }
 
-fn unnamed_message(call: &Call) -> bool {
+fn unnamed_message(call: &CommCall) -> bool {
     call.is_message() && call.asked.group.is_none()
 }
 
 /// Returns whether the messages of all members pair up if their ends are members of `group`.
-fn fits(ranks: &[Rank], calls: &[Calls], group: &Group, members: &[usize]) -> bool {
+fn fits(ranks: &[RankTimeline], calls: &[CommCalls], group: &JobGroup, members: &[usize]) -> bool {
     // Sends count up and receives down; a group fits if every key ends at zero.
     let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
     for &member in members {
@@ -232,7 +236,7 @@ fn fits(ranks: &[Rank], calls: &[Calls], group: &Group, members: &[usize]) -> bo
                 call.asked.bytes_in.saturating_add(call.asked.bytes_out),
             );
             match call.act {
-                Act::Send => *balance.entry((own, peer, tag, bytes)).or_default() += 1,
+                CommOp::Send => *balance.entry((own, peer, tag, bytes)).or_default() += 1,
                 _ => *balance.entry((peer, own, tag, bytes)).or_default() -= 1,
             }
         }
@@ -240,8 +244,8 @@ fn fits(ranks: &[Rank], calls: &[Calls], group: &Group, members: &[usize]) -> bo
     balance.values().all(|&count| count == 0)
 }
 
-fn undeclared(rank: &Rank, call: &Call, name: &str) -> Unknown {
-    Unknown {
+fn undeclared(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenceError {
+    GroupInferenceError {
         rank: rank.rank,
         found: format!(
             "`{}` names group `{name}`, which neither the host trace nor Kineto declares",
@@ -253,8 +257,8 @@ fn undeclared(rank: &Rank, call: &Call, name: &str) -> Unknown {
     }
 }
 
-fn unnamed(rank: &Rank, call: &Call) -> Unknown {
-    Unknown {
+fn unnamed(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
+    GroupInferenceError {
         rank: rank.rank,
         found: format!(
             "the group of `{}` (record function id {}) cannot be told: the rank is in several groups, \

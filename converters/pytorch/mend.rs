@@ -5,7 +5,7 @@
 //! every time, which shows where the name ends. A name that is legal JSON is left alone, whatever else is wrong.
 
 /// Layout of a writer's elements around their name.
-pub(super) struct Layout {
+pub(super) struct NameLayout {
     /// Keys that follow a name directly.
     pub follows: &'static [&'static str],
     /// Keys that cannot occur in a name: were they in it, the name would span elements.
@@ -13,7 +13,7 @@ pub(super) struct Layout {
 }
 
 /// An element whose name was repaired.
-pub(super) struct Mended {
+pub(super) struct RepairedElement {
     /// The element up to the quote that ends the name, made legal.
     pub text: Vec<u8>,
     /// Offset at which the original continues behind that quote.
@@ -28,7 +28,7 @@ pub(super) struct Mended {
 const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element that `text` begins with; `None` if its name is not what is wrong.
-pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
+pub(super) fn mend(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
     let start = name(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
     let end = (start..search.len())
@@ -51,7 +51,7 @@ pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
     }
     let mut mended = text[..start - 1].to_vec();
     serde_json::to_writer(&mut mended, &name).ok()?;
-    Some(Mended {
+    Some(RepairedElement {
         text: mended,
         resume: end + 1,
         name_at: start,

@@ -4,15 +4,15 @@
 //! threads of gloo, because that work is pushed on its caller's stack.
 
 use super::host::HostTrace;
-use super::kineto::{Category, KinetoEvent, KinetoTrace};
-use super::link::Link;
+use super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
+use super::link::EventLinks;
 
 /// Sentinel index: none.
 pub const NONE: u32 = u32::MAX;
 
 /// Role of an interval on a host thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum HostIntervalKind {
     /// Operator: its own time is work.
     Operator,
     /// Range that Python opened: its own time is the host's, between operators.
@@ -23,17 +23,17 @@ pub enum Role {
 
 /// An interval on a host thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Item {
+pub struct HostInterval {
     /// Kineto event.
     pub event: u32,
     /// Host node, or [`NONE`].
     pub host: u32,
-    /// Index in [`Rank::threads`].
+    /// Index in [`RankTimeline::threads`].
     pub thread: u32,
     /// Item that encloses it, or [`NONE`].
     pub parent: u32,
     /// Role.
-    pub role: Role,
+    pub role: HostIntervalKind,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
     /// End.
@@ -42,10 +42,10 @@ pub struct Item {
 
 /// An interval of communication in flight, which nests in no other: `gloo:*`.
 #[derive(Clone, Copy, Debug)]
-pub struct Flight {
+pub struct InFlightInterval {
     /// Kineto event.
     pub event: u32,
-    /// Index in [`Rank::threads`].
+    /// Index in [`RankTimeline::threads`].
     pub thread: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
@@ -57,7 +57,7 @@ pub struct Flight {
 
 /// A kernel, copy or other event on a device.
 #[derive(Clone, Copy, Debug)]
-pub struct Device {
+pub struct DeviceInterval {
     /// Kineto event.
     pub event: u32,
     /// Item that launched it, or [`NONE`].
@@ -72,16 +72,16 @@ pub struct Device {
 
 /// A host thread.
 #[derive(Clone, Debug)]
-pub struct Thread {
+pub struct HostThread {
     /// Index in Kineto's tracks.
     pub track: u32,
-    /// Range of its items in [`Rank::items`].
+    /// Range of its items in [`RankTimeline::items`].
     pub items: std::ops::Range<u32>,
 }
 
 /// A stretch of a thread's time with the item that it belongs to: the innermost one that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct ThreadSegment {
     /// Owning item, or [`NONE`] between items.
     pub owner: u32,
     /// Start, ns.
@@ -92,7 +92,7 @@ pub struct Segment {
 
 /// One rank's capture, joined.
 #[derive(Debug)]
-pub struct Rank {
+pub struct RankTimeline {
     /// Rank in the job.
     pub rank: u32,
     /// Host trace.
@@ -100,13 +100,13 @@ pub struct Rank {
     /// Kineto trace.
     pub kineto: KinetoTrace,
     /// Items by thread, then start; an item comes after those that enclose it.
-    pub items: Vec<Item>,
+    pub items: Vec<HostInterval>,
     /// Threads by the start of their first interval.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<HostThread>,
     /// Communication in flight on the host, by start.
-    pub flights: Vec<Flight>,
+    pub flights: Vec<InFlightInterval>,
     /// Events on devices, by stream, then start.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceInterval>,
     /// Number of device events whose launch is not in the capture.
     pub unlaunched: u64,
 }
@@ -114,14 +114,14 @@ pub struct Rank {
 /// Prefixes of intervals that are communication in flight on the host.
 const IN_FLIGHT: [&str; 3] = ["gloo:", "mpi:", "ucc:"];
 
-impl Rank {
+impl RankTimeline {
     /// Joins a rank's two files, keeping what starts in `window`.
     pub fn new(
         rank: u32,
         host: HostTrace,
         kineto: KinetoTrace,
-        link: &Link,
-        window: Window,
+        link: &EventLinks,
+        window: TimeWindow,
     ) -> Self {
         let mut this = Self {
             rank,
@@ -135,7 +135,9 @@ impl Rank {
         };
         // Communication requested within the window is kept to its end.
         let ids = this.kineto.events.iter().filter(|event| {
-            window.holds(event.start_ns) && event.rf_id != 0 && event.category == Category::CpuOp
+            window.holds(event.start_ns)
+                && event.rf_id != 0
+                && event.category == EventCategory::CpuOp
         });
         let asked = ids.fold((u64::MAX, 0), |(low, high), event| {
             (low.min(event.rf_id), high.max(event.rf_id))
@@ -168,13 +170,13 @@ impl Rank {
         firsts.sort_unstable();
         for (thread, &(_, track)) in firsts.iter().enumerate() {
             on_track[track as usize] = thread as u32;
-            this.threads.push(Thread { track, items: 0..0 });
+            this.threads.push(HostThread { track, items: 0..0 });
         }
         for index in kept {
             let event = &this.kineto.events[index as usize];
             let (thread, end) = (on_track[event.track as usize], end_of(event));
             if this.in_flight(event) {
-                this.flights.push(Flight {
+                this.flights.push(InFlightInterval {
                     event: index,
                     thread,
                     start: event.start_ns,
@@ -183,15 +185,15 @@ impl Rank {
                 });
                 continue;
             }
-            this.items.push(Item {
+            this.items.push(HostInterval {
                 event: index,
                 host: link.host_of[index as usize],
                 thread,
                 parent: NONE,
                 role: match event.category {
-                    Category::CpuOp => Role::Operator,
-                    Category::Runtime => Role::Runtime,
-                    _ => Role::Annotation,
+                    EventCategory::CpuOp => HostIntervalKind::Operator,
+                    EventCategory::Runtime => HostIntervalKind::Runtime,
+                    _ => HostIntervalKind::Annotation,
                 },
                 start: event.start_ns,
                 end,
@@ -248,7 +250,7 @@ impl Rank {
         for (i, item) in self.items.iter().enumerate() {
             let event = &self.kineto.events[item.event as usize];
             // Correlation 0 is used for calls that launch nothing.
-            if item.role == Role::Runtime && event.correlation != 0 {
+            if item.role == HostIntervalKind::Runtime && event.correlation != 0 {
                 launches.push((event.correlation, i as u32));
             }
         }
@@ -256,7 +258,7 @@ impl Rank {
         for (index, event) in self.kineto.events.iter().enumerate() {
             if !matches!(
                 event.category,
-                Category::Kernel | Category::Copy | Category::Set
+                EventCategory::Kernel | EventCategory::Copy | EventCategory::Set
             ) {
                 continue;
             }
@@ -265,7 +267,7 @@ impl Rank {
                 self.unlaunched += 1;
                 continue;
             };
-            self.devices.push(Device {
+            self.devices.push(DeviceInterval {
                 event: index as u32,
                 launch: launches[found].1,
                 stream: event.stream,
@@ -285,7 +287,7 @@ impl Rank {
     }
 
     /// Returns the name of an item: the host's, which is exact, before Kineto's.
-    pub fn item_name(&self, item: &Item) -> &str {
+    pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),
             None => self.name(item.event),
@@ -302,7 +304,7 @@ impl Rank {
     }
 
     /// Partitions the time of a thread at every start and end, without gaps from its first start to its last end.
-    pub fn segments(&self, thread: u32) -> Vec<Segment> {
+    pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
         let range = self.threads[thread as usize].items.clone();
         segments(
             &self.items[range.start as usize..range.end as usize],
@@ -313,14 +315,14 @@ impl Rank {
 
 /// Part of a capture that is kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct TimeWindow {
     /// Start, ns since the epoch.
     pub from: i64,
     /// End.
     pub to: i64,
 }
 
-impl Window {
+impl TimeWindow {
     /// The whole capture.
     pub const ALL: Self = Self {
         from: i64::MIN,
@@ -336,8 +338,8 @@ impl Window {
     }
 }
 
-fn is_device(category: Category) -> bool {
-    use Category::{Copy, Kernel, Set, Sync};
+fn is_device(category: EventCategory) -> bool {
+    use EventCategory::{Copy, Kernel, Set, Sync};
     matches!(category, Kernel | Copy | Set | Sync)
 }
 
@@ -346,7 +348,7 @@ fn end_of(event: &KinetoEvent) -> i64 {
 }
 
 /// Partitions the time of one thread, whose `items` are sorted and numbered from `first`.
-fn segments(items: &[Item], first: u32) -> Vec<Segment> {
+fn segments(items: &[HostInterval], first: u32) -> Vec<ThreadSegment> {
     let mut out = Vec::with_capacity(items.len() * 2);
     let mut open: Vec<u32> = Vec::new();
     let Some(mut now) = items.first().map(|item| item.start) else {
@@ -363,10 +365,10 @@ fn segments(items: &[Item], first: u32) -> Vec<Segment> {
 
 /// Assigns the time from `now` to `until` to the innermost of the open items, closing those that end.
 fn advance(
-    out: &mut Vec<Segment>,
+    out: &mut Vec<ThreadSegment>,
     open: &mut Vec<u32>,
     now: &mut i64,
-    items: &[Item],
+    items: &[HostInterval],
     first: u32,
     until: i64,
 ) {
@@ -380,7 +382,7 @@ fn advance(
         }
         let owner = open.last().copied();
         let end = owner.map_or(until, |owner| end_of(owner).min(until));
-        out.push(Segment {
+        out.push(ThreadSegment {
             owner: owner.unwrap_or(NONE),
             from: *now,
             to: end,
@@ -393,13 +395,13 @@ fn advance(
 mod tests {
     use super::*;
 
-    fn item(start: i64, end: i64) -> Item {
-        Item {
+    fn item(start: i64, end: i64) -> HostInterval {
+        HostInterval {
             event: 0,
             host: NONE,
             thread: 0,
             parent: NONE,
-            role: Role::Operator,
+            role: HostIntervalKind::Operator,
             start,
             end,
         }

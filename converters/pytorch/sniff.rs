@@ -1,13 +1,13 @@
 //! Detection of the kind of a PyTorch file from its beginning.
 
 use crate::trace::TraceError;
-use crate::trace::file::Stream;
+use crate::trace::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CaptureFileKind {
     /// Host trace.
     Host,
     /// Device trace.
@@ -20,9 +20,11 @@ pub enum Kind {
 const BEGINNING: u64 = 1 << 16;
 
 /// Returns the kind of `path` by the keys at its beginning. The rest of the file is not checked.
-pub fn sniff(path: &Path) -> Result<Kind, TraceError> {
+pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
     let mut text = Vec::new();
-    let read = Stream::open(path)?.take(BEGINNING).read_to_end(&mut text);
+    let read = DecompressedStream::open(path)?
+        .take(BEGINNING)
+        .read_to_end(&mut text);
     // A truncated file still shows what it was meant to be.
     match read {
         Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
@@ -31,19 +33,21 @@ pub fn sniff(path: &Path) -> Result<Kind, TraceError> {
 }
 
 /// Returns the kind of the text that begins so.
-fn kind(text: &[u8]) -> Kind {
-    let mut keys = Keys::default();
+fn kind(text: &[u8]) -> CaptureFileKind {
+    let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {
-        [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => return Kind::Kineto,
+        [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => {
+            return CaptureFileKind::Kineto;
+        }
         [b'{', rest @ ..] => keys.scan(rest),
         _ => {}
     }
     if keys.events || keys.kineto && !keys.nodes {
-        Kind::Kineto
+        CaptureFileKind::Kineto
     } else if keys.nodes && (keys.schema || of_observer(text)) || keys.schema && !keys.kineto {
-        Kind::Host
+        CaptureFileKind::Host
     } else {
-        Kind::Other
+        CaptureFileKind::Other
     }
 }
 
@@ -55,14 +59,14 @@ fn of_observer(text: &[u8]) -> bool {
 
 /// Keys that were seen in the outermost object.
 #[derive(Default)]
-struct Keys {
+struct TopLevelKeys {
     schema: bool,
     nodes: bool,
     events: bool,
     kineto: bool,
 }
 
-impl Keys {
+impl TopLevelKeys {
     fn scan(&mut self, text: &[u8]) {
         let mut depth = 0_usize;
         let mut at = 0;
@@ -113,29 +117,38 @@ mod tests {
     #[test]
     fn the_first_keys_tell() {
         for (text, expected) in [
-            (r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#, Kind::Host),
+            (
+                r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#,
+                CaptureFileKind::Host,
+            ),
             (
                 r#"{ "nodes": [{"traceEvents": 1}], "schema": "1""#,
-                Kind::Host,
+                CaptureFileKind::Host,
             ),
             (
                 r#"{"finish_ts": 1, "nodes": [{"ctrl_deps": 1, "rf_id": 5}"#,
-                Kind::Host,
+                CaptureFileKind::Host,
             ),
-            (r#"{"schemaVersion": 1, "deviceProp"#, Kind::Kineto),
+            (
+                r#"{"schemaVersion": 1, "deviceProp"#,
+                CaptureFileKind::Kineto,
+            ),
             (
                 r#"{"metadata": {"nodes": 1, "schema": 2}, "traceEvents": [1"#,
-                Kind::Kineto,
+                CaptureFileKind::Kineto,
             ),
-            ("\n [ {\"ph\"", Kind::Kineto),
-            (r#"{"a": "\"schema\": "}"#, Kind::Other),
-            (r#"{"nodes": []}"#, Kind::Other),
-            (r#"{"workload_graph": [{"schema": 1}]}"#, Kind::Other),
-            ("[1]", Kind::Other),
-            ("", Kind::Other),
-            ("{\"a", Kind::Other),
-            ("{\"a\\", Kind::Other),
-            ("\u{a}\u{a}0.0.4", Kind::Other),
+            ("\n [ {\"ph\"", CaptureFileKind::Kineto),
+            (r#"{"a": "\"schema\": "}"#, CaptureFileKind::Other),
+            (r#"{"nodes": []}"#, CaptureFileKind::Other),
+            (
+                r#"{"workload_graph": [{"schema": 1}]}"#,
+                CaptureFileKind::Other,
+            ),
+            ("[1]", CaptureFileKind::Other),
+            ("", CaptureFileKind::Other),
+            ("{\"a", CaptureFileKind::Other),
+            ("{\"a\\", CaptureFileKind::Other),
+            ("\u{a}\u{a}0.0.4", CaptureFileKind::Other),
         ] {
             assert_eq!(kind(text.as_bytes()), expected, "{text}");
         }

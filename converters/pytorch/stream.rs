@@ -7,22 +7,22 @@
 mod place;
 mod window;
 
-use super::mend::{Layout, mend};
-use super::{Repair, RepairKind, number};
+use super::mend::{NameLayout, mend};
+use super::{JsonRepair, JsonRepairKind, number};
 use crate::trace::TraceError;
-use crate::trace::file::Stream;
-pub(super) use place::{At, integer};
+use crate::trace::file::DecompressedStream;
 use place::{DAMAGED, excerpt, explain, refused};
+pub(super) use place::{LocatedElement, integer};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::path::Path;
-use window::{MAX_ELEMENT, MAX_VALUE, Window};
+use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 
 /// Bytes of text that have to be in the window, if there are as many, before a value is reported as damaged.
 const ENOUGH: usize = 1 << 16;
 
 /// Consumer of the values of a text.
-pub(super) trait Format {
+pub(super) trait ElementReader {
     /// Name of the kind of text, for messages.
     const WHAT: &'static str;
     /// Key of the large array.
@@ -30,36 +30,47 @@ pub(super) trait Format {
     /// Whether the array may stand alone.
     const BARE: bool;
     /// Layout by which unescaped names are repaired.
-    const LAYOUT: Layout;
+    const LAYOUT: NameLayout;
     /// Parsed form of an element of the array.
     type Element<'de>: Deserialize<'de>;
 
     /// Takes an element of the array.
-    fn element(&mut self, element: Self::Element<'_>, at: At<'_>) -> Result<(), TraceError>;
+    fn element(
+        &mut self,
+        element: Self::Element<'_>,
+        at: LocatedElement<'_>,
+    ) -> Result<(), TraceError>;
     /// Takes the value of another key.
-    fn value(&mut self, key: &str, value: &RawValue, at: At<'_>) -> Result<(), TraceError>;
+    fn value(
+        &mut self,
+        key: &str,
+        value: &RawValue,
+        at: LocatedElement<'_>,
+    ) -> Result<(), TraceError>;
     /// Takes note of a name that was repaired in the element that comes next.
-    fn repaired(&mut self, repair: Repair);
+    fn repaired(&mut self, repair: JsonRepair);
 }
 
 /// Reads the text in `path`; returns its length in bytes after decompression.
-pub(super) fn read(path: &Path, format: &mut impl Format) -> Result<u64, TraceError> {
-    let walked = Window::new(Stream::open(path)?, path).and_then(|window| Walk(window).run(format));
+pub(super) fn read(path: &Path, format: &mut impl ElementReader) -> Result<u64, TraceError> {
+    let walked = TextWindow::new(DecompressedStream::open(path)?, path)
+        .and_then(|window| JsonWalker(window).run(format));
     walked.map_err(|error| error.in_file(path))
 }
 
 /// Reads the text in `bytes`; returns its length.
-pub(super) fn read_bytes(bytes: &[u8], format: &mut impl Format) -> Result<u64, TraceError> {
+pub(super) fn read_bytes(bytes: &[u8], format: &mut impl ElementReader) -> Result<u64, TraceError> {
     let path = Path::new("trace");
-    let stream = Stream::of(bytes).map_err(|source| TraceError::io(path, "decompress", source))?;
-    Walk(Window::new(stream, path)?).run(format)
+    let stream = DecompressedStream::of(bytes)
+        .map_err(|source| TraceError::io(path, "decompress", source))?;
+    JsonWalker(TextWindow::new(stream, path)?).run(format)
 }
 
 /// A traversal of the text.
-struct Walk<'s>(Window<'s>);
+struct JsonWalker<'s>(TextWindow<'s>);
 
-impl Walk<'_> {
-    fn run<F: Format>(&mut self, format: &mut F) -> Result<u64, TraceError> {
+impl JsonWalker<'_> {
+    fn run<F: ElementReader>(&mut self, format: &mut F) -> Result<u64, TraceError> {
         let (expected, what): (&[u8], _) = if F::BARE {
             (b"{[", "`{` or `[`")
         } else {
@@ -78,7 +89,7 @@ impl Walk<'_> {
         Ok(self.0.offset())
     }
 
-    fn object<F: Format>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn object<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
         let mut seen = false;
         let mut first = true;
         loop {
@@ -122,7 +133,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn array<F: Format>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn array<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
         if self.0.peek()? == Some(b']') {
             self.0.advance(1);
             return Ok(());
@@ -139,13 +150,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn element<F: Format>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn element<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
         loop {
             let offset = self.0.offset();
             let text = self.0.rest();
             let parsed = match parse::<F::Element<'_>>(text) {
                 Ok((element, used)) => {
-                    format.element(element, At { text, offset })?;
+                    format.element(element, LocatedElement { text, offset })?;
                     Ok(used)
                 }
                 Err(error) => Err(error),
@@ -177,15 +188,15 @@ impl Walk<'_> {
                 mended_text.extend_from_slice(if whole { rest } else { &rest[..stretch] });
                 match parse::<F::Element<'_>>(&mended_text) {
                     Ok((element, used)) => {
-                        format.repaired(Repair {
+                        format.repaired(JsonRepair {
                             offset: offset + mended.name_at as u64,
-                            what: RepairKind::Name,
+                            what: JsonRepairKind::Name,
                             text: mended.name,
                         });
                         let text = &mended_text;
                         format.element(
                             element,
-                            At {
+                            LocatedElement {
                                 text,
                                 offset: behind,
                             },
@@ -208,7 +219,7 @@ impl Walk<'_> {
     /// Parses a value beside the array.
     fn small(
         &mut self,
-        take: impl FnOnce(&RawValue, At<'_>) -> Result<(), TraceError>,
+        take: impl FnOnce(&RawValue, LocatedElement<'_>) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         self.0.peek()?;
         loop {
@@ -218,7 +229,7 @@ impl Walk<'_> {
                 // A number at the window's end may continue behind it.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
-                    take(value, At { text, offset })?;
+                    take(value, LocatedElement { text, offset })?;
                     self.0.advance(used);
                     return Ok(());
                 }

@@ -1,20 +1,20 @@
 //! Summary of a conversion: counts of what was read, joined, kept, left out and inferred.
 
-use super::calls::{Act, Calls};
-use super::clock::Offset;
-use super::emit::Written;
-use super::link::Link;
-use super::meet::Meetings;
-use super::members::{Group, Inferred};
-use super::rank::{Rank, Role};
-use super::times::{Odd, Time};
-use super::works::{Found, Works};
+use super::calls::{CommCalls, CommOp};
+use super::clock::ClockOffset;
+use super::emit::EmittedCounts;
+use super::link::EventLinks;
+use super::meet::CallMatches;
+use super::members::{GroupInference, JobGroup};
+use super::rank::{HostIntervalKind, RankTimeline};
+use super::times::{CallTime, TimeAnomalies};
+use super::works::{Activities, DependencyStats};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Summary of a conversion.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Summary {
+pub struct ConversionSummary {
     /// Number of ranks of the job; captures may be of fewer.
     pub world: u32,
     /// Whether nothing ran on a device, so that host operators are the compute.
@@ -32,9 +32,9 @@ pub struct Summary {
     /// Calls without a match, by reason.
     pub alone: BTreeMap<&'static str, u64>,
     /// Anomalies of times.
-    pub odd: Odd,
+    pub odd: TimeAnomalies,
     /// Summary of each rank.
-    pub ranks: Vec<RankSummary>,
+    pub ranks: Vec<RankConversion>,
 }
 
 /// Summary of a group.
@@ -60,7 +60,7 @@ pub struct GroupSummary {
 
 /// Summary of a rank.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct RankSummary {
+pub struct RankConversion {
     /// Its number.
     pub rank: u32,
     /// Trace file.
@@ -96,11 +96,11 @@ pub struct RankSummary {
     /// Number of threads and of streams.
     pub lanes: (u64, u64),
     /// Inferred dependencies, by rule.
-    pub found: Found,
+    pub found: DependencyStats,
     /// Correction of its clock, with the evidence.
-    pub offset: Offset,
+    pub offset: ClockOffset,
     /// Numbers of emitted nodes and dependencies.
-    pub written: Written,
+    pub written: EmittedCounts,
     /// Time from the start of the job to the end of the rank's last event, ns.
     pub captured_ns: i64,
     /// Time from the start of the rank's first event to the end of its last, ns.
@@ -111,13 +111,13 @@ pub struct RankSummary {
     pub wait_ns: u64,
 }
 
-impl Summary {
+impl ConversionSummary {
     /// Returns the summary as known before the ranks are written.
     pub fn new(
-        groups: &[Group],
-        inferred: &Inferred,
-        meetings: &Meetings,
-        odd: Odd,
+        groups: &[JobGroup],
+        inferred: &GroupInference,
+        meetings: &CallMatches,
+        odd: TimeAnomalies,
         world: u32,
         host_computes: bool,
     ) -> Self {
@@ -133,8 +133,9 @@ impl Summary {
             *alone.entry(*reason).or_default() += 1;
         }
         let of = |map: &BTreeMap<u32, u64>, i: usize| map.get(&(i as u32)).copied().unwrap_or(0);
-        let absent =
-            |m: &&super::meet::Meeting| m.members.len() < groups[m.group as usize].ranks.len();
+        let absent = |m: &&super::meet::MatchedCollective| {
+            m.members.len() < groups[m.group as usize].ranks.len()
+        };
         let partial = meetings.collectives.iter().filter(absent).count() as u64;
         let groups = groups.iter().enumerate().map(|(i, group)| GroupSummary {
             name: group.name.clone(),
@@ -161,24 +162,26 @@ impl Summary {
     }
 }
 
-impl RankSummary {
+impl RankConversion {
     /// Returns the summary of `rank`.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is a stage of the conversion"
     )]
     pub fn new(
-        rank: &Rank,
-        calls: &Calls,
-        works: &Works,
-        link: &Link,
-        offset: Offset,
-        written: Written,
+        rank: &RankTimeline,
+        calls: &CommCalls,
+        works: &Activities,
+        link: &EventLinks,
+        offset: ClockOffset,
+        written: EmittedCounts,
         captured_ns: i64,
-        times: &[Time],
+        times: &[CallTime],
         path: &Path,
     ) -> Self {
-        let role = |role: Role| rank.items.iter().filter(|item| item.role == role).count() as u64;
+        let role = |role: HostIntervalKind| {
+            rank.items.iter().filter(|item| item.role == role).count() as u64
+        };
         let kept = rank.items.len() as u64 + rank.flights.len() as u64;
         let mut host_left_out = vec![
             ("process and threads".to_owned(), link.roots),
@@ -186,7 +189,7 @@ impl RankSummary {
         ];
         let mut events_left_out = rank.kineto.left_out.clone();
         let on_host = rank.kineto.events.iter().filter(|event| {
-            use super::kineto::Category::{Copy, Kernel, Set, Sync};
+            use super::kineto::EventCategory::{Copy, Kernel, Set, Sync};
             !matches!(event.category, Copy | Kernel | Set | Sync)
         });
         let outside = (on_host.count() as u64).saturating_sub(kept);
@@ -198,8 +201,9 @@ impl RankSummary {
         let mut streams: Vec<i64> = rank.devices.iter().map(|device| device.stream).collect();
         streams.sort_unstable();
         streams.dedup();
-        let count =
-            |act: fn(&Act) -> bool| calls.list.iter().filter(|call| act(&call.act)).count() as u64;
+        let count = |act: fn(&CommOp) -> bool| {
+            calls.list.iter().filter(|call| act(&call.act)).count() as u64
+        };
         let repairs = rank.host.repairs.listed.iter().map(|r| ("host trace", r));
         let repairs = repairs.chain(
             rank.kineto
@@ -210,8 +214,8 @@ impl RankSummary {
         );
         let repairs = repairs.map(|(file, repair)| {
             let what = match repair.what {
-                super::RepairKind::Name => "a name that was not escaped",
-                super::RepairKind::Groups => "a list of groups that was cut short",
+                super::JsonRepairKind::Name => "a name that was not escaped",
+                super::JsonRepairKind::Groups => "a list of groups that was cut short",
             };
             format!(
                 "{file}, byte {}: {what}: `{}`",
@@ -230,14 +234,14 @@ impl RankSummary {
             host_left_out,
             events_left_out,
             repairs: repairs.collect(),
-            operators: role(Role::Operator),
-            annotations: role(Role::Annotation),
-            runtime: role(Role::Runtime),
+            operators: role(HostIntervalKind::Operator),
+            annotations: role(HostIntervalKind::Annotation),
+            runtime: role(HostIntervalKind::Runtime),
             device: rank.devices.len() as u64,
             calls: (
-                count(|act| matches!(act, Act::Collective(_))),
-                count(|act| *act == Act::Send),
-                count(|act| *act == Act::Receive),
+                count(|act| matches!(act, CommOp::Collective(_))),
+                count(|act| *act == CommOp::Send),
+                count(|act| *act == CommOp::Receive),
             ),
             never_ran: calls
                 .never_ran

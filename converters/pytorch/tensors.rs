@@ -1,24 +1,24 @@
 //! Tensors among the arguments of an operator.
 //!
 //! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`, which only its type distinguishes from
-//! a list of numbers. Types mirror the nesting of the values: `GenericList[Tensor(float), Int]` has one entry per
+//! a list of numbers. Types mirror the nesting of the values: `GenericList[TensorArg(float), Int]` has one entry per
 //! element.
 
 /// Type of a value, as far as it shows where tensors are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Type {
+pub(super) enum ArgType {
     /// No tensor.
     Other,
     /// A tensor.
     Tensor,
     /// A list or tuple with tensors in it.
-    List(Vec<Type>),
+    List(Vec<ArgType>),
 }
 
 /// Maximum nesting of lists; deeper nesting is damage.
 const DEEPEST: usize = 32;
 
-impl Type {
+impl ArgType {
     /// Parses the types of a list of values; `None` if lists nest too deeply.
     pub fn list(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::of(types.iter().map(AsRef::as_ref), DEEPEST)
@@ -72,7 +72,7 @@ fn split(text: &str) -> Vec<&str> {
 
 /// A tensor as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tensor {
+pub(super) struct TensorArg {
     pub id: u64,
     pub storage: u64,
     /// `None` when it does not fit 64 bits.
@@ -80,17 +80,17 @@ pub(super) struct Tensor {
 }
 
 /// Error in arguments: the part of the text, and what was found and expected.
-pub(super) type Wrong<'a> = (&'a str, &'static str);
+pub(super) type ArgError<'a> = (&'a str, &'static str);
 
 /// Appends the tensors of `values`, which is legal JSON, to `into`.
 pub(super) fn tensors<'a>(
     values: &'a str,
-    types: &Type,
-    into: &mut Vec<Tensor>,
-) -> Result<(), Wrong<'a>> {
+    types: &ArgType,
+    into: &mut Vec<TensorArg>,
+) -> Result<(), ArgError<'a>> {
     match types {
-        Type::Other => Ok(()),
-        _ => Cursor {
+        ArgType::Other => Ok(()),
+        _ => ArgCursor {
             text: values,
             at: 0,
         }
@@ -98,12 +98,12 @@ pub(super) fn tensors<'a>(
     }
 }
 
-struct Cursor<'a> {
+struct ArgCursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> ArgCursor<'a> {
     /// Returns the next byte that is not blank, or 0 at the end.
     fn peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
@@ -119,16 +119,16 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    fn wrong<T>(&self, start: usize, what: &'static str) -> Result<T, Wrong<'a>> {
+    fn wrong<T>(&self, start: usize, what: &'static str) -> Result<T, ArgError<'a>> {
         Err((&self.text[start..], what))
     }
 
-    fn value(&mut self, of: &Type, into: &mut Vec<Tensor>) -> Result<(), Wrong<'a>> {
+    fn value(&mut self, of: &ArgType, into: &mut Vec<TensorArg>) -> Result<(), ArgError<'a>> {
         self.peek();
         let start = self.at;
         match of {
-            Type::Other => self.skip(),
-            Type::Tensor => match self.tensor() {
+            ArgType::Other => self.skip(),
+            ArgType::Tensor => match self.tensor() {
                 Some(tensor) => into.push(tensor),
                 None => {
                     let what = "a value whose type says tensor, expected [id, storage, offset, \
@@ -136,7 +136,7 @@ impl<'a> Cursor<'a> {
                     return self.wrong(start, what);
                 }
             },
-            Type::List(types) => {
+            ArgType::List(types) => {
                 let uneven = "a list with more or fewer values than types";
                 if !self.take(b'[') {
                     return self.wrong(start, "a value whose type says list, expected a list");
@@ -155,7 +155,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    fn tensor(&mut self) -> Option<Tensor> {
+    fn tensor(&mut self) -> Option<TensorArg> {
         if !self.take(b'[') {
             return None;
         }
@@ -171,7 +171,7 @@ impl<'a> Cursor<'a> {
         }
         self.skip();
         let [id, storage, _, elements, size] = numbers;
-        self.take(b']').then_some(Tensor {
+        self.take(b']').then_some(TensorArg {
             id,
             storage,
             bytes: elements.checked_mul(size),
@@ -216,7 +216,7 @@ mod tests {
 
     fn found(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
-        let types = Type::list(types).ok_or("too deep")?;
+        let types = ArgType::list(types).ok_or("too deep")?;
         tensors(values, &types, &mut into).map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();
         Ok(all

@@ -17,15 +17,15 @@
 //! the program did not block, the transfer is the median of those messages of the same size for which it did, if
 //! there are any, and not more than the times allow.
 
-use super::calls::Calls;
-use super::clock::Offset;
-use super::meet::Meetings;
+use super::calls::CommCalls;
+use super::clock::ClockOffset;
+use super::meet::CallMatches;
 use crate::matching::CommRef;
 use std::collections::BTreeMap;
 
 /// Waiting and transfer time of a call, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Time {
+pub struct CallTime {
     /// Waiting for other ranks.
     pub wait: u64,
     /// Time from the last start to the end.
@@ -38,7 +38,7 @@ pub struct Time {
 
 /// Anomalies of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Odd {
+pub struct TimeAnomalies {
     /// Members of collectives without a root that ended before the last had started.
     pub early: u64,
     /// Maximum time by which they did, ns.
@@ -51,18 +51,18 @@ pub struct Odd {
 /// Divides the time of every call into waiting and transfer: per rank, per call. `blocked` marks calls for which the
 /// program was seen to block.
 pub fn divide(
-    calls: &[Calls],
+    calls: &[CommCalls],
     blocked: &[Vec<bool>],
-    offsets: &[Offset],
-    meetings: &Meetings,
-) -> (Vec<Vec<Time>>, Odd) {
-    let mut odd = Odd::default();
-    let mut times: Vec<Vec<Time>> = calls
+    offsets: &[ClockOffset],
+    meetings: &CallMatches,
+) -> (Vec<Vec<CallTime>>, TimeAnomalies) {
+    let mut odd = TimeAnomalies::default();
+    let mut times: Vec<Vec<CallTime>> = calls
         .iter()
         .map(|calls| {
-            let alone = |call: &super::calls::Call| Time {
+            let alone = |call: &super::calls::CommCall| CallTime {
                 transfer: length(call.end - call.start),
-                ..Time::default()
+                ..CallTime::default()
             };
             calls.list.iter().map(alone).collect()
         })
@@ -91,10 +91,10 @@ pub fn divide(
                 odd.early += 1;
                 odd.most = odd.most.max(length(needed.saturating_sub(end)));
                 // Early in a collective without a root: clocks or scheduling are off, not the collective.
-                *time = Time {
+                *time = CallTime {
                     wait: length(end.saturating_sub(start)),
                     met: true,
-                    ..Time::default()
+                    ..CallTime::default()
                 };
             }
         }
@@ -140,15 +140,15 @@ pub fn divide(
     (times, odd)
 }
 
-fn part(start: i64, end: i64, needed: i64) -> Time {
+fn part(start: i64, end: i64, needed: i64) -> CallTime {
     match end < needed {
-        true => Time {
+        true => CallTime {
             transfer: length(end.saturating_sub(start)),
             eager: true,
             wait: 0,
             met: true,
         },
-        false => Time {
+        false => CallTime {
             wait: length(needed.saturating_sub(start)),
             transfer: length(end.saturating_sub(needed)),
             eager: false,

@@ -14,24 +14,24 @@
 //!
 //! The host time in front of an activity is counted from its last dependency.
 
-use super::calls::Calls;
-use super::rank::{NONE, Rank, Role};
+use super::calls::CommCalls;
+use super::rank::{HostIntervalKind, NONE, RankTimeline};
 
 mod chain;
 mod device;
 mod flights;
 mod waits;
 
-use waits::Source;
+use waits::WaitSource;
 
 /// Kind of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
-    /// An item of [`Rank::items`].
+pub enum ActivityKind {
+    /// An item of [`RankTimeline::items`].
     Item(u32),
-    /// A device event of [`Rank::devices`] that is no communication.
+    /// A device event of [`RankTimeline::devices`] that is no communication.
     Device(u32),
-    /// A call of [`Calls::list`].
+    /// A call of [`CommCalls::list`].
     Call(u32),
     /// No work: the end of a thread's last interval.
     End(u32),
@@ -39,7 +39,7 @@ pub enum Doing {
 
 /// Lane of an activity; activities of a lane do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lane {
+pub enum ActivityLane {
     /// A host thread.
     Thread(u32),
     /// Communication of the host in flight: a worker, or the messages to a peer.
@@ -50,11 +50,11 @@ pub enum Lane {
 
 /// An activity of a rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct Activity {
     /// Kind.
-    pub doing: Doing,
+    pub doing: ActivityKind,
     /// Lane.
-    pub lane: Lane,
+    pub lane: ActivityLane,
     /// Start, ns since the epoch by this rank's clock.
     pub begin: i64,
     /// End.
@@ -65,7 +65,7 @@ pub struct Work {
 
 /// Counts of dependencies that the capture does not state, by the rule that found them, and of anomalies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Found {
+pub struct DependencyStats {
     /// Waits for messages, whose end the capture states.
     pub message_waits: u64,
     /// Waits of callers that do not continue at once.
@@ -90,9 +90,9 @@ pub struct Found {
 
 /// Activities of a rank.
 #[derive(Debug, Default)]
-pub struct Works {
+pub struct Activities {
     /// All activities.
-    pub list: Vec<Work>,
+    pub list: Vec<Activity>,
     /// Pairs of dependency and dependent, sorted by dependent, without duplicates.
     pub causes: Vec<(u32, u32)>,
     /// Activity of each call.
@@ -102,38 +102,38 @@ pub struct Works {
     /// Per call, whether the program was seen to block for it.
     pub blocked: Vec<bool>,
     /// Counts by rule.
-    pub found: Found,
+    pub found: DependencyStats,
 }
 
 /// Extracts the activities of `rank`. Sets the times from which results of calls could be used.
-pub fn find(rank: &Rank, calls: &mut Calls) -> Works {
+pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     waits::set_done(rank, calls);
-    let mut found = Found::default();
+    let mut found = DependencyStats::default();
     let segments: Vec<_> = (0..rank.threads.len() as u32)
         .map(|thread| rank.segments(thread))
         .collect();
     let (mut waits, blocked) = waits::find(rank, calls, &segments, &mut found);
-    let mut bounds = chain::Bounds::new(rank, calls);
+    let mut bounds = chain::ActivityBounds::new(rank, calls);
     device::host_syncs(rank, &mut bounds, &mut waits, &mut found);
-    let mut works = Works {
+    let mut works = Activities {
         of_call: vec![NONE; calls.list.len()],
         of_item: vec![NONE; rank.items.len()],
         blocked,
-        ..Works::default()
+        ..Activities::default()
     };
     let chains = chain::build(rank, calls, &segments, &bounds, &waits, &mut works);
     flights::place(rank, calls, &chains, &mut works);
     let device_works = device::place(rank, calls, &mut works, &mut found);
     for wait in &waits {
         let source = match wait.source {
-            Source::Call(call)
+            WaitSource::Call(call)
                 if calls.list[call as usize].done > calls.list[call as usize].end =>
             {
                 let call = &calls.list[call as usize];
                 chains.before(call.worker, call.done, &works.list)
             }
-            Source::Call(call) => works.of_call[call as usize],
-            Source::Device(device) => device_works[device as usize],
+            WaitSource::Call(call) => works.of_call[call as usize],
+            WaitSource::Device(device) => device_works[device as usize],
         };
         let target = match wait.into {
             NONE => chains.after(wait.thread, wait.to, &works.list),
@@ -147,7 +147,7 @@ pub fn find(rank: &Rank, calls: &mut Calls) -> Works {
     works
 }
 
-impl Works {
+impl Activities {
     /// Returns the start of the first activity and the end of the last, ns since the epoch.
     pub fn span(&self) -> (i64, i64) {
         let first = self.list.iter().map(|work| work.begin).min();
@@ -155,7 +155,7 @@ impl Works {
         (first.unwrap_or(0), last.unwrap_or(0))
     }
 
-    fn push(&mut self, work: Work) -> u32 {
+    fn push(&mut self, work: Activity) -> u32 {
         debug_assert!(work.begin <= work.end, "{work:?} takes time");
         self.list.push(work);
         self.list.len() as u32 - 1
@@ -187,7 +187,7 @@ impl Works {
 }
 
 /// Returns for each thread whether it only carries out work that other threads requested.
-fn workers(rank: &Rank, calls: &Calls) -> Vec<bool> {
+fn workers(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
         works_for[call.worker as usize] = true;
@@ -199,6 +199,6 @@ fn workers(rank: &Rank, calls: &Calls) -> Vec<bool> {
 }
 
 /// Returns whether an item's own time is work rather than Python's.
-fn is_work(role: Role) -> bool {
-    role != Role::Annotation
+fn is_work(role: HostIntervalKind) -> bool {
+    role != HostIntervalKind::Annotation
 }

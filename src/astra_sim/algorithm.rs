@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Algorithm of one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum AstraAlgorithm {
     /// `ring`: neighbour to neighbour.
     Ring,
     /// `direct` and `direct<W>`: every member to every other.
@@ -20,9 +20,9 @@ pub enum Algorithm {
 
 /// An entry of a list of implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Implementation {
+pub struct CollectiveImplementation {
     /// Algorithm.
-    pub algorithm: Algorithm,
+    pub algorithm: AstraAlgorithm,
     /// Whether it runs over all NPUs as one dimension (`oneRing`, `oneDirect<W>`, `oneHalvingDoubling`), not over
     /// those of one dimension.
     pub one: bool,
@@ -41,7 +41,7 @@ pub(super) const NAMES: [&str; 9] = [
     "oneHalvingDoubling",
 ];
 
-impl Implementation {
+impl CollectiveImplementation {
     /// Parses a name as system files spell it; case matters.
     pub fn parse(name: &str) -> Option<Self> {
         let (inner, one) = match name.strip_prefix("one") {
@@ -49,36 +49,38 @@ impl Implementation {
             None => (name, false),
         };
         let window = |text: &str| match text {
-            "" => Some(Algorithm::Direct { window: None }),
+            "" => Some(AstraAlgorithm::Direct { window: None }),
             _ => {
                 let digits = text.len() <= 5 && text.bytes().all(|b| b.is_ascii_digit());
                 let window = text.parse().ok().filter(|&window| digits && window > 0);
-                window.map(|window| Algorithm::Direct {
+                window.map(|window| AstraAlgorithm::Direct {
                     window: Some(window),
                 })
             }
         };
         let algorithm = match (inner, one) {
-            ("ring", false) | ("Ring", true) => Algorithm::Ring,
-            ("halvingDoubling", false) | ("HalvingDoubling", true) => Algorithm::HalvingDoubling,
-            ("doubleBinaryTree", false) => Algorithm::DoubleBinaryTree,
+            ("ring", false) | ("Ring", true) => AstraAlgorithm::Ring,
+            ("halvingDoubling", false) | ("HalvingDoubling", true) => {
+                AstraAlgorithm::HalvingDoubling
+            }
+            ("doubleBinaryTree", false) => AstraAlgorithm::DoubleBinaryTree,
             _ => window(inner.strip_prefix(if one { "Direct" } else { "direct" })?)?,
         };
         Some(Self { algorithm, one })
     }
 }
 
-impl fmt::Display for Implementation {
+impl fmt::Display for CollectiveImplementation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (plain, one) = match self.algorithm {
-            Algorithm::Ring => ("ring", "oneRing"),
-            Algorithm::Direct { .. } => ("direct", "oneDirect"),
-            Algorithm::HalvingDoubling => ("halvingDoubling", "oneHalvingDoubling"),
-            Algorithm::DoubleBinaryTree => ("doubleBinaryTree", "oneDoubleBinaryTree"),
+            AstraAlgorithm::Ring => ("ring", "oneRing"),
+            AstraAlgorithm::Direct { .. } => ("direct", "oneDirect"),
+            AstraAlgorithm::HalvingDoubling => ("halvingDoubling", "oneHalvingDoubling"),
+            AstraAlgorithm::DoubleBinaryTree => ("doubleBinaryTree", "oneDoubleBinaryTree"),
         };
         f.write_str(if self.one { one } else { plain })?;
         match self.algorithm {
-            Algorithm::Direct {
+            AstraAlgorithm::Direct {
                 window: Some(window),
             } => write!(f, "{window}"),
             _ => Ok(()),
@@ -104,7 +106,7 @@ mod tests {
             "oneDirect4",
             "oneHalvingDoubling",
         ] {
-            let parsed = Implementation::parse(name).unwrap();
+            let parsed = CollectiveImplementation::parse(name).unwrap();
             assert_eq!(parsed.to_string(), name);
             assert_eq!(parsed.one, name.starts_with("one"));
         }
@@ -124,7 +126,7 @@ mod tests {
             "directé",
             "one",
         ] {
-            assert_eq!(Implementation::parse(name), None, "{name}");
+            assert_eq!(CollectiveImplementation::parse(name), None, "{name}");
         }
     }
 }

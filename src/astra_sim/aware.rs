@@ -8,12 +8,14 @@
 //! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
 //! [`Links`](super::Links).
 
-use super::network_file::{self, Dimension};
-use super::quirks::{self, Quirks};
+use super::network_file::{self, AstraDimension};
+use super::quirks::{self, QuirkSet};
 use super::unaware::path_rate;
 use crate::ids::Npu;
-use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
-use crate::topology::Shape;
+use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
+use crate::topology::DimensionShape;
 use crate::units::Time;
 
 /// Sentinel op: none.
@@ -21,13 +23,13 @@ const NONE: u32 = u32::MAX;
 
 /// A directed link: whether it is busy, and the queue of messages, by op.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct QueuedLink {
     busy: bool,
     first: u32,
     last: u32,
 }
 
-const FREE: Link = Link {
+const FREE: QueuedLink = QueuedLink {
     busy: false,
     first: NONE,
     last: NONE,
@@ -35,7 +37,7 @@ const FREE: Link = Link {
 
 /// A message in flight.
 #[derive(Clone, Copy, Debug, Default)]
-struct Carried {
+struct ForwardedMessage {
     bytes: f64,
     at: u32,
     to: u32,
@@ -45,22 +47,22 @@ struct Carried {
 
 /// The congestion-aware network, as the module describes it.
 #[derive(Debug)]
-pub struct Aware {
-    shape: Shape,
+pub struct CongestionAware {
+    shape: DimensionShape,
     npus: u32,
     latency: f64,
     bytes_per_ns: f64,
-    quirks: Quirks,
+    quirks: QuirkSet,
     /// By device and then by its links; those of a device are allocated when it first sends.
-    links: Vec<Box<[Link]>>,
+    links: Vec<Box<[QueuedLink]>>,
     /// By op.
-    carried: Vec<Carried>,
+    carried: Vec<ForwardedMessage>,
 }
 
-impl Aware {
+impl CongestionAware {
     /// Creates the network of `file`, of which only the first dimension counts: files with more are refused before.
-    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
-        let Dimension {
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
+        let AstraDimension {
             shape,
             npus,
             latency,
@@ -84,33 +86,33 @@ impl Aware {
     fn next_link(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
         match self.shape {
-            Shape::FullyConnected => (to, to),
-            Shape::Switch if at == n => (to, to),
-            Shape::Switch => (0, n),
-            Shape::Ring => {
+            DimensionShape::FullyConnected => (to, to),
+            DimensionShape::Switch if at == n => (to, to),
+            DimensionShape::Switch => (0, n),
+            DimensionShape::Ring => {
                 let up = if to >= at { to - at } else { n - at + to };
                 match up <= n - up {
                     true => (0, if at + 1 == n { 0 } else { at + 1 }),
                     false => (1, if at == 0 { n - 1 } else { at - 1 }),
                 }
             }
-            Shape::Mesh => unreachable!("network files have none"),
+            DimensionShape::Mesh => unreachable!("network files have none"),
         }
     }
 
     /// Returns the number of links of a device.
     fn fan_out(&self, device: u32) -> usize {
         match self.shape {
-            Shape::Ring | Shape::Mesh => 2,
-            Shape::Switch if device < self.npus => 1,
-            Shape::FullyConnected | Shape::Switch => self.npus as usize,
+            DimensionShape::Ring | DimensionShape::Mesh => 2,
+            DimensionShape::Switch if device < self.npus => 1,
+            DimensionShape::FullyConnected | DimensionShape::Switch => self.npus as usize,
         }
     }
 
     /// Forwards a message that is at a device over its next link, or queues it there.
     #[inline]
-    fn forward(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
-        let Carried { at, to, .. } = self.carried[op as usize];
+    fn forward(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
+        let ForwardedMessage { at, to, .. } = self.carried[op as usize];
         let (link, _) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
             // Full connection has n² links, so those of a device that never sends are not allocated.
@@ -131,8 +133,8 @@ impl Aware {
 
     /// Sends a message over a free link.
     #[inline]
-    fn transmit(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
-        let Carried { bytes, at, to, .. } = self.carried[op as usize];
+    fn transmit(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
+        let ForwardedMessage { bytes, at, to, .. } = self.carried[op as usize];
         let (link, device) = self.next_link(at, to);
         self.links[at as usize][link as usize].busy = true;
         self.carried[op as usize].at = device;
@@ -148,8 +150,8 @@ impl Aware {
     /// Returns the difference between the link numbers of neighbouring devices.
     fn stride(&self) -> u32 {
         match self.shape {
-            Shape::Ring | Shape::Mesh => 2,
-            Shape::FullyConnected | Shape::Switch => self.npus,
+            DimensionShape::Ring | DimensionShape::Mesh => 2,
+            DimensionShape::FullyConnected | DimensionShape::Switch => self.npus,
         }
     }
 
@@ -157,7 +159,7 @@ impl Aware {
     pub const MAX_NPUS: u32 = 65_535;
 }
 
-impl Network for Aware {
+impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
@@ -170,20 +172,20 @@ impl Network for Aware {
         false
     }
 
-    fn open(&mut self, count: u32) -> Ports {
-        Ports::new(0, count)
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
     }
 
-    fn close(&mut self, _: Ports) {}
+    fn close(&mut self, _: PortRange) {}
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let op = message.op as usize;
         if op >= self.carried.len() {
-            self.carried.resize(op + 1, Carried::default());
+            self.carried.resize(op + 1, ForwardedMessage::default());
         }
         let (from, to) = message.ends;
-        self.carried[op] = Carried {
+        self.carried[op] = ForwardedMessage {
             bytes: quirks::bytes(message.amount),
             at: from.0,
             to: to.0,
@@ -197,14 +199,14 @@ impl Network for Aware {
         &mut self,
         now: Time,
         event: NetworkEvent,
-        agenda: &mut impl Schedule,
-        notices: &mut Vec<Notice>,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
     ) {
         match event {
             NetworkEvent::Hop { op, .. } => {
-                let Carried { at, to, .. } = self.carried[op as usize];
+                let ForwardedMessage { at, to, .. } = self.carried[op as usize];
                 match at == to {
-                    true => notices.push(Notice::Delivered(op)),
+                    true => notices.push(DeliveryNotice::Delivered(op)),
                     false => self.forward(now, op, agenda),
                 }
             }

@@ -17,7 +17,7 @@ use std::fmt;
 
 /// A state in which ASTRA-sim would wait for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beyond {
+pub enum EndlessWait {
     /// NPUs join a collective of all with different numbers of chunks before.
     Numbers {
         /// The later NPU, its node, and its number of chunks.
@@ -39,7 +39,7 @@ pub enum Beyond {
     },
 }
 
-impl fmt::Display for Beyond {
+impl fmt::Display for EndlessWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the original would never finish this job: ")?;
         match self {
@@ -67,17 +67,17 @@ impl fmt::Display for Beyond {
 
 /// Counts of chunks that NPUs have issued.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct IssueCounts {
     /// Chunks so far, by NPU.
     issued: Vec<u64>,
     /// Per collective of all NPUs that not all members have issued: the first member, its number of chunks, and the
     /// number of members so far.
     open: BTreeMap<u32, (Npu, u64, u32)>,
     /// First state in which the original would wait.
-    pub first: Option<Beyond>,
+    pub first: Option<EndlessWait>,
 }
 
-impl Counts {
+impl IssueCounts {
     pub fn new(npus: u32) -> Self {
         Self {
             issued: vec![0; npus as usize],
@@ -85,7 +85,7 @@ impl Counts {
         }
     }
 
-    pub fn found(&mut self, beyond: Beyond) {
+    pub fn found(&mut self, beyond: EndlessWait) {
         self.first.get_or_insert(beyond);
     }
 
@@ -107,7 +107,7 @@ impl Counts {
             self.open.remove(&collective);
         }
         if before != number {
-            self.found(Beyond::Numbers {
+            self.found(EndlessWait::Numbers {
                 own: (npu, node, number),
                 other: (other, before),
             });

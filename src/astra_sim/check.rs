@@ -1,8 +1,8 @@
 //! Collectives that ASTRA-sim cannot carry out: refused, with the reason, before anything runs.
 
-use super::collectives::Collectives;
+use super::collectives::AstraCollectives;
 use super::program::halving_doubling;
-use super::{Algorithm, Optimization};
+use super::{AstraAlgorithm, CollectiveOptimization};
 use crate::trace::CollectiveKind;
 
 /// Maximum number of chunks in flight, over all NPUs.
@@ -12,9 +12,9 @@ const MOST_CHUNKS: u64 = 1 << 26;
 const MOST_ROUND: u32 = 92_681;
 
 /// Finding and hint.
-pub(super) type Refusal = (String, &'static str);
+pub(super) type CollectiveRefusal = (String, &'static str);
 
-impl Collectives {
+impl AstraCollectives {
     /// Checks that a collective of `bytes` among `members`, all NPUs if no group is named, can be carried out along
     /// the dimensions of a mask.
     pub(super) fn check(
@@ -24,7 +24,7 @@ impl Collectives {
         members: Option<u32>,
         dimensions: Option<u32>,
         node: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CollectiveRefusal> {
         if let Some(number) = self.script(kind, node) {
             return self.check_custom(number, members.unwrap_or(self.npus()));
         }
@@ -75,11 +75,11 @@ impl Collectives {
         let whole = members.is_none_or(|members| members == self.npus());
         if !whole && self.groups_span() {
             // A ring replaces algorithms that cannot carry it out.
-            return self.check_one(Algorithm::Ring, kind, members.unwrap_or(0), false);
+            return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
         }
         if !whole {
             return match list {
-                [only] if only.algorithm == Algorithm::DoubleBinaryTree => Err((
+                [only] if only.algorithm == AstraAlgorithm::DoubleBinaryTree => Err((
                     "doubleBinaryTree in a group that is not all NPUs, which the original takes for a ring \
                      and goes astray"
                         .to_owned(),
@@ -105,7 +105,7 @@ impl Collectives {
         Ok(())
     }
 
-    fn check_custom(&self, number: u16, members: u32) -> Result<(), Refusal> {
+    fn check_custom(&self, number: u16, members: u32) -> Result<(), CollectiveRefusal> {
         let algorithm = self.custom(number);
         if algorithm.positions() < members {
             return Err((
@@ -160,15 +160,15 @@ impl Collectives {
 
     fn check_one(
         &self,
-        algorithm: Algorithm,
+        algorithm: AstraAlgorithm,
         kind: CollectiveKind,
         members: u32,
         several: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CollectiveRefusal> {
         let name = match algorithm {
-            Algorithm::HalvingDoubling => "halvingDoubling",
-            Algorithm::DoubleBinaryTree => "doubleBinaryTree",
-            Algorithm::Ring if kind == CollectiveKind::AllToAll && members > MOST_ROUND => {
+            AstraAlgorithm::HalvingDoubling => "halvingDoubling",
+            AstraAlgorithm::DoubleBinaryTree => "doubleBinaryTree",
+            AstraAlgorithm::Ring if kind == CollectiveKind::AllToAll && members > MOST_ROUND => {
                 return Err((
                     format!(
                         "an all-to-all round a ring of {members} has more messages than 32 bits count"
@@ -176,7 +176,7 @@ impl Collectives {
                     "direct, which has one for each other member",
                 ));
             }
-            Algorithm::Ring | Algorithm::Direct { .. } => return Ok(()),
+            AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => return Ok(()),
         };
         if self.can(algorithm, kind, members, several) {
             return Ok(());
@@ -191,7 +191,7 @@ impl Collectives {
                 "ring or direct, which take any number of members",
             ));
         }
-        let tree = algorithm == Algorithm::DoubleBinaryTree;
+        let tree = algorithm == AstraAlgorithm::DoubleBinaryTree;
         let can = match kind {
             CollectiveKind::AllReduce => true,
             CollectiveKind::AllToAll => false,
@@ -213,20 +213,20 @@ impl Collectives {
     /// `several`.
     pub(super) fn can(
         &self,
-        algorithm: Algorithm,
+        algorithm: AstraAlgorithm,
         kind: CollectiveKind,
         members: u32,
         several: bool,
     ) -> bool {
-        let scatters = several && self.optimization() == Optimization::LocalBwAware;
+        let scatters = several && self.optimization() == CollectiveOptimization::LocalBwAware;
         match algorithm {
-            Algorithm::Ring | Algorithm::Direct { .. } => true,
-            Algorithm::HalvingDoubling => match kind {
+            AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => true,
+            AstraAlgorithm::HalvingDoubling => match kind {
                 CollectiveKind::AllToAll => false,
                 CollectiveKind::AllGather => halving_doubling::pairs(members),
                 _ => members.is_power_of_two(),
             },
-            Algorithm::DoubleBinaryTree => {
+            AstraAlgorithm::DoubleBinaryTree => {
                 members.is_power_of_two() && kind == CollectiveKind::AllReduce && !scatters
             }
         }

@@ -32,22 +32,25 @@
 //! [`Quirk::OneAtATime`] collectives of an NPU overlap; each has queues of its own, taken in turn from the first, so
 //! that NPUs which join them in different orders do not wait for each other, and they are matched in program order.
 
-use super::beyond::{Beyond, Counts};
-use super::program::Turn;
-use super::quirks::{self, Quirk, Quirks};
+use super::beyond::{EndlessWait, IssueCounts};
+use super::program::QueueSlot;
+use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::SharedBus;
-use super::{Algorithm, Implementation, Inputs, Optimization, PerKind};
-use crate::collective::{Players, Scripts};
-use crate::group::{self, Extent};
+use super::{
+    AstraAlgorithm, AstraInputs, CollectiveImplementation, CollectiveOptimization,
+    PerCollectiveKind,
+};
+use crate::collective::{ScriptExecutor, ScriptedAlgorithm};
+use crate::group::{self, GroupExtent};
 use crate::trace::CollectiveKind;
-use crate::units::{Amount, Span};
+use crate::units::{BufferShare, Span};
 use std::collections::BTreeMap;
 
 mod manner;
 
 /// Counters of one level of one NPU.
 #[derive(Clone, Copy, Debug, Default)]
-struct Level {
+struct LevelCounters {
     all: u32,
     first: u32,
     second: u32,
@@ -57,11 +60,11 @@ struct Level {
 
 /// ASTRA-sim's collective backend, as the module describes it.
 #[derive(Clone, Debug)]
-pub struct Collectives {
+pub struct AstraCollectives {
     splits: u64,
-    optimization: Optimization,
-    implementations: super::Implementations,
-    quirks: Quirks,
+    optimization: CollectiveOptimization,
+    implementations: super::CollectiveImplementations,
+    quirks: QuirkSet,
     npus: u32,
     dimensions: usize,
     sizes: Vec<u32>,
@@ -74,31 +77,31 @@ pub struct Collectives {
     rendezvous: bool,
     /// Whether anything is counted per level.
     counts: bool,
-    levels: Vec<Level>,
+    levels: Vec<LevelCounters>,
     /// Collective that the counters belong to, by NPU; `None` where they are never reset.
     counted: Vec<Option<u32>>,
     /// Bus of each NPU, where buses are modelled.
     buses: Vec<SharedBus>,
     /// Custom algorithms, by number.
-    scripts: Vec<Scripts>,
-    script_of: PerKind<Option<u16>>,
+    scripts: Vec<ScriptedAlgorithm>,
+    script_of: PerCollectiveKind<Option<u16>>,
     script_of_node: BTreeMap<u64, u16>,
-    players: Players,
+    players: ScriptExecutor,
     /// Counts of issued chunks, where every quirk is on.
-    issued: Option<Counts>,
+    issued: Option<IssueCounts>,
 }
 
-impl Collectives {
+impl AstraCollectives {
     /// Maximum number of queues of a dimension.
-    pub const MOST_QUEUES: u32 = Turn::QUEUES;
+    pub const MOST_QUEUES: u32 = QueueSlot::QUEUES;
 
     /// Creates the backend that `inputs` describe.
-    pub fn new(inputs: &Inputs) -> Self {
+    pub fn new(inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let queues = inputs.queues.get();
-        let trees = |list: &Vec<Implementation>| {
+        let trees = |list: &Vec<CollectiveImplementation>| {
             list.iter()
-                .any(|i| i.algorithm == Algorithm::DoubleBinaryTree)
+                .any(|i| i.algorithm == AstraAlgorithm::DoubleBinaryTree)
         };
         let dimensions = inputs.network.dimensions.len();
         let counts = queues > 1 || trees(&system.implementations.all_reduce);
@@ -120,7 +123,7 @@ impl Collectives {
             rendezvous: inputs.rendezvous,
             counts,
             levels: match counts {
-                true => vec![Level::default(); npus as usize * dimensions],
+                true => vec![LevelCounters::default(); npus as usize * dimensions],
                 false => Vec::new(),
             },
             counted: match counts && !inputs.quirks.has(Quirk::OneAtATime) {
@@ -132,10 +135,10 @@ impl Collectives {
                 None => Vec::new(),
             },
             scripts: Vec::new(),
-            script_of: PerKind::default(),
+            script_of: PerCollectiveKind::default(),
             script_of_node: BTreeMap::new(),
-            players: Players::default(),
-            issued: (inputs.quirks == Quirks::ALL).then(|| Counts::new(npus)),
+            players: ScriptExecutor::default(),
+            issued: (inputs.quirks == QuirkSet::ALL).then(|| IssueCounts::new(npus)),
         };
         if !own.quirks.has(Quirk::ShortList) {
             // Lists are final from here on: every look-up sees the extended ones.
@@ -145,7 +148,7 @@ impl Collectives {
     }
 
     /// Returns the first state of the replay in which the original would have waited for ever.
-    pub fn beyond(&self) -> Option<Beyond> {
+    pub fn beyond(&self) -> Option<EndlessWait> {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
@@ -164,9 +167,9 @@ impl Collectives {
             for &size in self.sizes.get(list.len()..).unwrap_or_default() {
                 let algorithm = match self.can(last.algorithm, kind, size, true) {
                     true => last.algorithm,
-                    false => Algorithm::Ring,
+                    false => AstraAlgorithm::Ring,
                 };
-                list.push(Implementation {
+                list.push(CollectiveImplementation {
                     algorithm,
                     one: false,
                 });
@@ -176,7 +179,12 @@ impl Collectives {
     }
 
     /// Adds `algorithm`, read from the files that begin with `prefix`, for the collectives that `inputs` name.
-    pub fn add_custom(&mut self, inputs: &Inputs, prefix: &std::path::Path, algorithm: Scripts) {
+    pub fn add_custom(
+        &mut self,
+        inputs: &AstraInputs,
+        prefix: &std::path::Path,
+        algorithm: ScriptedAlgorithm,
+    ) {
         let number = self.scripts.len() as u16;
         self.scripts.push(algorithm);
         let (own, files) = (&mut self.script_of, &inputs.system.custom);
@@ -208,12 +216,12 @@ impl Collectives {
     }
 
     /// Returns a custom algorithm.
-    pub(super) fn custom(&self, number: u16) -> &Scripts {
+    pub(super) fn custom(&self, number: u16) -> &ScriptedAlgorithm {
         &self.scripts[number as usize]
     }
 
     /// Returns the list of implementations of a collective; empty where it has none.
-    pub(super) fn list(&self, kind: CollectiveKind) -> &[Implementation] {
+    pub(super) fn list(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {
             CollectiveKind::AllReduce => &lists.all_reduce,
@@ -227,7 +235,7 @@ impl Collectives {
     /// Returns the duration of a reduction of `amount`: two reads and a write, each truncated to whole ns under
     /// [`Quirk::WholeNs`].
     #[inline]
-    fn reduction_of(&self, amount: Amount) -> Span {
+    fn reduction_of(&self, amount: BufferShare) -> Span {
         let once = |gbps: f64| quirks::bytes(amount) / (gbps * 1e9) * 1e9;
         self.quirks.span(self.reduction.map_or(0.0, once)).times(3)
     }
@@ -247,7 +255,7 @@ impl Collectives {
         self.sizes[dimension]
     }
 
-    pub(super) fn optimization(&self) -> Optimization {
+    pub(super) fn optimization(&self) -> CollectiveOptimization {
         self.optimization
     }
 
@@ -257,11 +265,11 @@ impl Collectives {
     }
 
     /// Returns the bytes of a chunk and the number of chunks.
-    pub(super) fn chunks(&self, kind: CollectiveKind, bytes: u64) -> (Amount, u32) {
+    pub(super) fn chunks(&self, kind: CollectiveKind, bytes: u64) -> (BufferShare, u32) {
         if !self.quirks.has(Quirk::Padding) {
             let count = self.splits.min(bytes).max(1);
             let parts = count;
-            return (Amount { bytes, parts }, count as u32);
+            return (BufferShare { bytes, parts }, count as u32);
         }
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
@@ -275,21 +283,21 @@ impl Collectives {
             _ => size.div_ceil(chunk),
         };
         (
-            Amount::whole(chunk),
+            BufferShare::whole(chunk),
             u32::try_from(count).unwrap_or(u32::MAX),
         )
     }
 
     /// Returns whether an extent is that of a named group other than all ranks: as one line it is no sub-grid, and
     /// where it spans dimensions its line of all has a number of its own.
-    fn is_named(&self, extent: &Extent) -> bool {
-        let beyond = |phase: &group::Phase| phase.dimension > self.dimensions;
+    fn is_named(&self, extent: &GroupExtent) -> bool {
+        let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimensions;
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
     /// Returns the phases of the extent that a collective goes through, innermost first, with the level whose queues
     /// they pass and their algorithm.
-    fn route(&self, kind: CollectiveKind, extent: &Extent) -> Vec<(u32, u32, Algorithm)> {
+    fn route(&self, kind: CollectiveKind, extent: &GroupExtent) -> Vec<(u32, u32, AstraAlgorithm)> {
         let list = self.list(kind);
         if self.is_named(extent) && self.groups_span() {
             return self.route_of_group(kind, list, extent);
@@ -297,7 +305,7 @@ impl Collectives {
         if !extent.regular {
             let algorithm = match list {
                 [only] => only.algorithm,
-                _ => Algorithm::Ring,
+                _ => AstraAlgorithm::Ring,
             };
             return extent.phases.iter().map(|_| (0, 0, algorithm)).collect();
         }
@@ -323,9 +331,9 @@ impl Collectives {
     fn route_of_group(
         &self,
         kind: CollectiveKind,
-        list: &[Implementation],
-        extent: &Extent,
-    ) -> Vec<(u32, u32, Algorithm)> {
+        list: &[CollectiveImplementation],
+        extent: &GroupExtent,
+    ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let along = extent.phases.iter().enumerate();
         let along: Vec<_> = along
             .filter(|(_, p)| p.dimension < self.dimensions)
@@ -334,7 +342,7 @@ impl Collectives {
         for &(number, phase) in &along {
             let level = phase.dimension as u32;
             let said = list.get(phase.dimension).or(list.last());
-            let Some(&Implementation { algorithm, one }) = said else {
+            let Some(&CollectiveImplementation { algorithm, one }) = said else {
                 break;
             };
             // All members as one line, which is the last phase.
@@ -343,7 +351,7 @@ impl Collectives {
             let several = along.len() > 1 && !one;
             let algorithm = match self.can(algorithm, kind, size, several) {
                 true => algorithm,
-                false => Algorithm::Ring,
+                false => AstraAlgorithm::Ring,
             };
             route.push((number as u32, level, algorithm));
             if one {

@@ -6,8 +6,8 @@
 //! sizes are those of the algorithm, and the size of the collective does not matter. The collective is complete at a
 //! rank when all of its nodes are.
 
-use crate::collective::{Part, Script, Scripts};
-use crate::graph::{Dependencies, Graph, Kind};
+use crate::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
+use crate::graph::{DependencyPolicy, Graph, NodeKind};
 use crate::trace::scan::NodeView;
 use crate::trace::{Op, TraceError};
 use crate::units::Span;
@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 
 /// Durations of the compute nodes of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasting {
+pub enum ScriptTiming {
     /// As in ASTRA-sim: whole microseconds, or 1 ns; delays are ignored.
     AstraSim,
     /// As recorded.
     Recorded,
 }
 
-impl Lasting {
+impl ScriptTiming {
     /// Converts a node to a script's.
     fn edit(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
@@ -58,19 +58,19 @@ impl Lasting {
 /// is at fault.
 pub fn read<C: AsRef<[u8]>>(
     contents: &[C],
-    lasting: Lasting,
-) -> Result<Scripts, (u32, TraceError)> {
+    lasting: ScriptTiming,
+) -> Result<ScriptedAlgorithm, (u32, TraceError)> {
     let mut labels: BTreeMap<(i32, u64), u32> = BTreeMap::new();
     let mut scripts = Vec::new();
     for (position, contents) in (0..).zip(contents) {
-        let policy = Dependencies::Both;
+        let policy = DependencyPolicy::Both;
         let edit = |node: &mut NodeView<'_>| lasting.edit(node);
         let read = Graph::read_edited(contents.as_ref(), position, policy, edit);
         let (graph, binding) = read.map_err(|e| (position, e))?;
-        let mut script = Script::default();
+        let mut script = MemberScript::default();
         for node in graph.nodes() {
             let part = match graph.kind(node) {
-                Kind::Send | Kind::Receive => {
+                NodeKind::Send | NodeKind::Receive => {
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
@@ -78,16 +78,16 @@ pub fn read<C: AsRef<[u8]>>(
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     match message.receive {
-                        true => Part::Receive { from: peer, label },
-                        false => Part::Send {
+                        true => ScriptOp::Receive { from: peer, label },
+                        false => ScriptOp::Send {
                             to: peer,
                             bytes,
                             label,
                         },
                     }
                 }
-                Kind::Nothing => Part::Wait(Span::ZERO),
-                _ => Part::Wait(graph.recorded(node)),
+                NodeKind::Nothing => ScriptOp::Wait(Span::ZERO),
+                _ => ScriptOp::Wait(graph.recorded(node)),
             };
             let in_degree = graph.in_degrees()[node.index()];
             let successors = graph.successors(node).map(|next| next.0);
@@ -95,5 +95,5 @@ pub fn read<C: AsRef<[u8]>>(
         }
         scripts.push(script);
     }
-    Ok(Scripts::new(scripts))
+    Ok(ScriptedAlgorithm::new(scripts))
 }

@@ -1,14 +1,14 @@
 //! A file of keys and values, JSON or YAML alike: every value is read as the expected type, or refused by key and
 //! line.
 
-use super::error::{InputError, Note, did_you_mean, quoted, shown};
+use super::error::{InputError, InputNote, did_you_mean, quoted, shown};
 use super::{json, yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
 /// Value of a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum InputValue {
     /// `null`.
     Null,
     /// `true` or `false`.
@@ -18,24 +18,24 @@ pub(super) enum Value {
     /// A text.
     Text(String),
     /// A list.
-    List(Vec<Value>),
+    List(Vec<InputValue>),
     /// An object, or in JSON a list within a list: no input has one.
     Nested,
 }
 
 /// A key with its value.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct InputEntry {
     /// The key.
     pub(super) key: String,
     /// Its line, from 1.
     pub(super) line: usize,
     /// Value.
-    pub(super) value: Value,
+    pub(super) value: InputValue,
 }
 
 /// Keys that a file may have.
-pub(super) struct Keys {
+pub(super) struct KnownKeys {
     /// Keys with a meaning.
     pub(super) read: &'static [&'static str],
     /// Keys without a meaning, with the reason.
@@ -43,21 +43,21 @@ pub(super) struct Keys {
 }
 
 /// A file whose keys are all known, each once.
-pub(super) struct Document<'f> {
+pub(super) struct InputDocument<'f> {
     file: &'f str,
-    entries: Vec<Entry>,
-    notes: Vec<Note>,
+    entries: Vec<InputEntry>,
+    notes: Vec<InputNote>,
 }
 
 /// Maximum size of a hand-written file, bytes.
 const MOST_BYTES: usize = 1 << 20;
 
-impl<'f> Document<'f> {
+impl<'f> InputDocument<'f> {
     /// Reads JSON; of duplicate keys the last counts, as in the original.
     pub(super) fn json(
         text: &str,
         file: &'f str,
-        keys: &Keys,
+        keys: &KnownKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         check_size(text, file, "JSON")?;
@@ -68,7 +68,7 @@ impl<'f> Document<'f> {
     pub(super) fn yaml(
         text: &str,
         file: &'f str,
-        keys: &Keys,
+        keys: &KnownKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         check_size(text, file, "YAML")?;
@@ -76,9 +76,9 @@ impl<'f> Document<'f> {
     }
 
     fn new(
-        found: Vec<Entry>,
+        found: Vec<InputEntry>,
         file: &'f str,
-        keys: &Keys,
+        keys: &KnownKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         let mut document = Self {
@@ -96,7 +96,7 @@ impl<'f> Document<'f> {
             .collect();
         for (index, entry) in found.into_iter().enumerate() {
             let (last_index, last_line) = last[&entry.key];
-            let Entry { key, line, .. } = &entry;
+            let InputEntry { key, line, .. } = &entry;
             let known = all().any(|name| name == key);
             let ignored = keys.ignored.iter().find(|(name, _)| name == key);
             if !known {
@@ -126,23 +126,23 @@ impl<'f> Document<'f> {
     }
 
     /// Returns the notes.
-    pub(super) fn into_notes(self) -> Vec<Note> {
+    pub(super) fn into_notes(self) -> Vec<InputNote> {
         self.notes
     }
 
-    fn entry(&self, key: &str) -> Option<&Entry> {
+    fn entry(&self, key: &str) -> Option<&InputEntry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
     /// Returns the value of `key`, if present.
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    pub(super) fn get(&self, key: &str) -> Option<&InputValue> {
         self.entry(key).map(|entry| &entry.value)
     }
 
     /// Adds the note `why` about `key`, with its line if present.
     pub(super) fn note(&mut self, key: &str, why: impl Into<String>) {
         let line = self.entry(key).map(|entry| entry.line);
-        self.notes.push(Note {
+        self.notes.push(InputNote {
             file: self.file.to_owned(),
             line,
             key: shown(key),
@@ -151,7 +151,7 @@ impl<'f> Document<'f> {
     }
 
     fn note_at(&mut self, key: &str, line: usize, why: String) {
-        self.notes.push(Note {
+        self.notes.push(InputNote {
             file: self.file.to_owned(),
             line: Some(line),
             key: shown(key),
@@ -228,8 +228,8 @@ impl<'f> Document<'f> {
     pub(super) fn switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
-            Some(Value::Number(number)) if *number == 0.0 => Ok(false),
-            Some(Value::Number(number)) if *number == 1.0 => Ok(true),
+            Some(InputValue::Number(number)) if *number == 0.0 => Ok(false),
+            Some(InputValue::Number(number)) if *number == 1.0 => Ok(true),
             Some(value) => Err(self.refuse(key, value.found(), "0 or 1", "")),
         }
     }
@@ -266,16 +266,16 @@ impl<'f> Document<'f> {
     }
 
     /// Returns a list, if present.
-    pub(super) fn list(&self, key: &str) -> Result<Option<&[Value]>, InputError> {
+    pub(super) fn list(&self, key: &str) -> Result<Option<&[InputValue]>, InputError> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::List(items)) => Ok(Some(items)),
+            Some(InputValue::List(items)) => Ok(Some(items)),
             Some(value) => Err(self.refuse(key, value.found(), "a list", "")),
         }
     }
 }
 
-impl Value {
+impl InputValue {
     /// Returns the number, if it is one.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
@@ -321,20 +321,20 @@ fn check_size(text: &str, file: &str, format: &'static str) -> Result<(), InputE
 mod tests {
     use super::*;
 
-    const KEYS: Keys = Keys {
+    const KEYS: KnownKeys = KnownKeys {
         read: &["delay", "size"],
         ignored: &[("boost", "nothing reads it")],
     };
 
-    fn notes(document: Document<'_>) -> Vec<String> {
+    fn notes(document: InputDocument<'_>) -> Vec<String> {
         let notes = document.into_notes();
-        notes.iter().map(Note::to_string).collect()
+        notes.iter().map(InputNote::to_string).collect()
     }
 
     #[test]
     fn unknown_keys_are_errors_or_notes() {
         let text = "{\"size\": 1,\n\"dealy\": 2}";
-        let error = Document::json(text, "f", &KEYS, false)
+        let error = InputDocument::json(text, "f", &KEYS, false)
             .map(|_| ())
             .unwrap_err();
         let error = error.to_string();
@@ -343,7 +343,7 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("did you mean `delay`?"), "{error}");
-        let document = Document::json(text, "f", &KEYS, true).unwrap();
+        let document = InputDocument::json(text, "f", &KEYS, true).unwrap();
         let noted = "f:2: `dealy`: ignored, because it is unknown; did you mean `delay`?";
         assert_eq!(notes(document), [noted]);
     }
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn of_a_key_twice_the_last_counts() {
         let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
-        let mut document = Document::json(text, "f", &KEYS, false).unwrap();
+        let mut document = InputDocument::json(text, "f", &KEYS, false).unwrap();
         assert_eq!(document.whole("size", 0, 9).unwrap(), Some(3));
         assert_eq!(
             notes(document),
@@ -362,14 +362,14 @@ mod tests {
                 "f:3: `size`: 3.5 counts as 3: the original cuts it to a whole number",
             ]
         );
-        assert!(Document::yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
+        assert!(InputDocument::yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
     }
 
     #[test]
     fn values_are_what_they_should_be() {
         for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
             let text = format!("{{\"size\": {value}}}");
-            let mut document = Document::json(&text, "f", &KEYS, false).unwrap();
+            let mut document = InputDocument::json(&text, "f", &KEYS, false).unwrap();
             let error = document.whole("size", 1, 9).unwrap_err().to_string();
             let expected = "expected a whole number from 1 to 9";
             assert!(error.contains(expected), "{error}");

@@ -55,8 +55,8 @@ pub enum InputError {
 
 /// An accepted input that does not mean what one may think.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// Name of the text; [`Note::COMMAND_LINE`] for a flag.
+pub struct InputNote {
+    /// Name of the text; [`InputNote::COMMAND_LINE`] for a flag.
     pub file: String,
     /// Line, from 1; `None` for a flag and for a key that a file does not have.
     pub line: Option<usize>,
@@ -66,7 +66,7 @@ pub struct Note {
     pub why: String,
 }
 
-impl Note {
+impl InputNote {
     /// Name of the file of notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
@@ -91,7 +91,7 @@ impl Note {
     }
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for InputNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if let Some(line) = self.line {

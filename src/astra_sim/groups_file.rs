@@ -1,16 +1,16 @@
 //! The file of communicator groups: members by group number, in the order of the file.
 
-use super::error::{InputError, Note, shown};
-use super::json::{RawEntry, raw_entries, syntax};
+use super::error::{InputError, InputNote, shown};
+use super::json::{RawJsonEntry, raw_entries, syntax};
 use crate::ids::MAX_NPUS;
-use crate::trace::groups::Declared;
+use crate::trace::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 
 /// Contents of a file of groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Groups(BTreeMap<u32, Vec<u32>>);
+pub struct CommGroupFile(BTreeMap<u32, Vec<u32>>);
 
-impl Groups {
+impl CommGroupFile {
     /// Returns whether a file name stands for no groups: if `empty` is in it.
     pub fn none(name: &str) -> bool {
         name.contains("empty")
@@ -25,7 +25,11 @@ impl Groups {
     ///
     /// When `text` is not a JSON object from whole numbers above 0 to lists of ranks, or a list is
     /// empty or has a rank twice.
-    pub fn parse(text: &str, file: &str, _lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
+    pub fn parse(
+        text: &str,
+        file: &str,
+        _lenient: bool,
+    ) -> Result<(Self, Vec<InputNote>), InputError> {
         let entries = raw_entries(text, file)?;
         let mut groups = BTreeMap::new();
         let mut lines: BTreeMap<u32, usize> = BTreeMap::new();
@@ -33,7 +37,7 @@ impl Groups {
         for entry in &entries {
             let id = number(entry, file)?;
             if let Some(line) = lines.insert(id, entry.line) {
-                notes.push(Note {
+                notes.push(InputNote {
                     file: file.to_owned(),
                     line: Some(line),
                     key: shown(&entry.key),
@@ -61,13 +65,13 @@ impl Groups {
     }
 
     /// Returns the groups in a workload's form.
-    pub fn declared(&self) -> Declared {
+    pub fn declared(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()
     }
 }
 
-fn number(entry: &RawEntry<'_>, file: &str) -> Result<u32, InputError> {
+fn number(entry: &RawJsonEntry<'_>, file: &str) -> Result<u32, InputError> {
     let key = &entry.key;
     let digits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_digit());
     let id = key
@@ -90,7 +94,7 @@ fn number(entry: &RawEntry<'_>, file: &str) -> Result<u32, InputError> {
     }
 }
 
-fn members(entry: &RawEntry<'_>, file: &str) -> Result<Vec<u32>, InputError> {
+fn members(entry: &RawJsonEntry<'_>, file: &str) -> Result<Vec<u32>, InputError> {
     let members: Vec<u32> = match serde_json::from_str(entry.value) {
         Ok(members) => members,
         Err(error) if error.is_data() => {
@@ -121,7 +125,7 @@ fn members(entry: &RawEntry<'_>, file: &str) -> Result<Vec<u32>, InputError> {
     Err(refuse(entry, file, &why))
 }
 
-fn refuse(entry: &RawEntry<'_>, file: &str, why: &str) -> InputError {
+fn refuse(entry: &RawJsonEntry<'_>, file: &str, why: &str) -> InputError {
     InputError::Key {
         file: file.to_owned(),
         line: entry.line,
@@ -137,7 +141,7 @@ mod tests {
     #[test]
     fn members_keep_the_order_of_the_file() {
         let text = "{\"10\": [3, 1, 2],\n \"2\": [0], \"10\":\n [2,\n 0]}";
-        let (groups, notes) = Groups::parse(text, "g", false).unwrap();
+        let (groups, notes) = CommGroupFile::parse(text, "g", false).unwrap();
         let all: Vec<_> = groups.iter().collect();
         assert_eq!(all, [(2, &[0][..]), (10, &[2, 0][..])]);
         assert_eq!(groups.get(10), Some(&[2, 0][..]));
@@ -149,7 +153,7 @@ mod tests {
             note,
             "g:1: `10`: ignored, because line 2 has the group again"
         );
-        assert!(Groups::parse("{}", "g", false).unwrap().0.is_empty());
+        assert!(CommGroupFile::parse("{}", "g", false).unwrap().0.is_empty());
     }
 
     #[test]
@@ -173,14 +177,16 @@ mod tests {
             ("{\"1\": [-1]}", "g:1: key `1`: "),
             ("{\"1\": 5}", "g:1: key `1`: "),
         ] {
-            let error = Groups::parse(text, "g", true).unwrap_err().to_string();
+            let error = CommGroupFile::parse(text, "g", true)
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with(start), "{error}");
         }
     }
 
     #[test]
     fn a_name_with_empty_in_it_is_none() {
-        assert!(Groups::none("empty") && Groups::none("a/empty.json"));
-        assert!(!Groups::none("groups.json"));
+        assert!(CommGroupFile::none("empty") && CommGroupFile::none("a/empty.json"));
+        assert!(!CommGroupFile::none("groups.json"));
     }
 }

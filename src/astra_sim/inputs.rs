@@ -1,8 +1,8 @@
 //! All inputs of a run together, checked for consistency.
 
 use super::{
-    Collectives, Groups, InputError, Network, Note, PerKind, PerNode, Quirk, Quirks, Remote,
-    Sharing, System, logging,
+    AstraCollectives, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
+    PerNodeFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile, logging,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,19 +13,19 @@ use std::path::{Path, PathBuf};
 /// The analytical networks of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NetworkModel {
+pub enum AnalyticalNetwork {
     /// No link is ever busy.
     Unaware,
     /// A link carries one message at a time. One dimension only.
     Aware,
 }
 
-impl NetworkModel {
+impl AnalyticalNetwork {
     /// Both with their names.
     pub const ALL: [(Self, &'static str); 2] = [(Self::Unaware, "unaware"), (Self::Aware, "aware")];
 }
 
-impl fmt::Display for NetworkModel {
+impl fmt::Display for AnalyticalNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::ALL[*self as usize].1)
     }
@@ -34,9 +34,9 @@ impl fmt::Display for NetworkModel {
 /// Flags of the command line. Scales are finite and at least 0.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Flags {
+pub struct AstraFlags {
     /// Network that carries messages.
-    pub model: NetworkModel,
+    pub model: AnalyticalNetwork,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
     /// File of groups; none if `empty` is in its name.
@@ -66,15 +66,15 @@ pub struct Flags {
     /// A log is written, as by the original.
     pub logs: bool,
     /// Quirks of the run.
-    pub quirks: Quirks,
+    pub quirks: QuirkSet,
 }
 
-impl Flags {
+impl AstraFlags {
     /// The flags that name these files, with the original's defaults: no groups, the congestion-unaware network, and
     /// all quirks.
     pub fn new(workload: PathBuf, system: PathBuf, network: PathBuf, memory: PathBuf) -> Self {
         Self {
-            model: NetworkModel::Unaware,
+            model: AnalyticalNetwork::Unaware,
             workload,
             groups: PathBuf::from("empty"),
             system,
@@ -89,28 +89,28 @@ impl Flags {
             rendezvous: false,
             lenient: false,
             logs: false,
-            quirks: Quirks::ALL,
+            quirks: QuirkSet::ALL,
         }
     }
 }
 
 /// All inputs of a run but its traces.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Inputs {
+pub struct AstraInputs {
     /// Network that carries messages.
-    pub model: NetworkModel,
+    pub model: AnalyticalNetwork,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
     /// The system.
-    pub system: System,
+    pub system: SystemFile,
     /// The network.
-    pub network: Network,
+    pub network: AstraNetworkFile,
     /// The remote memory, if there is any.
-    pub memory: Option<Remote>,
+    pub memory: Option<RemoteMemoryFile>,
     /// The groups; their members are NPUs of the network.
-    pub groups: Groups,
+    pub groups: CommGroupFile,
     /// Custom algorithms of single nodes.
-    pub per_node: PerNode,
+    pub per_node: PerNodeFile,
     /// Queues of a dimension.
     pub queues: NonZeroU32,
     /// Endpoint delay before each message and after each reception, ns, scaled.
@@ -118,21 +118,21 @@ pub struct Inputs {
     /// A handshake precedes every message.
     pub rendezvous: bool,
     /// Quirks of the run.
-    pub quirks: Quirks,
+    pub quirks: QuirkSet,
     /// Notes about all inputs.
-    pub notes: Vec<Note>,
+    pub notes: Vec<InputNote>,
 }
 
 /// Source of the text of a file, given its role and path.
-pub type Read<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
+pub type TextLoader<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
 
-impl Inputs {
+impl AstraInputs {
     /// Reads all files that `flags` name, through `read`.
     ///
     /// # Errors
     ///
     /// When a file cannot be read, is refused by its parser, or does not go with another.
-    pub fn read(flags: &Flags, read: &mut Read<'_>) -> Result<Self, InputError> {
+    pub fn read(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
         let mut notes = of_flags(flags);
         let mut text = |role: &'static str, path: &Path| {
             let file = path.display().to_string();
@@ -146,28 +146,28 @@ impl Inputs {
         let lenient = flags.lenient;
         let (system, found) = {
             let (text, file) = text("system", &flags.system)?;
-            System::parse(&text, &file, lenient)?
+            SystemFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
         if flags.injection_scale != 1.0 && system.endpoint_delay.is_none() {
             let why = "has no effect: the system file does not say an endpoint delay";
-            notes.push(Note::flag("--injection-scale", why));
+            notes.push(InputNote::flag("--injection-scale", why));
         }
         let (network, found) = {
             let (text, file) = text("network", &flags.network)?;
-            Network::parse(&text, &file, lenient)?
+            AstraNetworkFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
         let (memory, found) = {
             let (text, file) = text("memory", &flags.memory)?;
-            Remote::parse(&text, &file, lenient)?
+            RemoteMemoryFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
-        let (groups, found) = match Groups::none(&flags.groups.to_string_lossy()) {
+        let (groups, found) = match CommGroupFile::none(&flags.groups.to_string_lossy()) {
             true => Default::default(),
             false => {
                 let (text, file) = text("groups", &flags.groups)?;
-                Groups::parse(&text, &file, lenient)?
+                CommGroupFile::parse(&text, &file, lenient)?
             }
         };
         notes.extend(found);
@@ -175,7 +175,7 @@ impl Inputs {
             None => Default::default(),
             Some(path) => {
                 let (text, file) = text("per-node", path)?;
-                PerNode::parse(&text, &file, lenient)?
+                PerNodeFile::parse(&text, &file, lenient)?
             }
         };
         notes.extend(found);
@@ -205,7 +205,7 @@ impl Inputs {
 
     /// Returns the prefixes of the files of custom algorithms, each once.
     pub fn custom_prefixes(&self) -> BTreeSet<&Path> {
-        let PerKind {
+        let PerCollectiveKind {
             all_reduce,
             all_gather,
             reduce_scatter,
@@ -219,7 +219,7 @@ impl Inputs {
     }
 
     /// Checks the inputs for consistency with one another.
-    fn check(mut self, flags: &Flags) -> Result<Self, InputError> {
+    fn check(mut self, flags: &AstraFlags) -> Result<Self, InputError> {
         let refuse = |file: &Path, key: &str, why: String| {
             Err(InputError::Disagreement {
                 file: file.display().to_string(),
@@ -228,7 +228,8 @@ impl Inputs {
             })
         };
         let dimensions = self.network.dimensions.len();
-        let one_only = self.model == NetworkModel::Aware && self.quirks.has(Quirk::StoreAndForward);
+        let one_only =
+            self.model == AnalyticalNetwork::Aware && self.quirks.has(Quirk::StoreAndForward);
         if one_only && dimensions > 1 {
             let why = format!(
                 "found {dimensions} dimensions, expected one: the congestion-aware network has no \
@@ -255,7 +256,7 @@ impl Inputs {
             }
             let short = self.quirks.has(Quirk::ShortList) && list.len() < dimensions;
             if !list.is_empty() && !one && short {
-                self.notes.push(Note {
+                self.notes.push(InputNote {
                     file: flags.system.display().to_string(),
                     line: None,
                     key: key.to_owned(),
@@ -276,7 +277,7 @@ impl Inputs {
                 return refuse(&flags.groups, &id.to_string(), why);
             }
         }
-        if let Some(Sharing::PerNode {
+        if let Some(ServerSharing::PerNode {
             nodes,
             npus_per_node,
         }) = self.memory.map(|memory| memory.sharing)
@@ -288,13 +289,13 @@ impl Inputs {
             );
             return refuse(&flags.memory, "num-nodes", why);
         }
-        if flags.queues.get() > Collectives::MOST_QUEUES {
+        if flags.queues.get() > AstraCollectives::MOST_QUEUES {
             let why = format!(
                 "found {}, expected at most {}",
                 flags.queues,
-                Collectives::MOST_QUEUES
+                AstraCollectives::MOST_QUEUES
             );
-            let file = Path::new(Note::COMMAND_LINE);
+            let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);
         }
         // Values that the original stores as an `int`.
@@ -304,7 +305,7 @@ impl Inputs {
                 flags.injection_scale,
                 i32::MAX
             );
-            return refuse(Path::new(Note::COMMAND_LINE), "--injection-scale", why);
+            return refuse(Path::new(InputNote::COMMAND_LINE), "--injection-scale", why);
         }
         let said = self.system.endpoint_delay.filter(|&delay| delay > 0);
         if let (Some(delay), 0) = (said, self.endpoint_delay) {
@@ -315,11 +316,11 @@ impl Inputs {
                 flags.injection_scale,
                 1.0 / delay as f64
             );
-            return refuse(Path::new(Note::COMMAND_LINE), "--injection-scale", why);
+            return refuse(Path::new(InputNote::COMMAND_LINE), "--injection-scale", why);
         }
         let blind = self.system.peak == 0.0 || self.system.local_memory_bandwidth.is_none();
         if self.system.roofline && blind {
-            self.notes.push(Note {
+            self.notes.push(InputNote {
                 file: flags.system.display().to_string(),
                 line: None,
                 key: "roofline-enabled".to_owned(),
@@ -331,7 +332,7 @@ impl Inputs {
     }
 }
 
-fn of_flags(flags: &Flags) -> Vec<Note> {
+fn of_flags(flags: &AstraFlags) -> Vec<InputNote> {
     let unused = "has no effect: the original reads it and does not use it";
     let mut notes = Vec::new();
     for (flag, scale) in [
@@ -339,18 +340,18 @@ fn of_flags(flags: &Flags) -> Vec<Note> {
         ("--comm-scale", flags.comm_scale),
     ] {
         if scale != 1.0 {
-            notes.push(Note::flag(flag, unused));
+            notes.push(InputNote::flag(flag, unused));
         }
     }
     for quirk in flags.quirks.corrected() {
         if !quirk.applies(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
-            notes.push(Note::flag("--quirks", &why));
+            notes.push(InputNote::flag("--quirks", &why));
         }
     }
     if flags.logging_folder.is_some() {
         let why = "has no effect: no log is written";
-        notes.push(Note::flag("--logging-folder", why));
+        notes.push(InputNote::flag("--logging-folder", why));
     }
     notes
 }

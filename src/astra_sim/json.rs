@@ -3,7 +3,7 @@
 //! A value is kept as a slice of the text, whose offset gives the line, so keys of one name in different places
 //! cannot be mixed up. Nothing recurses, however deep a text nests.
 
-use super::document::{Entry, Value};
+use super::document::{InputEntry, InputValue};
 use super::error::{InputError, one_line};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use std::fmt;
 
 /// A key of the outermost object with its value as text.
-pub(super) struct RawEntry<'t> {
+pub(super) struct RawJsonEntry<'t> {
     /// The key.
     pub(super) key: String,
     /// Line of the key, from 1.
@@ -23,13 +23,17 @@ pub(super) struct RawEntry<'t> {
 }
 
 /// Returns the keys of the object in `text`, with duplicates, in the order of the text.
-pub(super) fn raw_entries<'t>(text: &'t str, file: &str) -> Result<Vec<RawEntry<'t>>, InputError> {
+pub(super) fn raw_entries<'t>(
+    text: &'t str,
+    file: &str,
+) -> Result<Vec<RawJsonEntry<'t>>, InputError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let object: Object<'t> = serde_json::from_str(text).map_err(|error| syntax(file, 1, &error))?;
-    let lines = Lines::new(text);
+    let object: JsonObject<'t> =
+        serde_json::from_str(text).map_err(|error| syntax(file, 1, &error))?;
+    let lines = LineIndex::new(text);
     let entry = |(key, value): (&'t RawValue, &'t RawValue)| {
         let line = lines.of(key.get());
-        Ok(RawEntry {
+        Ok(RawJsonEntry {
             key: serde_json::from_str(key.get()).map_err(|error| syntax(file, line, &error))?,
             line,
             value: value.get(),
@@ -40,10 +44,10 @@ pub(super) fn raw_entries<'t>(text: &'t str, file: &str) -> Result<Vec<RawEntry<
 }
 
 /// Returns the keys of the object in `text`, with their values.
-pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> {
+pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
     let raw = raw_entries(text, file)?.into_iter();
-    let entry = |raw: RawEntry<'_>| {
-        Ok(Entry {
+    let entry = |raw: RawJsonEntry<'_>| {
+        Ok(InputEntry {
             value: value(raw.value, file, raw.value_line)?,
             key: raw.key,
             line: raw.line,
@@ -65,7 +69,7 @@ pub(super) fn syntax(file: &str, first: usize, error: &serde_json::Error) -> Inp
 }
 
 /// Parses the value in `raw`, which begins on line `first`.
-fn value(raw: &str, file: &str, first: usize) -> Result<Value, InputError> {
+fn value(raw: &str, file: &str, first: usize) -> Result<InputValue, InputError> {
     let error = |piece: &str, error| {
         let before = &raw[..place(raw, piece)];
         let line = first + before.bytes().filter(|&b| b == b'\n').count();
@@ -75,38 +79,38 @@ fn value(raw: &str, file: &str, first: usize) -> Result<Value, InputError> {
         Some(b'[') => {
             let items: Vec<&RawValue> = serde_json::from_str(raw).map_err(|e| error(raw, e))?;
             let item = |item: &RawValue| match item.get().as_bytes().first() {
-                Some(b'[' | b'{') => Ok(Value::Nested),
+                Some(b'[' | b'{') => Ok(InputValue::Nested),
                 _ => scalar(item.get()).map_err(|e| error(item.get(), e)),
             };
             let items = items.into_iter().map(item).collect::<Result<_, _>>()?;
-            Ok(Value::List(items))
+            Ok(InputValue::List(items))
         }
-        Some(b'{') => Ok(Value::Nested),
+        Some(b'{') => Ok(InputValue::Nested),
         _ => scalar(raw).map_err(|e| error(raw, e)),
     }
 }
 
-fn scalar(raw: &str) -> Result<Value, serde_json::Error> {
+fn scalar(raw: &str) -> Result<InputValue, serde_json::Error> {
     Ok(match raw.as_bytes().first() {
-        Some(b'"') => Value::Text(serde_json::from_str(raw)?),
-        Some(b'n') => Value::Null,
-        Some(b't' | b'f') => Value::Flag(serde_json::from_str(raw)?),
-        _ => Value::Number(serde_json::from_str(raw)?),
+        Some(b'"') => InputValue::Text(serde_json::from_str(raw)?),
+        Some(b'n') => InputValue::Null,
+        Some(b't' | b'f') => InputValue::Flag(serde_json::from_str(raw)?),
+        _ => InputValue::Number(serde_json::from_str(raw)?),
     })
 }
 
 /// An object whose keys and values are slices of the text.
-struct Object<'t>(Vec<(&'t RawValue, &'t RawValue)>);
+struct JsonObject<'t>(Vec<(&'t RawValue, &'t RawValue)>);
 
-impl<'t> Deserialize<'t> for Object<'t> {
+impl<'t> Deserialize<'t> for JsonObject<'t> {
     fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor).map(Self)
+        deserializer.deserialize_map(JsonObjectVisitor).map(Self)
     }
 }
 
-struct ObjectVisitor;
+struct JsonObjectVisitor;
 
-impl<'t> Visitor<'t> for ObjectVisitor {
+impl<'t> Visitor<'t> for JsonObjectVisitor {
     type Value = Vec<(&'t RawValue, &'t RawValue)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,12 +132,12 @@ fn place(text: &str, piece: &str) -> usize {
 }
 
 /// Index of the ends of lines of a text.
-struct Lines<'t> {
+struct LineIndex<'t> {
     text: &'t str,
     ends: Vec<usize>,
 }
 
-impl<'t> Lines<'t> {
+impl<'t> LineIndex<'t> {
     fn new(text: &'t str) -> Self {
         let ends = text.match_indices('\n').map(|(at, _)| at).collect();
         Self { text, ends }
@@ -156,14 +160,14 @@ mod tests {
         let entries = entries(text, "f").unwrap();
         let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
         assert_eq!(found, [("a", 2), ("b", 4), ("a", 8)]);
-        assert_eq!(entries[0].value, Value::Nested);
+        assert_eq!(entries[0].value, InputValue::Nested);
         let list = [
-            Value::Number(1.0),
-            Value::Text("x".to_owned()),
-            Value::Nested,
-            Value::Nested,
+            InputValue::Number(1.0),
+            InputValue::Text("x".to_owned()),
+            InputValue::Nested,
+            InputValue::Nested,
         ];
-        assert_eq!(entries[1].value, Value::List(list.to_vec()));
+        assert_eq!(entries[1].value, InputValue::List(list.to_vec()));
         assert_eq!(raw_entries(text, "f").unwrap()[1].value_line, 6);
     }
 
@@ -192,7 +196,7 @@ mod tests {
         let deep = format!("{{\"a\": {}{}}}", "[".repeat(200_000), "]".repeat(200_000));
         assert_eq!(
             entries(&deep, "f").unwrap()[0].value,
-            Value::List(vec![Value::Nested])
+            InputValue::List(vec![InputValue::Nested])
         );
     }
 }

@@ -1,17 +1,17 @@
 //! Records of a broken trace that the original silently skips: truncated records, all but the last of records with
 //! one id, and nodes that can never run.
 
-use super::Note;
+use super::InputNote;
 use crate::trace::TraceError;
-use crate::trace::scan::{self, Dependencies};
-use crate::trace::wire::Frames;
+use crate::trace::scan::{self, DependencyVisitor};
+use crate::trace::wire::FrameCursor;
 use std::collections::BTreeMap;
 
 /// Dependencies of one record: data, then control.
 #[derive(Debug, Default)]
-struct Ids(Vec<u64>, Vec<u64>);
+struct RecordDependencies(Vec<u64>, Vec<u64>);
 
-impl Dependencies for Ids {
+impl DependencyVisitor for RecordDependencies {
     fn data(&mut self, id: u64) -> Result<(), TraceError> {
         self.0.push(id);
         Ok(())
@@ -31,13 +31,13 @@ impl Dependencies for Ids {
 pub(super) fn runnable(
     contents: &[u8],
     file: &str,
-    notes: &mut Vec<Note>,
+    notes: &mut Vec<InputNote>,
 ) -> Result<Vec<u8>, TraceError> {
-    let mut note = |key: String, why: String| notes.push(Note::node(file, key, why));
-    let mut frames = Frames::new(contents);
+    let mut note = |key: String, why: String| notes.push(InputNote::node(file, key, why));
+    let mut frames = FrameCursor::new(contents);
     let mut first = &contents[..0];
     // By id: the frame, and the dependencies of the node.
-    let mut nodes: BTreeMap<u64, (&[u8], Ids)> = BTreeMap::new();
+    let mut nodes: BTreeMap<u64, (&[u8], RecordDependencies)> = BTreeMap::new();
     let mut start = 0;
     loop {
         let record = match frames.next_record() {
@@ -59,7 +59,7 @@ pub(super) fn runnable(
             first = frame;
             continue;
         }
-        let mut ids = Ids::default();
+        let mut ids = RecordDependencies::default();
         let id = scan::node(record, &mut ids)?.id;
         if nodes.insert(id, (frame, ids)).is_some() {
             let why = "an earlier record with this id is left out".to_owned();
@@ -70,7 +70,7 @@ pub(super) fn runnable(
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();
-    for (&id, (_, Ids(data, control))) in &nodes {
+    for (&id, (_, RecordDependencies(data, control))) in &nodes {
         // Control dependencies on missing nodes are dropped, with a note, by the reader of the nodes.
         let control = control.iter().filter(|dep| nodes.contains_key(dep));
         let mut left = 0;
@@ -93,7 +93,7 @@ pub(super) fn runnable(
         }
     }
     let mut kept = first.to_vec();
-    for (id, (frame, Ids(data, _))) in &nodes {
+    for (id, (frame, RecordDependencies(data, _))) in &nodes {
         if waiting[id] == 0 {
             kept.extend_from_slice(frame);
             continue;

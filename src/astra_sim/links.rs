@@ -6,18 +6,18 @@
 //! from a switch each NPU has one link. Latencies add up, and the slowest link sets the rate.
 
 use super::network_file;
-use super::quirks::Quirks;
-use super::trains::{Leg, Place, Trains, Way};
+use super::quirks::QuirkSet;
+use super::trains::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::unaware::path_rate;
-use crate::topology::Shape;
+use crate::topology::DimensionShape;
 
 /// The cut-through network of links.
-pub type Links = Trains<Wires>;
+pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
 
 /// One dimension with derived values.
 #[derive(Clone, Copy, Debug)]
-struct Level {
-    shape: Shape,
+struct LinkDimension {
+    shape: DimensionShape,
     size: u32,
     /// Product of the sizes of the dimensions inside.
     stride: u32,
@@ -27,7 +27,7 @@ struct Level {
     first: u32,
 }
 
-impl Level {
+impl LinkDimension {
     fn coordinate(&self, npu: u32) -> u32 {
         npu / self.stride % self.size
     }
@@ -35,8 +35,8 @@ impl Level {
     /// Returns the number of an NPU's own links: up and down a ring, to each other one, to a switch and from it.
     fn links(&self) -> u32 {
         match self.shape {
-            Shape::Ring | Shape::Mesh | Shape::Switch => 2,
-            Shape::FullyConnected => self.size,
+            DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
+            DimensionShape::FullyConnected => self.size,
         }
     }
 
@@ -54,17 +54,17 @@ impl Level {
 /// Routing over links. State 0 of a message is at an NPU, d + 1 at the switch of dimension d, where it has taken the
 /// receiver's coordinate.
 #[derive(Debug)]
-pub struct Wires {
-    levels: Vec<Level>,
+pub struct LinkRouting {
+    levels: Vec<LinkDimension>,
     servers: u32,
 }
 
-impl Links {
+impl CutThroughLinks {
     /// Creates the network of `file`.
-    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let (mut stride, mut first) = (1, 0);
         let levels = file.dimensions.iter().map(|dimension| {
-            let level = Level {
+            let level = LinkDimension {
                 shape: dimension.shape,
                 size: dimension.npus,
                 stride,
@@ -77,7 +77,7 @@ impl Links {
             level
         });
         let levels = levels.collect();
-        let way = Wires {
+        let way = LinkRouting {
             levels,
             servers: first,
         };
@@ -85,16 +85,16 @@ impl Links {
     }
 }
 
-impl Way for Wires {
+impl ServerRouting for LinkRouting {
     const NAME: &'static str = "links";
 
-    fn leg(&self, at: Place, to: u32) -> Option<Leg> {
-        let leg = |level: &Level, link, npu, state| Leg {
+    fn leg(&self, at: RoutePosition, to: u32) -> Option<ServerHop> {
+        let leg = |level: &LinkDimension, link, npu, state| ServerHop {
             server: (at.npu, level.first + link),
             held: level.bytes_per_ns,
             rate: level.bytes_per_ns,
             latency: level.latency,
-            to: Place { npu, state },
+            to: RoutePosition { npu, state },
         };
         if let Some(dimension) = at.state.checked_sub(1) {
             return Some(leg(&self.levels[dimension as usize], 1, at.npu, 0));
@@ -104,13 +104,13 @@ impl Way for Wires {
         let (x, y) = (level.coordinate(at.npu), level.coordinate(to));
         let moved = |next: u32| at.npu - x * level.stride + next * level.stride;
         Some(match level.shape {
-            Shape::Switch => leg(level, 0, moved(y), number),
-            Shape::FullyConnected => leg(level, y, moved(y), 0),
-            Shape::Ring => {
+            DimensionShape::Switch => leg(level, 0, moved(y), number),
+            DimensionShape::FullyConnected => leg(level, y, moved(y), 0),
+            DimensionShape::Ring => {
                 let (next, up) = level.around(x, y);
                 leg(level, u32::from(!up), moved(next), 0)
             }
-            Shape::Mesh => unreachable!("network files have none"),
+            DimensionShape::Mesh => unreachable!("network files have none"),
         })
     }
 

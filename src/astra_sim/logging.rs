@@ -2,16 +2,16 @@
 //!
 //! A log, where one is written, is the one that the original writes without such a file.
 
-use super::error::{InputError, Note, one_line};
+use super::error::{InputError, InputNote, one_line};
 
 /// Checks a logging file, which is TOML; `file` is its name in errors. The only result is a note.
 ///
 /// # Errors
 ///
 /// When `text` is not TOML.
-pub fn check(text: &str, file: &str) -> Result<Note, InputError> {
+pub fn check(text: &str, file: &str) -> Result<InputNote, InputError> {
     match toml::de::DeTable::parse(text) {
-        Ok(_) => Ok(Note::flag(
+        Ok(_) => Ok(InputNote::flag(
             "--logging-configuration",
             "has no effect: there is no log, or the one that there is without it",
         )),

@@ -1,20 +1,20 @@
 //! The machine that the input files describe.
 
-use super::{Inputs, Quirk, Quirks, Remote, Sharing};
-use crate::collective::{Algorithm, Choice};
+use super::{AstraInputs, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing};
+use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
 use crate::machine::{Machine, NpuClass};
-use crate::memory::{Attachment, LocalMemory, RemoteMemory};
-use crate::topology::{Dimension, Topology};
+use crate::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
+use crate::topology::{Topology, TopologyDimension};
 use crate::units::{Bandwidth, Bytes, Span};
 
 /// Builds a machine of the NPUs and dimensions of `inputs`, each NPU with `lanes` lanes.
 ///
 /// The machine defines where NPUs are and which memory they reach; transfers and collectives are priced by the
 /// networks and collectives of this module instead.
-pub fn machine(inputs: &Inputs, lanes: u32) -> Machine {
+pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let one = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
     let dimensions = inputs.network.dimensions.iter().zip(1..);
-    let dimensions = dimensions.map(|(dimension, number)| Dimension {
+    let dimensions = dimensions.map(|(dimension, number)| TopologyDimension {
         name: format!("dimension {number}"),
         shape: dimension.shape,
         size: dimension.npus,
@@ -37,18 +37,21 @@ pub fn machine(inputs: &Inputs, lanes: u32) -> Machine {
         lanes,
         host_lanes: 1,
     };
-    let algorithms = vec![Choice::Named(Algorithm::Ring); inputs.network.dimensions.len()];
+    let algorithms =
+        vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring); inputs.network.dimensions.len()];
     let remote = inputs.memory.map(|memory| remote(memory, inputs.quirks));
     let machine = Machine::uniform("ASTRA-sim".to_owned(), topology, algorithms, class, remote);
     machine.expect("an algorithm for each dimension, lanes and memory")
 }
 
-fn remote(memory: Remote, quirks: Quirks) -> RemoteMemory {
+fn remote(memory: RemoteMemoryFile, quirks: QuirkSet) -> RemoteMemory {
     RemoteMemory {
         attachment: match memory.sharing {
-            Sharing::PerNpu => Attachment::PerNpu,
-            Sharing::Pool => Attachment::Pool,
-            Sharing::PerNode { npus_per_node, .. } => Attachment::PerNode(npus_per_node),
+            ServerSharing::PerNpu => MemoryAttachment::PerNpu,
+            ServerSharing::Pool => MemoryAttachment::Pool,
+            ServerSharing::PerNode { npus_per_node, .. } => {
+                MemoryAttachment::PerNode(npus_per_node)
+            }
         },
         bandwidth: Bandwidth::new(memory.bandwidth as f64 * 1e9).expect("it is at least 1 GB/s"),
         latency: Span::from_ns(memory.latency),

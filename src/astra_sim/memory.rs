@@ -5,7 +5,7 @@
 //! from the start. At one instant frees come before allocations, so a tensor that takes the place of another adds
 //! nothing to the peak.
 
-use super::tensors::{Tensors, Use};
+use super::tensors::{RankTensors, TensorUse};
 use crate::units::Time;
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ mod picture;
 
 /// A completed node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ran<'a> {
+pub struct CompletedNode<'a> {
     /// Its id.
     pub id: u64,
     /// Its name.
@@ -26,14 +26,14 @@ pub struct Ran<'a> {
 
 /// An access of a node to a tensor.
 #[derive(Clone, Copy, Debug)]
-struct Access<'a> {
+struct TensorAccess<'a> {
     tensor: u32,
-    by: Ran<'a>,
+    by: CompletedNode<'a>,
 }
 
 /// Lifetime of a tensor in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Life {
+struct TensorLifetime {
     tensor: u32,
     bytes: u64,
     from: Time,
@@ -43,21 +43,24 @@ struct Life {
 
 /// Lifetimes and accesses of the tensors of a rank.
 #[derive(Clone, Debug)]
-pub struct Memory<'a> {
+pub struct TensorMemory<'a> {
     names: &'a [String],
     /// In order of first use.
-    lives: Vec<Life>,
-    reads: Vec<Access<'a>>,
-    writes: Vec<Access<'a>>,
+    lives: Vec<TensorLifetime>,
+    reads: Vec<TensorAccess<'a>>,
+    writes: Vec<TensorAccess<'a>>,
     /// Bytes in memory from each instant at which they change.
     usage: BTreeMap<Time, u64>,
     /// Tensors that a node read before another had written them.
     early: Vec<u32>,
 }
 
-impl<'a> Memory<'a> {
+impl<'a> TensorMemory<'a> {
     /// Follows `tensors` through a run: the nodes of the rank in the order in which they completed.
-    pub fn follow(tensors: &'a Tensors, ran: impl IntoIterator<Item = Ran<'a>>) -> Self {
+    pub fn follow(
+        tensors: &'a RankTensors,
+        ran: impl IntoIterator<Item = CompletedNode<'a>>,
+    ) -> Self {
         let mut memory = Self {
             names: &tensors.names,
             lives: Vec::new(),
@@ -77,15 +80,15 @@ impl<'a> Memory<'a> {
     }
 
     /// Records the access `one` of the node `by`; `known` is the index of the tensor's lifetime, if it has one.
-    fn used(&mut self, one: &Use, by: Ran<'a>, known: &mut Option<usize>) {
-        let access = Access {
+    fn used(&mut self, one: &TensorUse, by: CompletedNode<'a>, known: &mut Option<usize>) {
+        let access = TensorAccess {
             tensor: one.tensor,
             by,
         };
         let from = if one.write { by.start } else { Time::ZERO };
         let new = known.is_none();
         let life = *known.get_or_insert_with(|| {
-            self.lives.push(Life {
+            self.lives.push(TensorLifetime {
                 tensor: one.tensor,
                 bytes: one.bytes,
                 from,

@@ -1,11 +1,11 @@
 //! The remote memory file.
 
-use super::document::{Document, Keys};
-use super::error::{InputError, Note};
+use super::document::{InputDocument, KnownKeys};
+use super::error::{InputError, InputNote};
 
 /// Sharing of the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum ServerSharing {
     /// Each NPU has servers of its own.
     PerNpu,
     /// The NPUs of a node share, which are neighbours by number.
@@ -21,9 +21,9 @@ pub enum Sharing {
 
 /// Memory beyond the NPUs' own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteMemoryFile {
     /// Sharing of a server.
-    pub sharing: Sharing,
+    pub sharing: ServerSharing,
     /// Latency before a transfer, in ns.
     pub latency: u64,
     /// Bandwidth of a server, in GB/s of 10^9 bytes; at least 1.
@@ -31,7 +31,7 @@ pub struct Remote {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Type {
+enum MemoryType {
     None,
     PerNpu,
     PerNode,
@@ -43,7 +43,7 @@ const BANDWIDTH: &str = "remote-mem-bw";
 const NODES: &str = "num-nodes";
 const NPUS_PER_NODE: &str = "num-npus-per-node";
 
-const KEYS: Keys = Keys {
+const KEYS: KnownKeys = KnownKeys {
     read: &["memory-type", LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
     ignored: &[],
 };
@@ -51,7 +51,7 @@ const KEYS: Keys = Keys {
 /// Bound of the whole numbers that `f64` represents.
 const MOST: u64 = 1 << 53;
 
-impl Remote {
+impl RemoteMemoryFile {
     /// Reads a remote memory file, which may declare none; `file` is its name in errors. With `lenient`, unknown keys
     /// are notes.
     ///
@@ -62,13 +62,13 @@ impl Remote {
         text: &str,
         file: &str,
         lenient: bool,
-    ) -> Result<(Option<Self>, Vec<Note>), InputError> {
-        let mut document = Document::json(text, file, &KEYS, lenient)?;
+    ) -> Result<(Option<Self>, Vec<InputNote>), InputError> {
+        let mut document = InputDocument::json(text, file, &KEYS, lenient)?;
         let types = [
-            (Type::None, "NO_MEMORY_EXPANSION"),
-            (Type::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
-            (Type::PerNode, "PER_NODE_MEMORY_EXPANSION"),
-            (Type::Pool, "MEMORY_POOL"),
+            (MemoryType::None, "NO_MEMORY_EXPANSION"),
+            (MemoryType::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
+            (MemoryType::PerNode, "PER_NODE_MEMORY_EXPANSION"),
+            (MemoryType::Pool, "MEMORY_POOL"),
         ];
         let Some(chosen) = document.choice("memory-type", &types)? else {
             let names = types.map(|(_, name)| name).join(", ");
@@ -79,9 +79,9 @@ impl Remote {
         let name = types.iter().find(|(one, _)| *one == chosen);
         let name = name.map_or("", |(_, name)| name);
         let needed: &[&str] = match chosen {
-            Type::None => &[],
-            Type::PerNpu | Type::Pool => &[LATENCY, BANDWIDTH],
-            Type::PerNode => &[LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
+            MemoryType::None => &[],
+            MemoryType::PerNpu | MemoryType::Pool => &[LATENCY, BANDWIDTH],
+            MemoryType::PerNode => &[LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
         };
         for key in [LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE] {
             match (needed.contains(&key), document.get(key).is_some()) {
@@ -94,15 +94,15 @@ impl Remote {
             }
         }
         let remote = match chosen {
-            Type::None => None,
+            MemoryType::None => None,
             _ => Some(Self {
                 sharing: match chosen {
-                    Type::PerNode => Sharing::PerNode {
+                    MemoryType::PerNode => ServerSharing::PerNode {
                         nodes: count(&mut document, NODES)?,
                         npus_per_node: count(&mut document, NPUS_PER_NODE)?,
                     },
-                    Type::Pool => Sharing::Pool,
-                    Type::PerNpu | Type::None => Sharing::PerNpu,
+                    MemoryType::Pool => ServerSharing::Pool,
+                    MemoryType::PerNpu | MemoryType::None => ServerSharing::PerNpu,
                 },
                 latency: document.whole(LATENCY, 0, MOST)?.unwrap_or(0),
                 bandwidth: document.whole(BANDWIDTH, 1, MOST)?.unwrap_or(1),
@@ -112,7 +112,7 @@ impl Remote {
     }
 }
 
-fn count(document: &mut Document<'_>, key: &str) -> Result<u32, InputError> {
+fn count(document: &mut InputDocument<'_>, key: &str) -> Result<u32, InputError> {
     let most = i32::MAX as u64;
     let count = document.whole(key, 1, most)?.unwrap_or(1);
     Ok(u32::try_from(count).expect("it is at most 2^31"))
@@ -122,9 +122,9 @@ fn count(document: &mut Document<'_>, key: &str) -> Result<u32, InputError> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (Option<Remote>, Vec<String>) {
-        let (remote, notes) = Remote::parse(text, "m", false).unwrap();
-        (remote, notes.iter().map(Note::to_string).collect())
+    fn parse(text: &str) -> (Option<RemoteMemoryFile>, Vec<String>) {
+        let (remote, notes) = RemoteMemoryFile::parse(text, "m", false).unwrap();
+        (remote, notes.iter().map(InputNote::to_string).collect())
     }
 
     #[test]
@@ -135,11 +135,11 @@ mod tests {
             "{\"memory-type\": \"PER_NODE_MEMORY_EXPANSION\", \"remote-mem-latency\": 0,
             \"remote-mem-bw\": 128, \"num-nodes\": 8, \"num-npus-per-node\": 4}",
         );
-        let sharing = Sharing::PerNode {
+        let sharing = ServerSharing::PerNode {
             nodes: 8,
             npus_per_node: 4,
         };
-        let expected = Remote {
+        let expected = RemoteMemoryFile {
             sharing,
             latency: 0,
             bandwidth: 128,
@@ -149,8 +149,8 @@ mod tests {
             "{\"memory-type\": \"MEMORY_POOL\",\n\"remote-mem-latency\": 500,\n\
              \"remote-mem-bw\": 25.9,\n\"num-nodes\": 2}",
         );
-        let expected = Remote {
-            sharing: Sharing::Pool,
+        let expected = RemoteMemoryFile {
+            sharing: ServerSharing::Pool,
             latency: 500,
             bandwidth: 25,
         };
@@ -186,7 +186,9 @@ mod tests {
                 "m:2: key `remote-mem-bw`: found the number 0.9",
             ),
         ] {
-            let error = Remote::parse(text, "m", true).unwrap_err().to_string();
+            let error = RemoteMemoryFile::parse(text, "m", true)
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with(start), "{error}");
         }
     }

@@ -1,15 +1,15 @@
 //! The network file of the analytical networks: dimensions, innermost first.
 
-use super::document::{Document, Keys, Value};
-use super::error::{InputError, Note, did_you_mean};
+use super::document::{InputDocument, InputValue, KnownKeys};
+use super::error::{InputError, InputNote, did_you_mean};
 use crate::ids::MAX_NPUS;
-use crate::topology::Shape;
+use crate::topology::DimensionShape;
 
 /// One dimension of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dimension {
+pub struct AstraDimension {
     /// Topology.
-    pub shape: Shape,
+    pub shape: DimensionShape,
     /// NPUs along it, at least 2.
     pub npus: u32,
     /// Bandwidth of one message's path, in GB/s of 2^30 bytes; above 0.
@@ -20,23 +20,23 @@ pub struct Dimension {
 
 /// Contents of a network file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Network {
+pub struct AstraNetworkFile {
     /// At least one, innermost first.
-    pub dimensions: Vec<Dimension>,
+    pub dimensions: Vec<AstraDimension>,
 }
 
-const SHAPES: [(Shape, &str); 3] = [
-    (Shape::Ring, "Ring"),
-    (Shape::FullyConnected, "FullyConnected"),
-    (Shape::Switch, "Switch"),
+const SHAPES: [(DimensionShape, &str); 3] = [
+    (DimensionShape::Ring, "Ring"),
+    (DimensionShape::FullyConnected, "FullyConnected"),
+    (DimensionShape::Switch, "Switch"),
 ];
 
-const KEYS: Keys = Keys {
+const KEYS: KnownKeys = KnownKeys {
     read: &["topology", "npus_count", "bandwidth", "latency"],
     ignored: &[],
 };
 
-impl Network {
+impl AstraNetworkFile {
     /// Returns the number of all NPUs, at most [`MAX_NPUS`].
     pub fn npus(&self) -> u32 {
         self.dimensions
@@ -51,8 +51,12 @@ impl Network {
     /// # Errors
     ///
     /// When `text` is not a YAML mapping of the four lists, all of one length, or describes an impossible network.
-    pub fn parse(text: &str, file: &str, lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
-        let document = Document::yaml(text, file, &KEYS, lenient)?;
+    pub fn parse(
+        text: &str,
+        file: &str,
+        lenient: bool,
+    ) -> Result<(Self, Vec<InputNote>), InputError> {
+        let document = InputDocument::yaml(text, file, &KEYS, lenient)?;
         let shapes = column(&document, "topology", None, shape)?;
         let length = Some(shapes.len());
         let npus = column(&document, "npus_count", length, |value| {
@@ -77,7 +81,7 @@ impl Network {
             return Err(document.refuse("npus_count", "a larger product", expected, ""));
         }
         let rows = shapes.into_iter().zip(npus).zip(bandwidths).zip(latencies);
-        let dimension = |(((shape, npus), bandwidth), latency)| Dimension {
+        let dimension = |(((shape, npus), bandwidth), latency)| AstraDimension {
             shape,
             npus,
             bandwidth,
@@ -90,14 +94,14 @@ impl Network {
 
 /// Returns the values of `key`, as many as there are dimensions, each parsed by `read`.
 fn column<T>(
-    document: &Document<'_>,
+    document: &InputDocument<'_>,
     key: &str,
     length: Option<usize>,
-    read: impl Fn(&Value) -> Result<T, String>,
+    read: impl Fn(&InputValue) -> Result<T, String>,
 ) -> Result<Vec<T>, InputError> {
     const HINT: &str = "topology, npus_count, bandwidth and latency, one value each per dimension";
     let list = match document.get(key) {
-        Some(Value::List(list)) => list,
+        Some(InputValue::List(list)) => list,
         Some(single) => std::slice::from_ref(single),
         None => return Err(document.refuse(key, "nothing", "a list", HINT)),
     };
@@ -109,11 +113,12 @@ fn column<T>(
         let expected = format_args!("{length}, as many as `topology` has");
         return Err(document.refuse(key, found, expected, HINT));
     }
-    let item = |value| read(value).map_err(|e| document.refuse(key, Value::found(value), e, ""));
+    let item =
+        |value| read(value).map_err(|e| document.refuse(key, InputValue::found(value), e, ""));
     list.iter().map(item).collect()
 }
 
-fn shape(value: &Value) -> Result<Shape, String> {
+fn shape(value: &InputValue) -> Result<DimensionShape, String> {
     let text = value.text().unwrap_or_default();
     let found = SHAPES.iter().find(|(_, name)| *name == text);
     let names = SHAPES.map(|(_, name)| name);
@@ -122,7 +127,7 @@ fn shape(value: &Value) -> Result<Shape, String> {
 }
 
 /// Parses a number; quotes around it do not matter to the original.
-fn number(value: &Value) -> Option<f64> {
+fn number(value: &InputValue) -> Option<f64> {
     let quoted = || value.text()?.trim().parse().ok();
     value.number().or_else(quoted)
 }
@@ -132,16 +137,18 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        Network::parse(text, "n", true).unwrap_err().to_string()
+        AstraNetworkFile::parse(text, "n", true)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
     fn dimensions_are_read_innermost_first() {
         let text = "# three\ntopology: [ Ring, FullyConnected, Switch ]\nnpus_count: [ 2, 8, 4 ]\n\
             bandwidth: [ 200.0, 100, \"33.3\" ]  # GB/s\nlatency:\n  - 123.45\n  - 0\n  - 5e2\n";
-        let (network, notes) = Network::parse(text, "n", false).unwrap();
+        let (network, notes) = AstraNetworkFile::parse(text, "n", false).unwrap();
         assert_eq!(notes, []);
-        let dimension = |shape, npus, bandwidth, latency| Dimension {
+        let dimension = |shape, npus, bandwidth, latency| AstraDimension {
             shape,
             npus,
             bandwidth,
@@ -150,16 +157,19 @@ mod tests {
         assert_eq!(
             network.dimensions,
             [
-                dimension(Shape::Ring, 2, 200.0, 123.45),
-                dimension(Shape::FullyConnected, 8, 100.0, 0.0),
-                dimension(Shape::Switch, 4, 33.3, 500.0),
+                dimension(DimensionShape::Ring, 2, 200.0, 123.45),
+                dimension(DimensionShape::FullyConnected, 8, 100.0, 0.0),
+                dimension(DimensionShape::Switch, 4, 33.3, 500.0),
             ]
         );
         // 2 x 8 x 4.
         assert_eq!(network.npus(), 64);
         let single = "topology: Switch\nnpus_count: 2\nbandwidth: 1\nlatency: 0";
-        let (network, _) = Network::parse(single, "n", false).unwrap();
-        assert_eq!(network.dimensions, [dimension(Shape::Switch, 2, 1.0, 0.0)]);
+        let (network, _) = AstraNetworkFile::parse(single, "n", false).unwrap();
+        assert_eq!(
+            network.dimensions,
+            [dimension(DimensionShape::Switch, 2, 1.0, 0.0)]
+        );
     }
 
     #[test]
@@ -224,7 +234,9 @@ mod tests {
         let text = with("[Swicth]", "[8]", "[1]", "[1]");
         assert!(text.contains("did you mean `Switch`?"), "{text}");
         let unknown = "topology: Ring\nlatency_ns: 1";
-        let text = Network::parse(unknown, "n", false).unwrap_err().to_string();
+        let text = AstraNetworkFile::parse(unknown, "n", false)
+            .unwrap_err()
+            .to_string();
         assert!(
             text.starts_with("n:2: key `latency_ns`: found an unknown key"),
             "{text}"

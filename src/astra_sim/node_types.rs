@@ -1,7 +1,7 @@
 //! Node types as a trace has them, by id, for log lines that repeat them.
 
 use crate::trace::TraceError;
-use crate::trace::wire::{Cursor, Frames, Raw};
+use crate::trace::wire::{FrameCursor, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
 /// Node types of a rank.
@@ -17,15 +17,15 @@ impl NodeTypes {
     /// On records that are malformed.
     pub fn read(contents: &[u8]) -> Result<Self, TraceError> {
         let mut types = BTreeMap::new();
-        let mut frames = Frames::new(contents);
+        let mut frames = FrameCursor::new(contents);
         frames.next_record()?;
         while let Ok(Some(record)) = frames.next_record() {
             let (mut id, mut kind) = (0, 0);
-            let mut cursor = Cursor::new(record.bytes, record.offset);
+            let mut cursor = WireCursor::new(record.bytes, record.offset);
             while !cursor.is_empty() {
                 match cursor.field()? {
-                    (1, Raw::Varint(v)) => id = v,
-                    (3, Raw::Varint(v)) => kind = v as u32,
+                    (1, WireValue::Varint(v)) => id = v,
+                    (3, WireValue::Varint(v)) => kind = v as u32,
                     _ => {}
                 }
             }

@@ -1,16 +1,16 @@
 //! The file of trace prefixes that give the custom algorithms of single collective nodes.
 
-use super::document::Value;
-use super::error::{InputError, Note, shown};
+use super::document::InputValue;
+use super::error::{InputError, InputNote, shown};
 use super::yaml;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Contents of a `per-node-custom-implementation` file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PerNode(BTreeMap<u64, PathBuf>);
+pub struct PerNodeFile(BTreeMap<u64, PathBuf>);
 
-impl PerNode {
+impl PerNodeFile {
     /// Reads such a file, a YAML mapping from the id of a node to the prefix of files `PREFIX.POSITION.et`; `file` is
     /// its name in errors.
     ///
@@ -19,7 +19,11 @@ impl PerNode {
     /// # Errors
     ///
     /// When `text` is not such a mapping.
-    pub fn parse(text: &str, file: &str, _lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
+    pub fn parse(
+        text: &str,
+        file: &str,
+        _lenient: bool,
+    ) -> Result<(Self, Vec<InputNote>), InputError> {
         let mut prefixes = BTreeMap::new();
         for entry in yaml::entries(text, file)? {
             let error = |why: String| InputError::Key {
@@ -32,7 +36,7 @@ impl PerNode {
             let id = entry.key.parse().ok().filter(|_: &u64| digits);
             let id = id.ok_or_else(|| error("found no number, expected a node's id".to_owned()))?;
             let prefix = match &entry.value {
-                Value::Text(prefix) if !prefix.is_empty() => PathBuf::from(prefix),
+                InputValue::Text(prefix) if !prefix.is_empty() => PathBuf::from(prefix),
                 other => {
                     let found = other.found();
                     let why =
@@ -71,7 +75,8 @@ mod tests {
 
     #[test]
     fn prefixes_are_read_by_node() {
-        let (nodes, notes) = PerNode::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false).unwrap();
+        let (nodes, notes) =
+            PerNodeFile::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false).unwrap();
         let all: Vec<_> = nodes.iter().collect();
         assert_eq!(all, [(7, Path::new("a/ring")), (12, Path::new("b c"))]);
         assert_eq!(nodes.get(7), Some(Path::new("a/ring")));
@@ -89,7 +94,7 @@ mod tests {
             ("1: [a]", "p:1: key `1`: found a list"),
             ("1:", "p:1: key `1`: found nothing"),
         ] {
-            let error = PerNode::parse(text, "p", true).unwrap_err().to_string();
+            let error = PerNodeFile::parse(text, "p", true).unwrap_err().to_string();
             assert!(error.starts_with(start), "{error}");
         }
     }

@@ -8,17 +8,17 @@
 //! bytes in the time of one, but a message is no faster for it.
 
 use super::network_file;
-use super::quirks::{Quirk, Quirks};
-use super::trains::{Leg, Place, Trains, Way};
-use crate::topology::Shape;
+use super::quirks::{Quirk, QuirkSet};
+use super::trains::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+use crate::topology::DimensionShape;
 
 /// The network of ports.
-pub type Ported = Trains<Ports>;
+pub type CutThroughPorts = AstraCutThrough<PortRouting>;
 
 /// One dimension with derived values.
 #[derive(Clone, Copy, Debug)]
-struct Level {
-    shape: Shape,
+struct PortDimension {
+    shape: DimensionShape,
     size: u32,
     /// Product of the sizes of the dimensions inside.
     stride: u32,
@@ -28,7 +28,7 @@ struct Level {
     rate: f64,
 }
 
-impl Level {
+impl PortDimension {
     fn coordinate(&self, npu: u32) -> u32 {
         npu / self.stride % self.size
     }
@@ -37,20 +37,20 @@ impl Level {
 /// Routing over ports. State 2d of a message is before it leaves into dimension d or a later one, 2d + 1 before it
 /// enters an NPU from d.
 #[derive(Debug)]
-pub struct Ports {
-    levels: Vec<Level>,
+pub struct PortRouting {
+    levels: Vec<PortDimension>,
     only_first: bool,
 }
 
-impl Ported {
+impl CutThroughPorts {
     /// Creates the network of `file`.
-    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let mut stride = 1;
         let levels = file.dimensions.iter().map(|dimension| {
             let rate = quirks.bytes_per_ns(dimension.bandwidth);
-            let links =
-                quirks.has(Quirk::FullyConnectedLinks) && dimension.shape == Shape::FullyConnected;
-            let level = Level {
+            let links = quirks.has(Quirk::FullyConnectedLinks)
+                && dimension.shape == DimensionShape::FullyConnected;
+            let level = PortDimension {
                 shape: dimension.shape,
                 size: dimension.npus,
                 stride,
@@ -65,19 +65,19 @@ impl Ported {
             stride *= dimension.npus;
             level
         });
-        let levels: Vec<Level> = levels.collect();
+        let levels: Vec<PortDimension> = levels.collect();
         let only_first = quirks.has(Quirk::FirstDimension);
-        Self::along(Ports { levels, only_first }, file.npus(), quirks)
+        Self::along(PortRouting { levels, only_first }, file.npus(), quirks)
     }
 }
 
-impl Way for Ports {
+impl ServerRouting for PortRouting {
     const NAME: &'static str = "ports";
 
-    fn leg(&self, at: Place, to: u32) -> Option<Leg> {
+    fn leg(&self, at: RoutePosition, to: u32) -> Option<ServerHop> {
         let (npu, enters) = (at.npu, at.state % 2 == 1);
         let from = (at.state / 2) as usize;
-        let differ = |level: &&Level| level.coordinate(npu) != level.coordinate(to);
+        let differ = |level: &&PortDimension| level.coordinate(npu) != level.coordinate(to);
         let dimension = match enters {
             true => from,
             false => {
@@ -89,12 +89,12 @@ impl Way for Ports {
         let level = &self.levels[dimension];
         let state = 2 * dimension as u32;
         if enters {
-            return Some(Leg {
+            return Some(ServerHop {
                 server: (npu, state + 1),
                 held: level.port,
                 rate: level.rate,
                 latency: 0.0,
-                to: Place {
+                to: RoutePosition {
                     npu,
                     state: state + 2,
                 },
@@ -105,12 +105,12 @@ impl Way for Ports {
             true => to,
             false => npu - x * level.stride + y * level.stride,
         };
-        Some(Leg {
+        Some(ServerHop {
             server: (npu, state),
             held: level.port,
             rate: level.rate,
             latency: f64::from(level.shape.hops(level.size, x, y)) * level.latency,
-            to: Place {
+            to: RoutePosition {
                 npu: next,
                 state: state + 1,
             },

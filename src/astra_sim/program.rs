@@ -7,17 +7,19 @@
 //! counted from 0.
 //!
 //! Packets come in rounds of W that are never reduced and Z that are: all of them in a reduce-scatter, those of every
-//! other round in an all-reduce ([`Rounds`]). That gives the expected reductions for Z = n - 1 and W = 1, and
+//! other round in an all-reduce ([`PacketRounds`]). That gives the expected reductions for Z = n - 1 and W = 1, and
 //! surprising ones for windows and for groups.
 //!
 //! Where quirks are corrected, `direct` starts to gather when everything is reduced and reduces in groups as
 //! elsewhere, halving-doubling reduces all L messages of its first half at their own sizes (Z = L), a tree reduces
 //! only on its way up, and shares are exact fractions.
 
-use super::Algorithm;
-use super::quirks::{Quirk, Quirks};
-use crate::collective::{Load, Passing, Seat, Source, Step, Ticket};
-use crate::units::Amount;
+use super::AstraAlgorithm;
+use super::quirks::{Quirk, QuirkSet};
+use crate::collective::{
+    BusTransfer, CompletionToken, LinePosition, ReceiveSource, SendStep, TransferCause,
+};
+use crate::units::BufferShare;
 
 mod direct;
 pub(super) mod halving_doubling;
@@ -26,7 +28,7 @@ mod tree;
 
 /// Operation of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum PhaseOperation {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -35,19 +37,19 @@ pub(super) enum Part {
 
 /// One phase of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
+pub struct AstraPhase {
     /// Index of the phase in the extent.
     pub(super) phase: u32,
-    pub(super) algorithm: Algorithm,
-    pub(super) part: Part,
+    pub(super) algorithm: AstraAlgorithm,
+    pub(super) part: PhaseOperation,
     /// Data that a member contributes.
-    pub(super) amount: Amount,
+    pub(super) amount: BufferShare,
     /// Members of a line.
     pub(super) size: u32,
     /// Level whose queues it passes: the dimension, or the innermost for groups.
     pub(super) level: u32,
     /// Queues of the level that it takes.
-    pub(super) rotation: Rotation,
+    pub(super) rotation: QueueRotation,
     /// Whether it is the phase of a named group.
     pub(super) named: bool,
     /// Index among the collective's phases.
@@ -55,14 +57,14 @@ pub struct Phase {
     /// The number of its collective.
     pub(super) collective: u32,
     /// Quirks that apply.
-    pub(super) quirks: Quirks,
+    pub(super) quirks: QuirkSet,
     /// Custom algorithm that replaces it, if any.
     pub(super) script: Option<u16>,
 }
 
 /// Queues of a level that a phase takes in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rotation {
+pub(super) enum QueueRotation {
     /// All; those of the second half go the other way round.
     All,
     /// Those of the first half.
@@ -75,7 +77,7 @@ pub(super) enum Rotation {
 
 /// Identity of a passage, in 16 bits: the queue, the direction and the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct QueueSlot {
     /// Queue of its level.
     pub queue: u16,
     /// Whether it runs towards lower indices.
@@ -84,7 +86,7 @@ pub(super) struct Turn {
     pub mirrored: bool,
 }
 
-impl Turn {
+impl QueueSlot {
     const BACKWARD: u16 = 1 << 15;
     const MIRRORED: u16 = 1 << 14;
     /// Maximum number of queues of a level.
@@ -114,12 +116,12 @@ impl Turn {
 }
 
 /// Rounds of packets: `idle` that are not reduced, then `busy` that may be.
-struct Rounds {
+struct PacketRounds {
     idle: u32,
     busy: u32,
 }
 
-impl Rounds {
+impl PacketRounds {
     /// Returns the number of packets of the round after packet `p` that may be reduced, if `p` may be.
     fn left(&self, p: u32) -> Option<u32> {
         // In 64 bits, because the sum may exceed 32.
@@ -130,14 +132,14 @@ impl Rounds {
 
     /// Returns whether packet `p` is reduced.
     #[inline]
-    fn reduces(&self, part: Part, p: u32) -> bool {
+    fn reduces(&self, part: PhaseOperation, p: u32) -> bool {
         let round = u64::from(self.idle) + u64::from(self.busy);
         let (number, place) = (u64::from(p) / round, u64::from(p) % round);
         place >= u64::from(self.idle)
             && match part {
-                Part::ReduceScatter => true,
-                Part::AllReduce => number.is_multiple_of(2),
-                Part::AllGather | Part::AllToAll => false,
+                PhaseOperation::ReduceScatter => true,
+                PhaseOperation::AllReduce => number.is_multiple_of(2),
+                PhaseOperation::AllGather | PhaseOperation::AllToAll => false,
             }
     }
 }
@@ -152,7 +154,7 @@ fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
 }
 
 /// Returns the distance from `other` to the member in `seat`, or back from there.
-fn apart(other: u32, seat: Seat, backward: bool) -> u32 {
+fn apart(other: u32, seat: LinePosition, backward: bool) -> u32 {
     let (from, to) = match backward {
         false => (other, seat.index),
         true => (seat.index, other),
@@ -164,12 +166,12 @@ fn apart(other: u32, seat: Seat, backward: bool) -> u32 {
     }
 }
 
-impl Phase {
+impl AstraPhase {
     /// Returns one of `n` equal parts: in whole bytes, truncated, with [`Quirk::Padding`], and exact without.
-    pub(super) fn part(&self, amount: Amount, n: u64) -> Amount {
+    pub(super) fn part(&self, amount: BufferShare, n: u64) -> BufferShare {
         match self.quirks.has(Quirk::Padding) {
-            true => Amount::whole(amount.bytes() / n),
-            false => Amount {
+            true => BufferShare::whole(amount.bytes() / n),
+            false => BufferShare {
                 bytes: amount.bytes,
                 parts: amount.parts.saturating_mul(n),
             },
@@ -177,14 +179,14 @@ impl Phase {
     }
 
     /// Returns `amount` multiplied by `n`.
-    fn times(amount: Amount, n: u64) -> Amount {
+    fn times(amount: BufferShare, n: u64) -> BufferShare {
         match amount.parts.is_multiple_of(n) {
-            true => Amount {
+            true => BufferShare {
                 bytes: amount.bytes,
                 // Cancels an earlier division exactly, so that a reduce-scatter and an all-gather restore the amount.
                 parts: amount.parts / n,
             },
-            false => Amount {
+            false => BufferShare {
                 bytes: amount.bytes.saturating_mul(n),
                 parts: amount.parts,
             },
@@ -192,44 +194,44 @@ impl Phase {
     }
 
     /// Returns the data of a member after the phase.
-    pub(super) fn result(&self) -> Amount {
+    pub(super) fn result(&self) -> BufferShare {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
-            (Algorithm::DoubleBinaryTree, _) => self.amount,
-            (_, Part::AllReduce | Part::AllToAll) => self.amount,
-            (_, Part::ReduceScatter) => self.part(self.amount, n),
-            (_, Part::AllGather) => Self::times(self.amount, n),
+            (AstraAlgorithm::DoubleBinaryTree, _) => self.amount,
+            (_, PhaseOperation::AllReduce | PhaseOperation::AllToAll) => self.amount,
+            (_, PhaseOperation::ReduceScatter) => self.part(self.amount, n),
+            (_, PhaseOperation::AllGather) => Self::times(self.amount, n),
         }
     }
 
     #[inline]
-    pub(super) fn credits(&self, turn: Turn, seat: Seat) -> u32 {
+    pub(super) fn credits(&self, turn: QueueSlot, seat: LinePosition) -> u32 {
         match self.algorithm {
-            Algorithm::Ring | Algorithm::HalvingDoubling => 1,
-            Algorithm::Direct { window } => direct::window(window, seat),
-            Algorithm::DoubleBinaryTree => tree::Role::of(turn, seat).credits(),
+            AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => 1,
+            AstraAlgorithm::Direct { window } => direct::window(window, seat),
+            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(turn, seat).credits(),
         }
     }
 
     #[inline]
-    pub(super) fn receives(&self, turn: Turn, seat: Seat) -> u32 {
+    pub(super) fn receives(&self, turn: QueueSlot, seat: LinePosition) -> u32 {
         match self.algorithm {
-            Algorithm::Ring => ring::steps(self, seat),
-            Algorithm::Direct { .. } => direct::steps(self, seat),
-            Algorithm::HalvingDoubling => halving_doubling::steps(self, seat),
-            Algorithm::DoubleBinaryTree => tree::Role::of(turn, seat).receives(),
+            AstraAlgorithm::Ring => ring::steps(self, seat),
+            AstraAlgorithm::Direct { .. } => direct::steps(self, seat),
+            AstraAlgorithm::HalvingDoubling => halving_doubling::steps(self, seat),
+            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(turn, seat).receives(),
         }
     }
 
     #[inline]
-    pub(super) fn step(&self, turn: Turn, seat: Seat, i: u32) -> Option<Step> {
+    pub(super) fn step(&self, turn: QueueSlot, seat: LinePosition, i: u32) -> Option<SendStep> {
         let after = i + 1;
         let (to, amount, after, arrived) = match self.algorithm {
-            Algorithm::Ring => {
+            AstraAlgorithm::Ring => {
                 let to = along(seat.index, seat.size, 1, turn.backward);
                 (i < ring::steps(self, seat)).then(|| (to, ring::amount(self), after, 0))?
             }
-            Algorithm::Direct { .. } => {
+            AstraAlgorithm::Direct { .. } => {
                 let to = along(
                     seat.index,
                     seat.size,
@@ -239,7 +241,7 @@ impl Phase {
                 let (after, arrived) = direct::after(self, seat, i);
                 (i < direct::steps(self, seat)).then(|| (to, ring::amount(self), after, arrived))?
             }
-            Algorithm::HalvingDoubling => {
+            AstraAlgorithm::HalvingDoubling => {
                 if i >= halving_doubling::steps(self, seat) {
                     return None;
                 }
@@ -251,9 +253,9 @@ impl Phase {
                     0,
                 )
             }
-            Algorithm::DoubleBinaryTree => {
-                let step = tree::Role::of(turn, seat).step(i)?;
-                return Some(Step {
+            AstraAlgorithm::DoubleBinaryTree => {
+                let step = tree::TreeRole::of(turn, seat).step(i)?;
+                return Some(SendStep {
                     to: step.to,
                     amount: self.amount,
                     after: step.after,
@@ -263,7 +265,7 @@ impl Phase {
             }
         };
         // Step i of a member is matched by its partner's own step i.
-        Some(Step {
+        Some(SendStep {
             to,
             amount,
             after,
@@ -273,36 +275,42 @@ impl Phase {
     }
 
     /// Returns the `k`-th source from which a member receives after `taken` steps.
-    pub(super) fn source(&self, turn: Turn, seat: Seat, taken: u32, k: u32) -> Option<Source> {
-        if self.algorithm == Algorithm::DoubleBinaryTree {
-            return tree::Role::of(turn, seat).source(turn, seat, taken, k);
+    pub(super) fn source(
+        &self,
+        turn: QueueSlot,
+        seat: LinePosition,
+        taken: u32,
+        k: u32,
+    ) -> Option<ReceiveSource> {
+        if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
+            return tree::TreeRole::of(turn, seat).source(turn, seat, taken, k);
         }
         // Receives are posted one by one, each with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
         let from = match self.algorithm {
-            Algorithm::Direct { .. } => {
+            AstraAlgorithm::Direct { .. } => {
                 let distance = direct::distance(seat, step);
                 along(seat.index, seat.size, distance, !turn.backward)
             }
-            Algorithm::HalvingDoubling => {
+            AstraAlgorithm::HalvingDoubling => {
                 let packet = halving_doubling::packet(self, seat, step);
                 halving_doubling::partner(seat, packet.distance)
             }
             _ => along(seat.index, seat.size, 1, !turn.backward),
         };
-        Some(Source { from, step })
+        Some(ReceiveSource { from, step })
     }
 
     /// Returns whether members of `other`, along the same lines, exchange the same messages: as many with the same
     /// partners, of the same sizes.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
-        let seat = Seat {
+        let seat = LinePosition {
             size: self.size,
             index: 0,
             root: 0,
         };
-        let turn = Turn::default();
-        let backward = |of: &Self| of.rotation == Rotation::Second;
+        let turn = QueueSlot::default();
+        let backward = |of: &Self| of.rotation == QueueRotation::Second;
         let count = self.receives(turn, seat);
         if self.script.is_some()
             || other.script.is_some()
@@ -312,7 +320,7 @@ impl Phase {
             return false;
         }
         // The messages of a ring are alike; all others have at most two for each member.
-        if (self.algorithm, other.algorithm) == (Algorithm::Ring, Algorithm::Ring) {
+        if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
             return ring::amount(self) == ring::amount(other);
         }
         let message = |of: &Self, i| {
@@ -325,18 +333,24 @@ impl Phase {
     /// Implements [`Manner::hears`](crate::collective::Manner::hears). Members that go opposite ways round a ring of
     /// three or more never receive from each other. All members of `direct` exchange in every round, each at a
     /// distance along its own direction. Members in different trees receive from their own relatives only.
-    pub(super) fn hears(&self, turn: Turn, seat: Seat, from: u32, heard: u32) -> Option<u32> {
+    pub(super) fn hears(
+        &self,
+        turn: QueueSlot,
+        seat: LinePosition,
+        from: u32,
+        heard: u32,
+    ) -> Option<u32> {
         match self.algorithm {
-            Algorithm::Ring => {
+            AstraAlgorithm::Ring => {
                 (along(seat.index, seat.size, 1, !turn.backward) == from).then_some(heard)
             }
-            Algorithm::Direct { .. } => {
+            AstraAlgorithm::Direct { .. } => {
                 let others = seat.size - 1;
                 let round = heard.checked_sub(1)? / others;
                 Some(round * others + apart(from, seat, turn.backward))
             }
-            Algorithm::HalvingDoubling => Some(heard),
-            Algorithm::DoubleBinaryTree => {
+            AstraAlgorithm::HalvingDoubling => Some(heard),
+            AstraAlgorithm::DoubleBinaryTree => {
                 // Steps taken and index of each source: two children at the start, the parent after the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
@@ -349,19 +363,25 @@ impl Phase {
     }
 
     /// Implements [`Manner::answers`](crate::collective::Manner::answers).
-    pub(super) fn answers(&self, turn: Turn, seat: Seat, to: u32, step: u32) -> Option<u32> {
+    pub(super) fn answers(
+        &self,
+        turn: QueueSlot,
+        seat: LinePosition,
+        to: u32,
+        step: u32,
+    ) -> Option<u32> {
         match self.algorithm {
-            Algorithm::Ring => {
+            AstraAlgorithm::Ring => {
                 (along(seat.index, seat.size, 1, turn.backward) == to).then_some(step)
             }
-            Algorithm::Direct { .. } => {
+            AstraAlgorithm::Direct { .. } => {
                 let others = seat.size - 1;
                 let distance = apart(to, seat, !turn.backward);
                 Some(step / others * others + distance - 1)
             }
-            Algorithm::HalvingDoubling => Some(step),
-            Algorithm::DoubleBinaryTree => {
-                let role = tree::Role::of(turn, seat);
+            AstraAlgorithm::HalvingDoubling => Some(step),
+            AstraAlgorithm::DoubleBinaryTree => {
+                let role = tree::TreeRole::of(turn, seat);
                 (0..3).find(|&i| role.step(i).is_some_and(|message| message.to == to))
             }
         }
@@ -369,31 +389,37 @@ impl Phase {
 
     /// Returns the rounds of its packets.
     #[inline]
-    fn rounds(&self, seat: Seat) -> Rounds {
+    fn rounds(&self, seat: LinePosition) -> PacketRounds {
         let (idle, busy) = match self.algorithm {
-            Algorithm::Direct { window } => {
+            AstraAlgorithm::Direct { window } => {
                 let idle = direct::window(window, seat);
                 match self.named && self.quirks.has(Quirk::GroupReductions) {
                     true => (idle, idle.saturating_mul(seat.size - 1)),
                     false => (idle, idle),
                 }
             }
-            Algorithm::HalvingDoubling => {
+            AstraAlgorithm::HalvingDoubling => {
                 let levels = halving_doubling::levels(seat);
                 match self.quirks.has(Quirk::HalvingDoublingReductions) {
                     true => (1, levels - 1),
                     false => (1, levels),
                 }
             }
-            Algorithm::Ring | Algorithm::DoubleBinaryTree => (1, seat.size - 1),
+            AstraAlgorithm::Ring | AstraAlgorithm::DoubleBinaryTree => (1, seat.size - 1),
         };
-        Rounds { idle, busy }
+        PacketRounds { idle, busy }
     }
 
     /// Returns the bus transfer of a packet: those that are not reduced leave the NPU, the others come to it, and all
     /// but the last window of those of a round go back.
-    pub(super) fn load(&self, turn: Turn, seat: Seat, of: Passing, ticket: Ticket) -> Load {
-        let load = |amount: Amount, outward, reduces, returns| Load {
+    pub(super) fn load(
+        &self,
+        turn: QueueSlot,
+        seat: LinePosition,
+        of: TransferCause,
+        ticket: CompletionToken,
+    ) -> BusTransfer {
+        let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
             // Larger ones are refused before.
             bytes: u32::try_from(amount.bytes()).unwrap_or(u32::MAX),
             outward,
@@ -401,11 +427,11 @@ impl Phase {
             returns,
             ticket,
         };
-        if self.algorithm == Algorithm::DoubleBinaryTree {
-            let role = tree::Role::of(turn, seat);
+        if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
+            let role = tree::TreeRole::of(turn, seat);
             return match of {
-                Passing::Beginning => load(self.amount, true, false, false),
-                Passing::Reception(r) => {
+                TransferCause::Beginning => load(self.amount, true, false, false),
+                TransferCause::Reception(r) => {
                     // The result of two children returns once, after the second.
                     let first_child = r == 0 && role.receives() > 1;
                     let returns = role.reduces() && !first_child;
@@ -416,12 +442,14 @@ impl Phase {
         let rounds = self.rounds(seat);
         // All packets that a member begins with are the first of a round.
         let p = match of {
-            Passing::Beginning => 0,
-            Passing::Reception(r) => rounds.idle + r,
+            TransferCause::Beginning => 0,
+            TransferCause::Reception(r) => rounds.idle + r,
         };
         let amount = match (self.algorithm, of) {
-            (Algorithm::HalvingDoubling, Passing::Reception(r)) => self.halved_reception(seat, r),
-            (Algorithm::HalvingDoubling, _) => halving_doubling::packet(self, seat, p).amount,
+            (AstraAlgorithm::HalvingDoubling, TransferCause::Reception(r)) => {
+                self.halved_reception(seat, r)
+            }
+            (AstraAlgorithm::HalvingDoubling, _) => halving_doubling::packet(self, seat, p).amount,
             _ => ring::amount(self),
         };
         match rounds.left(p) {
@@ -436,27 +464,34 @@ impl Phase {
     /// Returns the size at which reception `r` of halving-doubling is processed: that of the next message, half of
     /// the received size in a reduce-scatter, with [`Quirk::HalvingDoublingReductions`]; its own without.
     #[inline]
-    fn halved_reception(&self, seat: Seat, r: u32) -> Amount {
+    fn halved_reception(&self, seat: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
         halving_doubling::packet(self, seat, r + ahead).amount
     }
 
     /// Returns whether a member of a tree reduces its reception `r`; the third of an inner one comes from above.
     #[inline]
-    fn tree_reduces(&self, role: tree::Role, r: u32) -> bool {
+    fn tree_reduces(&self, role: tree::TreeRole, r: u32) -> bool {
         role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))
     }
 
     /// Returns the data that a member reduces at reception `r`, if any.
     #[inline]
-    pub(super) fn reduced(&self, turn: Turn, seat: Seat, r: u32) -> Option<Amount> {
+    pub(super) fn reduced(
+        &self,
+        turn: QueueSlot,
+        seat: LinePosition,
+        r: u32,
+    ) -> Option<BufferShare> {
         let rounds = self.rounds(seat);
         let reduces = || rounds.reduces(self.part, rounds.idle + r);
         match self.algorithm {
-            Algorithm::Ring | Algorithm::Direct { .. } => reduces().then(|| ring::amount(self)),
-            Algorithm::HalvingDoubling => reduces().then(|| self.halved_reception(seat, r)),
-            Algorithm::DoubleBinaryTree => {
-                let reduces = self.tree_reduces(tree::Role::of(turn, seat), r);
+            AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => {
+                reduces().then(|| ring::amount(self))
+            }
+            AstraAlgorithm::HalvingDoubling => reduces().then(|| self.halved_reception(seat, r)),
+            AstraAlgorithm::DoubleBinaryTree => {
+                let reduces = self.tree_reduces(tree::TreeRole::of(turn, seat), r);
                 reduces.then_some(self.amount)
             }
         }

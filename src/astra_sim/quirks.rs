@@ -3,9 +3,9 @@
 //! With a quirk, the models do as ASTRA-sim does, to the ns. Without it, it is *corrected*. Models read the set when
 //! they are created; each states in its module docs what is corrected.
 
-use super::NetworkModel;
+use super::AnalyticalNetwork;
 use super::error::did_you_mean;
-use crate::units::{Amount, Span};
+use crate::units::{BufferShare, Span};
 use std::fmt;
 use std::str::FromStr;
 
@@ -49,7 +49,7 @@ pub enum Quirk {
 }
 
 /// Name and description of a quirk.
-struct About {
+struct QuirkText {
     quirk: Quirk,
     name: &'static str,
     original: &'static str,
@@ -61,8 +61,8 @@ const fn about(
     name: &'static str,
     original: &'static str,
     corrected: &'static str,
-) -> About {
-    About {
+) -> QuirkText {
+    QuirkText {
         quirk,
         name,
         original,
@@ -71,7 +71,7 @@ const fn about(
 }
 
 /// Table in the order of the enumeration.
-const ABOUT: [About; 16] = [
+const ABOUT: [QuirkText; 16] = [
     about(
         Quirk::Padding,
         "padding",
@@ -176,7 +176,7 @@ impl Quirk {
         ABOUT.iter().map(|about| about.quirk)
     }
 
-    fn about(self) -> &'static About {
+    fn about(self) -> &'static QuirkText {
         &ABOUT[self as usize]
     }
 
@@ -197,10 +197,10 @@ impl Quirk {
 
     /// Returns whether it has an effect under `model`. The aware network shares its links as it is, and has one
     /// dimension; the unaware one stores nothing.
-    pub fn applies(self, model: NetworkModel) -> bool {
+    pub fn applies(self, model: AnalyticalNetwork) -> bool {
         match self {
-            Self::FreePorts | Self::FirstDimension => model == NetworkModel::Unaware,
-            Self::StoreAndForward => model == NetworkModel::Aware,
+            Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
+            Self::StoreAndForward => model == AnalyticalNetwork::Aware,
             _ => true,
         }
     }
@@ -214,9 +214,9 @@ impl fmt::Display for Quirk {
 
 /// Set of the quirks of a run; the others are corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quirks(u32);
+pub struct QuirkSet(u32);
 
-impl Quirks {
+impl QuirkSet {
     /// All quirks: as ASTRA-sim does.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
     /// No quirks: everything is corrected.
@@ -263,12 +263,12 @@ impl Quirks {
 
 /// Returns the bytes of a share, which need not be whole.
 #[inline]
-pub(super) fn bytes(amount: Amount) -> f64 {
+pub(super) fn bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
 /// Formats the set as [`FromStr`] parses it: by its members or by what is missing, whichever is shorter.
-impl fmt::Display for Quirks {
+impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
         f.write_str(if mostly { "all" } else { "none" })?;
@@ -280,7 +280,7 @@ impl fmt::Display for Quirks {
 }
 
 /// Parses `all` or `none`, followed by exclusions (`-NAME`) or inclusions (`+NAME`), between commas.
-impl FromStr for Quirks {
+impl FromStr for QuirkSet {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -340,19 +340,19 @@ mod tests {
             "all,-padding,-gib",
             "none,+padding,+whole-ns",
         ] {
-            let quirks: Quirks = text.parse().unwrap();
+            let quirks: QuirkSet = text.parse().unwrap();
             assert_eq!(quirks.to_string(), text);
         }
-        let quirks: Quirks = "none,+gib,+padding,-gib".parse().unwrap();
-        assert_eq!(quirks, Quirks::NONE.with(Quirk::Padding));
+        let quirks: QuirkSet = "none,+gib,+padding,-gib".parse().unwrap();
+        assert_eq!(quirks, QuirkSet::NONE.with(Quirk::Padding));
         assert!(quirks.has(Quirk::Padding) && !quirks.has(Quirk::Gib));
-        assert_eq!(Quirks::ALL.corrected().count(), 0);
-        assert_eq!(Quirks::NONE.corrected().count(), ABOUT.len());
+        assert_eq!(QuirkSet::ALL.corrected().count(), 0);
+        assert_eq!(QuirkSet::NONE.corrected().count(), ABOUT.len());
     }
 
     #[test]
     fn other_sets_are_refused() {
-        let error = |text: &str| text.parse::<Quirks>().unwrap_err();
+        let error = |text: &str| text.parse::<QuirkSet>().unwrap_err();
         assert!(error("").starts_with("expected `all` or `none` first"));
         assert!(error("padding").starts_with("expected `all` or `none` first"));
         assert!(error("all,padding").contains("expected +NAME or -NAME"));
@@ -368,12 +368,12 @@ mod tests {
     #[test]
     fn times_and_rates() {
         // 1.6786 ns: cut off, and 1,679 ps to the nearest.
-        assert_eq!(Quirks::ALL.span(1.6786), Span::from_ns(1));
-        assert_eq!(Quirks::NONE.span(1.6786), Span(1679));
+        assert_eq!(QuirkSet::ALL.span(1.6786), Span::from_ns(1));
+        assert_eq!(QuirkSet::NONE.span(1.6786), Span(1679));
         // 50 GB/s: 50 * 2^30 / 10^9 = 53.6870912 bytes per ns, and 50.
-        assert_eq!(Quirks::ALL.bytes_per_ns(50.0), 53.687_091_2);
-        assert_eq!(Quirks::NONE.bytes_per_ns(50.0), 50.0);
+        assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
+        assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // A third of 10 bytes.
-        assert_eq!(bytes(Amount::whole(10).part(3)), 10.0 / 3.0);
+        assert_eq!(bytes(BufferShare::whole(10).part(3)), 10.0 / 3.0);
     }
 }

@@ -9,8 +9,8 @@
 //! A transfer that is to be reduced is reduced on arrival, one at a time: ⌊b/100⌋ · delay + 50 ns; one that is to
 //! return then goes back. Every transfer that begins or ends at the outer bus's NPU side crosses the inner bus too.
 
-use super::LogGp;
-use crate::collective::{Clock, Load, Ticket};
+use super::LogGpParams;
+use crate::collective::{BusScheduler, BusTransfer, CompletionToken};
 use crate::units::{Span, Time};
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum BusSideState {
     #[default]
     Free,
     Sending,
@@ -40,7 +40,7 @@ enum State {
 
 /// Continuation of a transfer that is through the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum BusContinuation {
     /// The caller is notified.
     Tell,
     /// The NPU side of the outer bus sends it.
@@ -51,36 +51,36 @@ enum Then {
 
 /// A transfer. Its continuation at the outer bus stays with it over the inner one.
 #[derive(Clone, Copy, Debug)]
-struct Transfer {
+struct QueuedTransfer {
     bytes: u32,
     /// Whether it is still to be reduced, and to return, at the outer bus.
     reduces: bool,
     returns: bool,
-    ticket: Ticket,
+    ticket: CompletionToken,
     /// On the inner bus: whether it makes a round trip, and its continuation.
     round_trip: bool,
-    then: Then,
+    then: BusContinuation,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Side {
-    state: State,
-    before: State,
+struct BusSide {
+    state: BusSideState,
+    before: BusSideState,
     last: Time,
     in_a_row: u32,
-    sends: VecDeque<Transfer>,
-    receives: VecDeque<Transfer>,
-    reductions: VecDeque<Transfer>,
+    sends: VecDeque<QueuedTransfer>,
+    receives: VecDeque<QueuedTransfer>,
+    reductions: VecDeque<QueuedTransfer>,
     reducing: bool,
 }
 
 /// The two buses of one NPU.
 #[derive(Clone, Debug)]
 pub(super) struct SharedBus {
-    terms: LogGp,
+    terms: LogGpParams,
     /// Duration of a reduction, ns per hundred bytes.
     reduction: u64,
-    sides: [Side; 4],
+    sides: [BusSide; 4],
 }
 
 /// Returns the other side of a bus.
@@ -89,7 +89,7 @@ fn partner(side: usize) -> usize {
 }
 
 impl SharedBus {
-    pub fn new(terms: LogGp, reduction: u64) -> Self {
+    pub fn new(terms: LogGpParams, reduction: u64) -> Self {
         Self {
             terms,
             reduction,
@@ -98,18 +98,25 @@ impl SharedBus {
     }
 
     /// Accepts a transfer, whose ticket [`Self::handle`] returns in the end.
-    pub fn carry(&mut self, now: Time, load: Load, clock: &mut impl Clock) {
-        let transfer = Transfer {
+    pub fn carry(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
+        let transfer = QueuedTransfer {
             bytes: load.bytes,
             reduces: load.reduces,
             returns: load.returns,
             ticket: load.ticket,
             round_trip: false,
-            then: Then::Tell,
+            then: BusContinuation::Tell,
         };
         if load.outward {
             // It comes from the NPU's memory first.
-            self.inner(now, INNER_AGENT, false, Then::Send, transfer, clock);
+            self.inner(
+                now,
+                INNER_AGENT,
+                false,
+                BusContinuation::Send,
+                transfer,
+                clock,
+            );
         } else {
             self.request(now, AGENT, transfer, clock);
         }
@@ -117,13 +124,18 @@ impl SharedBus {
 
     /// Handles an event that this bus had scheduled. Returns the ticket of a transfer that is complete; its
     /// consequences come before [`Self::resume`].
-    pub fn handle(&mut self, now: Time, event: u32, clock: &mut impl Clock) -> Option<Ticket> {
+    pub fn handle(
+        &mut self,
+        now: Time,
+        event: u32,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
         let side = (event / 3) as usize;
         let ended = match event % 3 {
             SENT => {
                 let state = &mut self.sides[side];
                 (state.last, state.before) = (now, state.state);
-                state.state = State::Free;
+                state.state = BusSideState::Free;
                 state.in_a_row += 1;
                 None
             }
@@ -137,7 +149,7 @@ impl SharedBus {
     }
 
     /// Continues after the event that completed a transfer.
-    pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl Clock) {
+    pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
         // What crossed the inner bus may have made the outer side ready to send.
         if event / 3 >= INNER_NPU as u32 {
             self.go_on(now, NPU, clock);
@@ -145,7 +157,7 @@ impl SharedBus {
         self.go_on_after(now, event, clock);
     }
 
-    fn go_on_after(&mut self, now: Time, event: u32, clock: &mut impl Clock) {
+    fn go_on_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
         let side = (event / 3) as usize;
         if event % 3 == REDUCED {
             self.reduce(now, side, clock);
@@ -159,11 +171,11 @@ impl SharedBus {
         now: Time,
         side: usize,
         round_trip: bool,
-        then: Then,
-        transfer: Transfer,
-        clock: &mut impl Clock,
+        then: BusContinuation,
+        transfer: QueuedTransfer,
+        clock: &mut impl BusScheduler,
     ) {
-        let transfer = Transfer {
+        let transfer = QueuedTransfer {
             round_trip,
             then,
             ..transfer
@@ -171,20 +183,26 @@ impl SharedBus {
         self.request(now, side, transfer, clock);
     }
 
-    fn request(&mut self, now: Time, side: usize, transfer: Transfer, clock: &mut impl Clock) {
+    fn request(
+        &mut self,
+        now: Time,
+        side: usize,
+        transfer: QueuedTransfer,
+        clock: &mut impl BusScheduler,
+    ) {
         self.sides[side].sends.push_back(transfer);
         self.go_on(now, side, clock);
     }
 
     /// Starts the next transfer of a free side, unless its partner goes first.
-    fn go_on(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
+    fn go_on(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let (state, other) = (&self.sides[side], &self.sides[partner(side)]);
-        if state.state != State::Free || state.sends.is_empty() {
+        if state.state != BusSideState::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
             // A busy partner takes its turn when it becomes free.
-            if other.state == State::Free {
+            if other.state == BusSideState::Free {
                 self.go_on(now, partner(side), clock);
             }
             return;
@@ -192,8 +210,8 @@ impl SharedBus {
         self.send(now, side, clock);
     }
 
-    fn send(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
-        let LogGp {
+    fn send(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
+        let LogGpParams {
             latency,
             overhead,
             gap,
@@ -208,15 +226,15 @@ impl SharedBus {
         let idle = now.since(state.last).0 / 1000;
         let offset = match state.before {
             // The gap counts only between sends of one side; after a reception the overhead alone applies.
-            State::Sending if overhead + idle <= gap => gap - idle,
+            BusSideState::Sending if overhead + idle <= gap => gap - idle,
             _ => overhead,
         };
         let transfer = state.sends.pop_front().expect("there is something to send");
-        state.state = State::Sending;
+        state.state = BusSideState::Sending;
         let other = &mut self.sides[partner(side)];
         other.receives.push_back(transfer);
         other.before = other.state;
-        other.state = State::Receiving;
+        other.state = BusSideState::Receiving;
         other.in_a_row = 0;
         // LogGP: the first byte leaves after the overhead alone.
         let bytes = f64::from(transfer.bytes) - 1.0;
@@ -230,24 +248,43 @@ impl SharedBus {
         after(leaves, side, SENT);
     }
 
-    fn received(&mut self, now: Time, side: usize, clock: &mut impl Clock) -> Option<Ticket> {
+    fn received(
+        &mut self,
+        now: Time,
+        side: usize,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
         // Another transfer is on its way to this side otherwise, which keeps it busy.
         if state.receives.len() < 2 {
-            state.state = State::Free;
+            state.state = BusSideState::Free;
         }
         let mut transfer = state.receives.pop_front()?;
         match side {
             NPU if transfer.reduces => {
                 transfer.reduces = false;
-                self.inner(now, INNER_NPU, true, Then::Reduce, transfer, clock);
+                self.inner(
+                    now,
+                    INNER_NPU,
+                    true,
+                    BusContinuation::Reduce,
+                    transfer,
+                    clock,
+                );
             }
             NPU if transfer.returns => {
                 transfer.returns = false;
-                self.inner(now, INNER_NPU, true, Then::Send, transfer, clock);
+                self.inner(now, INNER_NPU, true, BusContinuation::Send, transfer, clock);
             }
-            NPU => self.inner(now, INNER_NPU, false, Then::Tell, transfer, clock),
+            NPU => self.inner(
+                now,
+                INNER_NPU,
+                false,
+                BusContinuation::Tell,
+                transfer,
+                clock,
+            ),
             AGENT if transfer.reduces => {
                 transfer.reduces = false;
                 state.reductions.push_back(transfer);
@@ -268,11 +305,16 @@ impl SharedBus {
     }
 
     /// Continues a transfer that is through the inner bus.
-    fn through(&mut self, now: Time, transfer: Transfer, clock: &mut impl Clock) -> Option<Ticket> {
+    fn through(
+        &mut self,
+        now: Time,
+        transfer: QueuedTransfer,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
         match transfer.then {
-            Then::Tell => return Some(transfer.ticket),
-            Then::Send => self.sides[NPU].sends.push_back(transfer),
-            Then::Reduce => {
+            BusContinuation::Tell => return Some(transfer.ticket),
+            BusContinuation::Send => self.sides[NPU].sends.push_back(transfer),
+            BusContinuation::Reduce => {
                 self.sides[NPU].reductions.push_back(transfer);
                 self.reduce(now, NPU, clock);
             }
@@ -282,7 +324,7 @@ impl SharedBus {
     }
 
     /// Begins a reduction if none is in progress.
-    fn reduce(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
+    fn reduce(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let state = &mut self.sides[side];
         if let Some(transfer) = state.reductions.front()
             && !state.reducing
@@ -293,14 +335,26 @@ impl SharedBus {
         }
     }
 
-    fn reduced(&mut self, now: Time, side: usize, clock: &mut impl Clock) -> Option<Ticket> {
+    fn reduced(
+        &mut self,
+        now: Time,
+        side: usize,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         state.reducing = false;
         let mut transfer = state.reductions.pop_front()?;
         let returns = std::mem::take(&mut transfer.returns);
         match (side, returns) {
-            (NPU, true) => self.inner(now, INNER_NPU, true, Then::Send, transfer, clock),
-            (NPU, false) => self.inner(now, INNER_NPU, false, Then::Tell, transfer, clock),
+            (NPU, true) => self.inner(now, INNER_NPU, true, BusContinuation::Send, transfer, clock),
+            (NPU, false) => self.inner(
+                now,
+                INNER_NPU,
+                false,
+                BusContinuation::Tell,
+                transfer,
+                clock,
+            ),
             (_, true) => state.sends.push_back(transfer),
             (_, false) => return Some(transfer.ticket),
         }

@@ -1,13 +1,13 @@
 //! Statistics of a rank in ASTRA-sim's definition, as far as its trace and the system file determine them.
 
 use super::trace::counts_as;
-use super::{Inputs, System};
-use crate::graph::{Graph, Kind};
+use super::{AstraInputs, SystemFile};
+use crate::graph::{Graph, NodeKind};
 use crate::units::Span;
 
 /// Work of a rank, known before it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct RankWork {
     /// Time that is not *exposed communication*: the sum of the durations of its kernels, or, in a pure replay, of
     /// everything but host work.
     pub busy: Span,
@@ -21,16 +21,16 @@ pub struct Work {
     pub memory: bool,
     /// Whether any does nothing.
     pub nothing: bool,
-    /// Whether [`counts_as`] reports any node of [`Kind::Compute`] as something else than a kernel.
+    /// Whether [`counts_as`] reports any node of [`NodeKind::Compute`] as something else than a kernel.
     pub stand_ins: bool,
     /// Utilization by kernels, where the roofline is on.
-    pub roofline: Option<Roofline>,
+    pub roofline: Option<RooflineMeans>,
 }
 
 /// Means over the time of kernels and of the host, whose nodes count as 0. As in the original, that time is taken to
 /// be a nanosecond longer than it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Roofline {
+pub struct RooflineMeans {
     /// Share of the time of kernels that the peak limits.
     pub compute_bound: f64,
     /// FLOP/s as a share of the peak.
@@ -41,26 +41,26 @@ pub struct Roofline {
     pub intensity: f64,
 }
 
-impl Work {
+impl RankWork {
     /// Returns the work of a graph that a [`Reader`](super::Reader) of `inputs` made.
-    pub fn of(graph: &Graph, inputs: &Inputs) -> Self {
+    pub fn of(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
-        let mut uses = Uses::default();
+        let mut uses = RooflineSums::default();
         for node in graph.nodes() {
             let kind = graph.kind(node);
-            let (timed, recorded) = (kind == Kind::Compute, graph.recorded(node));
+            let (timed, recorded) = (kind == NodeKind::Compute, graph.recorded(node));
             let kind = match timed {
                 true => counts_as(graph, node),
                 false => kind,
             };
             match kind {
-                Kind::Nothing => work.nothing = true,
-                Kind::Host => {
+                NodeKind::Nothing => work.nothing = true,
+                NodeKind::Host => {
                     work.host = true;
                     uses.time += recorded;
                 }
-                Kind::Compute => {
+                NodeKind::Compute => {
                     work.kernels = true;
                     work.busy += recorded;
                     uses.time += recorded;
@@ -68,10 +68,12 @@ impl Work {
                         uses.kernel(graph.flops(node), graph.bytes(node), recorded, system);
                     }
                 }
-                Kind::Send | Kind::Receive | Kind::Collective => work.communication = true,
-                Kind::LocalMemory | Kind::RemoteMemory => work.memory = true,
+                NodeKind::Send | NodeKind::Receive | NodeKind::Collective => {
+                    work.communication = true
+                }
+                NodeKind::LocalMemory | NodeKind::RemoteMemory => work.memory = true,
             }
-            if timed && kind != Kind::Compute {
+            if timed && kind != NodeKind::Compute {
                 work.stand_ins = true;
                 if system.replay_only {
                     work.busy += recorded;
@@ -85,7 +87,7 @@ impl Work {
 
 /// Time-weighted sums, over ns.
 #[derive(Default)]
-struct Uses {
+struct RooflineSums {
     time: Span,
     bound: f64,
     compute: f64,
@@ -93,8 +95,8 @@ struct Uses {
     intensity: f64,
 }
 
-impl Uses {
-    fn kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &System) {
+impl RooflineSums {
+    fn kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &SystemFile) {
         let bandwidth = system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
         let peak = system.peak * 1e12;
         if bytes == 0 {
@@ -116,9 +118,9 @@ impl Uses {
         self.intensity += ns * intensity;
     }
 
-    fn mean(&self) -> Roofline {
+    fn mean(&self) -> RooflineMeans {
         let time = 1.0 + ns(self.time);
-        Roofline {
+        RooflineMeans {
             compute_bound: self.bound / time,
             compute: self.compute / time,
             memory: self.memory / time,
@@ -159,7 +161,7 @@ mod tests {
             (KERNEL(7, 0), 0),
             (Op::Host, 2),
         ];
-        let work = Work::of(&read(&inputs, &nodes), &inputs);
+        let work = RankWork::of(&read(&inputs, &nodes), &inputs);
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
         // Over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
@@ -181,7 +183,7 @@ mod tests {
         let inputs = inputs(system);
         let memory = Op::Memory {
             store: false,
-            place: crate::trace::MemoryPlace::Remote,
+            place: crate::trace::MemoryLocation::Remote,
             bytes: 5,
             in_switch: false,
         };
@@ -195,11 +197,11 @@ mod tests {
         };
         // 3 us + 4 us, and nothing recorded is 1 ns: all but the host's.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
-        let work = Work::of(&graph, &inputs);
+        let work = RankWork::of(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));
         assert!(work.memory && work.communication && work.host && !work.kernels);
         assert!(work.stand_ins);
-        let only = Work::of(&read(&inputs, &[(memory, 3)]), &inputs);
+        let only = RankWork::of(&read(&inputs, &[(memory, 3)]), &inputs);
         assert!(only.memory && !only.communication);
     }
 }

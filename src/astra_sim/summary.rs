@@ -1,9 +1,9 @@
 //! Summary of the inputs as they were understood, one line per section.
 
-use super::{Implementation, Inputs, Quirk, Sharing};
+use super::{AstraInputs, CollectiveImplementation, Quirk, ServerSharing};
 use std::path::PathBuf;
 
-impl Inputs {
+impl AstraInputs {
     /// Returns the sections with their lines, in reading order; notes come separately.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
         let system = &self.system;
@@ -20,12 +20,12 @@ impl Inputs {
             None => "no remote memory".to_owned(),
             Some(remote) => {
                 let sharing = match remote.sharing {
-                    Sharing::PerNpu => "per NPU".to_owned(),
-                    Sharing::PerNode {
+                    ServerSharing::PerNpu => "per NPU".to_owned(),
+                    ServerSharing::PerNode {
                         nodes,
                         npus_per_node,
                     } => format!("for each of {nodes} nodes of {npus_per_node} NPUs"),
-                    Sharing::Pool => "for all NPUs".to_owned(),
+                    ServerSharing::Pool => "for all NPUs".to_owned(),
                 };
                 let (bandwidth, latency) = (remote.bandwidth, remote.latency);
                 format!("remote {bandwidth} GB/s after {latency} ns {sharing}")
@@ -71,8 +71,11 @@ impl Inputs {
     fn collectives_line(&self) -> String {
         let lists = &self.system.implementations;
         let custom = &self.system.custom;
-        let line = |name: &str, list: &[Implementation], custom: &Option<PathBuf>| {
-            let names: Vec<_> = list.iter().map(Implementation::to_string).collect();
+        let line = |name: &str, list: &[CollectiveImplementation], custom: &Option<PathBuf>| {
+            let names: Vec<_> = list
+                .iter()
+                .map(CollectiveImplementation::to_string)
+                .collect();
             match (custom, &names[..]) {
                 (Some(prefix), _) => Some(format!("{name} as in {}", prefix.display())),
                 (None, []) => None,

@@ -5,12 +5,12 @@
 //! messages, stands for all. In a ring every step follows the one before: with K messages of cost c, endpoint delay
 //! e, and reductions of r after ρ of them, K(c + e) + e + ρr.
 
-use super::Algorithm;
-use super::program::{Part, Phase, Turn};
-use crate::collective::Seat;
-use crate::group::Extent;
+use super::AstraAlgorithm;
+use super::program::{AstraPhase, PhaseOperation, QueueSlot};
+use crate::collective::LinePosition;
+use crate::group::GroupExtent;
 use crate::ids::Npu;
-use crate::units::{Amount, Span};
+use crate::units::{BufferShare, Span};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -18,37 +18,37 @@ use std::collections::BinaryHeap;
 const COMPARED: u32 = 256;
 
 /// A line of members, from the view of one of them.
-pub(super) struct Line<'a> {
-    pub stage: &'a Phase,
-    pub turn: Turn,
-    pub extent: &'a Extent,
+pub(super) struct SymmetricLine<'a> {
+    pub stage: &'a AstraPhase,
+    pub turn: QueueSlot,
+    pub extent: &'a GroupExtent,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
-    pub cost: &'a dyn Fn((Npu, Npu), Amount) -> Option<Span>,
+    pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
 }
 
 /// Event at a member, in the order of an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum MemberEvent {
     Credits(u32),
     Arrival,
     Attended(u32),
 }
 
-impl Line<'_> {
+impl SymmetricLine<'_> {
     /// Returns the duration of the phase, if it is the same for all members.
-    pub fn span(&self, endpoint: Span, reduction: impl Fn(Amount) -> Span) -> Option<Span> {
+    pub fn span(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
         match self.stage.algorithm {
             // Members of a tree do different things.
-            Algorithm::DoubleBinaryTree => None,
-            Algorithm::Ring => self.ring(endpoint, reduction),
+            AstraAlgorithm::DoubleBinaryTree => None,
+            AstraAlgorithm::Ring => self.ring(endpoint, reduction),
             _ if self.alike() => self.simulate(endpoint, reduction),
             _ => None,
         }
     }
 
-    fn seat(&self, index: u32) -> Seat {
-        Seat {
+    fn seat(&self, index: u32) -> LinePosition {
+        LinePosition {
             size: self.stage.size,
             index,
             root: 0,
@@ -84,15 +84,15 @@ impl Line<'_> {
         })
     }
 
-    fn ring(&self, endpoint: Span, reduction: impl Fn(Amount) -> Span) -> Option<Span> {
+    fn ring(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
         let (size, seat) = (self.stage.size, self.seat(0));
         let cost = self.message(0, 0)?;
         let same =
             self.is_dimension() || (1..size).all(|index| self.message(index, 0) == Some(cost));
         let messages = u64::from(self.stage.receives(self.turn, seat));
         let reduced = match self.stage.part {
-            Part::AllReduce | Part::ReduceScatter => u64::from(size - 1),
-            Part::AllGather | Part::AllToAll => 0,
+            PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => u64::from(size - 1),
+            PhaseOperation::AllGather | PhaseOperation::AllToAll => 0,
         };
         let once = self
             .stage
@@ -101,41 +101,41 @@ impl Line<'_> {
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }
 
-    fn simulate(&self, endpoint: Span, reduction: impl Fn(Amount) -> Span) -> Option<Span> {
+    fn simulate(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
         let seat = self.seat(0);
         let start = self.stage.credits(self.turn, seat);
         let all = start + self.stage.receives(self.turn, seat);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
         let mut due = BinaryHeap::new();
-        let mut push = |due: &mut BinaryHeap<_>, at: Span, what: Due| {
+        let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
             // Equal times are handled in the order in which they were scheduled, as in the original.
             number += 1;
             due.push(Reverse((at, number, what)));
         };
         // The member stands for all: what it sends, its partner sends it at the same time.
-        push(&mut due, endpoint, Due::Credits(start));
+        push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             match what {
-                Due::Arrival => {
+                MemberEvent::Arrival => {
                     arrived += 1;
-                    push(&mut due, now + endpoint, Due::Attended(arrived - 1));
+                    push(&mut due, now + endpoint, MemberEvent::Attended(arrived - 1));
                     continue;
                 }
-                Due::Attended(r) => match self.stage.reduced(self.turn, seat, r) {
+                MemberEvent::Attended(r) => match self.stage.reduced(self.turn, seat, r) {
                     Some(amount) => {
-                        push(&mut due, now + reduction(amount), Due::Credits(1));
+                        push(&mut due, now + reduction(amount), MemberEvent::Credits(1));
                         continue;
                     }
                     None => credits += 1,
                 },
-                Due::Credits(more) => credits += more,
+                MemberEvent::Credits(more) => credits += more,
             }
             while let Some(step) = self.stage.step(self.turn, seat, taken) {
                 if step.after > credits || step.arrived > arrived {
                     break;
                 }
                 let cost = self.message(0, taken)?;
-                push(&mut due, now + cost, Due::Arrival);
+                push(&mut due, now + cost, MemberEvent::Arrival);
                 taken += 1;
             }
             // Every reception has been processed; sends that are still in flight do not matter.

@@ -1,13 +1,13 @@
 //! The system file: compute of an NPU, and chunking and algorithms of collectives.
 
-use super::algorithm::{Algorithm, Implementation, NAMES};
-use super::document::{Document, Keys, Value};
-use super::error::{InputError, Note, did_you_mean};
+use super::algorithm::{AstraAlgorithm, CollectiveImplementation, NAMES};
+use super::document::{InputDocument, InputValue, KnownKeys};
+use super::error::{InputError, InputNote, did_you_mean};
 use std::path::PathBuf;
 
 /// Order among the chunks of several collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheduling {
+pub enum SchedulingPolicy {
     /// Latest collective first.
     Lifo,
     /// Earliest collective first.
@@ -18,7 +18,7 @@ pub enum Scheduling {
 
 /// Decomposition of an all-reduce over several dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Optimization {
+pub enum CollectiveOptimization {
     /// An all-reduce of the whole chunk in each dimension in turn.
     Baseline,
     /// Reduce-scatter on the way out and all-gather on the way back, so that outer dimensions carry less.
@@ -27,7 +27,7 @@ pub enum Optimization {
 
 /// One value for each kind of collective that has implementations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PerKind<T> {
+pub struct PerCollectiveKind<T> {
     /// For all-reduce.
     pub all_reduce: T,
     /// For all-gather.
@@ -40,11 +40,11 @@ pub struct PerKind<T> {
 
 /// For each kind of collective one implementation per dimension, innermost first. Empty if the file has none; such a
 /// collective cannot be carried out.
-pub type Implementations = PerKind<Vec<Implementation>>;
+pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
 
 /// A LogGP bus between an NPU and its memory agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LogGp {
+pub struct LogGpParams {
     /// `L`, in ns.
     pub latency: u64,
     /// `o`, in ns.
@@ -57,22 +57,22 @@ pub struct LogGp {
 
 /// Contents of a system file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct System {
+pub struct SystemFile {
     /// Order among collectives' chunks; last in first out if absent.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingPolicy,
     /// Decomposition of an all-reduce; the baseline if absent.
-    pub optimization: Optimization,
+    pub optimization: CollectiveOptimization,
     /// `endpoint-delay`, ns before each message and after each reception; `None` if absent, see
-    /// [`System::endpoint_delay`].
+    /// [`SystemFile::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
     /// `active-chunks-per-dimension`: chunks in flight at once in a dimension, at least 1.
     pub active_chunks: u32,
     /// `preferred-dataset-splits`: chunks of a collective, at least 1.
     pub splits: u32,
     /// Algorithms of collectives.
-    pub implementations: Implementations,
+    pub implementations: CollectiveImplementations,
     /// Prefix of the traces of a custom algorithm for all collectives of a kind.
-    pub custom: PerKind<Option<PathBuf>>,
+    pub custom: PerCollectiveKind<Option<PathBuf>>,
     /// File of prefixes for single nodes; see [`super::PerNode`].
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes; above 0.
@@ -92,10 +92,10 @@ pub struct System {
     /// `local-reduction-delay`, in ns; used by the shared bus alone.
     pub reduction_delay: u64,
     /// Bus in place of the endpoint delay, if it is modelled.
-    pub shared_bus: Option<LogGp>,
+    pub shared_bus: Option<LogGpParams>,
 }
 
-impl System {
+impl SystemFile {
     /// Endpoint delay before each message and after each reception if the file has none, ns.
     pub const ENDPOINT_DELAY: u64 = 10;
 
@@ -113,8 +113,12 @@ impl System {
     /// # Errors
     ///
     /// When `text` is not a JSON object, has an unknown key, or one with a value that it cannot have.
-    pub fn parse(text: &str, file: &str, lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
-        let mut document = Document::json(text, file, &KEYS, lenient)?;
+    pub fn parse(
+        text: &str,
+        file: &str,
+        lenient: bool,
+    ) -> Result<(Self, Vec<InputNote>), InputError> {
+        let mut document = InputDocument::json(text, file, &KEYS, lenient)?;
         let system = read(&mut document)?;
         Ok((system, document.into_notes()))
     }
@@ -144,7 +148,7 @@ const KINDS: [(&str, &str); 4] = [
 
 const BUS: [&str; 4] = ["L", "o", "g", "G"];
 
-const KEYS: Keys = Keys {
+const KEYS: KnownKeys = KnownKeys {
     read: &[
         "scheduling-policy",
         "collective-optimization",
@@ -187,13 +191,13 @@ const KEYS: Keys = Keys {
     ],
 };
 
-fn read(document: &mut Document<'_>) -> Result<System, InputError> {
+fn read(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
     let scheduling = document.choice(
         "scheduling-policy",
         &[
-            (Scheduling::Lifo, "LIFO"),
-            (Scheduling::Fifo, "FIFO"),
-            (Scheduling::Explicit, "EXPLICIT"),
+            (SchedulingPolicy::Lifo, "LIFO"),
+            (SchedulingPolicy::Fifo, "FIFO"),
+            (SchedulingPolicy::Explicit, "EXPLICIT"),
         ],
     )?;
     if scheduling.is_none() {
@@ -203,8 +207,8 @@ fn read(document: &mut Document<'_>) -> Result<System, InputError> {
     let optimization = document.choice(
         "collective-optimization",
         &[
-            (Optimization::Baseline, "baseline"),
-            (Optimization::LocalBwAware, "localBWAware"),
+            (CollectiveOptimization::Baseline, "baseline"),
+            (CollectiveOptimization::LocalBwAware, "localBWAware"),
         ],
     )?;
     if optimization.is_none() {
@@ -225,19 +229,19 @@ fn read(document: &mut Document<'_>) -> Result<System, InputError> {
     let memory_trace = memory_trace.unwrap_or("local_mem_trace").to_owned();
     let per_node_custom = document.text("per-node-custom-implementation")?;
     let per_node_custom = per_node_custom.map(PathBuf::from);
-    Ok(System {
-        scheduling: scheduling.unwrap_or(Scheduling::Lifo),
-        optimization: optimization.unwrap_or(Optimization::Baseline),
+    Ok(SystemFile {
+        scheduling: scheduling.unwrap_or(SchedulingPolicy::Lifo),
+        optimization: optimization.unwrap_or(CollectiveOptimization::Baseline),
         endpoint_delay: document.whole("endpoint-delay", 0, MOST)?,
         active_chunks: count(document, "active-chunks-per-dimension")?.unwrap_or(1),
         splits: splits(document)?,
-        implementations: Implementations {
+        implementations: CollectiveImplementations {
             all_reduce: implementations(document, KINDS[0].0)?,
             all_gather: implementations(document, KINDS[1].0)?,
             reduce_scatter: implementations(document, KINDS[2].0)?,
             all_to_all: implementations(document, KINDS[3].0)?,
         },
-        custom: PerKind {
+        custom: PerCollectiveKind {
             all_reduce: prefix(document, KINDS[0])?,
             all_gather: prefix(document, KINDS[1])?,
             reduce_scatter: prefix(document, KINDS[2])?,
@@ -258,16 +262,16 @@ fn read(document: &mut Document<'_>) -> Result<System, InputError> {
     })
 }
 
-fn count(document: &mut Document<'_>, key: &str) -> Result<Option<u32>, InputError> {
+fn count(document: &mut InputDocument<'_>, key: &str) -> Result<Option<u32>, InputError> {
     let count = document.whole(key, 1, MOST)?;
     Ok(count.map(|count| u32::try_from(count).expect("it is at most 2^31")))
 }
 
-fn splits(document: &mut Document<'_>) -> Result<u32, InputError> {
+fn splits(document: &mut InputDocument<'_>) -> Result<u32, InputError> {
     const KEY: &str = "preferred-dataset-splits";
     let found = match document.get(KEY) {
         None => "nothing",
-        Some(Value::Number(number)) if *number == 0.0 => "0",
+        Some(InputValue::Number(number)) if *number == 0.0 => "0",
         Some(_) => return Ok(count(document, KEY)?.unwrap_or(1)),
     };
     let expected = "the number of chunks of a collective, at least 1";
@@ -276,15 +280,15 @@ fn splits(document: &mut Document<'_>) -> Result<u32, InputError> {
 }
 
 fn implementations(
-    document: &mut Document<'_>,
+    document: &mut InputDocument<'_>,
     key: &str,
-) -> Result<Vec<Implementation>, InputError> {
+) -> Result<Vec<CollectiveImplementation>, InputError> {
     let Some(list) = document.list(key)? else {
         return Ok(Vec::new());
     };
     let mut all = Vec::new();
     for item in list {
-        let Some(implementation) = item.text().and_then(Implementation::parse) else {
+        let Some(implementation) = item.text().and_then(CollectiveImplementation::parse) else {
             let hint = item.text().map(|text| did_you_mean(text, NAMES));
             let expected = format!(
                 "a list of names, one per dimension, of {}{}",
@@ -306,7 +310,7 @@ fn implementations(
         let why = format!("what follows `{first}` has no effect: it stands for all dimensions");
         document.note(key, why);
     }
-    let tree = |i: &Implementation| i.algorithm == Algorithm::DoubleBinaryTree;
+    let tree = |i: &CollectiveImplementation| i.algorithm == AstraAlgorithm::DoubleBinaryTree;
     if key != KINDS[0].0 && all.iter().any(tree) {
         let why = "doubleBinaryTree is for all-reduce alone: such a collective will be refused";
         document.note(key, why);
@@ -314,10 +318,13 @@ fn implementations(
     Ok(all)
 }
 
-fn prefix(document: &Document<'_>, (_, key): (&str, &str)) -> Result<Option<PathBuf>, InputError> {
+fn prefix(
+    document: &InputDocument<'_>,
+    (_, key): (&str, &str),
+) -> Result<Option<PathBuf>, InputError> {
     match document.list(key)? {
         None => Ok(None),
-        Some([Value::Text(prefix)]) if !prefix.is_empty() => Ok(Some(PathBuf::from(prefix))),
+        Some([InputValue::Text(prefix)]) if !prefix.is_empty() => Ok(Some(PathBuf::from(prefix))),
         Some(list) => {
             let found = match list {
                 [one] => one.found(),
@@ -329,8 +336,8 @@ fn prefix(document: &Document<'_>, (_, key): (&str, &str)) -> Result<Option<Path
     }
 }
 
-fn shared_bus(document: &mut Document<'_>) -> Result<Option<LogGp>, InputError> {
-    let bus = LogGp {
+fn shared_bus(document: &mut InputDocument<'_>) -> Result<Option<LogGpParams>, InputError> {
+    let bus = LogGpParams {
         latency: document.whole(BUS[0], 0, MOST)?.unwrap_or(0),
         overhead: document.whole(BUS[1], 0, MOST)?.unwrap_or(0),
         gap: document.whole(BUS[2], 0, MOST)?.unwrap_or(0),

@@ -5,15 +5,15 @@
 //! least one decimal digit, within 64 bits. Text behind the digits is ignored, so `1048576.0`, as STAGE writes it, is
 //! 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the original takes modulo 2^64, are refused.
 
-use super::{Note, lenient};
+use super::{InputNote, lenient};
 use crate::trace::TraceError;
-use crate::trace::attr::Attr;
-use crate::trace::wire::{Cursor, Frames, Raw, Record};
+use crate::trace::attr::AttrView;
+use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
 /// Use of one tensor by one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Use {
+pub(super) struct TensorUse {
     /// The node's id.
     pub node: u64,
     /// Number of the tensor.
@@ -24,10 +24,10 @@ pub(super) struct Use {
 
 /// Tensors of a rank, and the nodes that use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tensors {
+pub struct RankTensors {
     pub(super) names: Vec<String>,
     /// In ascending order of nodes; of one node its reads first, in the order of its lists.
-    pub(super) uses: Vec<Use>,
+    pub(super) uses: Vec<TensorUse>,
 }
 
 /// Hint about the format of a tensor list.
@@ -37,7 +37,7 @@ const HINT: &str =
 /// Node types that do nothing, and so use no tensors whatever they have.
 const IDLE: [u64; 2] = [0, 1];
 
-impl Tensors {
+impl RankTensors {
     /// Reads the tensors of a rank from the contents of its file, which notes call `file`. Tensors of size 0 are
     /// skipped. With `lenient`, a node without its lists has no tensors, with a note, and nodes that never run are
     /// left out.
@@ -50,7 +50,7 @@ impl Tensors {
         contents: &[u8],
         lenient: bool,
         file: &str,
-        notes: &mut Vec<Note>,
+        notes: &mut Vec<InputNote>,
     ) -> Result<Self, TraceError> {
         let kept;
         let contents = match lenient {
@@ -61,15 +61,15 @@ impl Tensors {
             }
             false => contents,
         };
-        let mut reading = Reading::default();
-        let mut frames = Frames::new(contents);
+        let mut reading = TensorReader::default();
+        let mut frames = FrameCursor::new(contents);
         frames.next_record()?;
         while let Some(record) = frames.next_record()? {
             let node = reading.node(record, lenient);
             node.map_err(|e| e.in_record(record.number, record.offset))?;
         }
         if let Some((first, count)) = reading.without {
-            notes.push(Note {
+            notes.push(InputNote {
                 file: file.to_owned(),
                 line: None,
                 key: format!("node {first}"),
@@ -82,7 +82,7 @@ impl Tensors {
     }
 
     /// Returns the uses of node `id`.
-    pub(super) fn of(&self, id: u64) -> &[Use] {
+    pub(super) fn of(&self, id: u64) -> &[TensorUse] {
         let from = self.uses.partition_point(|one| one.node < id);
         let own = self.uses[from..].iter().take_while(|one| one.node == id);
         &self.uses[from..from + own.count()]
@@ -90,8 +90,8 @@ impl Tensors {
 }
 
 #[derive(Default)]
-struct Reading {
-    tensors: Tensors,
+struct TensorReader {
+    tensors: RankTensors,
     numbers: BTreeMap<String, u32>,
     /// Node that writes each tensor.
     writers: BTreeMap<u32, u64>,
@@ -99,17 +99,17 @@ struct Reading {
     without: Option<(u64, usize)>,
 }
 
-impl Reading {
-    fn node(&mut self, record: Record<'_>, lenient: bool) -> Result<(), TraceError> {
+impl TensorReader {
+    fn node(&mut self, record: RawRecord<'_>, lenient: bool) -> Result<(), TraceError> {
         let (mut id, mut kind) = (0, 0);
         let mut lists = [None, None];
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
             match cursor.field()? {
-                (1, Raw::Varint(v)) => id = v,
-                (3, Raw::Varint(v)) => kind = u64::from(v as u32),
-                (10, Raw::Bytes(message, offset)) => {
-                    let attr = Attr::scan(message, offset)?;
+                (1, WireValue::Varint(v)) => id = v,
+                (3, WireValue::Varint(v)) => kind = u64::from(v as u32),
+                (10, WireValue::Bytes(message, offset)) => {
+                    let attr = AttrView::scan(message, offset)?;
                     match attr.name {
                         b"inputs" => lists[0] = Some(attr),
                         b"outputs" => lists[1] = Some(attr),
@@ -179,7 +179,7 @@ impl Reading {
                 let hint = "a name of its own for each result, as STG writes it";
                 return Err(TraceError::refused(id, why, hint));
             }
-            self.tensors.uses.push(Use {
+            self.tensors.uses.push(TensorUse {
                 node: id,
                 tensor,
                 bytes,

@@ -1,6 +1,8 @@
 //! Inputs and graphs for the unit tests.
 
-use super::{Collectives, Flags, Inputs, NetworkModel, Quirks, Reader};
+use super::{
+    AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs, AstraTraceReader, QuirkSet,
+};
 use crate::graph::Graph;
 use crate::trace::Op;
 use crate::trace::scan::NodeView;
@@ -8,9 +10,9 @@ use crate::trace::write::{Sink, TraceWriter};
 use std::num::NonZeroU32;
 
 /// Flags that name files by a letter and ask for nothing else.
-pub fn flags() -> Flags {
-    Flags {
-        model: NetworkModel::Unaware,
+pub fn flags() -> AstraFlags {
+    AstraFlags {
+        model: AnalyticalNetwork::Unaware,
         workload: "wl".into(),
         groups: "empty".into(),
         system: "s".into(),
@@ -25,30 +27,30 @@ pub fn flags() -> Flags {
         rendezvous: false,
         lenient: false,
         logs: false,
-        quirks: Quirks::ALL,
+        quirks: QuirkSet::ALL,
     }
 }
 
 /// Inputs of two NPUs with this system file.
-pub fn inputs(system: &str) -> Inputs {
+pub fn inputs(system: &str) -> AstraInputs {
     let read = |role: &str| match role {
         "system" => system.to_owned(),
         "network" => "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]".to_owned(),
         _ => "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}".to_owned(),
     };
-    Inputs::read(&flags(), &mut |role, _| Ok(read(role))).expect("they are right")
+    AstraInputs::read(&flags(), &mut |role, _| Ok(read(role))).expect("they are right")
 }
 
 /// The graph of rank 0 with these nodes, each with its recorded microseconds.
-pub fn read(inputs: &Inputs, nodes: &[(Op<'_>, u64)]) -> Graph {
+pub fn read(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, (op, micros)) in nodes.iter().enumerate() {
         let mut node = NodeView::new(id as u64, "n", *op);
         node.recorded = crate::units::Span::from_ns(micros * 1000);
         writer.node(&node, &[]).expect("memory takes all");
     }
-    let collectives = Collectives::new(inputs);
-    let reader = Reader::new(inputs, &collectives, false);
+    let collectives = AstraCollectives::new(inputs);
+    let reader = AstraTraceReader::new(inputs, &collectives, false);
     let read = reader.read(&writer.into_inner(), 0, "wl.0.et");
     read.expect("the nodes make sense").graph
 }

@@ -9,13 +9,13 @@
 //! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send has a lane of its
 //! own. Without [`Quirk::WholeNs`] kernels are priced to the ps.
 
-use super::collectives::Collectives;
+use super::collectives::AstraCollectives;
 use super::lenient;
-use super::{Inputs, Note, Quirk, Quirks};
-use crate::graph::{Binding, Dependencies, Graph, Kind, Lane};
+use super::{AstraInputs, InputNote, Quirk, QuirkSet};
+use crate::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 use crate::ids::NodeIndex;
 use crate::trace::scan::NodeView;
-use crate::trace::{CollectiveKind, GroupName, MemoryPlace, Op, TraceError};
+use crate::trace::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
 use crate::units::Span;
 
 /// Lanes: of kernels, of everything else that leaves the NPU, and of loads and stores where those are separate.
@@ -28,7 +28,7 @@ const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
 /// Returns the number of lanes of an NPU without those of single nodes.
-fn lanes(quirks: Quirks) -> u32 {
+fn lanes(quirks: QuirkSet) -> u32 {
     match quirks.has(Quirk::OneAtATime) {
         true => 2,
         false => 3,
@@ -37,43 +37,43 @@ fn lanes(quirks: Quirks) -> u32 {
 
 /// A rank's trace, converted to a graph.
 #[derive(Debug)]
-pub struct Read {
+pub struct AstraRankGraph {
     /// The graph.
     pub graph: Graph,
     /// Binding of its slots.
-    pub binding: Binding,
+    pub binding: SlotBinding,
     /// Lanes that it needs.
     pub lanes: u32,
     /// Notes about the trace.
-    pub notes: Vec<Note>,
+    pub notes: Vec<InputNote>,
 }
 
-/// Returns the kind that ASTRA-sim gives a node of [`Kind::Compute`] in a graph that a [`Reader`] made: a kernel, or
+/// Returns the kind that ASTRA-sim gives a node of [`NodeKind::Compute`] in a graph that a [`AstraTraceReader`] made: a kernel, or
 /// communication or memory that only lasts as recorded, or nothing.
 #[inline]
-pub fn counts_as(graph: &Graph, node: NodeIndex) -> Kind {
+pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
-        return Kind::Compute;
+        return NodeKind::Compute;
     }
     match graph.flops(node) {
-        MEMORY => Kind::RemoteMemory,
-        NOTHING => Kind::Nothing,
-        _ => Kind::Collective,
+        MEMORY => NodeKind::RemoteMemory,
+        NOTHING => NodeKind::Nothing,
+        _ => NodeKind::Collective,
     }
 }
 
 /// Conversion of nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
-    inputs: &'a Inputs,
-    collectives: &'a Collectives,
+pub struct AstraTraceReader<'a> {
+    inputs: &'a AstraInputs,
+    collectives: &'a AstraCollectives,
     lenient: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> AstraTraceReader<'a> {
     /// Creates a reader for `inputs`. With `lenient`, records that are truncated, duplicate or never run are left
     /// out, with a note.
-    pub fn new(inputs: &'a Inputs, collectives: &'a Collectives, lenient: bool) -> Self {
+    pub fn new(inputs: &'a AstraInputs, collectives: &'a AstraCollectives, lenient: bool) -> Self {
         Self {
             inputs,
             collectives,
@@ -86,7 +86,12 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// As [`Graph::read`], and on nodes that the original cannot run either.
-    pub fn read(&self, contents: &[u8], rank: u32, file: &str) -> Result<Read, TraceError> {
+    pub fn read(
+        &self,
+        contents: &[u8],
+        rank: u32,
+        file: &str,
+    ) -> Result<AstraRankGraph, TraceError> {
         let mut notes = Vec::new();
         let kept;
         let contents = match self.lenient {
@@ -96,15 +101,15 @@ impl<'a> Reader<'a> {
             }
             false => contents,
         };
-        let mut state = State {
+        let mut state = TraceReaderState {
             reader: self,
             own: 0,
             last: None,
             nowhere: None,
         };
-        let policy = Dependencies::Both;
+        let policy = DependencyPolicy::Both;
         let (graph, binding) = Graph::read_edited(contents, rank, policy, |n| state.edit(n))?;
-        let mut note = |key: String, why: String| notes.push(Note::node(file, key, why));
+        let mut note = |key: String, why: String| notes.push(InputNote::node(file, key, why));
         let repairs = graph.repairs();
         for (count, of, original) in [
             (
@@ -132,7 +137,7 @@ impl<'a> Reader<'a> {
             );
             note(format!("node {node}"), why);
         }
-        Ok(Read {
+        Ok(AstraRankGraph {
             graph,
             binding,
             lanes: lanes(self.inputs.quirks) + state.own,
@@ -142,8 +147,8 @@ impl<'a> Reader<'a> {
 }
 
 /// State kept from node to node.
-struct State<'a> {
-    reader: &'a Reader<'a>,
+struct TraceReaderState<'a> {
+    reader: &'a AstraTraceReader<'a>,
     /// Number of nodes with a lane of their own.
     own: u32,
     /// Collective that was checked last.
@@ -152,7 +157,7 @@ struct State<'a> {
     nowhere: Option<(u64, u64)>,
 }
 
-impl State<'_> {
+impl TraceReaderState<'_> {
     /// Converts a node as the original does.
     fn edit(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;
@@ -192,7 +197,7 @@ impl State<'_> {
                 node.recorded = Span::ZERO;
             }
             Op::Memory { place, .. } => {
-                *place = MemoryPlace::Remote;
+                *place = MemoryLocation::Remote;
                 self.part(node);
             }
             Op::Message { bytes, .. } if *bytes == 0 => {

@@ -6,14 +6,16 @@
 //! latency between): a server cannot pass on bytes that have not arrived. `held` and `rate` differ where a server is
 //! several links that a single message cannot use at once.
 
-use super::quirks::{self, Quirks};
+use super::quirks::{self, QuirkSet};
 use crate::ids::Npu;
-use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
+use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
 use crate::units::Time;
 
 /// Position of a message on its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct RoutePosition {
     /// The NPU.
     pub npu: u32,
     /// Progress on the route at this NPU, encoded by the routing; 0 at its sender.
@@ -22,7 +24,7 @@ pub struct Place {
 
 /// A server on a message's route, and the position after it.
 #[derive(Clone, Copy, Debug)]
-pub struct Leg {
+pub struct ServerHop {
     /// NPU of the server, and its index among that NPU's servers.
     pub server: (u32, u32),
     /// Bytes per ns by which it is occupied.
@@ -32,16 +34,16 @@ pub struct Leg {
     /// Latency to the next, ns.
     pub latency: f64,
     /// Position after it.
-    pub to: Place,
+    pub to: RoutePosition,
 }
 
 /// Routing: the servers that messages pass.
-pub trait Way {
+pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
     /// Returns the next server of a message at `at` for NPU `to`; `None` on arrival.
-    fn leg(&self, at: Place, to: u32) -> Option<Leg>;
+    fn leg(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.
     fn servers(&self) -> u32;
@@ -49,9 +51,9 @@ pub trait Way {
 
 /// A message in flight.
 #[derive(Clone, Copy, Debug, Default)]
-struct Carried {
+struct MessageInTransit {
     bytes: f64,
-    at: Place,
+    at: RoutePosition,
     to: u32,
     /// Time at which its last byte has left the server before and arrives at this one.
     last: Time,
@@ -59,18 +61,18 @@ struct Carried {
 
 /// A cut-through network, as the module describes it.
 #[derive(Debug)]
-pub struct Trains<W> {
+pub struct AstraCutThrough<W> {
     way: W,
-    quirks: Quirks,
+    quirks: QuirkSet,
     /// Times at which servers are free, by NPU; those of an NPU are allocated when the first message passes there.
     free: Vec<Box<[Time]>>,
     /// By op.
-    carried: Vec<Carried>,
+    carried: Vec<MessageInTransit>,
 }
 
-impl<W: Way> Trains<W> {
+impl<W: ServerRouting> AstraCutThrough<W> {
     /// Creates a network of `npus` NPUs with the routing `way`.
-    pub(super) fn along(way: W, npus: u32, quirks: Quirks) -> Self {
+    pub(super) fn along(way: W, npus: u32, quirks: QuirkSet) -> Self {
         Self {
             way,
             quirks,
@@ -80,7 +82,7 @@ impl<W: Way> Trains<W> {
     }
 
     /// Handles the arrival of a message's first byte at its next server.
-    fn enter(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
+    fn enter(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
         let state = &mut self.carried[op as usize];
         let Some(leg) = self.way.leg(state.at, state.to) else {
             // A message to oneself passes no server; all others are delivered by the last byte.
@@ -106,7 +108,7 @@ impl<W: Way> Trains<W> {
     }
 }
 
-impl<W: Way> Network for Trains<W> {
+impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 
@@ -119,22 +121,22 @@ impl<W: Way> Network for Trains<W> {
         false
     }
 
-    fn open(&mut self, count: u32) -> Ports {
-        Ports::new(0, count)
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
     }
 
-    fn close(&mut self, _: Ports) {}
+    fn close(&mut self, _: PortRange) {}
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let op = message.op as usize;
         if op >= self.carried.len() {
-            self.carried.resize(op + 1, Carried::default());
+            self.carried.resize(op + 1, MessageInTransit::default());
         }
         let (Npu(npu), Npu(to)) = message.ends;
-        self.carried[op] = Carried {
+        self.carried[op] = MessageInTransit {
             bytes: quirks::bytes(message.amount),
-            at: Place { npu, state: 0 },
+            at: RoutePosition { npu, state: 0 },
             to,
             last: now,
         };
@@ -146,12 +148,12 @@ impl<W: Way> Network for Trains<W> {
         &mut self,
         now: Time,
         event: NetworkEvent,
-        agenda: &mut impl Schedule,
-        notices: &mut Vec<Notice>,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
     ) {
         match event {
             NetworkEvent::Hop { op, .. } => self.enter(now, op, agenda),
-            NetworkEvent::Delivered(op) => notices.push(Notice::Delivered(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             _ => unreachable!("messages hop, and are delivered"),
         }
     }

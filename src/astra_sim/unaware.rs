@@ -8,26 +8,28 @@
 //! Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its share of the NPU's bandwidth.
 
 use super::network_file;
-use super::quirks::{self, Quirk, Quirks};
+use super::quirks::{self, Quirk, QuirkSet};
 use crate::ids::Npu;
-use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
-use crate::topology::Shape;
-use crate::units::{Amount, Span, Time};
+use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
+use crate::topology::DimensionShape;
+use crate::units::{BufferShare, Span, Time};
 
 /// One dimension with derived values.
 #[derive(Clone, Copy, Debug)]
-struct Level {
-    shape: Shape,
+struct UnawareDimension {
+    shape: DimensionShape,
     size: u32,
     latency: f64,
     bytes_per_ns: f64,
 }
 
 /// Returns the bytes per ns of the path of one message along a dimension without contention.
-pub(super) fn path_rate(dimension: &network_file::Dimension, quirks: Quirks) -> f64 {
+pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
     let rate = quirks.bytes_per_ns(dimension.bandwidth);
     match dimension.shape {
-        Shape::FullyConnected if !quirks.has(Quirk::FullyConnectedLinks) => {
+        DimensionShape::FullyConnected if !quirks.has(Quirk::FullyConnectedLinks) => {
             rate / f64::from(dimension.npus - 1)
         }
         _ => rate,
@@ -36,15 +38,15 @@ pub(super) fn path_rate(dimension: &network_file::Dimension, quirks: Quirks) -> 
 
 /// The congestion-unaware network, as the module describes it.
 #[derive(Debug)]
-pub struct Unaware {
-    levels: Vec<Level>,
-    quirks: Quirks,
+pub struct CongestionUnaware {
+    levels: Vec<UnawareDimension>,
+    quirks: QuirkSet,
 }
 
-impl Unaware {
+impl CongestionUnaware {
     /// Creates the network of `file`.
-    pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
-        let levels = file.dimensions.iter().map(|dimension| Level {
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
+        let levels = file.dimensions.iter().map(|dimension| UnawareDimension {
             shape: dimension.shape,
             size: dimension.npus,
             latency: dimension.latency,
@@ -58,7 +60,7 @@ impl Unaware {
 
     /// Returns the duration of a message of `amount` from one NPU to another.
     #[inline]
-    fn delay(&self, (a, b): (Npu, Npu), amount: Amount) -> Span {
+    fn delay(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Span {
         let (mut a, mut b) = (a.0, b.0);
         let (mut latency, mut slowest) = (0.0, f64::INFINITY);
         for level in &self.levels {
@@ -77,7 +79,7 @@ impl Unaware {
     }
 }
 
-impl Network for Unaware {
+impl NetworkBackend for CongestionUnaware {
     const NAME: &'static str = "congestion_unaware";
     const SHARED: bool = false;
 
@@ -85,18 +87,18 @@ impl Network for Unaware {
         true
     }
 
-    fn open(&mut self, count: u32) -> Ports {
-        Ports::new(0, count)
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
     }
 
-    fn close(&mut self, _: Ports) {}
+    fn close(&mut self, _: PortRange) {}
 
-    fn uncontended(&self, ends: (Npu, Npu), amount: Amount) -> Option<Span> {
+    fn uncontended(&self, ends: (Npu, Npu), amount: BufferShare) -> Option<Span> {
         Some(self.delay(ends, amount))
     }
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let delay = self.delay(message.ends, message.amount);
         agenda.schedule(now + delay, NetworkEvent::Delivered(message.op));
     }
@@ -106,11 +108,11 @@ impl Network for Unaware {
         &mut self,
         _: Time,
         event: NetworkEvent,
-        _: &mut impl Schedule,
-        notices: &mut Vec<Notice>,
+        _: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
     ) {
         match event {
-            NetworkEvent::Delivered(op) => notices.push(Notice::Delivered(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             _ => unreachable!("a message is delivered and nothing else"),
         }
     }
@@ -120,10 +122,10 @@ impl Network for Unaware {
 mod tests {
     use super::*;
 
-    fn network(shapes: &[(Shape, u32, f64, f64)], quirks: Quirks) -> Unaware {
+    fn network(shapes: &[(DimensionShape, u32, f64, f64)], quirks: QuirkSet) -> CongestionUnaware {
         let dimensions =
             shapes.iter().map(
-                |&(shape, npus, bandwidth, latency)| network_file::Dimension {
+                |&(shape, npus, bandwidth, latency)| network_file::AstraDimension {
                     shape,
                     npus,
                     bandwidth,
@@ -131,14 +133,14 @@ mod tests {
                 },
             );
         let dimensions = dimensions.collect();
-        Unaware::new(&network_file::Network { dimensions }, quirks)
+        CongestionUnaware::new(&network_file::AstraNetworkFile { dimensions }, quirks)
     }
 
-    fn ps(network: &Unaware, a: u32, b: u32, bytes: u64) -> u64 {
-        network.delay((Npu(a), Npu(b)), Amount::whole(bytes)).0
+    fn ps(network: &CongestionUnaware, a: u32, b: u32, bytes: u64) -> u64 {
+        network.delay((Npu(a), Npu(b)), BufferShare::whole(bytes)).0
     }
 
-    fn ns(network: &Unaware, a: u32, b: u32) -> u64 {
+    fn ns(network: &CongestionUnaware, a: u32, b: u32) -> u64 {
         ps(network, a, b, 1 << 20) / 1000
     }
 
@@ -146,31 +148,31 @@ mod tests {
     fn the_original_s_own_anchors() {
         // 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. Three hops, one, two of 500 ns.
         for (shape, expected) in [
-            (Shape::Ring, 21_031),
-            (Shape::FullyConnected, 20_031),
-            (Shape::Switch, 20_531),
+            (DimensionShape::Ring, 21_031),
+            (DimensionShape::FullyConnected, 20_031),
+            (DimensionShape::Switch, 20_531),
         ] {
-            let network = network(&[(shape, 16, 50.0, 500.0)], Quirks::ALL);
+            let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
             assert_eq!(ns(&network, 1, 4), expected);
         }
         // At 200, 100 and 50 GB/s: 4,882.8 + 50, 9,765.6 + 500, 19,531.25 + 2 · 2,000 ns. Only the lowest
         // dimension that differs counts: from 0 to 63 that is the ring.
-        let stack = network(&STACK, Quirks::ALL);
+        let stack = network(&STACK, QuirkSet::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);
         assert_eq!(ns(&stack, 0, 16), 23_531);
         assert_eq!(ns(&stack, 0, 63), 4_932);
     }
 
-    const STACK: [(Shape, u32, f64, f64); 3] = [
-        (Shape::Ring, 2, 200.0, 50.0),
-        (Shape::FullyConnected, 8, 100.0, 500.0),
-        (Shape::Switch, 4, 50.0, 2000.0),
+    const STACK: [(DimensionShape, u32, f64, f64); 3] = [
+        (DimensionShape::Ring, 2, 200.0, 50.0),
+        (DimensionShape::FullyConnected, 8, 100.0, 500.0),
+        (DimensionShape::Switch, 4, 50.0, 2000.0),
     ];
 
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
-        let stack = network(&STACK, Quirks::ALL.without(Quirk::FirstDimension));
+        let stack = network(&STACK, QuirkSet::ALL.without(Quirk::FirstDimension));
         // From 0 to 63: 50 + 500 + 2 * 2,000 ns, and 2^20 B at the slowest, 50 GB/s of 2^30: 19,531.25 ns.
         assert_eq!(ns(&stack, 0, 63), 24_081);
         // Along one dimension as before.
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn links_units_and_rounding_where_they_are_corrected() {
-        let with = |quirk| network(&STACK, Quirks::ALL.without(quirk));
+        let with = |quirk| network(&STACK, QuirkSet::ALL.without(quirk));
         // 100 / 7 GB/s of 2^30 on each of seven links: 7 * 9,765.625 + 500 ns. Other shapes as before.
         let links = with(Quirk::FullyConnectedLinks);
         assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));

@@ -2,7 +2,7 @@
 //!
 //! Aliases and merged keys are refused, so the result is never longer than its text.
 
-use super::document::{Entry, Value};
+use super::document::{InputEntry, InputValue};
 use super::error::{InputError, one_line};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -11,8 +11,8 @@ use serde_saphyr::{Budget, Options, Spanned};
 use std::fmt;
 
 /// Returns the keys of the mapping in `text`, in the order of the text, each once.
-pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> {
-    let mapping: Mapping =
+pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
+    let mapping: YamlMapping =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
             let line = error.location().map_or(1, |at| line(&at));
             let why = error.without_snippet().to_string();
@@ -50,18 +50,18 @@ fn line(at: &serde_saphyr::Location) -> usize {
     usize::try_from(at.line()).unwrap_or(usize::MAX).max(1)
 }
 
-struct Mapping(Vec<Entry>);
+struct YamlMapping(Vec<InputEntry>);
 
-impl<'de> Deserialize<'de> for Mapping {
+impl<'de> Deserialize<'de> for YamlMapping {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(MappingVisitor).map(Self)
+        deserializer.deserialize_map(YamlMappingVisitor).map(Self)
     }
 }
 
-struct MappingVisitor;
+struct YamlMappingVisitor;
 
-impl<'de> Visitor<'de> for MappingVisitor {
-    type Value = Vec<Entry>;
+impl<'de> Visitor<'de> for YamlMappingVisitor {
+    type Value = Vec<InputEntry>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a mapping from key to value")
@@ -69,8 +69,8 @@ impl<'de> Visitor<'de> for MappingVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut entries = Vec::new();
-        while let Some((key, value)) = map.next_entry::<Spanned<String>, Value>()? {
-            entries.push(Entry {
+        while let Some((key, value)) = map.next_entry::<Spanned<String>, InputValue>()? {
+            entries.push(InputEntry {
                 line: line(&key.referenced),
                 key: key.value,
                 value,
@@ -80,55 +80,55 @@ impl<'de> Visitor<'de> for MappingVisitor {
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for InputValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor)
+        deserializer.deserialize_any(YamlValueVisitor)
     }
 }
 
-struct ValueVisitor;
+struct YamlValueVisitor;
 
-impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
+impl<'de> Visitor<'de> for YamlValueVisitor {
+    type Value = InputValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a scalar or a list")
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
-        Ok(Value::Flag(flag))
+    fn visit_bool<E>(self, flag: bool) -> Result<InputValue, E> {
+        Ok(InputValue::Flag(flag))
     }
-    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
-        Ok(Value::Number(number as f64))
+    fn visit_i64<E>(self, number: i64) -> Result<InputValue, E> {
+        Ok(InputValue::Number(number as f64))
     }
-    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
-        Ok(Value::Number(number as f64))
+    fn visit_u64<E>(self, number: u64) -> Result<InputValue, E> {
+        Ok(InputValue::Number(number as f64))
     }
-    fn visit_i128<E>(self, number: i128) -> Result<Value, E> {
-        Ok(Value::Number(number as f64))
+    fn visit_i128<E>(self, number: i128) -> Result<InputValue, E> {
+        Ok(InputValue::Number(number as f64))
     }
-    fn visit_u128<E>(self, number: u128) -> Result<Value, E> {
-        Ok(Value::Number(number as f64))
+    fn visit_u128<E>(self, number: u128) -> Result<InputValue, E> {
+        Ok(InputValue::Number(number as f64))
     }
-    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
-        Ok(Value::Number(number))
+    fn visit_f64<E>(self, number: f64) -> Result<InputValue, E> {
+        Ok(InputValue::Number(number))
     }
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<InputValue, E> {
+        Ok(InputValue::Text(text.to_owned()))
     }
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<InputValue, E> {
+        Ok(InputValue::Null)
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<InputValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = list.next_element()? {
             items.push(item);
         }
-        Ok(Value::List(items))
+        Ok(InputValue::List(items))
     }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InputValue, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Value::Nested)
+        Ok(InputValue::Nested)
     }
 }
 
@@ -142,12 +142,15 @@ mod tests {
         let entries = entries(text, "f").unwrap();
         let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
         assert_eq!(found, [("topology", 2), ("n", 4), ("1", 7), ("y", 8)]);
-        let text = |text: &str| Value::Text(text.to_owned());
-        assert_eq!(entries[0].value, Value::List(vec![text("Ring"), text("x")]));
-        let numbers = vec![Value::Number(2.0), Value::Number(2.5)];
-        assert_eq!(entries[1].value, Value::List(numbers));
-        assert_eq!(entries[2].value, Value::Nested);
-        assert_eq!(entries[3].value, Value::Null);
+        let text = |text: &str| InputValue::Text(text.to_owned());
+        assert_eq!(
+            entries[0].value,
+            InputValue::List(vec![text("Ring"), text("x")])
+        );
+        let numbers = vec![InputValue::Number(2.0), InputValue::Number(2.5)];
+        assert_eq!(entries[1].value, InputValue::List(numbers));
+        assert_eq!(entries[2].value, InputValue::Nested);
+        assert_eq!(entries[3].value, InputValue::Null);
     }
 
     #[test]

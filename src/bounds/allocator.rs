@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Counting wrapper of the system's allocator.
 #[derive(Debug)]
-pub struct Counting;
+pub struct CountingAllocator;
 
 /// Bytes allocated by all threads, except for what each has not reported yet.
 static HELD: AtomicI64 = AtomicI64::new(0);
@@ -26,12 +26,12 @@ thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Sets the limit in bytes, which takes effect if [`Counting`] is the allocator.
+/// Sets the limit in bytes, which takes effect if [`CountingAllocator`] is the allocator.
 pub(super) fn bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
 
-/// Returns the allocated bytes; 0 if [`Counting`] is not the allocator.
+/// Returns the allocated bytes; 0 if [`CountingAllocator`] is not the allocator.
 pub fn held() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
@@ -109,7 +109,7 @@ fn had(memory: *mut u8, size: usize) -> *mut u8 {
 }
 
 // SAFETY: every call is handed to the system's allocator as it came, and its answer is given back.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
         // SAFETY: the caller's promises are the ones that the system's allocator asks for; so below.

@@ -1,9 +1,9 @@
 //! `chakram anonymise`: traces without names that identify who made them.
 
-use super::convert::FormatArg;
+use super::convert::SummaryFormatArg;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, Target};
-use crate::edit::anonymise::{Anonymised, Anonymiser};
+use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
+use crate::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use crate::job::{groups_of, read_text};
 use crate::report::summary::thousands;
 use crate::trace::job::JobFile;
@@ -79,12 +79,12 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 ///
 /// Traces that cannot be read, and output that cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let anonymiser = Anonymiser::new(&secret(args)?, !args.all, args.keep.clone());
+    let anonymiser = TraceAnonymiser::new(&secret(args)?, !args.all, args.keep.clone());
     let traces = traces::find(&args.input)?;
     let groups = anonymiser.groups(&groups_of(args.groups.as_deref(), &traces.found, None)?);
     let beside = [&args.groups, &args.key_file];
-    let mut outputs = Target::new(&args.output, traces.files().len(), &traces, &beside)?;
-    let mut sum = Anonymised::default();
+    let mut outputs = TraceTarget::new(&args.output, traces.files().len(), &traces, &beside)?;
+    let mut sum = AnonymiserCounts::default();
     for file in traces.files() {
         let opened = traces.open(file)?;
         let made = anonymiser.trace(opened.as_slice());
@@ -106,7 +106,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let names = outputs.commit(about)?;
     match args.output.format {
         _ if piped => {}
-        FormatArg::Text => {
+        SummaryFormatArg::Text => {
             writeln!(
                 out,
                 "{} nodes of {} ranks in {names}",
@@ -125,7 +125,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
                 thousands(sum.fields)
             )?;
         }
-        FormatArg::Json => {
+        SummaryFormatArg::Json => {
             let document = json!({
                 "schema": "chakram.anonymise.1",
                 "tool_version": env!("CARGO_PKG_VERSION"),

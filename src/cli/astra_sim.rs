@@ -1,9 +1,9 @@
 //! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
-use super::output::{Destination, Format};
-use crate::astra_sim::{Flags, NetworkModel, Note, Quirk, Quirks};
+use super::output::{ReportDestination, ReportFormatArg};
+use crate::astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use crate::cli::load::with_progress;
-use crate::files::Outputs;
+use crate::files::OutputSet;
 use crate::job::{AstraSimJob, JobError};
 use crate::trace::file::discover;
 use clap::{ArgAction, Args, ValueEnum};
@@ -101,12 +101,12 @@ pub struct AstraSimArgs {
     )]
     rendezvous_protocol: bool,
     /// Whether links are ever busy
-    #[arg(long, value_enum, value_name = "MODEL", default_value_t = ModelArg::Unaware)]
-    network_model: ModelArg,
+    #[arg(long, value_enum, value_name = "MODEL", default_value_t = AnalyticalNetworkArg::Unaware)]
+    network_model: AnalyticalNetworkArg,
     /// What is done as ASTRA-sim does, where a sound model would not: all or none, and then -NAME or +NAME,
     /// between commas
-    #[arg(long, value_name = "SET", default_value_t = Quirks::ALL)]
-    quirks: Quirks,
+    #[arg(long, value_name = "SET", default_value_t = QuirkSet::ALL)]
+    quirks: QuirkSet,
     /// Replay with all quirks, with each of them corrected, and with all of them corrected, and say by how
     /// much that moves the answer
     #[arg(long, conflicts_with_all = ["quirks", "timeline"])]
@@ -121,14 +121,14 @@ pub struct AstraSimArgs {
     #[arg(long, value_name = "FILE.json.gz")]
     timeline: Option<PathBuf>,
     /// How to print the report
-    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
+    format: ReportFormatArg,
     /// Write the report to a file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Arguments that were left out of the command line.
     #[arg(skip)]
-    pub ignored: Vec<Note>,
+    pub ignored: Vec<InputNote>,
     /// Whether the program was called by a name of the original's, and so prints the same lines.
     #[arg(skip)]
     pub original: bool,
@@ -136,7 +136,7 @@ pub struct AstraSimArgs {
 
 /// The network models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ModelArg {
+enum AnalyticalNetworkArg {
     /// No link is ever busy
     Unaware,
     /// A link carries one message at a time; one dimension only
@@ -164,7 +164,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// Bad input, a replay that is stuck, or output that cannot be written.
 pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     for path in [
         &args.comm_group_configuration,
         &args.system_configuration,
@@ -177,7 +177,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     for file in discover(&args.workload_configuration).unwrap_or_default() {
         outputs.reads(&file.path);
     }
-    let mut to = Destination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }
@@ -188,8 +188,8 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 
 impl AstraSimArgs {
     /// Reads everything that they name, for a run with these quirks.
-    fn job(&self, quirks: Quirks) -> Result<AstraSimJob, JobError> {
-        let hash = self.format == Format::Json;
+    fn job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
+        let hash = self.format == ReportFormatArg::Json;
         let flags = self.flags(quirks);
         let mut job = with_progress(|progress| AstraSimJob::load(&flags, hash, progress))?;
         job.notes.splice(..0, self.ignored.iter().cloned());
@@ -199,7 +199,7 @@ impl AstraSimArgs {
     /// Returns whether the original's own lines are printed and logged: under one of its names, unless another format
     /// is requested.
     fn transcribes(&self) -> bool {
-        self.original && self.format == Format::Text && !self.explain_quirks
+        self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }
 
     /// Returns the options that a report repeats.
@@ -216,18 +216,18 @@ impl AstraSimArgs {
             Value::Object(options) => options,
             _ => unreachable!("it is written as an object"),
         };
-        if self.quirks != Quirks::ALL {
+        if self.quirks != QuirkSet::ALL {
             options.insert("quirks".to_owned(), self.quirks.to_string().into());
         }
         options
     }
 
     /// Returns the flags in the library's form.
-    fn flags(&self, quirks: Quirks) -> Flags {
-        Flags {
+    fn flags(&self, quirks: QuirkSet) -> AstraFlags {
+        AstraFlags {
             model: match self.network_model {
-                ModelArg::Unaware => NetworkModel::Unaware,
-                ModelArg::Aware => NetworkModel::Aware,
+                AnalyticalNetworkArg::Unaware => AnalyticalNetwork::Unaware,
+                AnalyticalNetworkArg::Aware => AnalyticalNetwork::Aware,
             },
             workload: self.workload_configuration.clone(),
             groups: self.comm_group_configuration.clone(),

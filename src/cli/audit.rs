@@ -1,9 +1,9 @@
 //! `chakram audit`: identifying information in traces.
 
-use super::convert::FormatArg;
+use super::convert::SummaryFormatArg;
 use super::terminal;
 use super::traces::{self, InputArgs};
-use crate::edit::audit::{Audit, Finding, Kind};
+use crate::edit::audit::{AuditFinding, LeakKind, TraceAudit};
 use crate::report::summary::thousands;
 use crate::trace::shown;
 use clap::Args;
@@ -35,8 +35,8 @@ pub struct AuditArgs {
     #[arg(long, default_value_t = 10, value_name = "N")]
     limit: usize,
     /// How findings are printed; JSON has all of them
-    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
-    format: FormatArg,
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    format: SummaryFormatArg,
 }
 
 /// Exit code where something was found.
@@ -50,17 +50,17 @@ const FOUND: u8 = 3;
 pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let traces = traces::find(&args.input)?;
     let mut texts = 0;
-    let mut all: Vec<(&Path, Finding)> = Vec::new();
+    let mut all: Vec<(&Path, AuditFinding)> = Vec::new();
     for file in traces.files() {
         let opened = traces.open(file)?;
-        let audit = Audit::of(opened.as_slice()).map_err(|e| opened.blame(e))?;
+        let audit = TraceAudit::of(opened.as_slice()).map_err(|e| opened.blame(e))?;
         texts += audit.texts;
         let found = audit.findings().into_iter();
         all.extend(found.map(|finding| (file.path.as_path(), finding)));
     }
     match args.format {
-        FormatArg::Text => text(&all, texts, traces.files().len(), args.limit, out)?,
-        FormatArg::Json => {
+        SummaryFormatArg::Text => text(&all, texts, traces.files().len(), args.limit, out)?,
+        SummaryFormatArg::Json => {
             let findings = all.iter().map(|(path, finding)| {
                 json!({
                     "kind": finding.kind.to_string(), "text": shown(&finding.text), "count": finding.count,
@@ -85,7 +85,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 fn text(
-    all: &[(&Path, Finding)],
+    all: &[(&Path, AuditFinding)],
     texts: u64,
     files: usize,
     limit: usize,
@@ -97,7 +97,7 @@ fn text(
         thousands(texts),
         thousands(all.len() as u64)
     )?;
-    for (kind, name) in Kind::ALL {
+    for (kind, name) in LeakKind::ALL {
         let of: Vec<_> = all
             .iter()
             .filter(|(_, finding)| finding.kind == kind)

@@ -1,9 +1,9 @@
 //! One job on several machines: the replays, on as many threads as there is use for.
 
-use crate::engine::{Options, ReplayError};
+use crate::engine::{ReplayError, ReplayOptions};
 use crate::job;
 use crate::machine::Machine;
-use crate::report::{Column, Comparison};
+use crate::report::{MachineColumn, MachineComparison};
 use crate::workload::Workload;
 use std::error::Error;
 use std::fmt;
@@ -19,19 +19,19 @@ pub fn compare<'a>(
     title: &'a str,
     named: &[String],
     machines: &'a [Machine],
-    options: &Options,
+    options: &ReplayOptions,
     threads: Option<NonZeroUsize>,
-) -> Comparison<'a> {
+) -> MachineComparison<'a> {
     let results = on_threads(machines.len(), threads, |index| {
         job::replay(workload, &machines[index], options)
     });
     let names = names(named, machines);
     let columns = machines.iter().zip(names).zip(results);
-    Comparison {
+    MachineComparison {
         workload,
         title,
         columns: columns
-            .map(|((machine, name), result)| Column {
+            .map(|((machine, name), result)| MachineColumn {
                 name,
                 machine,
                 result,
@@ -85,11 +85,11 @@ fn names(named: &[String], machines: &[Machine]) -> Vec<String> {
 
 /// Replays that a comparison goes without; at least one.
 #[derive(Debug)]
-pub struct Failed(Vec<(String, ReplayError)>);
+pub struct FailedReplays(Vec<(String, ReplayError)>);
 
-impl Failed {
+impl FailedReplays {
     /// The replays of `comparison` that failed, if any.
-    pub fn check(comparison: Comparison<'_>) -> Result<(), Self> {
+    pub fn check(comparison: MachineComparison<'_>) -> Result<(), Self> {
         let columns = comparison.columns.into_iter();
         let failed = columns.filter_map(|column| Some((column.name, column.result.err()?)));
         match failed.collect::<Vec<_>>() {
@@ -104,7 +104,7 @@ impl Failed {
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for FailedReplays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (name, error)) in self.0.iter().enumerate() {
             let line = if i > 0 { "\n" } else { "" };
@@ -114,4 +114,4 @@ impl fmt::Display for Failed {
     }
 }
 
-impl Error for Failed {}
+impl Error for FailedReplays {}

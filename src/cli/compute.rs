@@ -1,6 +1,6 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use crate::compute::{ComputeModel, Efficiency};
+use crate::compute::{ComputeModel, RooflineEfficiency};
 use clap::Args;
 use serde_json::{Map, Value};
 
@@ -13,13 +13,13 @@ pub struct ComputeArgs {
     /// With --compute roofline: the part of the NPU's peak rates, of arithmetic and of memory, that kernels
     /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
     #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
-    efficiency: Option<Efficiency>,
+    efficiency: Option<RooflineEfficiency>,
 }
 
 fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
         "recorded" => Ok(ComputeModel::Recorded),
-        "roofline" => Ok(ComputeModel::Roofline(Efficiency::default())),
+        "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
         _ => {
             let factor = text
                 .strip_prefix("scaled:")
@@ -36,8 +36,8 @@ fn parse_model(text: &str) -> Result<ComputeModel, String> {
     }
 }
 
-fn parse_efficiency(text: &str) -> Result<Efficiency, String> {
-    let fraction = text.parse().ok().and_then(Efficiency::new);
+fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
+    let fraction = text.parse().ok().and_then(RooflineEfficiency::new);
     fraction.ok_or_else(|| {
         "expected a part of the peak, above 0 and at most 1, for example 0.65".to_owned()
     })
@@ -55,7 +55,7 @@ impl ComputeArgs {
     /// Returns the arguments for traces without recorded durations: the roofline, if nothing else is requested.
     pub fn unrecorded(mut self) -> Self {
         if self.compute == ComputeModel::Recorded {
-            self.compute = ComputeModel::Roofline(Efficiency::default());
+            self.compute = ComputeModel::Roofline(RooflineEfficiency::default());
         }
         self
     }
@@ -87,7 +87,7 @@ impl ComputeArgs {
             ComputeModel::Scaled(factor) => {
                 format!("kernels as recorded, times {}", number(factor))
             }
-            ComputeModel::Roofline(efficiency) if efficiency == Efficiency::default() => {
+            ComputeModel::Roofline(efficiency) if efficiency == RooflineEfficiency::default() => {
                 "kernels by roofline".to_owned()
             }
             ComputeModel::Roofline(efficiency) => {
@@ -143,7 +143,7 @@ mod tests {
     fn an_efficiency_reaches_the_model_and_the_words() {
         let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
         assert_eq!(args.check(), Ok(()));
-        let wanted = ComputeModel::Roofline(Efficiency::new(0.68).unwrap());
+        let wanted = ComputeModel::Roofline(RooflineEfficiency::new(0.68).unwrap());
         assert_eq!(args.model(), wanted);
         assert_eq!(args.text(), "kernels by roofline at 0.68 of the peak");
         let mut options = Map::new();
@@ -152,7 +152,10 @@ mod tests {
         assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
         // Without one it is the peak, and said so only to programs.
         let args = parse(&["--compute", "roofline"]).unwrap();
-        assert_eq!(args.model(), ComputeModel::Roofline(Efficiency::default()));
+        assert_eq!(
+            args.model(),
+            ComputeModel::Roofline(RooflineEfficiency::default())
+        );
         assert_eq!(args.text(), "kernels by roofline");
         let mut options = Map::new();
         args.describe(&mut options);

@@ -2,8 +2,10 @@
 
 use super::terminal;
 use super::traces;
-use crate::converters::pytorch::{self as converter, Options, files, summary::Summary};
-use crate::files::Outputs;
+use crate::converters::pytorch::{
+    self as converter, ConvertOptions, files, summary::ConversionSummary,
+};
+use crate::files::OutputSet;
 use crate::job::JobOutputs;
 use crate::trace::job::JobFile;
 use clap::{Args, Subcommand, ValueEnum};
@@ -19,13 +21,13 @@ mod trace;
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
     #[command(subcommand)]
-    source: Source,
+    source: ConvertCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Source {
+enum ConvertCommand {
     Pytorch(PytorchArgs),
-    Trace(trace::TraceArgs),
+    Trace(trace::ConvertTraceArgs),
 }
 
 /// PyTorch host execution traces with the Kineto traces of the same run
@@ -56,8 +58,8 @@ pub struct PytorchArgs {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
     /// How the summary is printed
-    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
-    format: FormatArg,
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    format: SummaryFormatArg,
 }
 
 /// Compression of the traces.
@@ -71,7 +73,7 @@ pub enum CompressArg {
 
 /// Format of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FormatArg {
+pub enum SummaryFormatArg {
     /// For reading
     Text,
     /// For programs
@@ -85,18 +87,18 @@ pub enum FormatArg {
 /// Captures that cannot be read or do not belong together, and output that cannot be written.
 pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.source {
-        Source::Pytorch(args) => pytorch(args, out),
-        Source::Trace(args) => trace::run(args, out),
+        ConvertCommand::Pytorch(args) => pytorch(args, out),
+        ConvertCommand::Trace(args) => trace::run(args, out),
     }
 }
 
 fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let pairs = files::pairs(&args.paths)?;
-    let options = Options {
+    let options = ConvertOptions {
         step: args.step,
         threads: args.threads,
     };
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     for pair in &pairs {
         outputs.reads(&pair.host);
         outputs.reads(&pair.kineto);
@@ -104,7 +106,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     let mut job = JobOutputs::new(
         &args.output,
         traces::ending(args.compress),
-        Outputs::default(),
+        OutputSet::default(),
     )?;
     let show = io::stderr().is_terminal();
     let progress = |done: usize, of: usize| {
@@ -117,7 +119,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if show {
         let _ = write!(io::stderr(), "\r{:40}\r", "");
     }
-    let (summary, written): (Summary, _) = converted?;
+    let (summary, written): (ConversionSummary, _) = converted?;
     job.files = outputs;
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);
@@ -125,9 +127,9 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     // The traces declare their groups themselves.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.format {
-        FormatArg::Text => text::write(&summary, out)?,
-        FormatArg::Json => {
-            out.write_all(terminal::json(&Versioned::of(&summary)).as_bytes())?;
+        SummaryFormatArg::Text => text::write(&summary, out)?,
+        SummaryFormatArg::Json => {
+            out.write_all(terminal::json(&VersionedSummary::of(&summary)).as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -135,15 +137,15 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 
 /// A summary as JSON, with its schema.
 #[derive(serde::Serialize)]
-struct Versioned<'a> {
+struct VersionedSummary<'a> {
     schema: &'static str,
     tool_version: &'static str,
     #[serde(flatten)]
-    summary: &'a Summary,
+    summary: &'a ConversionSummary,
 }
 
-impl<'a> Versioned<'a> {
-    fn of(summary: &'a Summary) -> Self {
+impl<'a> VersionedSummary<'a> {
+    fn of(summary: &'a ConversionSummary) -> Self {
         Self {
             schema: "chakram.conversion.1",
             tool_version: env!("CARGO_PKG_VERSION"),

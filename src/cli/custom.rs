@@ -1,7 +1,7 @@
 //! `--custom`: collectives whose algorithm is a trace for each member.
 
-use crate::collective::Custom;
-use crate::files::Outputs;
+use crate::collective::CustomCollective;
+use crate::files::OutputSet;
 use crate::job::CustomFiles;
 use crate::trace::CollectiveKind;
 use crate::trace::file::discover;
@@ -9,7 +9,7 @@ use crate::workload::Workload;
 use serde_json::{Value, json};
 
 /// Tells `outputs` which files `custom` is read from.
-pub fn mark_read(custom: &CustomFiles, outputs: &mut Outputs) {
+pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
     for file in discover(&custom.prefix).unwrap_or_default() {
         outputs.reads(&file.path);
     }
@@ -56,8 +56,8 @@ pub fn check(args: &[CustomFiles]) -> Result<(), String> {
 }
 
 /// Returns notes about algorithms that no collective of `workload` uses.
-pub fn notes(all: &[Custom], workload: &Workload) -> Vec<String> {
-    let fits = |custom: &Custom| {
+pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
+    let fits = |custom: &CustomCollective| {
         workload.instances().iter().any(|instance| {
             let graph = workload.graph(instance);
             graph.calls().iter().any(|call| {

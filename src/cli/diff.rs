@@ -2,15 +2,15 @@
 
 use super::compare::on_threads;
 use super::load::VerifyArg;
-use super::output::{Destination, Format};
+use super::output::{ReportDestination, ReportFormatArg};
 use super::terminal;
-use crate::diff::render::{self, Limits, Titles, Verdict};
-use crate::diff::tally::{FaultRow, Keep, Tally, Tolerance};
-use crate::diff::{Aspect, differences, reports};
-use crate::files::Outputs;
-use crate::graph::Outline;
+use crate::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
+use crate::diff::tally::{DiffTally, DiffTallyOptions, FileFault, TimeTolerance};
+use crate::diff::{DiffAspect, differences, reports};
+use crate::files::OutputSet;
+use crate::graph::RawTrace;
 use crate::job::{find, mark_read};
-use crate::trace::file::{Contents, RankFile, rank_of, read_text};
+use crate::trace::file::{RankFile, TraceContents, rank_of, read_text};
 use crate::trace::{TraceError, form, job};
 use crate::units::Span;
 use clap::{Args, ValueEnum};
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 mod sides;
 
-use sides::{Side, Unreadable};
+use sides::{DiffSide, UnreadableTraces};
 
 /// Say what differs between two jobs, or between two reports
 #[derive(Debug, Args)]
@@ -56,13 +56,13 @@ pub struct DiffArgs {
     threshold: Option<f64>,
     /// Exit with 3 if anything differs in this respect; several are separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
-    fail_on: Vec<FailOn>,
+    fail_on: Vec<FailOnArg>,
     /// Pass over changes of a node's times that are no larger: 2%, or 5us
     #[arg(long, value_name = "CHANGE", value_parser = tolerance, default_value = "0ps")]
-    tolerance: Tolerance,
+    tolerance: TimeTolerance,
     /// Lines of each list, or `all`; 10 in text, and all in other formats, by default
     #[arg(long, value_name = "N", value_parser = show)]
-    show: Option<Show>,
+    show: Option<LineLimit>,
     /// Compare what is sound of damaged traces, and say what is lost
     #[arg(long)]
     salvage: bool,
@@ -72,8 +72,8 @@ pub struct DiffArgs {
     #[command(flatten)]
     verify: VerifyArg,
     /// How to print the differences
-    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
+    format: ReportFormatArg,
     /// Write the differences to a file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -81,7 +81,7 @@ pub struct DiffArgs {
 
 /// Respects in which nothing may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FailOn {
+pub enum FailOnArg {
     /// Nodes, dependencies, and what nodes say besides times and sizes; of reports, what is counted
     Structure,
     /// Durations, delays and waiting of single nodes; of reports, any time
@@ -94,7 +94,7 @@ pub enum FailOn {
 
 /// How many lines of a list are shown; `None` is all.
 #[derive(Clone, Copy, Debug)]
-struct Show(Option<usize>);
+struct LineLimit(Option<usize>);
 
 const SHOWN_IN_TEXT: usize = 10;
 
@@ -108,19 +108,19 @@ fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{number}` is no percentage; write for example 0.5%"))
 }
 
-fn tolerance(text: &str) -> Result<Tolerance, String> {
+fn tolerance(text: &str) -> Result<TimeTolerance, String> {
     if text.ends_with('%') {
-        return percent(text).map(Tolerance::Percent);
+        return percent(text).map(TimeTolerance::Percent);
     }
     let span = text.parse::<Span>().map_err(|e| e.to_string())?;
-    Ok(Tolerance::Absolute(span))
+    Ok(TimeTolerance::Absolute(span))
 }
 
-fn show(text: &str) -> Result<Show, String> {
+fn show(text: &str) -> Result<LineLimit, String> {
     match text {
-        "all" => Ok(Show(None)),
+        "all" => Ok(LineLimit(None)),
         _ => match text.parse() {
-            Ok(lines) => Ok(Show(Some(lines))),
+            Ok(lines) => Ok(LineLimit(Some(lines))),
             Err(_) => Err(format!("`{text}` is no number of lines, nor `all`")),
         },
     }
@@ -129,25 +129,25 @@ fn show(text: &str) -> Result<Show, String> {
 impl DiffArgs {
     fn shown(&self) -> Option<usize> {
         match (self.show, self.format) {
-            (Some(Show(lines)), _) => lines,
-            (None, Format::Text) => Some(SHOWN_IN_TEXT),
+            (Some(LineLimit(lines)), _) => lines,
+            (None, ReportFormatArg::Text) => Some(SHOWN_IN_TEXT),
             (None, _) => None,
         }
     }
 
-    fn keep(&self) -> Keep {
-        Keep {
+    fn keep(&self) -> DiffTallyOptions {
+        DiffTallyOptions {
             singles: self.shown(),
             tolerance: self.tolerance,
         }
     }
 
-    fn limits(&self) -> Limits {
-        let all = [Aspect::Structure, Aspect::Time, Aspect::Bytes];
-        let of = [FailOn::Structure, FailOn::Time, FailOn::Bytes];
-        let wanted = |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOn::Any);
+    fn limits(&self) -> DiffThresholds {
+        let all = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
+        let of = [FailOnArg::Structure, FailOnArg::Time, FailOnArg::Bytes];
+        let wanted = |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnArg::Any);
         let aspects = all.into_iter().zip(of).filter(|&(_, fail)| wanted(fail));
-        Limits {
+        DiffThresholds {
             threshold: self.threshold,
             aspects: aspects.map(|(aspect, _)| aspect).collect(),
         }
@@ -165,15 +165,15 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         return Err("standard input is one document, and here are two\n  try: A and -".into());
     }
     let texts = [report(paths[0])?, report(paths[1])?];
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     let ranks = match texts {
         [None, None] => Some(ranks(args, &mut outputs)?),
         _ => None,
     };
     paths.iter().for_each(|path| outputs.reads(path));
-    let mut to = Destination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let names = paths.map(|path| path.display().to_string());
-    let titles = Titles {
+    let titles = DiffRenderOptions {
         names: [&names[0], &names[1]],
         show: args.shown(),
         style: to.style(),
@@ -217,7 +217,7 @@ fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if trace || !path.is_file() {
         return Ok(None);
     }
-    let contents = Contents::raw(path)?;
+    let contents = TraceContents::raw(path)?;
     if matches!(form::text_form(contents.as_slice()), Some(Ok(_))) {
         return Ok(None);
     }
@@ -235,9 +235,9 @@ fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
 fn of_reports(
     args: &DiffArgs,
     texts: [&String; 2],
-    titles: &Titles<'_>,
-) -> Result<(String, Verdict), Box<dyn Error>> {
-    if args.tolerance != Tolerance::Absolute(Span::ZERO) {
+    titles: &DiffRenderOptions<'_>,
+) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
+    if args.tolerance != TimeTolerance::Absolute(Span::ZERO) {
         return Err(
             "--tolerance is for the nodes of traces, and these are reports\n  try: --threshold"
                 .into(),
@@ -252,66 +252,68 @@ fn of_reports(
     let read = |which: usize| -> Result<_, String> {
         reports::read(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
     };
-    let found = reports::Reports::new(&read(0)?, &read(1)?);
+    let found = reports::ReportDiff::new(&read(0)?, &read(1)?);
     let verdict = found.hold(&args.limits());
     let text = match args.format {
-        Format::Text => reports::text(&found, titles, &verdict),
-        Format::Json => terminal::json(&reports::json(&found, titles, &verdict)),
-        Format::Csv => return Err("--format csv is for traces; reports have text and json".into()),
+        ReportFormatArg::Text => reports::text(&found, titles, &verdict),
+        ReportFormatArg::Json => terminal::json(&reports::json(&found, titles, &verdict)),
+        ReportFormatArg::Csv => {
+            return Err("--format csv is for traces; reports have text and json".into());
+        }
     };
     Ok((text, verdict))
 }
 
 fn of_traces(
     args: &DiffArgs,
-    ranks: &Ranks,
-    titles: &Titles<'_>,
-) -> Result<(String, Verdict), Box<dyn Error>> {
+    ranks: &RankFilePairs,
+    titles: &DiffRenderOptions<'_>,
+) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
     let ranks: Vec<_> = ranks.iter().collect();
     let tallies = on_threads(ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
         match files {
             [Some(a), Some(b)] => of_rank(rank, [a, b], args),
-            [_, b] => Ok(Tally::of_only(rank, b.is_some())),
+            [_, b] => Ok(DiffTally::of_only(rank, b.is_some())),
         }
     });
-    let mut all = Tally::default();
-    let tallies = Unreadable::gather(tallies).map_err(|error| match args.salvage {
+    let mut all = DiffTally::default();
+    let tallies = UnreadableTraces::gather(tallies).map_err(|error| match args.salvage {
         true => error,
         false => error.hinting(),
     })?;
     for tally in tallies {
         all.add(tally, args.keep());
     }
-    if args.format == Format::Csv {
+    if args.format == ReportFormatArg::Csv {
         // A table has no place for it.
-        for FaultRow { rank, text, .. } in &all.faults {
+        for FileFault { rank, text, .. } in &all.faults {
             terminal::say(format_args!("warning: rank {rank}: {text}"))?;
         }
     }
     let verdict = args.limits().hold(&all);
     let text = match args.format {
-        Format::Text => render::text::render(&all, titles, &verdict),
-        Format::Json => terminal::json(&render::json::render(&all, titles, &verdict)),
-        Format::Csv => render::csv::render(&all, titles),
+        ReportFormatArg::Text => render::text::render(&all, titles, &verdict),
+        ReportFormatArg::Json => terminal::json(&render::json::render(&all, titles, &verdict)),
+        ReportFormatArg::Csv => render::csv::render(&all, titles),
     };
     Ok((text, verdict))
 }
 
 /// The files of each rank in both jobs.
-type Ranks = BTreeMap<u32, [Option<RankFile>; 2]>;
+type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
 /// Finds the files of both jobs, which `outputs` does not replace then. Two files are compared whatever their ranks.
-fn ranks(args: &DiffArgs, outputs: &mut Outputs) -> Result<Ranks, Box<dyn Error>> {
+fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<dyn Error>> {
     let paths = [&args.before, &args.after];
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);
     if paths.iter().all(|path| path.is_file() && !is_job(path)) {
         let name = args.before.file_name().and_then(|name| name.to_str());
         let rank = name.and_then(rank_of).unwrap_or(0);
         let files = paths.map(|path| Some(RankFile::new(rank, path.clone())));
-        return Ok(Ranks::from([(rank, files)]));
+        return Ok(RankFilePairs::from([(rank, files)]));
     }
-    let mut ranks = Ranks::new();
+    let mut ranks = RankFilePairs::new();
     for (which, path) in paths.into_iter().enumerate() {
         let found = find([path], args.verify.policy())?;
         mark_read(outputs, &found);
@@ -324,14 +326,18 @@ fn ranks(args: &DiffArgs, outputs: &mut Outputs) -> Result<Ranks, Box<dyn Error>
 }
 
 /// Compares the two files of a rank.
-fn of_rank(rank: u32, files: [&RankFile; 2], args: &DiffArgs) -> Result<Tally, Unreadable> {
-    let sides = Unreadable::gather(files.map(|file| Side::open(file, args.salvage)))?;
+fn of_rank(
+    rank: u32,
+    files: [&RankFile; 2],
+    args: &DiffArgs,
+) -> Result<DiffTally, UnreadableTraces> {
+    let sides = UnreadableTraces::gather(files.map(|file| DiffSide::open(file, args.salvage)))?;
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
     let same = contents[0] == contents[1];
     let mut traces = match same {
         // Nothing differs, but neither may be damaged.
-        true => [Outline::read(contents[0]), Outline::read(b"")],
+        true => [RawTrace::read(contents[0]), RawTrace::read(b"")],
         false => differences::outlines(contents),
     };
     if same {
@@ -339,13 +345,13 @@ fn of_rank(rank: u32, files: [&RankFile; 2], args: &DiffArgs) -> Result<Tally, U
         if once.is_err() {
             traces = differences::outlines(contents);
             let checks = (0..2).map(|i| sides[i].check(&mut traces[i]));
-            Unreadable::gather(checks)?;
+            UnreadableTraces::gather(checks)?;
         }
-        let mut tally = Tally::of_identical(rank);
+        let mut tally = DiffTally::of_identical(rank);
         tally.faults.extend(lost.into_iter().flatten());
         return Ok(tally);
     }
-    Unreadable::gather((0..2).map(|i| sides[i].check(&mut traces[i])))?;
+    UnreadableTraces::gather((0..2).map(|i| sides[i].check(&mut traces[i])))?;
     for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
         trace.blame(|error| side.blame(error));
         if trace.nodes.len() > differences::MOST {
@@ -357,7 +363,7 @@ fn of_rank(rank: u32, files: [&RankFile; 2], args: &DiffArgs) -> Result<Tally, U
         }
     }
     let found = differences::traces(&traces[0], &traces[1]);
-    let mut tally = Tally::new(rank, [&traces[0], &traces[1]], &found, args.keep());
+    let mut tally = DiffTally::new(rank, [&traces[0], &traces[1]], &found, args.keep());
     tally.faults.extend(lost.into_iter().flatten());
     Ok(tally)
 }

@@ -5,10 +5,10 @@ mod files;
 mod patterns;
 mod training;
 
-use super::output::{Destination, RunArgs, load_machine};
-use crate::files::Outputs;
-use crate::generate::{Job, Pattern};
-use crate::workload::Absent;
+use super::output::{ReportDestination, RunArgs, load_machine};
+use crate::files::OutputSet;
+use crate::generate::{GeneratedJob, WorkloadPattern};
+use crate::workload::MissingRankPolicy;
 use clap::Args;
 use patterns::PatternArgs;
 use std::error::Error;
@@ -36,7 +36,7 @@ pub struct GenerateArgs {
 
 /// What becomes of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
-struct Target {
+struct TargetArgs {
     /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
     /// job.0.et, job.1.et, …
     #[arg(
@@ -95,7 +95,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;
-            (Job::new(pattern)?, name)
+            (GeneratedJob::new(pattern)?, name)
         }
         None => {
             let machine = machine.as_ref().map(|(machine, _)| machine);
@@ -103,11 +103,11 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
-            let job = Job::new(Pattern::Training(Box::new(asked.training)));
+            let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training)));
             (job.map_err(|error| asked.origin.blame(error))?, asked.name)
         }
     };
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     let beside = named.map(Path::new);
     let beside = beside.into_iter().chain(args.training.files());
     beside.for_each(|path| outputs.reads(path));
@@ -129,8 +129,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let mut inputs: Vec<_> = inputs.into_iter().collect();
         job.check_memory()?;
         let workload = job.workload()?;
-        let options = run.options(Absent::Refuse, &workload, &mut inputs)?;
-        let mut to = Destination::standard_output(out, outputs);
+        let options = run.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
+        let mut to = ReportDestination::standard_output(out, outputs);
         return run.replay(&workload, &name, &machine, &options, &inputs, &mut to);
     }
     Ok(ExitCode::SUCCESS)

@@ -1,14 +1,15 @@
 //! `chakram inspect`: contents of a trace or a job.
 
 use super::load::VerifyArg;
-use super::output::Destination;
+use super::output::ReportDestination;
 use super::terminal;
-use crate::files::Outputs;
+use crate::files::OutputSet;
 use crate::inspect::{
-    self, Filter, Label, Pattern, RankSet, Trace, Track, Types, critical_path, in_order,
+    self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, PathInput,
+    RankSet, critical_path, in_order,
 };
 use crate::job;
-use crate::trace::file::{Contents, RankFile};
+use crate::trace::file::{RankFile, TraceContents};
 use crate::units::{Span, Time};
 use clap::{Args, ValueEnum};
 use std::error::Error;
@@ -52,20 +53,20 @@ pub struct InspectArgs {
     rank: Option<RankSet>,
     /// Only nodes with this in their name; with *, ? or [ a pattern that the whole name fits; several: any
     #[arg(long, value_name = "PATTERN")]
-    name: Vec<Pattern>,
+    name: Vec<NamePattern>,
     /// Only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
     #[arg(long = "type", value_name = "TYPES")]
-    types: Vec<Types>,
+    types: Vec<ClassFilter>,
     /// Only collectives of this group; `all` is that of all ranks
     #[arg(long, value_name = "GROUP")]
     group: Vec<String>,
     /// Only nodes on this lane: as the table of lanes has it, or a pattern of its name
     #[arg(long, value_name = "LANE")]
-    lane: Vec<Pattern>,
+    lane: Vec<NamePattern>,
     /// Only nodes with this value of an attribute, for example phase=backward, layer=3; several values of one
     /// attribute: any, several attributes: all
     #[arg(long, value_name = "NAME=VALUE")]
-    label: Vec<Label>,
+    label: Vec<AttributeFilter>,
     /// Only nodes that run after this time, for example 10ms
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     from: Option<Time>,
@@ -94,11 +95,11 @@ pub struct InspectArgs {
     #[arg(long, conflicts_with_all = ["name", "types", "group", "lane", "label", "from", "to"])]
     critical_path: bool,
     /// How to print
-    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
-    format: FormatArg,
+    #[arg(long, value_enum, default_value_t = InspectFormatArg::Text, value_name = "FORMAT")]
+    format: InspectFormatArg,
     /// Which table --format csv prints; types by default
     #[arg(long, value_enum, value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
-    table: Option<TableArg>,
+    table: Option<InspectTableArg>,
     #[command(flatten)]
     verify: VerifyArg,
     /// How many ranks are read at once; as many as there are cores by default
@@ -111,7 +112,7 @@ pub struct InspectArgs {
 
 /// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
+enum InspectFormatArg {
     /// For people
     Text,
     /// For programs; times in picoseconds
@@ -124,7 +125,7 @@ enum FormatArg {
 
 /// Tables of `--format csv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TableArg {
+enum InspectTableArg {
     /// What each rank has as a whole
     Ranks,
     /// By what nodes do
@@ -162,7 +163,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
     let found = job::find(&args.traces, args.verify.policy())?;
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let mut files = found.files;
     let found = files.len();
@@ -177,7 +178,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if args.list && !args.critical_path {
         return args.nodes(&files, out, outputs);
     }
-    let mut to = Destination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     if let Some(id) = args.node {
         return args.node(id, &files, &mut to);
     }
@@ -187,8 +188,8 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     let job = inspect::gather(&files, &args.filter(), args.threads())?;
     warn(job.faults())?;
     let text = match args.format {
-        FormatArg::Json => terminal::json(&json::summary(&job, args.options())),
-        FormatArg::Csv => csv::render(&job, args.table.unwrap_or(TableArg::Types)),
+        InspectFormatArg::Json => terminal::json(&json::summary(&job, args.options())),
+        InspectFormatArg::Csv => csv::render(&job, args.table.unwrap_or(InspectTableArg::Types)),
         _ => text::render(&job, &title, &args.filter_words(), to.style()),
     };
     to.write(&text)?;
@@ -213,14 +214,16 @@ impl InspectArgs {
         if self.limit.is_some() && !self.list && self.node.is_none() {
             return Err("--limit is for --list and --node".to_owned());
         }
-        if self.table.is_some() && self.format != FormatArg::Csv {
+        if self.table.is_some() && self.format != InspectFormatArg::Csv {
             return Err("--table needs --format csv".to_owned());
         }
         match (self.format, self.node.is_some()) {
-            (FormatArg::Dot, false) => {
+            (InspectFormatArg::Dot, false) => {
                 Err("--format dot draws what is near a node\n  try: --node ID".to_owned())
             }
-            (FormatArg::Csv, true) => Err("--node has no table\n  try: --format json".to_owned()),
+            (InspectFormatArg::Csv, true) => {
+                Err("--node has no table\n  try: --format json".to_owned())
+            }
             _ => Ok(()),
         }
     }
@@ -233,8 +236,8 @@ impl InspectArgs {
         )
     }
 
-    fn filter(&self) -> Filter {
-        Filter {
+    fn filter(&self) -> NodeFilter {
+        NodeFilter {
             names: self.name.clone(),
             types: self.types.clone(),
             groups: self.group.clone(),
@@ -287,7 +290,7 @@ impl InspectArgs {
     /// Returns the limit that was given, or the default of the format.
     fn limit(&self) -> usize {
         let default = match self.format {
-            FormatArg::Text => LISTED,
+            InspectFormatArg::Text => LISTED,
             _ => usize::MAX,
         };
         self.limit.unwrap_or(default)
@@ -297,7 +300,7 @@ impl InspectArgs {
         &self,
         id: u64,
         files: &[RankFile],
-        to: &mut Destination<'_>,
+        to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let [file] = files else {
             return Err(format!(
@@ -307,21 +310,22 @@ impl InspectArgs {
             )
             .into());
         };
-        let contents = Contents::of(file)?;
-        let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+        let contents = TraceContents::of(file)?;
+        let trace = InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
         let limit = match self.format {
             // A drawing of everything is unreadable, whatever the format's default.
-            FormatArg::Dot => self.limit.unwrap_or(LISTED),
+            InspectFormatArg::Dot => self.limit.unwrap_or(LISTED),
             _ => self.limit(),
         };
-        let near = inspect::Neighbourhood::new(&trace, id, self.depth, limit).ok_or_else(|| {
-            let path = file.path.display();
-            format!("--node {id}: {path} has no such node\n  try: --list, which shows ids")
-        })?;
+        let near =
+            inspect::NodeNeighbourhood::new(&trace, id, self.depth, limit).ok_or_else(|| {
+                let path = file.path.display();
+                format!("--node {id}: {path} has no such node\n  try: --list, which shows ids")
+            })?;
         warn(trace.faults.count())?;
         let text = match self.format {
-            FormatArg::Json => terminal::json(&node::json(&trace, &near)),
-            FormatArg::Dot => near.dot(),
+            InspectFormatArg::Json => terminal::json(&node::json(&trace, &near)),
+            InspectFormatArg::Dot => near.dot(),
             _ => node::text(&trace, &near, to.style()),
         };
         to.write(&text)?;
@@ -332,15 +336,16 @@ impl InspectArgs {
         &self,
         title: &str,
         files: &[RankFile],
-        to: &mut Destination<'_>,
+        to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let mut tracks: Vec<Track> = Vec::new();
+        let mut tracks: Vec<PathInput> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
-            let contents = Contents::of(file)?;
-            let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+            let contents = TraceContents::of(file)?;
+            let trace =
+                InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
             let faults = trace.faults.count();
-            Track::new(trace)
+            PathInput::new(trace)
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
         };
@@ -357,15 +362,15 @@ impl InspectArgs {
             },
         )?;
         warn(faults)?;
-        let shown = path::Shown {
+        let shown = path::PathReport {
             title,
             tracks: &tracks,
             list: self.list.then(|| self.limit()),
         };
         let paths = path::paths(&tracks, critical_path);
         let text = match self.format {
-            FormatArg::Json => terminal::json(&shown.json(&paths)),
-            FormatArg::Csv => shown.csv(&paths),
+            InspectFormatArg::Json => terminal::json(&shown.json(&paths)),
+            InspectFormatArg::Csv => shown.csv(&paths),
             _ => shown.text(&paths, to.style()),
         };
         to.write(&text)?;
@@ -376,9 +381,9 @@ impl InspectArgs {
         &self,
         files: &[RankFile],
         out: &mut dyn Write,
-        mut outputs: Outputs,
+        mut outputs: OutputSet,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let list = list::List {
+        let list = list::NodeListing {
             filter: self.filter(),
             format: self.format,
             limit: self.limit(),
@@ -388,7 +393,7 @@ impl InspectArgs {
             warn(list.write(files, out)?)?;
         } else {
             let file = BufWriter::new(outputs.create(&self.output)?);
-            let mut text = terminal::Text::new(file, terminal::Escapes::All);
+            let mut text = terminal::EscapingWriter::new(file, terminal::EscapeStyle::All);
             let faults = list.write(files, &mut text)?;
             let file = text.into_inner().into_inner();
             let file = file.map_err(std::io::IntoInnerError::into_error)?;

@@ -1,11 +1,11 @@
 //! Options of a job's traces, and a counter while they are loaded.
 
-use crate::graph::Dependencies;
+use crate::graph::DependencyPolicy;
 use crate::ids::{MAX_NPUS, Npu};
 use crate::job::{self, Job, JobError, JobOptions};
-use crate::trace::file::{Found, Verify};
+use crate::trace::file::{FoundTraces, VerifyLevel};
 use crate::units::Span;
-use crate::workload::Absent;
+use crate::workload::MissingRankPolicy;
 use clap::{Args, ValueEnum};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -21,18 +21,18 @@ pub struct VerifyArg {
 
 impl VerifyArg {
     /// What is checked on the way into a replay.
-    pub fn policy(self) -> Verify {
+    pub fn policy(self) -> VerifyLevel {
         match self.no_verify {
-            true => Verify::Nothing,
-            false => Verify::Lengths,
+            true => VerifyLevel::Nothing,
+            false => VerifyLevel::Lengths,
         }
     }
 
     /// What is checked where there is time.
-    pub fn thorough(self) -> Verify {
+    pub fn thorough(self) -> VerifyLevel {
         match self.no_verify {
-            true => Verify::Nothing,
-            false => Verify::Hashes,
+            true => VerifyLevel::Nothing,
+            false => VerifyLevel::Hashes,
         }
     }
 }
@@ -111,21 +111,21 @@ impl JobArgs {
 
 impl DepsArg {
     /// For the graph builder.
-    pub fn policy(self) -> Dependencies {
+    pub fn policy(self) -> DependencyPolicy {
         match self {
-            Self::Auto => Dependencies::Auto,
-            Self::Both => Dependencies::Both,
-            Self::Data => Dependencies::Data,
+            Self::Auto => DependencyPolicy::Auto,
+            Self::Both => DependencyPolicy::Both,
+            Self::Data => DependencyPolicy::Data,
         }
     }
 }
 
 impl AbsentArg {
     /// For the engine.
-    pub fn policy(self) -> Absent {
+    pub fn policy(self) -> MissingRankPolicy {
         match self {
-            Self::Refuse => Absent::Refuse,
-            Self::Mirror => Absent::Mirror,
+            Self::Refuse => MissingRankPolicy::Refuse,
+            Self::Mirror => MissingRankPolicy::Mirror,
         }
     }
 }
@@ -164,7 +164,7 @@ pub fn parse_map(text: &str) -> Result<Vec<Npu>, String> {
 /// Loads the job in `found`, with a counter on a terminal. `npus` is the size of a mirrored job that does not say its
 /// own.
 pub fn load(
-    found: &Found,
+    found: &FoundTraces,
     name: String,
     args: &JobArgs,
     npus: u32,
@@ -175,18 +175,18 @@ pub fn load(
 }
 
 /// Does `work` beside a counter of the files that it reads, on a terminal.
-pub fn with_progress<T>(work: impl FnOnce(&mut job::Progress<'_>) -> T) -> T {
-    let mut counter = Counter::default();
+pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
+    let mut counter = FileCounter::default();
     work(&mut |done, total| counter.step(done, total))
 }
 
 /// A counter of files on a terminal, for jobs that take a while.
-struct Counter {
+struct FileCounter {
     started: Instant,
     shown: bool,
 }
 
-impl Default for Counter {
+impl Default for FileCounter {
     fn default() -> Self {
         Self {
             started: Instant::now(),
@@ -195,7 +195,7 @@ impl Default for Counter {
     }
 }
 
-impl Counter {
+impl FileCounter {
     fn step(&mut self, done: usize, total: usize) {
         let late = self.started.elapsed().as_millis() > 500;
         if late && io::stderr().is_terminal() && (done.is_multiple_of(16) || self.shown) {
@@ -205,7 +205,7 @@ impl Counter {
     }
 }
 
-impl Drop for Counter {
+impl Drop for FileCounter {
     fn drop(&mut self) {
         if self.shown {
             let _ = write!(io::stderr(), "\r{:40}\r", "");

@@ -1,8 +1,8 @@
 //! `chakram machine`: lists the built-in machines, shows one, checks files.
 
 use crate::machine::{self, Machine, MachineError, PRESETS};
-use crate::network::Model;
-use crate::topology::{Dimension, Switching};
+use crate::network::NetworkKind;
+use crate::topology::{SwitchingMode, TopologyDimension};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
@@ -19,17 +19,17 @@ Examples:
   chakram machine check my.toml")]
 pub struct MachineArgs {
     #[command(subcommand)]
-    action: Action,
+    action: MachineCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum MachineCommand {
     /// List the machines that come with the program
     #[command(after_help = "Example:\n  chakram machine list --format json")]
     List {
         /// How to print them
-        #[arg(long, value_enum, default_value_t = Format::Text)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
+        format: MachineFormatArg,
     },
     /// Print a machine's file, the start of a machine of your own
     #[command(after_help = "\
@@ -41,8 +41,8 @@ Examples:
         /// ends in .toml)
         name: String,
         /// The file as written, or all of it in base units
-        #[arg(long, value_enum, default_value_t = Format::Text)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
+        format: MachineFormatArg,
     },
     /// Check machine files; exit with 2 if any is refused
     #[command(after_help = "Example:\n  chakram machine check my.toml other.toml")]
@@ -55,7 +55,7 @@ Examples:
 
 /// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum MachineFormatArg {
     /// For people
     Text,
     /// For programs; times are in picoseconds, rates per second, sizes in bytes
@@ -69,9 +69,9 @@ enum Format {
 /// When a machine to show does not exist or is refused (a [`MachineError`]), or `out` fails.
 pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
-        Action::List { format } => list(*format, out)?,
-        Action::Show { name, format } => show(name, *format, out)?,
-        Action::Check { files } => return Ok(check(files, out)?),
+        MachineCommand::List { format } => list(*format, out)?,
+        MachineCommand::Show { name, format } => show(name, *format, out)?,
+        MachineCommand::Check { files } => return Ok(check(files, out)?),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -82,10 +82,10 @@ const NPUS: usize = 6;
 const DIMENSIONS: usize = 30;
 const WIDTH: usize = 100;
 
-fn list(format: Format, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let presets = PRESETS.iter().map(|preset| Machine::preset(preset.name));
     let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
-    if format == Format::Json {
+    if format == MachineFormatArg::Json {
         let machines: Vec<_> = machines.iter().map(json::summary).collect();
         return Ok(json::print(
             out,
@@ -115,12 +115,14 @@ fn list(format: Format, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn show(name: &str, format: Format, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+fn show(name: &str, format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let source = machine::source(name)?;
     let machine = Machine::parse(&source.text, &source.file)?;
     match format {
-        Format::Text => out.write_all(source.text.as_bytes())?,
-        Format::Json => json::print(out, "chakram.machine/1", "machine", json::details(&machine))?,
+        MachineFormatArg::Text => out.write_all(source.text.as_bytes())?,
+        MachineFormatArg::Json => {
+            json::print(out, "chakram.machine/1", "machine", json::details(&machine))?
+        }
     }
     Ok(())
 }
@@ -161,7 +163,7 @@ fn npus(machine: &Machine) -> String {
 /// Formats each dimension: `switch 8 @ 450 GB/s`.
 fn dimensions(machine: &Machine) -> Vec<String> {
     let dimensions = machine.topology().dimensions();
-    let words = |(index, dimension): (usize, &Dimension)| {
+    let words = |(index, dimension): (usize, &TopologyDimension)| {
         let open = machine.scalable() && index + 1 == dimensions.len() && dimension.size == 1;
         let size = match open {
             true => "N".to_owned(),
@@ -176,10 +178,10 @@ fn dimensions(machine: &Machine) -> Vec<String> {
 /// Formats non-default properties of the network: `, network ports, cut-through by 4096 B`.
 fn network(machine: &Machine) -> String {
     let mut text = String::new();
-    if machine.network() != Model::default() {
+    if machine.network() != NetworkKind::default() {
         text += &format!(", network {}", machine.network());
     }
-    if machine.topology().switching() != Switching::IDEAL {
+    if machine.topology().switching() != SwitchingMode::IDEAL {
         text += &format!(", {}", machine.topology().switching());
     }
     text

@@ -1,8 +1,8 @@
 //! `chakram model`: lists the models that come with the program, and shows one with its counts.
 
-use super::output::Destination;
-use crate::files::Outputs;
-use crate::model::{Definition, PRESETS, Role, Source};
+use super::output::ReportDestination;
+use crate::files::OutputSet;
+use crate::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
 use crate::report::csv::quoted;
 use crate::report::summary::thousands;
 use clap::{Args, Subcommand, ValueEnum};
@@ -27,11 +27,11 @@ Examples:
   chakram model show my.toml")]
 pub struct ModelArgs {
     #[command(subcommand)]
-    action: Action,
+    action: ModelCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum ModelCommand {
     /// List the models that come with the program
     #[command(after_help = "\
 Examples:
@@ -39,8 +39,8 @@ Examples:
   chakram model list --format csv -o models.csv")]
     List {
         /// How to print them
-        #[arg(long, value_enum, default_value_t = ListFormat::Text)]
-        format: ListFormat,
+        #[arg(long, value_enum, default_value_t = ModelListFormat::Text)]
+        format: ModelListFormat,
         /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -52,12 +52,12 @@ Examples:
   chakram model show llama3-8b --tokens 131072
   chakram model show gpt2-xl --toml > my.toml    the start of a model of your own
   chakram model show my.toml --format json")]
-    Show(ShowArgs),
+    Show(ShowModelArgs),
 }
 
 /// Which model to show, and how.
 #[derive(Debug, Args)]
-struct ShowArgs {
+struct ShowModelArgs {
     /// A model from the list, or a file (its name has a / in it or ends in .toml)
     name: String,
     /// Tokens of a sample instead of those that the model's file says
@@ -67,8 +67,8 @@ struct ShowArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=8))]
     element_bytes: u64,
     /// How to print it
-    #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
-    format: ShowFormat,
+    #[arg(long, value_enum, default_value_t = ModelShowFormat::Text)]
+    format: ModelShowFormat,
     /// Print the model's file as written
     #[arg(long, conflicts_with_all = ["tokens", "element_bytes", "format"])]
     toml: bool,
@@ -79,7 +79,7 @@ struct ShowArgs {
 
 /// How the list is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ListFormat {
+enum ModelListFormat {
     /// For people
     Text,
     /// For programs
@@ -90,7 +90,7 @@ enum ListFormat {
 
 /// How a model is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ShowFormat {
+enum ModelShowFormat {
     /// For people
     Text,
     /// For programs
@@ -104,40 +104,42 @@ enum ShowFormat {
 /// When a model to show does not exist or is refused (a [`crate::model::ModelError`]), or what is written fails.
 pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (text, output) = match &args.action {
-        Action::List { format, output } => (list(*format)?, output),
-        Action::Show(show) => (shown(show)?, &show.output),
+        ModelCommand::List { format, output } => (list(*format)?, output),
+        ModelCommand::Show(show) => (shown(show)?, &show.output),
     };
-    let mut outputs = Outputs::default();
-    if let Action::Show(show) = &args.action {
+    let mut outputs = OutputSet::default();
+    if let ModelCommand::Show(show) = &args.action {
         outputs.reads(Path::new(&show.name));
     }
     let path = output.as_deref().unwrap_or(Path::new("-"));
-    Destination::claim(out, path, outputs)?.write(&text)?;
+    ReportDestination::claim(out, path, outputs)?.write(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(format: ListFormat) -> Result<String, Box<dyn Error>> {
+fn list(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     let mut models = Vec::with_capacity(PRESETS.len());
     for preset in PRESETS {
-        models.push(Source::find(preset.name)?.definition(None)?);
+        models.push(ModelSource::find(preset.name)?.definition(None)?);
     }
     Ok(match format {
-        ListFormat::Text => list_text(&models),
-        ListFormat::Json => {
+        ModelListFormat::Text => list_text(&models),
+        ModelListFormat::Json => {
             let models = models.iter().map(json::summary).collect();
             json::document("chakram.models.1", "models", models)
         }
-        ListFormat::Csv => list_csv(&models),
+        ModelListFormat::Csv => list_csv(&models),
     })
 }
 
 /// How many of a model's layers are blocks.
-fn blocks(model: &Definition) -> usize {
+fn blocks(model: &ModelDefinition) -> usize {
     let layers = model.model.layers.iter();
-    layers.filter(|layer| layer.role == Role::Block).count()
+    layers
+        .filter(|layer| layer.role == LayerRole::Block)
+        .count()
 }
 
-fn list_text(models: &[Definition]) -> String {
+fn list_text(models: &[ModelDefinition]) -> String {
     let head = [
         "NAME",
         "KIND",
@@ -170,11 +172,11 @@ fn list_text(models: &[Definition]) -> String {
             format!("{source}, {year}"),
         ]);
     }
-    let [left, right] = [table::Side::Left, table::Side::Right];
+    let [left, right] = [table::ColumnAlignment::Left, table::ColumnAlignment::Right];
     table::render(&rows, [left, left, right, right, right, right, left])
 }
 
-fn list_csv(models: &[Definition]) -> String {
+fn list_csv(models: &[ModelDefinition]) -> String {
     let mut text = "name,kind,parameters,multiplications,blocks,hidden,tokens,source\n".to_owned();
     for found in models {
         let model = &found.model;
@@ -195,13 +197,13 @@ fn list_csv(models: &[Definition]) -> String {
     text
 }
 
-fn shown(args: &ShowArgs) -> Result<String, Box<dyn Error>> {
-    let source = Source::find(&args.name)?;
+fn shown(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
+    let source = ModelSource::find(&args.name)?;
     let found = source.definition(args.tokens)?;
     Ok(match args.format {
         _ if args.toml => source.text.into_owned(),
-        ShowFormat::Text => text::render(&found, args.element_bytes),
-        ShowFormat::Json => {
+        ModelShowFormat::Text => text::render(&found, args.element_bytes),
+        ModelShowFormat::Json => {
             let model = json::details(&found, args.element_bytes);
             json::document("chakram.model.1", "model", model)
         }

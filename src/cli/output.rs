@@ -4,14 +4,14 @@ use super::compute::ComputeArgs;
 use super::custom;
 use super::load::parse_map;
 use super::terminal;
-use crate::engine::{Options, Prepared, ReplayError};
-use crate::files::Outputs;
+use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use crate::files::OutputSet;
 use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
-use crate::report::summary::Input;
+use crate::report::summary::HashedInput;
 use crate::report::{self, Report};
-use crate::workload::{Absent, Workload};
+use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ mod drawing;
 mod render;
 mod words;
 
-pub use destination::Destination;
-pub use drawing::Drawing;
-pub use words::{CommArg, Fit, Format, NetworkArg, TableArg};
+pub use destination::ReportDestination;
+pub use drawing::TimelineFile;
+pub use words::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 
 /// How to replay, and how to print what comes out.
 #[derive(Clone, Debug, Args)]
@@ -39,7 +39,7 @@ pub struct RunArgs {
     pub network: Option<NetworkArg>,
     /// The NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r sits on NPU r otherwise
     #[arg(long, value_name = "NPUS", value_parser = parse_placement)]
-    pub map: Option<Placement>,
+    pub map: Option<RankMapArg>,
     /// Carry out every collective message by message, even where a closed form is proved
     #[arg(long)]
     pub stepwise: bool,
@@ -51,15 +51,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.json.gz")]
     pub timeline: Option<PathBuf>,
     /// How to print the report
-    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
+    pub format: ReportFormatArg,
     /// What becomes of a replay whose ranks need more memory than their NPUs have, where traces say what nodes
     /// allocate and free: a warning, or exit code 3 as well
-    #[arg(long, value_enum, default_value_t = Fit::Report, value_name = "HOW")]
-    pub fit: Fit,
+    #[arg(long, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "HOW")]
+    pub fit: OnMemoryOverflow,
     /// Which table --format csv prints
     #[arg(long, value_enum, value_name = "TABLE")]
-    pub table: Option<TableArg>,
+    pub table: Option<ReportTableArg>,
     /// List each micro-batch's operators by themselves, in JSON and the table of operators; a row otherwise stands for
     /// all micro-batches, mb*/…
     #[arg(long)]
@@ -68,16 +68,16 @@ pub struct RunArgs {
 
 /// A parsed `--map`, one value to the parser of arguments.
 #[derive(Clone, Debug)]
-pub struct Placement(Vec<Npu>);
+pub struct RankMapArg(Vec<Npu>);
 
-fn parse_placement(text: &str) -> Result<Placement, String> {
-    parse_map(text).map(Placement)
+fn parse_placement(text: &str) -> Result<RankMapArg, String> {
+    parse_map(text).map(RankMapArg)
 }
 
 impl RunArgs {
     /// Whether the report names its inputs.
     pub fn wants_hashes(&self) -> bool {
-        self.format == Format::Json
+        self.format == ReportFormatArg::Json
     }
 
     /// The same for traces in which nothing was recorded.
@@ -102,10 +102,11 @@ impl RunArgs {
                     .to_owned(),
             );
         }
-        if self.table.is_some() && self.format != Format::Csv {
+        if self.table.is_some() && self.format != ReportFormatArg::Csv {
             return Err("--table needs --format csv".to_owned());
         }
-        let lists = self.format == Format::Json || self.table == Some(TableArg::Operators);
+        let lists =
+            self.format == ReportFormatArg::Json || self.table == Some(ReportTableArg::Operators);
         if self.all_operators && !lists {
             return Err(
                 "--all-operators needs --format json, or --format csv --table operators".to_owned(),
@@ -145,10 +146,10 @@ impl RunArgs {
             (self.stepwise, "--stepwise"),
             (!self.custom.is_empty(), "--custom"),
             (self.timeline.is_some(), "--timeline"),
-            (self.format != Format::Text, "--format"),
+            (self.format != ReportFormatArg::Text, "--format"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
-            (self.fit != Fit::Report, "--fit"),
+            (self.fit != OnMemoryOverflow::Report, "--fit"),
         ];
         let other = || {
             others
@@ -164,15 +165,16 @@ impl RunArgs {
         workload: &Workload,
         name: &str,
         machine: &Machine,
-        options: &Options,
-        inputs: &[Input],
-        to: &mut Destination<'_>,
+        options: &ReplayOptions,
+        inputs: &[HashedInput],
+        to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         self.check_fit(workload)?;
-        let prepared = Prepared::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = Drawing::start(self.timeline.as_deref(), &prepared, to.outputs())?;
+        let prepared =
+            CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
+        let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
         let (mut report, timeline) = report::replay(&prepared, timeline)?;
-        Drawing::finish(timeline, self.timeline.as_deref())?;
+        TimelineFile::finish(timeline, self.timeline.as_deref())?;
         let style = to.style();
         to.fill(|out| self.render(&mut report, name, options.absent, inputs, style, out))?;
         self.exit_code([&report])
@@ -182,7 +184,7 @@ impl RunArgs {
     pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
         let graphs = workload.graphs();
         let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
-        if self.fit == Fit::Require && silent {
+        if self.fit == OnMemoryOverflow::Require && silent {
             return Err(
                 "--fit require: no node says what it allocates, so nothing is known of memory\n  \
                  try: traces with `allocates.…` attributes, as `chakram generate` writes for models"
@@ -200,7 +202,7 @@ impl RunArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         let mut code = ExitCode::SUCCESS;
         for report in reports {
-            if let (Fit::Require, Some(text)) = (self.fit, report.does_not_fit()) {
+            if let (OnMemoryOverflow::Require, Some(text)) = (self.fit, report.does_not_fit()) {
                 terminal::say(format_args!("exceeded: on {}: {text}", report.machine.name))?;
                 code = ExitCode::from(3);
             }
@@ -209,7 +211,7 @@ impl RunArgs {
     }
 
     /// Tells `outputs` which files these options read.
-    pub fn reads(&self, outputs: &mut Outputs) {
+    pub fn reads(&self, outputs: &mut OutputSet) {
         for arg in &self.custom {
             custom::mark_read(arg, outputs);
         }
@@ -219,16 +221,16 @@ impl RunArgs {
     /// are wanted.
     pub fn options(
         &self,
-        absent: Absent,
+        absent: MissingRankPolicy,
         workload: &Workload,
-        inputs: &mut Vec<Input>,
-    ) -> Result<Options, Box<dyn Error>> {
+        inputs: &mut Vec<HashedInput>,
+    ) -> Result<ReplayOptions, Box<dyn Error>> {
         let hashed = self.wants_hashes().then_some(inputs);
         let custom = job::load_custom(&self.custom, hashed)?;
         for note in custom::notes(&custom, workload) {
             terminal::note(format_args!("{note}"))?;
         }
-        Ok(Options {
+        Ok(ReplayOptions {
             custom,
             compute: self.compute.model(),
             comm: self.comm.policy(),
@@ -247,12 +249,15 @@ impl RunArgs {
 
     /// Whether the table that compares machines is asked for.
     pub fn compares(&self) -> bool {
-        self.table == Some(TableArg::Compare)
+        self.table == Some(ReportTableArg::Compare)
     }
 }
 
 /// Loads a machine, with its input description if wanted.
-pub fn load_machine(name: &str, hash: bool) -> Result<(Machine, Option<Input>), Box<dyn Error>> {
+pub fn load_machine(
+    name: &str,
+    hash: bool,
+) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
     let machine = Machine::load(name)?;
     let input = match hash {
         false => None,

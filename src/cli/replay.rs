@@ -1,11 +1,11 @@
 //! `chakram replay`: a report on traces and a machine; or, on several machines, a comparison.
 
-use super::compare::{Failed, compare};
+use super::compare::{FailedReplays, compare};
 use super::load::{self, JobArgs};
-use super::output::{Destination, RunArgs, load_machine};
-use crate::files::Outputs;
+use super::output::{ReportDestination, RunArgs, load_machine};
+use crate::files::OutputSet;
 use crate::job::{self, CASE_MACHINE};
-use crate::trace::file::Found;
+use crate::trace::file::FoundTraces;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -78,14 +78,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     {
         return Err(format!("--machine {twice} is given twice").into());
     }
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let beside = args.job.groups.iter().map(PathBuf::as_path);
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
     args.run.reads(&mut outputs);
     // Claimed before the replay, so that an output that cannot be written costs no time.
-    let mut to = Destination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| load_machine(name, hash));
     let loaded: Vec<_> = loaded.collect::<Result<_, _>>()?;
@@ -105,7 +105,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             .replay(workload, title, machine, &options, &inputs, &mut to),
         _ => {
             args.run.check_fit(workload)?;
-            let mut comparison = compare(workload, title, &named, &machines, &options, args.threads);
+            let mut comparison =
+                compare(workload, title, &named, &machines, &options, args.threads);
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
                 to.fill(|out| run.render_comparison(&mut comparison, absent, &inputs, style, out))?;
@@ -114,14 +115,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 .run
                 .exit_code(comparison.reports().map(|(_, report)| report))?;
             // After the report, so that machines that completed are compared although others failed.
-            Failed::check(comparison)?;
+            FailedReplays::check(comparison)?;
             Ok(code)
         }
     }
 }
 
 /// Returns the machine of a case, beside its traces, or that for which the job was generated.
-fn case_machine(paths: &[PathBuf], found: &Found) -> Result<String, String> {
+fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(
         "which machine? there is no {CASE_MACHINE} beside the traces\n  try: --machine NAME, one of {}, \

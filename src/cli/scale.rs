@@ -1,10 +1,10 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
-use super::convert::FormatArg;
+use super::convert::SummaryFormatArg;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, Target};
-use crate::edit::scale::{Along, Grid, Scaling, Sharded};
-use crate::files::Written;
+use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
+use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
+use crate::files::OutputHandle;
 use crate::job::groups_of;
 use crate::report::summary::thousands;
 use crate::trace::job::JobFile;
@@ -69,12 +69,13 @@ pub enum ShardedArg {
 ///
 /// Traces that cannot be read or do not fit the grid, and output that cannot be written.
 pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let grid = Grid::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
-    let to = Grid::dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;
-    let along = Along::new(grid, &to.0, to.1).map_err(|e| format!("--to {}: {e}", args.to))?;
+    let grid = RankGrid::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
+    let to = RankGrid::dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;
+    let along =
+        ScaledDimension::new(grid, &to.0, to.1).map_err(|e| format!("--to {}: {e}", args.to))?;
     let sharded = match args.sharded {
-        ShardedArg::KeepTotal => Sharded::KeepTotal,
-        ShardedArg::KeepShard => Sharded::KeepShard,
+        ShardedArg::KeepTotal => ShardScaling::KeepTotal,
+        ShardedArg::KeepShard => ShardScaling::KeepShard,
     };
     let traces = traces::find(&args.input)?;
     let fits = traces
@@ -95,8 +96,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .into());
     }
     let new_ranks = along.new_ranks();
-    let mut outputs = Target::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
-    let mut scaling = Scaling::new(
+    let mut outputs = TraceTarget::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
+    let mut scaling = JobScaling::new(
         along,
         sharded,
         groups_of(args.groups.as_deref(), &traces.found, None)?,
@@ -109,8 +110,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     // All traces are read once before the first is written: what is refused is refused before.
     scaling.check()?;
     // Written files by the hash of their contents, and by the old rank that they stand for in every block.
-    let mut written: BTreeMap<[u8; 32], Option<Written>> = BTreeMap::new();
-    let mut of_old: BTreeMap<u32, Option<Written>> = BTreeMap::new();
+    let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
+    let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.along().copies(rank);
@@ -150,7 +151,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let (old, files) = (traces.files().len(), written.len() as u64);
     match args.output.format {
         _ if piped => {}
-        FormatArg::Text => {
+        SummaryFormatArg::Text => {
             writeln!(
                 out,
                 "{old} ranks became {}, {} different traces, in {names}",
@@ -161,7 +162,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 writeln!(out, "groups in {}", path.display())?;
             }
         }
-        FormatArg::Json => {
+        SummaryFormatArg::Json => {
             let document = json!({
                 "schema": "chakram.scale.1",
                 "tool_version": env!("CARGO_PKG_VERSION"),

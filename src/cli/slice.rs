@@ -1,13 +1,13 @@
 //! `chakram slice`: a part of a job as a job.
 
-use super::convert::FormatArg;
+use super::convert::SummaryFormatArg;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, Target};
-use crate::edit::slice::{Cut, Meetings, Part, Sliced};
+use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
+use crate::edit::slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
 use crate::job::groups_of;
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::Style;
+use crate::report::text::TextStyle;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::error::Error;
@@ -71,18 +71,19 @@ pub enum UnmatchedArg {
 /// cannot be written.
 pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let cut = match &args.annotation {
-        Some(name) => Cut::Annotation(name.clone()),
-        None => Cut::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
+        Some(name) => SliceTarget::Annotation(name.clone()),
+        None => SliceTarget::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
     };
     let traces = traces::find(&args.input)?;
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.files().len();
-    let mut outputs = Target::new(&args.output, ranks, &traces, &[&args.groups])?;
-    let mut meetings = Meetings::default();
+    let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
+    let mut meetings = CommunicationMatches::default();
     let mut parts = Vec::new();
     for file in traces.files() {
         let opened = traces.open(file)?;
-        let part = Part::select(opened.as_slice(), file.rank, &cut, &groups, &mut meetings);
+        let part =
+            RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut meetings);
         parts.push(part.map_err(|e| opened.blame(e))?);
     }
     // Known only when all ranks were read, so traces are opened twice.
@@ -96,7 +97,11 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .into());
     }
     // One start for all ranks keeps their times relative to each other.
-    let start = parts.iter().map(Part::first).min().unwrap_or_default();
+    let start = parts
+        .iter()
+        .map(RankSelection::first)
+        .min()
+        .unwrap_or_default();
     let mut slices = Vec::new();
     for (file, mut part) in traces.files().iter().zip(parts) {
         part.cut(&unmatched);
@@ -111,8 +116,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let names = outputs.commit(traces.about(groups))?;
     match args.output.format {
         _ if piped => {}
-        FormatArg::Text => text(&slices, unmatched.count, &names, out)?,
-        FormatArg::Json => {
+        SummaryFormatArg::Text => text(&slices, unmatched.count, &names, out)?,
+        SummaryFormatArg::Json => {
             let ranks = slices.iter().map(|(rank, sliced)| {
                 json!({
                     "rank": rank, "nodes_before": sliced.of, "nodes": sliced.kept,
@@ -135,13 +140,14 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 fn text(
-    slices: &[(u32, Sliced)],
+    slices: &[(u32, SliceSummary)],
     unmatched: u64,
     names: &str,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     const SHOWN: usize = 16;
-    let sum = |of: fn(&Sliced) -> u64| slices.iter().map(|(_, sliced)| of(sliced)).sum::<u64>();
+    let sum =
+        |of: fn(&SliceSummary) -> u64| slices.iter().map(|(_, sliced)| of(sliced)).sum::<u64>();
     writeln!(
         out,
         "{} of {} nodes of {} ranks in {names}",
@@ -158,7 +164,7 @@ fn text(
         right("starts", 14),
         right("ends", 14),
     ]);
-    out.write_all(table.headings(Style::default()).as_bytes())?;
+    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
     for (rank, sliced) in slices.iter().take(SHOWN) {
         let cells: [&dyn Display; 7] = [
             rank,

@@ -5,14 +5,14 @@ use std::fmt::{Arguments, Write as _};
 use std::io::{self, IsTerminal, Write};
 
 /// Standard output, as bytes; its errors name it.
-pub struct Standard(io::Stdout);
+pub struct StandardOutput(io::Stdout);
 
 /// Returns standard output for binary data.
-pub fn standard_output() -> Standard {
-    Standard(io::stdout())
+pub fn standard_output() -> StandardOutput {
+    StandardOutput(io::stdout())
 }
 
-impl Standard {
+impl StandardOutput {
     fn named(error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::Interrupted => error,
@@ -21,7 +21,7 @@ impl Standard {
     }
 }
 
-impl Write for Standard {
+impl Write for StandardOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes).map_err(Self::named)
     }
@@ -32,7 +32,7 @@ impl Write for Standard {
 
 /// Escaping of characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Escapes {
+pub enum EscapeStyle {
     /// All as `\u{1b}`.
     All,
     /// The same, except for changes of colour.
@@ -43,34 +43,34 @@ pub enum Escapes {
 
 /// Writer of text that escapes harmful characters as `\u{1b}`, except for ends of lines, tabs and, where there is
 /// colour, changes of colour.
-pub struct Text<W: Write> {
+pub struct EscapingWriter<W: Write> {
     out: W,
-    escapes: Escapes,
+    escapes: EscapeStyle,
     /// Bytes of an incomplete character.
     begun: Vec<u8>,
 }
 
-impl Text<io::BufWriter<Standard>> {
+impl EscapingWriter<io::BufWriter<StandardOutput>> {
     /// Creates a writer to standard output.
     pub fn standard_output() -> Self {
         let escapes = match io::stdout().is_terminal() {
-            true => Escapes::AllButColours,
-            false => Escapes::All,
+            true => EscapeStyle::AllButColours,
+            false => EscapeStyle::All,
         };
         Self::new(io::BufWriter::new(standard_output()), escapes)
     }
 }
 
-impl<'w> Text<&'w mut dyn Write> {
+impl<'w> EscapingWriter<&'w mut dyn Write> {
     /// Creates a writer of a JSON document.
     pub fn json(out: &'w mut dyn Write) -> Self {
-        Self::new(out, Escapes::Json)
+        Self::new(out, EscapeStyle::Json)
     }
 }
 
-impl<W: Write> Text<W> {
+impl<W: Write> EscapingWriter<W> {
     /// Creates a writer into `out`.
-    pub fn new(out: W, escapes: Escapes) -> Self {
+    pub fn new(out: W, escapes: EscapeStyle) -> Self {
         Self {
             out,
             escapes,
@@ -91,7 +91,7 @@ impl<W: Write> Text<W> {
     }
 }
 
-impl<W: Write> Write for Text<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut joined = std::mem::take(&mut self.begun);
         let all = match joined.is_empty() {
@@ -126,7 +126,7 @@ impl<W: Write> Write for Text<W> {
 }
 
 /// Returns `text` with harmful characters escaped, `None` if it has none.
-fn safe(text: &str, escapes: Escapes) -> Option<String> {
+fn safe(text: &str, escapes: EscapeStyle) -> Option<String> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
     if !text.contains(foreign) {
         return None;
@@ -138,11 +138,11 @@ fn safe(text: &str, escapes: Escapes) -> Option<String> {
         rest = &rest[at..];
         let length = rest.chars().next().map_or(1, char::len_utf8);
         let taken = match (escapes, colour(rest)) {
-            (Escapes::AllButColours, Some(length)) => {
+            (EscapeStyle::AllButColours, Some(length)) => {
                 out.push_str(&rest[..length]);
                 length
             }
-            (Escapes::Json, _) => {
+            (EscapeStyle::Json, _) => {
                 for unit in rest[..length].encode_utf16() {
                     write!(out, "\\u{unit:04x}").expect("a string grows as needed");
                 }
@@ -168,7 +168,7 @@ fn colour(text: &str) -> Option<usize> {
 
 /// Escapes text for a file.
 pub fn plain(text: &str) -> std::borrow::Cow<'_, str> {
-    match safe(text, Escapes::All) {
+    match safe(text, EscapeStyle::All) {
         None => text.into(),
         Some(safe) => safe.into(),
     }
@@ -196,7 +196,7 @@ pub fn json(document: &impl serde::Serialize) -> String {
 
 /// Escapes harmful characters in JSON.
 pub fn json_escaped(text: String) -> String {
-    safe(&text, Escapes::Json).unwrap_or(text)
+    safe(&text, EscapeStyle::Json).unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -205,10 +205,10 @@ mod tests {
 
     fn through(pieces: &[&[u8]], coloured: bool) -> String {
         let escapes = match coloured {
-            true => Escapes::AllButColours,
-            false => Escapes::All,
+            true => EscapeStyle::AllButColours,
+            false => EscapeStyle::All,
         };
-        let mut text = Text::new(Vec::new(), escapes);
+        let mut text = EscapingWriter::new(Vec::new(), escapes);
         for piece in pieces {
             text.write_all(piece).unwrap();
         }

@@ -1,12 +1,12 @@
 //! Input and output of commands that transform traces.
 
-use super::convert::{CompressArg, FormatArg};
+use super::convert::{CompressArg, SummaryFormatArg};
 use super::load::VerifyArg;
 use super::terminal;
-use crate::files::{Outputs, Written};
+use crate::files::{OutputHandle, OutputSet};
 use crate::job::{self, JobOutputs, JobTraces, SavedJob};
-use crate::trace::file::Packer;
-use crate::trace::groups::Declared;
+use crate::trace::file::CompressedWriter;
+use crate::trace::groups::DeclaredGroups;
 use crate::trace::job::{ENDING, JobFile};
 use clap::Args;
 use std::error::Error;
@@ -35,8 +35,8 @@ pub struct OutputArgs {
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     pub compress: Option<CompressArg>,
     /// How the summary is printed
-    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
-    pub format: FormatArg,
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    pub format: SummaryFormatArg,
 }
 
 /// File name that stands for a pipe.
@@ -64,14 +64,14 @@ pub fn ending(compress: Option<CompressArg>) -> &'static str {
 }
 
 /// Output of a command: a job of files, or one trace for a pipe.
-pub enum Target<'o> {
+pub enum TraceTarget<'o> {
     /// To standard output.
     Pipe(&'o OutputArgs),
     /// Into files.
     Files(Box<JobOutputs>),
 }
 
-impl<'o> Target<'o> {
+impl<'o> TraceTarget<'o> {
     /// Creates the output for `ranks` traces; `traces` and `beside` are the inputs.
     pub fn new(
         args: &'o OutputArgs,
@@ -88,7 +88,7 @@ impl<'o> Target<'o> {
                 .into()),
             };
         }
-        let mut files = Outputs::default();
+        let mut files = OutputSet::default();
         // Traces are read again while others are written, so no output may replace one.
         job::mark_read(&mut files, &traces.found);
         beside
@@ -106,12 +106,16 @@ impl<'o> Target<'o> {
     }
 
     /// Writes the trace of a rank, and returns a description if it went into a file.
-    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Option<Written>, Box<dyn Error>> {
+    pub fn write(
+        &mut self,
+        rank: u32,
+        trace: &[u8],
+    ) -> Result<Option<OutputHandle>, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => Ok(Some(outputs.write(rank, trace)?)),
             Self::Pipe(args) => {
                 let ending = ending(args.compress).trim_start_matches('.');
-                let mut packer = Packer::new(terminal::standard_output(), ending)?;
+                let mut packer = CompressedWriter::new(terminal::standard_output(), ending)?;
                 packer.write_all(trace)?;
                 packer.finish()?.flush()?;
                 Ok(None)
@@ -123,7 +127,7 @@ impl<'o> Target<'o> {
     pub fn share(
         &mut self,
         rank: u32,
-        written: Option<Written>,
+        written: Option<OutputHandle>,
         link: bool,
     ) -> Result<bool, Box<dyn Error>> {
         match (self, written) {
@@ -138,7 +142,7 @@ impl<'o> Target<'o> {
     /// were `asked` for.
     pub fn groups(
         &mut self,
-        declared: &Declared,
+        declared: &DeclaredGroups,
         asked: bool,
     ) -> Result<Option<PathBuf>, Box<dyn Error>> {
         match self {

@@ -2,15 +2,18 @@
 
 use super::compare::on_threads;
 use super::load::{AbsentArg, DepsArg, VerifyArg};
-use super::output::{Destination, load_machine};
+use super::output::{ReportDestination, load_machine};
 use super::terminal;
-use crate::files::{Outputs, identity};
-use crate::graph::Dependencies;
+use crate::files::{OutputSet, identity};
+use crate::graph::DependencyPolicy;
 use crate::ids::MAX_NPUS;
 use crate::job;
-use crate::report::summary::Input;
-use crate::trace::file::{Contents, Found, RankFile};
-use crate::validate::{Options, Report, Source, Style, Tally, Trace, to_json, to_text};
+use crate::report::summary::HashedInput;
+use crate::trace::file::{FoundTraces, RankFile, TraceContents};
+use crate::validate::{
+    DefectCounts, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
+    ValidationStyle, to_json, to_text,
+};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -67,8 +70,8 @@ pub struct ValidateArgs {
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// How to print the report
-    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = ValidateFormatArg::Text, value_name = "FORMAT")]
+    format: ValidateFormatArg,
     /// Write the report to a file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -76,7 +79,7 @@ pub struct ValidateArgs {
 
 /// Format of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ValidateFormatArg {
     /// For people
     Text,
     /// For programs
@@ -85,9 +88,9 @@ enum Format {
 
 /// Unsound traces; their defects have been printed.
 #[derive(Debug)]
-struct Unsound(Tally);
+struct UnsoundTraces(DefectCounts);
 
-impl fmt::Display for Unsound {
+impl fmt::Display for UnsoundTraces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (errors, warnings) = (self.0.errors, self.0.warnings);
         write!(
@@ -97,7 +100,7 @@ impl fmt::Display for Unsound {
     }
 }
 
-impl Error for Unsound {}
+impl Error for UnsoundTraces {}
 
 /// Runs the command and prints the report to `out`.
 ///
@@ -105,45 +108,48 @@ impl Error for Unsound {}
 ///
 /// Bad input, unsound traces, or output that cannot be written.
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let hash = args.format == Format::Json;
+    let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
     // All hashes are checked here; a replay checks those of small jobs only.
     let found = job::find(&args.traces, args.verify.thorough())?;
     let options = options(args, &found, hash, &mut inputs)?;
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let given = args.groups.iter().map(PathBuf::as_path);
     let given = given.chain(args.machine.as_deref().map(Path::new));
     given.for_each(|path| outputs.reads(path));
-    let mut to = Destination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let files = found.files;
     let (traces, of_file) = read(&files, &options, args.threads, hash);
-    let sources = files.iter().zip(&of_file).map(|(file, &trace)| Source {
-        rank: file.rank,
-        file: file.path.display().to_string(),
-        trace: &traces[trace].0,
-    });
-    let report = Report::new(sources.collect(), &options, args.strict);
+    let sources = files
+        .iter()
+        .zip(&of_file)
+        .map(|(file, &trace)| ReportedTrace {
+            rank: file.rank,
+            file: file.path.display().to_string(),
+            trace: &traces[trace].0,
+        });
+    let report = ValidationReport::new(sources.collect(), &options, args.strict);
     to.write(&match args.format {
-        Format::Text => to_text(
+        ValidateFormatArg::Text => to_text(
             &report,
             if to.is_terminal() {
-                Style::coloured()
+                ValidationStyle::coloured()
             } else {
-                Style::default()
+                ValidationStyle::default()
             },
         ),
-        Format::Json => {
+        ValidateFormatArg::Json => {
             let read = files.iter().zip(&of_file).filter_map(|(file, &trace)| {
                 let blake3 = traces[trace].1.clone()?;
                 let name = file.path.display().to_string();
-                Some(Input {
+                Some(HashedInput {
                     role: "trace".into(),
                     name,
                     blake3,
                 })
             });
-            let inputs: Vec<Input> = inputs.into_iter().chain(read).collect();
+            let inputs: Vec<HashedInput> = inputs.into_iter().chain(read).collect();
             let inputs = serde_json::to_value(inputs)?;
             let document = to_json(&report, said(args), inputs);
             terminal::json(&document)
@@ -151,23 +157,23 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     })?;
     match report.is_sound() {
         true => Ok(ExitCode::SUCCESS),
-        false => Err(Unsound(report.findings.tally()).into()),
+        false => Err(UnsoundTraces(report.findings.tally()).into()),
     }
 }
 
 /// Returns the options of the checks.
 fn options(
     args: &ValidateArgs,
-    found: &Found,
+    found: &FoundTraces,
     hash: bool,
-    inputs: &mut Vec<Input>,
-) -> Result<Options, Box<dyn Error>> {
-    let mut options = Options {
+    inputs: &mut Vec<HashedInput>,
+) -> Result<ValidateOptions, Box<dyn Error>> {
+    let mut options = ValidateOptions {
         dependencies: args.deps.policy(),
         mirror: args.absent == AbsentArg::Mirror,
         ranks: args.ranks,
         show: args.show,
-        ..Options::default()
+        ..ValidateOptions::default()
     };
     options.declared = job::groups_of(args.groups.as_deref(), found, hash.then_some(&mut *inputs))?;
     if let Some(name) = &args.machine {
@@ -180,15 +186,15 @@ fn options(
 }
 
 /// A trace, and the hash of its contents if requested.
-type Read = (Trace, Option<String>);
+type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
 /// Reads and checks `files`, and returns the index of each file's trace. A file under several names is read once.
 fn read(
     files: &[RankFile],
-    options: &Options,
+    options: &ValidateOptions,
     threads: Option<NonZeroUsize>,
     hash: bool,
-) -> (Vec<Read>, Vec<usize>) {
+) -> (Vec<CheckedTraceFile>, Vec<usize>) {
     let mut known = BTreeMap::new();
     let mut distinct: Vec<&RankFile> = Vec::new();
     let of_file = files.iter().map(|file| {
@@ -210,14 +216,14 @@ fn read(
     (traces, of_file)
 }
 
-fn check(file: &RankFile, policy: Dependencies, show: usize, hash: bool) -> Read {
-    match Contents::of(file) {
-        Err(error) => (Trace::unreadable(&error, show), None),
+fn check(file: &RankFile, policy: DependencyPolicy, show: usize, hash: bool) -> CheckedTraceFile {
+    match TraceContents::of(file) {
+        Err(error) => (ValidatedTrace::unreadable(&error, show), None),
         Ok(contents) => {
             let bytes = contents.as_slice();
             let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
             let told = |error| contents.blame(error);
-            (Trace::check_told(bytes, policy, show, told), hash)
+            (ValidatedTrace::check_told(bytes, policy, show, told), hash)
         }
     }
 }

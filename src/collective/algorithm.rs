@@ -1,17 +1,17 @@
 //! The algorithms by name: the primitives that each carries out, and the substitute for those that it does not.
 
 use super::{
-    Primitive, Seat, Stage, Step, direct, double_binary_tree, halving_doubling, pairwise,
-    recursive_doubling, ring, tree,
+    CollectivePrimitive, CollectiveStage, LinePosition, SendStep, direct, double_binary_tree,
+    halving_doubling, pairwise, recursive_doubling, ring, tree,
 };
-use crate::group::{Extent, Phase};
-use crate::topology::{Path, Topology};
-use crate::units::Amount;
+use crate::group::{GroupExtent, GroupPhase};
+use crate::topology::{NetworkPath, Topology};
+use crate::units::BufferShare;
 use std::fmt;
 
 /// The algorithm by which the members of one dimension carry out their stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum CollectiveAlgorithm {
     /// Neighbour to neighbour, around a ring of all members.
     Ring,
     /// Every member to every other, one after another through its port.
@@ -28,7 +28,7 @@ pub enum Algorithm {
     Pairwise,
 }
 
-impl Algorithm {
+impl CollectiveAlgorithm {
     /// Every algorithm with the name it has in machine files. Of those that take equally long, the
     /// first is chosen where the choice is free.
     pub const ALL: [(Self, &'static str); 7] = [
@@ -51,8 +51,8 @@ impl Algorithm {
     /// | double_binary_tree, tree | the fused all-reduce, broadcast and reduce |
     /// | pairwise | reduce-scatter, all-gather and all-to-all |
     #[inline]
-    pub fn carries(self, primitive: Primitive, n: u32) -> bool {
-        use Primitive as P;
+    pub fn carries(self, primitive: CollectivePrimitive, n: u32) -> bool {
+        use CollectivePrimitive as P;
         match self {
             Self::Ring | Self::Direct => primitive != P::AllReduce,
             Self::HalvingDoubling | Self::RecursiveDoubling => match primitive {
@@ -78,11 +78,11 @@ impl Algorithm {
     /// - with a root: ring, but direct in place of pairwise, whose only exchange with data is the one with the root;
     /// - the fused all-reduce, which callers do not request where it is not carried: tree.
     #[inline]
-    pub fn resolve(self, primitive: Primitive, n: u32) -> Self {
+    pub fn resolve(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {
             _ if self.carries(primitive, n) => self,
-            Primitive::AllToAll => Self::Pairwise,
-            Primitive::AllReduce => Self::Tree,
+            CollectivePrimitive::AllToAll => Self::Pairwise,
+            CollectivePrimitive::AllReduce => Self::Tree,
             // With a root all of a member's rounds but one would be empty.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
@@ -92,7 +92,7 @@ impl Algorithm {
     /// Returns the `i`-th message that the member in `seat` sends, `None` after the last. Messages leave in this
     /// order, one at a time. There is none if the algorithm does not carry the stage's primitive.
     #[inline]
-    pub fn step(self, stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+    pub fn step(self, stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
         match self {
             Self::Ring => ring::step(stage, seat, i),
             Self::Direct => direct::step(stage, seat, i),
@@ -106,7 +106,7 @@ impl Algorithm {
 
     /// Number of messages that the member in `seat` receives.
     #[inline]
-    pub fn receives(self, stage: &Stage, seat: Seat) -> u32 {
+    pub fn receives(self, stage: &CollectiveStage, seat: LinePosition) -> u32 {
         match self {
             Self::Ring => ring::receives(stage, seat),
             Self::Direct => direct::receives(stage, seat),
@@ -121,8 +121,8 @@ impl Algorithm {
     /// Approximation of a stage among `n` members without a closed form: the size and number, at least 1, of equal
     /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level,
     /// `direct` sends it to one member after another; all others send shares.
-    pub(super) fn in_turn(self, stage: &Stage, n: u32) -> (Amount, u32) {
-        use Primitive as P;
+    pub(super) fn in_turn(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
+        use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
         let trees = matches!(self, Self::Tree | Self::DoubleBinaryTree);
         let doubling = matches!(self, Self::HalvingDoubling | Self::RecursiveDoubling);
@@ -141,7 +141,12 @@ impl Algorithm {
     }
 
     /// The one path that every message of this stage takes, `None` when they differ.
-    pub fn common_path(self, extent: &Extent, phase: &Phase, topology: &Topology) -> Option<Path> {
+    pub fn common_path(
+        self,
+        extent: &GroupExtent,
+        phase: &GroupPhase,
+        topology: &Topology,
+    ) -> Option<NetworkPath> {
         match self {
             Self::Ring => extent.neighbour_path(phase, topology),
             _ => extent.any_path(phase, topology),
@@ -149,7 +154,7 @@ impl Algorithm {
     }
 }
 
-impl fmt::Display for Algorithm {
+impl fmt::Display for CollectiveAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::ALL[*self as usize].1)
     }
@@ -157,20 +162,20 @@ impl fmt::Display for Algorithm {
 
 /// A machine's choice of algorithm for one of its dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum AlgorithmChoice {
     /// The fastest by formula ([`auto`](super::auto)).
     Auto,
-    /// This one, or its substitute ([`Algorithm::resolve`]).
-    Named(Algorithm),
+    /// This one, or its substitute ([`CollectiveAlgorithm::resolve`]).
+    Named(CollectiveAlgorithm),
 }
 
-impl Choice {
+impl AlgorithmChoice {
     /// Every choice with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); Algorithm::ALL.len() + 1] = {
-        let mut all = [(Self::Auto, "auto"); Algorithm::ALL.len() + 1];
+    pub const ALL: [(Self, &'static str); CollectiveAlgorithm::ALL.len() + 1] = {
+        let mut all = [(Self::Auto, "auto"); CollectiveAlgorithm::ALL.len() + 1];
         let mut i = 0;
-        while i < Algorithm::ALL.len() {
-            let (algorithm, name) = Algorithm::ALL[i];
+        while i < CollectiveAlgorithm::ALL.len() {
+            let (algorithm, name) = CollectiveAlgorithm::ALL[i];
             all[i] = (Self::Named(algorithm), name);
             i += 1;
         }
@@ -181,19 +186,25 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Algorithm::{Direct, HalvingDoubling, Pairwise, RecursiveDoubling, Ring, Tree};
-    use Primitive as P;
+    use CollectiveAlgorithm::{Direct, HalvingDoubling, Pairwise, RecursiveDoubling, Ring, Tree};
+    use CollectivePrimitive as P;
 
     #[test]
     fn each_variant_prints_the_name_at_its_place() {
-        for (place, (algorithm, name)) in Algorithm::ALL.into_iter().enumerate() {
+        for (place, (algorithm, name)) in CollectiveAlgorithm::ALL.into_iter().enumerate() {
             assert_eq!(
                 (algorithm as usize, algorithm.to_string()),
                 (place, name.to_owned())
             );
         }
-        assert_eq!(Choice::ALL[2].0, Choice::Named(HalvingDoubling));
-        assert_eq!(Choice::ALL.last(), Some(&(Choice::Auto, "auto")));
+        assert_eq!(
+            AlgorithmChoice::ALL[2].0,
+            AlgorithmChoice::Named(HalvingDoubling)
+        );
+        assert_eq!(
+            AlgorithmChoice::ALL.last(),
+            Some(&(AlgorithmChoice::Auto, "auto"))
+        );
     }
 
     #[test]

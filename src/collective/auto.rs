@@ -38,24 +38,24 @@
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm takes less than the
 //! best reduce-scatter and the best all-gather together.
 //!
-//! **Ties.** Formulas are not rounded to picoseconds ([`Estimate`]), so that rounding never decides. Of algorithms
-//! that take equally long, to within [`Estimate::MARGIN`], the first in [`Algorithm::ALL`] is chosen, and two stages
+//! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so that rounding never decides. Of algorithms
+//! that take equally long, to within [`TimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`] is chosen, and two stages
 //! rather than one. So a machine whose latencies are twice as long and whose bandwidths are half as wide chooses the
 //! same.
 
-use super::{Algorithm, Primitive};
-use crate::group::{Extent, Phase};
-use crate::topology::{Path, Shape, Topology};
-use crate::units::{Amount, Estimate};
+use super::{CollectiveAlgorithm, CollectivePrimitive};
+use crate::group::{GroupExtent, GroupPhase};
+use crate::topology::{DimensionShape, NetworkPath, Topology};
+use crate::units::{BufferShare, TimeEstimate};
 
 /// Cost model of the lines of a phase, by the distance between members.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
-    extent: &'a Extent,
-    phase: &'a Phase,
+pub struct LineCostModel<'a> {
+    extent: &'a GroupExtent,
+    phase: &'a GroupPhase,
     topology: &'a Topology,
     /// The path between any two members, where it is one by the shape alone.
-    flat: Option<Path>,
+    flat: Option<NetworkPath>,
     /// True if NPUs are wired to their neighbours, so that routes overlap.
     wired: bool,
     /// True if a ring is driven in both directions.
@@ -64,20 +64,20 @@ pub struct Line<'a> {
 
 /// Path and link load of a message over a given distance.
 #[derive(Clone, Copy, Debug)]
-struct Way {
-    path: Path,
+struct LoadedPath {
+    path: NetworkPath,
     load: u64,
 }
 
-impl Way {
-    fn passes(self, amount: Amount) -> Estimate {
+impl LoadedPath {
+    fn passes(self, amount: BufferShare) -> TimeEstimate {
         self.path.bandwidth.estimate(amount).times(self.load)
     }
 
-    /// [`Path::first_byte`], not rounded.
-    fn first_byte(self, amount: Amount) -> Estimate {
+    /// [`NetworkPath::first_byte`], not rounded.
+    fn first_byte(self, amount: BufferShare) -> TimeEstimate {
         let segment = self.path.switching.segment(amount);
-        Estimate::from(self.path.latency) + self.path.others.estimate(segment)
+        TimeEstimate::from(self.path.latency) + self.path.others.estimate(segment)
     }
 
     /// The same path without load from other messages.
@@ -86,11 +86,14 @@ impl Way {
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> LineCostModel<'a> {
     /// The lines of `phase`, for which the first speaks.
-    pub fn new(extent: &'a Extent, phase: &'a Phase, topology: &'a Topology) -> Self {
+    pub fn new(extent: &'a GroupExtent, phase: &'a GroupPhase, topology: &'a Topology) -> Self {
         let shape = topology.dimensions()[phase.dimension].shape;
-        let apart = matches!(shape, Shape::FullyConnected | Shape::Switch);
+        let apart = matches!(
+            shape,
+            DimensionShape::FullyConnected | DimensionShape::Switch
+        );
         let mut line = Self {
             extent,
             phase,
@@ -111,17 +114,17 @@ impl<'a> Line<'a> {
         self.phase.size
     }
 
-    fn path(&self, a: u32, b: u32) -> Path {
+    fn path(&self, a: u32, b: u32) -> NetworkPath {
         let npu = |index| self.extent.npus[self.phase.position(0, index) as usize];
         let path = self.topology.path(npu(a), npu(b));
         path.expect("members sit on NPUs of their own")
     }
 
     /// Between members `k` places apart: the worse of the ways from the first member and the last.
-    fn way(&self, k: u32) -> Way {
+    fn way(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
-            Path {
+            NetworkPath {
                 // The worse of both routes in each respect; devices are those of the one with the longer latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
@@ -140,56 +143,59 @@ impl<'a> Line<'a> {
             true => u64::from(k.min(self.size() - k)),
             false => 1,
         };
-        Way { path, load }
+        LoadedPath { path, load }
     }
 
     /// Between members whose indices differ in the bit of weight `k`, and along the ways of trees.
-    fn exchange(&self, k: u32) -> Way {
+    fn exchange(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| self.path(0, k));
         let load = self.way(k).load;
-        Way { path, load }
+        LoadedPath { path, load }
     }
 
     /// The sum of `time` over all distances, and the longest time of a first byte of `message`.
-    fn over_all(&self, message: Amount, time: impl Fn(Way) -> Estimate) -> (Estimate, Estimate) {
+    fn over_all(
+        &self,
+        message: BufferShare,
+        time: impl Fn(LoadedPath) -> TimeEstimate,
+    ) -> (TimeEstimate, TimeEstimate) {
         let others = self.size() - 1;
         match self.flat {
             Some(_) => {
                 let way = self.way(1);
                 (time(way).times(u64::from(others)), way.first_byte(message))
             }
-            None => (1..=others)
-                .map(|k| self.way(k))
-                .fold((Estimate::ZERO, Estimate::ZERO), |(sum, far), way| {
-                    (sum + time(way), far.max(way.first_byte(message)))
-                }),
+            None => (1..=others).map(|k| self.way(k)).fold(
+                (TimeEstimate::ZERO, TimeEstimate::ZERO),
+                |(sum, far), way| (sum + time(way), far.max(way.first_byte(message))),
+            ),
         }
     }
 
     /// Exchanges at distances 1, 2, 4, … up to the last below the size, of `amount(j, distance)`.
-    fn doubling(&self, time: impl Fn(Way, u32) -> Estimate) -> Estimate {
+    fn doubling(&self, time: impl Fn(LoadedPath, u32) -> TimeEstimate) -> TimeEstimate {
         let levels = self.size().next_power_of_two().ilog2();
         let spans = (0..levels).map(|j| time(self.exchange(1 << j), j));
-        spans.fold(Estimate::ZERO, |sum, span| sum + span)
+        spans.fold(TimeEstimate::ZERO, |sum, span| sum + span)
     }
 
     /// Time that `algorithm` takes for `primitive` on a line's buffer of `buffer`, by its formula. `None` if it does
     /// not carry the primitive.
     pub fn cost(
         &self,
-        algorithm: Algorithm,
-        primitive: Primitive,
-        buffer: Amount,
-    ) -> Option<Estimate> {
-        use Primitive as P;
+        algorithm: CollectiveAlgorithm,
+        primitive: CollectivePrimitive,
+        buffer: BufferShare,
+    ) -> Option<TimeEstimate> {
+        use CollectivePrimitive as P;
         let n = self.size();
         if !algorithm.carries(primitive, n) {
             return None;
         }
         let share = buffer.part(n);
-        let whole = |way: Way, _: u32| way.first_byte(buffer) + way.alone().passes(buffer);
+        let whole = |way: LoadedPath, _: u32| way.first_byte(buffer) + way.alone().passes(buffer);
         Some(match algorithm {
-            Algorithm::Ring => {
+            CollectiveAlgorithm::Ring => {
                 let way = self.way(1).alone();
                 let share = share.part(1 + u32::from(self.round));
                 let (hop, s) = (way.first_byte(share), way.passes(share));
@@ -200,7 +206,7 @@ impl<'a> Line<'a> {
                     _ => (hop + s).times(n - 1),
                 }
             }
-            Algorithm::Direct => {
+            CollectiveAlgorithm::Direct => {
                 let message = match primitive {
                     P::Broadcast | P::Reduce => buffer,
                     _ => share,
@@ -212,25 +218,29 @@ impl<'a> Line<'a> {
                 });
                 far + all
             }
-            Algorithm::Pairwise => {
+            CollectiveAlgorithm::Pairwise => {
                 self.over_all(share, |way| way.first_byte(share) + way.passes(share))
                     .0
             }
-            Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling => match primitive {
-                P::Broadcast | P::Reduce => self.doubling(whole),
-                P::Gather | P::Scatter => self.doubling(|way, j| {
-                    let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
-                    way.first_byte(part) + way.alone().passes(part)
-                }),
-                P::AllReduce => self.doubling(|way, _| way.first_byte(buffer) + way.passes(buffer)),
-                _ => self.doubling(|way, j| {
-                    let part = buffer.part(2 << j);
-                    way.first_byte(part) + way.passes(part)
-                }),
-            },
-            Algorithm::DoubleBinaryTree | Algorithm::Tree => {
+            CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling => {
+                match primitive {
+                    P::Broadcast | P::Reduce => self.doubling(whole),
+                    P::Gather | P::Scatter => self.doubling(|way, j| {
+                        let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
+                        way.first_byte(part) + way.alone().passes(part)
+                    }),
+                    P::AllReduce => {
+                        self.doubling(|way, _| way.first_byte(buffer) + way.passes(buffer))
+                    }
+                    _ => self.doubling(|way, j| {
+                        let part = buffer.part(2 << j);
+                        way.first_byte(part) + way.passes(part)
+                    }),
+                }
+            }
+            CollectiveAlgorithm::DoubleBinaryTree | CollectiveAlgorithm::Tree => {
                 // On every level but the root's, two children share one port, which costs another serialization.
-                let level = |way: Way, j: u32| match 2 << j < n {
+                let level = |way: LoadedPath, j: u32| match 2 << j < n {
                     true => whole(way, j) + way.alone().passes(buffer),
                     false => whole(way, j),
                 };
@@ -244,17 +254,22 @@ impl<'a> Line<'a> {
     }
 
     /// Returns the fastest algorithm for `primitive`, and its time.
-    pub fn choose(&self, primitive: Primitive, buffer: Amount) -> (Algorithm, Estimate) {
-        let all = Algorithm::ALL.map(|(a, _)| Some((a, self.cost(a, primitive, buffer)?)));
-        let best = Estimate::first_of_least(all.into_iter().flatten());
+    pub fn choose(
+        &self,
+        primitive: CollectivePrimitive,
+        buffer: BufferShare,
+    ) -> (CollectiveAlgorithm, TimeEstimate) {
+        let all =
+            CollectiveAlgorithm::ALL.map(|(a, _)| Some((a, self.cost(a, primitive, buffer)?)));
+        let best = TimeEstimate::first_of_least(all.into_iter().flatten());
         best.expect("every primitive is carried by one, of any size")
     }
 
     /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as reduce-scatter and all-gather.
-    pub fn fuses(&self, buffer: Amount) -> bool {
+    pub fn fuses(&self, buffer: BufferShare) -> bool {
         let of = |primitive| self.choose(primitive, buffer).1;
-        let two = of(Primitive::ReduceScatter) + of(Primitive::AllGather);
-        of(Primitive::AllReduce).is_less(two)
+        let two = of(CollectivePrimitive::ReduceScatter) + of(CollectivePrimitive::AllGather);
+        of(CollectivePrimitive::AllReduce).is_less(two)
     }
 }
 

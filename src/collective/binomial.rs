@@ -14,10 +14,10 @@
 //! | reduce | child to parent, S, when all children's are there | h(α + t) |
 //! | gather, scatter | the same ways, the share of the child's subtree | hα + (n−1)s |
 
-use super::{Primitive, Seat, Stage, Step};
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
 /// A member's place in the tree.
-struct Place {
+struct BinomialNode {
     /// Members of the line.
     size: u32,
     /// The root's index.
@@ -26,8 +26,8 @@ struct Place {
     x: u32,
 }
 
-impl Place {
-    fn new(seat: Seat) -> Self {
+impl BinomialNode {
+    fn new(seat: LinePosition) -> Self {
         Self {
             size: seat.size,
             root: seat.root,
@@ -60,26 +60,26 @@ impl Place {
     }
 }
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
-    let place = Place::new(seat);
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
+    let place = BinomialNode::new(seat);
     let is_root = place.x == 0;
     let share = |x| match stage.primitive {
-        Primitive::Gather | Primitive::Scatter => {
+        CollectivePrimitive::Gather | CollectivePrimitive::Scatter => {
             stage.buffer.parts_of(place.subtree(x), place.size)
         }
         _ => stage.buffer,
     };
     let (to, of, after) = match stage.primitive {
-        Primitive::Broadcast | Primitive::Scatter if i < place.children() => {
+        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter if i < place.children() => {
             let child = place.child(i);
             (child, child, u32::from(!is_root))
         }
-        Primitive::Reduce | Primitive::Gather if i == 0 && !is_root => {
+        CollectivePrimitive::Reduce | CollectivePrimitive::Gather if i == 0 && !is_root => {
             (place.x & (place.x - 1), place.x, place.children())
         }
         _ => return None,
     };
-    Some(Step {
+    Some(SendStep {
         to: place.index(to),
         amount: share(of),
         after,
@@ -88,11 +88,11 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
     })
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
-    let place = Place::new(seat);
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
+    let place = BinomialNode::new(seat);
     match stage.primitive {
-        Primitive::Broadcast | Primitive::Scatter => u32::from(place.x != 0),
-        Primitive::Reduce | Primitive::Gather => place.children(),
+        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(place.x != 0),
+        CollectivePrimitive::Reduce | CollectivePrimitive::Gather => place.children(),
         _ => 0,
     }
 }

@@ -1,31 +1,31 @@
 //! Stages with the algorithms that carry them out, as the machine's choices have it.
 
-use super::auto::Line;
-use super::{Algorithm, Choice, Primitive, Stage, stages};
-use crate::group::Extent;
+use super::auto::LineCostModel;
+use super::{AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, stages};
+use crate::group::GroupExtent;
 use crate::topology::Topology;
 use crate::trace::CollectiveKind;
-use crate::units::Amount;
+use crate::units::BufferShare;
 
 /// A stage and the algorithm that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
-    pub(crate) stage: Stage,
-    pub(crate) algorithm: Algorithm,
+pub struct StageAssignment {
+    pub(crate) stage: CollectiveStage,
+    pub(crate) algorithm: CollectiveAlgorithm,
     /// Number of the custom algorithm whose scripts members execute instead.
     pub(crate) script: Option<u16>,
 }
 
 /// Properties in which the chunks of a collective differ.
 #[derive(Clone, Copy, Debug)]
-pub struct Chunk<'a> {
+pub struct ChunkSpec<'a> {
     /// Its share of the collective's buffer.
-    pub whole: Amount,
+    pub whole: BufferShare,
     /// The phases in the order in which it goes outward ([`stages`]).
     pub order: &'a [usize],
     /// True if an all-reduce may be one fused stage in the last phase.
     pub fuses: bool,
-    /// Selects the second of the two trees ([`Stage::mirrored`]).
+    /// Selects the second of the two trees ([`CollectiveStage::mirrored`]).
     pub mirrored: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Chunk<'a> {
 const MOST_PHASES: usize = 32;
 
 /// The phases of `extent` from the inside.
-pub fn outward(extent: &Extent) -> &'static [usize] {
+pub fn outward(extent: &GroupExtent) -> &'static [usize] {
     const IDENTITY: [usize; MOST_PHASES] = {
         let mut identity = [0; MOST_PHASES];
         let mut i = 0;
@@ -50,19 +50,21 @@ pub fn outward(extent: &Extent) -> &'static [usize] {
 /// substitute, or the fastest. `choices` are those of the machine's dimensions.
 pub fn carried(
     kind: CollectiveKind,
-    extent: &Extent,
+    extent: &GroupExtent,
     topology: &Topology,
-    choices: &[Choice],
-    chunk: &Chunk<'_>,
-    out: &mut Vec<Carried>,
+    choices: &[AlgorithmChoice],
+    chunk: &ChunkSpec<'_>,
+    out: &mut Vec<StageAssignment>,
 ) {
-    let line = |d: usize| Line::new(extent, &extent.phases[d], topology);
+    let line = |d: usize| LineCostModel::new(extent, &extent.phases[d], topology);
     let fused = match (kind, chunk.order.split_last()) {
         (CollectiveKind::AllReduce, Some((&last, before))) if chunk.fuses => {
             let phase = &extent.phases[last];
             match choices[phase.dimension] {
-                Choice::Named(algorithm) => algorithm.carries(Primitive::AllReduce, phase.size),
-                Choice::Auto => {
+                AlgorithmChoice::Named(algorithm) => {
+                    algorithm.carries(CollectivePrimitive::AllReduce, phase.size)
+                }
+                AlgorithmChoice::Auto => {
                     // The last phase sees the buffer shrunk by all phases before it.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
                     line(last).fuses(chunk.whole.part(sizes.product()))
@@ -81,12 +83,13 @@ pub fn carried(
             stage.mirrored = chunk.mirrored;
             let phase = &extent.phases[stage.phase];
             let algorithm = match choices[phase.dimension] {
-                Choice::Named(algorithm) => algorithm.resolve(stage.primitive, phase.size),
-                Choice::Auto => line(stage.phase).choose(stage.primitive, stage.buffer).0,
+                AlgorithmChoice::Named(algorithm) => algorithm.resolve(stage.primitive, phase.size),
+                AlgorithmChoice::Auto => line(stage.phase).choose(stage.primitive, stage.buffer).0,
             };
             // Only known once the algorithm is.
-            stage.both_ways = algorithm == Algorithm::Ring && extent.goes_round(phase, topology);
-            out.push(Carried {
+            stage.both_ways =
+                algorithm == CollectiveAlgorithm::Ring && extent.goes_round(phase, topology);
+            out.push(StageAssignment {
                 stage,
                 algorithm,
                 script: None,
@@ -98,22 +101,22 @@ pub fn carried(
 /// Labels of the algorithms in `all` stages for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
 /// tree 16 (nodes)`. Names the algorithms that actually run, not those requested.
 pub(super) fn describe(
-    all: &[Carried],
-    extent: &Extent,
+    all: &[StageAssignment],
+    extent: &GroupExtent,
     topology: &Topology,
-    choices: &[Choice],
+    choices: &[AlgorithmChoice],
 ) -> Vec<String> {
-    let describe = |(d, phase): (usize, &crate::group::Phase)| {
-        let mut used: Vec<Algorithm> = Vec::new();
+    let describe = |(d, phase): (usize, &crate::group::GroupPhase)| {
+        let mut used: Vec<CollectiveAlgorithm> = Vec::new();
         for carried in all.iter().filter(|carried| carried.stage.phase == d) {
             if !used.contains(&carried.algorithm) {
                 used.push(carried.algorithm);
             }
         }
-        let used: Vec<_> = used.iter().map(Algorithm::to_string).collect();
+        let used: Vec<_> = used.iter().map(CollectiveAlgorithm::to_string).collect();
         let how = match choices[phase.dimension] {
-            Choice::Auto => "auto: ",
-            Choice::Named(_) => "",
+            AlgorithmChoice::Auto => "auto: ",
+            AlgorithmChoice::Named(_) => "",
         };
         let place = match extent.regular {
             true => &topology.dimensions()[phase.dimension].name,
@@ -128,32 +131,35 @@ pub(super) fn describe(
 mod tests {
     use super::*;
     use crate::ids::Npu;
-    use crate::topology::{Dimension, Shape};
+    use crate::topology::{DimensionShape, TopologyDimension};
     use crate::units::{Bandwidth, Span};
 
-    fn machine(sizes: &[u32]) -> (Topology, Extent) {
-        let dimensions = sizes.iter().enumerate().map(|(d, &size)| Dimension {
-            name: format!("d{d}"),
-            shape: Shape::Ring,
-            size,
-            bandwidth: Bandwidth::new(50e9).unwrap(),
-            latency: Span::from_ns(500),
-        });
+    fn machine(sizes: &[u32]) -> (Topology, GroupExtent) {
+        let dimensions = sizes
+            .iter()
+            .enumerate()
+            .map(|(d, &size)| TopologyDimension {
+                name: format!("d{d}"),
+                shape: DimensionShape::Ring,
+                size,
+                bandwidth: Bandwidth::new(50e9).unwrap(),
+                latency: Span::from_ns(500),
+            });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
-        let extent = Extent::new(&npus, &topology);
+        let extent = GroupExtent::new(&npus, &topology);
         (topology, extent)
     }
 
     /// (phase, primitive, parts of the buffer), in order.
     fn list(
         kind: CollectiveKind,
-        choices: &[Choice],
+        choices: &[AlgorithmChoice],
         order: &[usize],
-    ) -> Vec<(usize, Primitive, u64)> {
+    ) -> Vec<(usize, CollectivePrimitive, u64)> {
         let (topology, extent) = machine(&[4, 2, 3]);
-        let chunk = Chunk {
-            whole: Amount::whole(1 << 30),
+        let chunk = ChunkSpec {
+            whole: BufferShare::whole(1 << 30),
             order,
             fuses: true,
             mirrored: true,
@@ -169,8 +175,8 @@ mod tests {
     #[test]
     fn phases_that_come_earlier_shrink_what_later_ones_carry() {
         use CollectiveKind as K;
-        use Primitive as P;
-        let ring = [Choice::Named(Algorithm::Ring); 3];
+        use CollectivePrimitive as P;
+        let ring = [AlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
         let order = [2, 0, 1];
         // Sizes 3, 4, 2 in that order: S, S/3, S/12.
         let out = [
@@ -201,9 +207,9 @@ mod tests {
 
     #[test]
     fn the_last_phase_carries_an_all_reduce_in_one_stage_if_it_can() {
-        use Primitive as P;
-        let tree = Choice::Named(Algorithm::Tree);
-        let ring = Choice::Named(Algorithm::Ring);
+        use CollectivePrimitive as P;
+        let tree = AlgorithmChoice::Named(CollectiveAlgorithm::Tree);
+        let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
         let fused = [
             (0, P::ReduceScatter, 1),
             (1, P::ReduceScatter, 4),
@@ -211,11 +217,12 @@ mod tests {
             (1, P::AllGather, 4),
             (0, P::AllGather, 1),
         ];
-        let list =
-            |choices: &[Choice], order: &[usize]| list(CollectiveKind::AllReduce, choices, order);
+        let list = |choices: &[AlgorithmChoice], order: &[usize]| {
+            list(CollectiveKind::AllReduce, choices, order)
+        };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
         // Recursive doubling does not carry it among 3, and a tree that is not last is not asked.
-        let doubling = Choice::Named(Algorithm::RecursiveDoubling);
+        let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
         assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 2, 1])[2].1, P::AllReduce);
@@ -224,9 +231,9 @@ mod tests {
     #[test]
     fn people_are_told_what_is_used() {
         let (topology, extent) = machine(&[8, 6]);
-        let describe = |choices: [Choice; 2], kind, bytes| {
-            let chunk = Chunk {
-                whole: Amount::whole(bytes),
+        let describe = |choices: [AlgorithmChoice; 2], kind, bytes| {
+            let chunk = ChunkSpec {
+                whole: BufferShare::whole(bytes),
                 order: outward(&extent),
                 fuses: true,
                 mirrored: false,
@@ -235,13 +242,17 @@ mod tests {
             carried(kind, &extent, &topology, &choices, &chunk, &mut all);
             describe(&all, &extent, &topology, &choices).join(", ")
         };
-        let doubling = [Choice::Named(Algorithm::HalvingDoubling); 2];
+        let doubling = [AlgorithmChoice::Named(CollectiveAlgorithm::HalvingDoubling); 2];
         assert_eq!(
             describe(doubling, CollectiveKind::AllReduce, 1000),
             "halving_doubling 8 (d0), ring 6 (d1)"
         );
         assert_eq!(
-            describe([Choice::Auto; 2], CollectiveKind::AllGather, 100_000_000),
+            describe(
+                [AlgorithmChoice::Auto; 2],
+                CollectiveKind::AllGather,
+                100_000_000
+            ),
             "auto: ring 8 (d0), auto: ring 6 (d1)"
         );
     }

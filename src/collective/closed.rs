@@ -5,13 +5,18 @@
 //! algorithms derive them; tests hold them against the event loop. In trees members end one after
 //! another, so they have none.
 
-use super::{Algorithm, Primitive, Stage};
-use crate::topology::Path;
+use super::{CollectiveAlgorithm, CollectivePrimitive, CollectiveStage};
+use crate::topology::NetworkPath;
 use crate::units::Span;
 
 /// Duration of `stage` among `n` members that start together; `None` if no closed form is proved.
-pub fn closed_form(algorithm: Algorithm, stage: &Stage, n: u32, path: &Path) -> Option<Span> {
-    use Primitive as P;
+pub fn closed_form(
+    algorithm: CollectiveAlgorithm,
+    stage: &CollectiveStage,
+    n: u32,
+    path: &NetworkPath,
+) -> Option<Span> {
+    use CollectivePrimitive as P;
     if stage.primitive.has_root() || !algorithm.carries(stage.primitive, n) {
         return None;
     }
@@ -20,18 +25,22 @@ pub fn closed_form(algorithm: Algorithm, stage: &Stage, n: u32, path: &Path) -> 
     let alpha = path.first_byte(message);
     let others = u64::from(n - 1);
     match (algorithm, stage.primitive) {
-        (Algorithm::Ring, P::AllToAll) => Some((alpha + s).times(u64::from(n) * others / 2)),
-        (Algorithm::Ring | Algorithm::Pairwise, _) => Some((alpha + s).times(others)),
-        (Algorithm::Direct, _) => Some(alpha + s.times(others)),
-        (Algorithm::RecursiveDoubling, P::AllReduce) => {
+        (CollectiveAlgorithm::Ring, P::AllToAll) => {
+            Some((alpha + s).times(u64::from(n) * others / 2))
+        }
+        (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Pairwise, _) => {
+            Some((alpha + s).times(others))
+        }
+        (CollectiveAlgorithm::Direct, _) => Some(alpha + s.times(others)),
+        (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
             Some(path.time(stage.buffer).times(u64::from(n.ilog2())))
         }
-        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, _) => {
+        (CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling, _) => {
             // Each exchange has half the size of the one before; every one is rounded by itself, as messages are.
             let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
             let spans = halves.map(|half| path.time(half));
             Some(spans.fold(Span::ZERO, |sum, span| sum + span))
         }
-        (Algorithm::DoubleBinaryTree | Algorithm::Tree, _) => None,
+        (CollectiveAlgorithm::DoubleBinaryTree | CollectiveAlgorithm::Tree, _) => None,
     }
 }

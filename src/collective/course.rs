@@ -10,7 +10,7 @@
 
 /// A chunk enters a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct StageEntry {
     /// Number of the chunk.
     pub chunk: u32,
     /// Index of the stage in its route.
@@ -19,25 +19,25 @@ pub struct Passage {
 
 /// The order in which chunks enter the stages of each phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gates {
+pub struct AdmissionOrder {
     /// For each phase of the group, all passages through it.
-    pub order: Vec<Vec<Passage>>,
+    pub order: Vec<Vec<StageEntry>>,
     /// Number of a member's chunks in each phase at once; at least 1.
     pub capacity: Vec<u32>,
 }
 
 /// Schedule of the chunks of a collective through their stages.
 #[derive(Clone, Debug)]
-pub struct Course<S> {
+pub struct ChunkSchedule<S> {
     stages: Vec<S>,
     length: usize,
     route_of: Vec<u32>,
     chunks: u32,
     strands: u32,
-    gates: Option<Gates>,
+    gates: Option<AdmissionOrder>,
 }
 
-impl<S: Copy> Course<S> {
+impl<S: Copy> ChunkSchedule<S> {
     /// `chunks` that all pass through `stages`.
     pub fn alike(stages: Vec<S>, chunks: u32) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl<S: Copy> Course<S> {
     }
 
     /// The same with chunks that pass `gates`.
-    pub fn through(self, gates: Gates) -> Self {
+    pub fn through(self, gates: AdmissionOrder) -> Self {
         Self {
             gates: Some(gates),
             ..self
@@ -125,7 +125,7 @@ impl<S: Copy> Course<S> {
 
     /// The gates, if chunks pass any.
     #[inline]
-    pub fn gates(&self) -> Option<&Gates> {
+    pub fn gates(&self) -> Option<&AdmissionOrder> {
         self.gates.as_ref()
     }
 }

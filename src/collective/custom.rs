@@ -6,7 +6,7 @@
 //! the collective's own does not count. The collective is over at a member when all operations of its script have
 //! completed.
 
-use super::{Act, Cue};
+use super::{ScriptAction, ScriptEvent};
 use crate::trace::CollectiveKind;
 use crate::units::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 mod matched;
 
-pub use matched::Fault;
+pub use matched::ScriptFault;
 
 /// One operation of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ScriptOp {
     /// A message to another position.
     Send {
         /// The receiver's position.
@@ -41,9 +41,9 @@ pub enum Part {
 
 /// The script of one position.
 #[derive(Clone, Debug, Default)]
-pub struct Script {
+pub struct MemberScript {
     ids: Vec<u64>,
-    parts: Vec<Part>,
+    parts: Vec<ScriptOp>,
     /// Number of predecessors of each part.
     in_degrees: Vec<u32>,
     /// End of each part's range in `successors`.
@@ -51,12 +51,12 @@ pub struct Script {
     successors: Vec<u32>,
 }
 
-impl Script {
+impl MemberScript {
     /// Appends a part, which its author calls `id`: it waits for `in_degree` others, and `successors` wait for it.
     pub fn push(
         &mut self,
         id: u64,
-        part: Part,
+        part: ScriptOp,
         in_degree: u32,
         successors: impl Iterator<Item = u32>,
     ) {
@@ -85,40 +85,40 @@ impl Script {
 
 /// An algorithm: a script for each position.
 #[derive(Clone, Debug)]
-pub struct Scripts(Vec<Arc<Script>>);
+pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
 
 /// An algorithm that stands for the machine's.
 #[derive(Clone, Debug)]
-pub struct Custom {
+pub struct CustomCollective {
     /// Kind of collective that it carries out.
     pub kind: CollectiveKind,
     /// Display name.
     pub name: String,
     /// Script of each position: position p is the p-th member of the group, counted from the root where there is one.
-    /// Each receive takes one send ([`Scripts::matched`]).
-    pub scripts: Scripts,
+    /// Each receive takes one send ([`ScriptedAlgorithm::matched`]).
+    pub scripts: ScriptedAlgorithm,
 }
 
 /// A message by which a receiver knows it: the sender, and its label.
-type Key = (u32, u32);
+type ScriptMessageKey = (u32, u32);
 
 /// Progress of one member through its script.
 #[derive(Clone, Debug)]
-struct Progress {
-    script: Arc<Script>,
+struct ScriptProgress {
+    script: Arc<MemberScript>,
     waiting: Vec<u32>,
     left: u32,
     /// Receives that wait.
-    listening: BTreeMap<Key, VecDeque<u32>>,
+    listening: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
     /// Messages that have arrived and that no receive has taken.
-    arrived: BTreeMap<Key, u32>,
+    arrived: BTreeMap<ScriptMessageKey, u32>,
 }
 
 /// Progress of the members that execute scripts, by run and position.
 #[derive(Clone, Debug, Default)]
-pub struct Players(BTreeMap<(u32, u32), Progress>);
+pub struct ScriptExecutor(BTreeMap<(u32, u32), ScriptProgress>);
 
-impl Custom {
+impl CustomCollective {
     /// Returns true if it carries out collectives of `kind` among `members` members. Never with one member, who has
     /// no peer.
     pub fn carries(&self, kind: CollectiveKind, members: u32) -> bool {
@@ -126,9 +126,9 @@ impl Custom {
     }
 }
 
-impl Scripts {
+impl ScriptedAlgorithm {
     /// The algorithm of these scripts, that of position 0 first.
-    pub fn new(scripts: Vec<Script>) -> Self {
+    pub fn new(scripts: Vec<MemberScript>) -> Self {
         Self(scripts.into_iter().map(Arc::new).collect())
     }
 
@@ -138,12 +138,12 @@ impl Scripts {
     }
 
     /// The script of a position.
-    pub fn script(&self, position: u32) -> &Script {
+    pub fn script(&self, position: u32) -> &MemberScript {
         &self.0[position as usize]
     }
 
     /// The parts of the first `size` scripts, each with its position and its place.
-    fn parts(&self, size: u32) -> impl Iterator<Item = (u32, u32, Part)> {
+    fn parts(&self, size: u32) -> impl Iterator<Item = (u32, u32, ScriptOp)> {
         let scripts = (0..size).zip(&self.0);
         scripts.flat_map(|(position, script)| {
             let parts = (0..).zip(&script.parts);
@@ -157,9 +157,9 @@ impl Scripts {
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
         for (position, _, part) in self.parts(size) {
             let (key, count) = match part {
-                Part::Send { to, label, .. } => ((position, to, label), 1),
-                Part::Receive { from, label } => ((from, position, label), -1),
-                Part::Wait(_) => continue,
+                ScriptOp::Send { to, label, .. } => ((position, to, label), 1),
+                ScriptOp::Receive { from, label } => ((from, position, label), -1),
+                ScriptOp::Wait(_) => continue,
             };
             *open.entry(key).or_insert(0) += count;
         }
@@ -174,7 +174,7 @@ impl Scripts {
     }
 }
 
-impl Part {
+impl ScriptOp {
     fn peer(self) -> Option<u32> {
         match self {
             Self::Send { to: peer, .. } | Self::Receive { from: peer, .. } => Some(peer),
@@ -183,20 +183,20 @@ impl Part {
     }
 }
 
-impl Players {
+impl ScriptExecutor {
     /// Delivers `cue` to the member at a position of a run; on the first, `script` returns the number of its script.
     /// The member's actions are appended to `acts`.
     pub fn play(
         &mut self,
-        scripts: &Scripts,
+        scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,
         player: (u32, u32),
-        cue: Cue,
-        acts: &mut Vec<Act>,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
     ) {
         let progress = self.0.entry(player).or_insert_with(|| {
             let script = scripts.0[script() as usize].clone();
-            Progress {
+            ScriptProgress {
                 waiting: script.in_degrees.clone(),
                 left: script.len(),
                 script,
@@ -205,49 +205,49 @@ impl Players {
             }
         });
         match cue {
-            Cue::Begin => {
+            ScriptEvent::Begin => {
                 // A cheap Arc clone, which frees `progress` for mutation.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin(part, acts);
                 }
             }
-            Cue::Over { part } => progress.complete(part, acts),
-            Cue::Message { from, label } => progress.arrive((from, label), acts),
+            ScriptEvent::Over { part } => progress.complete(part, acts),
+            ScriptEvent::Message { from, label } => progress.arrive((from, label), acts),
         }
         if progress.left == 0 {
-            acts.push(Act::End);
+            acts.push(ScriptAction::End);
             self.0.remove(&player);
         }
     }
 }
 
-impl Progress {
+impl ScriptProgress {
     /// All that a part waits for is over.
-    fn begin(&mut self, part: u32, acts: &mut Vec<Act>) {
+    fn begin(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
         match self.script.parts[part as usize] {
-            Part::Send { to, bytes, label } => acts.push(Act::Send {
+            ScriptOp::Send { to, bytes, label } => acts.push(ScriptAction::Send {
                 to,
                 bytes,
                 label,
                 part,
             }),
-            Part::Receive { from, label } => {
+            ScriptOp::Receive { from, label } => {
                 let key = (from, label);
                 match self.arrived.get_mut(&key).filter(|count| **count > 0) {
                     // An early message completes the receive by an event of its own, in the order of events.
                     Some(count) => {
                         *count -= 1;
-                        acts.push(Act::Take { part });
+                        acts.push(ScriptAction::Take { part });
                     }
                     None => self.listening.entry(key).or_default().push_back(part),
                 }
             }
-            Part::Wait(span) => acts.push(Act::Wait { span, part }),
+            ScriptOp::Wait(span) => acts.push(ScriptAction::Wait { span, part }),
         }
     }
 
-    fn complete(&mut self, part: u32, acts: &mut Vec<Act>) {
+    fn complete(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
         self.left -= 1;
         let script = self.script.clone();
         for &next in script.successors(part) {
@@ -258,7 +258,7 @@ impl Progress {
         }
     }
 
-    fn arrive(&mut self, key: Key, acts: &mut Vec<Act>) {
+    fn arrive(&mut self, key: ScriptMessageKey, acts: &mut Vec<ScriptAction>) {
         let waiting = self.listening.get_mut(&key).and_then(VecDeque::pop_front);
         match waiting {
             Some(part) => self.complete(part, acts),

@@ -14,24 +14,24 @@
 //! differ in latency. On rings and meshes the table does not hold: messages go at the rate of a link, one at a time
 //! from each member, and enter on either side.
 
-use super::{Primitive, Seat, Stage, Step};
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     let n = seat.size;
     let is_root = seat.index == seat.root;
     let next = (seat.index + 1 + i) % n;
     let part = stage.buffer.part(n);
     let (count, to, amount) = match stage.primitive {
-        Primitive::ReduceScatter | Primitive::AllGather | Primitive::AllToAll => {
-            (n - 1, next, part)
-        }
-        Primitive::Broadcast if is_root => (n - 1, next, stage.buffer),
-        Primitive::Scatter if is_root => (n - 1, next, part),
-        Primitive::Reduce if !is_root => (1, seat.root, stage.buffer),
-        Primitive::Gather if !is_root => (1, seat.root, part),
+        CollectivePrimitive::ReduceScatter
+        | CollectivePrimitive::AllGather
+        | CollectivePrimitive::AllToAll => (n - 1, next, part),
+        CollectivePrimitive::Broadcast if is_root => (n - 1, next, stage.buffer),
+        CollectivePrimitive::Scatter if is_root => (n - 1, next, part),
+        CollectivePrimitive::Reduce if !is_root => (1, seat.root, stage.buffer),
+        CollectivePrimitive::Gather if !is_root => (1, seat.root, part),
         _ => return None,
     };
-    (i < count).then_some(Step {
+    (i < count).then_some(SendStep {
         to,
         amount,
         after: 0,
@@ -40,18 +40,20 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
     })
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     let is_root = seat.index == seat.root;
     match stage.primitive {
-        Primitive::ReduceScatter | Primitive::AllGather | Primitive::AllToAll => seat.size - 1,
-        Primitive::Broadcast | Primitive::Scatter => u32::from(!is_root),
-        Primitive::Reduce | Primitive::Gather => {
+        CollectivePrimitive::ReduceScatter
+        | CollectivePrimitive::AllGather
+        | CollectivePrimitive::AllToAll => seat.size - 1,
+        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(!is_root),
+        CollectivePrimitive::Reduce | CollectivePrimitive::Gather => {
             if is_root {
                 seat.size - 1
             } else {
                 0
             }
         }
-        Primitive::AllReduce => 0,
+        CollectivePrimitive::AllReduce => 0,
     }
 }

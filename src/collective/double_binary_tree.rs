@@ -5,15 +5,15 @@
 //! numbers, so every member but the root has children in at most one of the two trees, and sends and
 //! receives 4 times in two all-reduced chunks, where inner members of one tree do so 6 times
 //! (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
-//! and scan", Parallel Computing 35, 2009). [`Stage::mirrored`] says which of the two.
+//! and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] says which of the two.
 //!
 //! One chunk takes what it takes in a [`tree`]: all-reduce at most 2hα + (4h−2)t, broadcast and reduce
 //! at most hα + (2h−1)t, with h = ⌈log2 n⌉. What two trees save they save over many chunks.
 
-use super::{Seat, Stage, Step, tree};
+use super::{CollectiveStage, LinePosition, SendStep, tree};
 
 /// The number in the tree of the member that is `x`-th from the root.
-fn number(stage: &Stage, n: u32, x: u32) -> u32 {
+fn number(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     match x {
         0 => 0,
         _ if !stage.mirrored => x,
@@ -24,7 +24,7 @@ fn number(stage: &Stage, n: u32, x: u32) -> u32 {
 }
 
 /// The inverse of [`number`].
-fn place(stage: &Stage, n: u32, number: u32) -> u32 {
+fn place(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     match number {
         0 => 0,
         _ if !stage.mirrored => number,
@@ -34,39 +34,39 @@ fn place(stage: &Stage, n: u32, number: u32) -> u32 {
     }
 }
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     let n = seat.size;
     let x = number(stage, n, tree::number(seat));
     tree::step_at(stage, seat, x, i, |x| place(stage, n, x))
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     let x = number(stage, seat.size, tree::number(seat));
     tree::receives_at(stage, seat, x)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Primitive;
+    use super::super::CollectivePrimitive;
     use super::*;
-    use crate::units::Amount;
+    use crate::units::BufferShare;
 
     #[test]
     fn nobody_but_the_root_has_children_in_both_trees() {
         for n in 2..=65 {
             for root in [0, n / 2, n - 1] {
                 for index in 0..n {
-                    let seat = Seat {
+                    let seat = LinePosition {
                         size: n,
                         index,
                         root,
                     };
                     // In a reduce, members receive from their children only.
                     let children = [false, true].map(|mirrored| {
-                        let stage = Stage {
+                        let stage = CollectiveStage {
                             phase: 0,
-                            primitive: Primitive::Reduce,
-                            buffer: Amount::whole(1),
+                            primitive: CollectivePrimitive::Reduce,
+                            buffer: BufferShare::whole(1),
                             mirrored,
                             both_ways: false,
                         };

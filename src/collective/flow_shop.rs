@@ -4,14 +4,14 @@
 //! as chunks may be in a phase at once. A policy selects among the waiting chunks; a chunk that ends a stage joins
 //! the queue of the next stage before its place is refilled.
 
-use super::{Course, Passage};
+use super::{ChunkSchedule, StageEntry};
 use crate::units::Span;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Priority among the chunks that wait for a phase. Ties go to the chunk that arrived first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Intra {
+pub enum IntraDimensionPolicy {
     /// First come, first served.
     #[default]
     Fifo,
@@ -24,7 +24,7 @@ pub enum Intra {
     Alternate,
 }
 
-impl Intra {
+impl IntraDimensionPolicy {
     /// Every policy with the name it has in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Fifo, "fifo"),
@@ -36,8 +36,8 @@ impl Intra {
 
 /// Inputs of the flow shop, by stage and queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Stages<'a> {
-    /// Duration of each stage of each route, in the order of [`Course::stages`].
+pub struct FlowShopInput<'a> {
+    /// Duration of each stage of each route, in the order of [`ChunkSchedule::stages`].
     pub spans: &'a [Span],
     /// The queue of each; queues are numbered from 0.
     pub queue_of: &'a [u32],
@@ -46,20 +46,20 @@ pub struct Stages<'a> {
     /// True for stages on the way back, by stage.
     pub back: &'a [bool],
     /// Policy by which a queue selects its next chunk.
-    pub intra: Intra,
+    pub intra: IntraDimensionPolicy,
 }
 
 /// Outcome of a flow shop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct FlowShopResult {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
     /// For each queue, the passages in the order in which they began.
-    pub order: Vec<Vec<Passage>>,
+    pub order: Vec<Vec<StageEntry>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Queue {
+struct FlowShopQueue {
     /// Policy key, arrival number and chunk; chunks on their way back in a second heap, where they alternate with the
     /// others.
     waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
@@ -68,7 +68,7 @@ struct Queue {
     running: u32,
 }
 
-impl Queue {
+impl FlowShopQueue {
     /// Removes and returns the next chunk.
     fn pop(&mut self) -> Option<u32> {
         let other = 1 - self.last;
@@ -83,19 +83,19 @@ impl Queue {
     }
 }
 
-struct Shop<'a, S> {
-    course: &'a Course<S>,
-    stages: Stages<'a>,
-    queues: Vec<Queue>,
+struct FlowShopSimulation<'a, S> {
+    course: &'a ChunkSchedule<S>,
+    stages: FlowShopInput<'a>,
+    queues: Vec<FlowShopQueue>,
     /// The stage that each chunk is in or waits for.
     stage: Vec<u16>,
     /// Ends of stages: when, in which order they were begun, and the chunk.
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
-    order: Vec<Vec<Passage>>,
+    order: Vec<Vec<StageEntry>>,
 }
 
-impl<S: Copy> Shop<'_, S> {
+impl<S: Copy> FlowShopSimulation<'_, S> {
     /// Index of a chunk's current stage in the flat stage lists.
     fn index(&self, chunk: u32) -> usize {
         self.course.route(chunk) * self.course.length() + usize::from(self.stage[chunk as usize])
@@ -110,7 +110,7 @@ impl<S: Copy> Shop<'_, S> {
             let end = now + self.stages.spans[self.index(chunk)];
             self.ends.push(Reverse((end, self.count, chunk)));
             let stage = self.stage[chunk as usize];
-            self.order[queue as usize].push(Passage { chunk, stage });
+            self.order[queue as usize].push(StageEntry { chunk, stage });
         }
     }
 
@@ -118,27 +118,27 @@ impl<S: Copy> Shop<'_, S> {
         let index = self.index(chunk);
         let left = self.course.length() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
-            Intra::Fifo | Intra::Alternate => 0,
-            Intra::SmallestFirst => self.stages.spans[index].0,
-            Intra::FewestLeft => left as u64,
+            IntraDimensionPolicy::Fifo | IntraDimensionPolicy::Alternate => 0,
+            IntraDimensionPolicy::SmallestFirst => self.stages.spans[index].0,
+            IntraDimensionPolicy::FewestLeft => left as u64,
         };
         let queue = self.stages.queue_of[index];
         self.count += 1;
         let entry = Reverse((key, self.count, chunk));
-        let apart = self.stages.intra == Intra::Alternate && self.stages.back[index];
+        let apart = self.stages.intra == IntraDimensionPolicy::Alternate && self.stages.back[index];
         self.queues[queue as usize].waiting[usize::from(apart)].push(entry);
         queue
     }
 }
 
 /// Simulates the chunks of `course` through the stages if all start at once.
-pub fn schedule<S: Copy>(course: &Course<S>, stages: Stages<'_>) -> Schedule {
+pub fn schedule<S: Copy>(course: &ChunkSchedule<S>, stages: FlowShopInput<'_>) -> FlowShopResult {
     let queues = stages.queue_of.iter().max();
     let queues = queues.map_or(0, |&queue| queue as usize + 1);
-    let mut shop = Shop {
+    let mut shop = FlowShopSimulation {
         course,
         stages,
-        queues: vec![Queue::default(); queues],
+        queues: vec![FlowShopQueue::default(); queues],
         stage: vec![0; course.chunks() as usize],
         ends: BinaryHeap::new(),
         count: 0,
@@ -167,7 +167,7 @@ pub fn schedule<S: Copy>(course: &Course<S>, stages: Stages<'_>) -> Schedule {
         }
     }
     let order = shop.order;
-    Schedule { end, order }
+    FlowShopResult { end, order }
 }
 
 #[cfg(test)]
@@ -176,14 +176,14 @@ mod tests {
 
     fn end(spans: &[u64], queues: &[u32], chunks: u32, capacity: u32) -> u64 {
         let spans: Vec<Span> = spans.iter().map(|&ns| Span::from_ns(ns)).collect();
-        let stages = Stages {
+        let stages = FlowShopInput {
             spans: &spans,
             queue_of: queues,
             capacity: &[capacity; 2],
             back: &vec![false; spans.len()],
-            intra: Intra::Fifo,
+            intra: IntraDimensionPolicy::Fifo,
         };
-        schedule(&Course::alike(vec![(); spans.len()], chunks), stages)
+        schedule(&ChunkSchedule::alike(vec![(); spans.len()], chunks), stages)
             .end
             .0
             / 1000
@@ -220,25 +220,31 @@ mod tests {
         // Two routes over queues 0 and 1: chunk 0 takes 4 ns in queue 0, then 4 in queue 1; chunk 1 takes 3
         // in queue 1, then 3 in queue 0; chunk 2 as chunk 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
-        let course = Course::routed(vec![(); 4], 2, vec![0, 1, 0]);
+        let course = ChunkSchedule::routed(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
-            let stages = Stages {
+            let stages = FlowShopInput {
                 spans: &spans,
                 queue_of: &[0, 1, 1, 0],
                 capacity: &[1, 1],
                 back: &[false; 4],
                 intra,
             };
-            let Schedule { end, order } = schedule(&course, stages);
+            let FlowShopResult { end, order } = schedule(&course, stages);
             let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
             (end.0 / 1000, chunks(0), chunks(1))
         };
         // Queue 0: chunk 0 from 0 to 4. Chunk 1 comes at 3, after chunk 2: first come, so 2 from 4 to 8, 1
         // from 8 to 11. Queue 1: chunk 1 until 3, 0 from 4 to 8, 2 from 8 to 12.
-        assert_eq!(order(Intra::Fifo), (12, vec![0, 2, 1], vec![1, 0, 2]));
+        assert_eq!(
+            order(IntraDimensionPolicy::Fifo),
+            (12, vec![0, 2, 1], vec![1, 0, 2])
+        );
         // The smallest, and the one with the fewest stages left, is chunk 1: from 4 to 7; 2 from 7 to 11,
         // and in queue 1 from 11 to 15.
-        for intra in [Intra::SmallestFirst, Intra::FewestLeft] {
+        for intra in [
+            IntraDimensionPolicy::SmallestFirst,
+            IntraDimensionPolicy::FewestLeft,
+        ] {
             assert_eq!(order(intra), (15, vec![0, 1, 2], vec![1, 0, 2]));
         }
     }
@@ -250,22 +256,22 @@ mod tests {
         // there until 3; at 4 chunk 0 waits to come back and 2 to go out: back 4-6; 2 out 6-8, as 1 has come
         // back but is of the kind of the last; 1 back 8-10; 2 back 10-12.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
-        let course = Course::alike(vec![(); 3], 3);
+        let course = ChunkSchedule::alike(vec![(); 3], 3);
         let order = |intra| {
-            let stages = Stages {
+            let stages = FlowShopInput {
                 spans: &spans,
                 queue_of: &[0, 1, 0],
                 capacity: &[1, 1],
                 back: &[false, false, true],
                 intra,
             };
-            let Schedule { end, order } = schedule(&course, stages);
+            let FlowShopResult { end, order } = schedule(&course, stages);
             let passages = order[0].iter().map(|p| (p.chunk, p.stage));
             (end.0 / 1000, passages.collect::<Vec<_>>())
         };
         let first_come = vec![(0, 0), (1, 0), (2, 0), (0, 2), (1, 2), (2, 2)];
-        assert_eq!(order(Intra::Fifo), (12, first_come));
+        assert_eq!(order(IntraDimensionPolicy::Fifo), (12, first_come));
         let in_turns = vec![(0, 0), (1, 0), (0, 2), (2, 0), (1, 2), (2, 2)];
-        assert_eq!(order(Intra::Alternate), (12, in_turns));
+        assert_eq!(order(IntraDimensionPolicy::Alternate), (12, in_turns));
     }
 }

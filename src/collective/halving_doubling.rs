@@ -21,12 +21,12 @@
 //! Partners that start at different times could send out of order, and an early message would be taken for another
 //! one. So message i counts only when its receiver has taken step i.
 
-use super::{Primitive, Seat, Stage, Step, binomial};
-use crate::units::Amount;
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
+use crate::units::BufferShare;
 
 /// The exchange numbered `i`, with the member at `distance`.
-pub(super) fn exchange(seat: Seat, i: u32, distance: u32, amount: Amount) -> Step {
-    Step {
+pub(super) fn exchange(seat: LinePosition, i: u32, distance: u32, amount: BufferShare) -> SendStep {
+    SendStep {
         to: seat.index ^ distance,
         amount,
         after: i,
@@ -36,29 +36,33 @@ pub(super) fn exchange(seat: Seat, i: u32, distance: u32, amount: Amount) -> Ste
 }
 
 /// Number of exchanges: log2 n, or none if n is no power of two.
-pub(super) fn exchanges(seat: Seat) -> u32 {
+pub(super) fn exchanges(seat: LinePosition) -> u32 {
     match seat.size.is_power_of_two() {
         true => seat.size.ilog2(),
         false => 0,
     }
 }
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     // An all-gather runs the distances of a reduce-scatter backwards.
     let half = match stage.primitive {
-        Primitive::ReduceScatter | Primitive::AllGather if i >= exchanges(seat) => return None,
-        Primitive::ReduceScatter => i,
-        Primitive::AllGather => exchanges(seat) - 1 - i,
-        Primitive::AllReduce | Primitive::AllToAll => return None,
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather
+            if i >= exchanges(seat) =>
+        {
+            return None;
+        }
+        CollectivePrimitive::ReduceScatter => i,
+        CollectivePrimitive::AllGather => exchanges(seat) - 1 - i,
+        CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => return None,
         _ => return binomial::step(stage, seat, i),
     };
     Some(exchange(seat, i, 1 << half, stage.buffer.part(2 << half)))
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     match stage.primitive {
-        Primitive::ReduceScatter | Primitive::AllGather => exchanges(seat),
-        Primitive::AllReduce | Primitive::AllToAll => 0,
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchanges(seat),
+        CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => 0,
         _ => binomial::receives(stage, seat),
     }
 }

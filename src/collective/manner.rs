@@ -6,17 +6,17 @@
 //! and all credits earned, the stage is over for the member. Steps and sources are computed on demand, so message
 //! schedules are never materialised.
 
-use super::{Course, Seat, Step};
-use crate::group::{Extent, Paths, Phase};
+use super::{ChunkSchedule, LinePosition, SendStep};
+use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
-use crate::topology::{Path, Topology};
+use crate::topology::{NetworkPath, Topology};
 use crate::trace::CollectiveKind;
-use crate::units::{Amount, Span, Time};
+use crate::units::{BufferShare, Span, Time};
 use std::fmt;
 
 /// A collective to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct CollectiveRequest {
     /// Node id of the collective at the first member that issued it.
     pub node: u64,
     /// Kind of collective.
@@ -31,7 +31,7 @@ pub struct Request {
 
 /// Members of a collective, and the way in which the trace names them.
 #[derive(Clone, Copy, Debug)]
-pub struct Party<'a> {
+pub struct GroupMembers<'a> {
     /// The NPU of each member, in the group's order.
     pub npus: &'a [Npu],
     /// True if the trace names a group; otherwise all ranks take part, except those that differ in dimensions that do
@@ -41,7 +41,7 @@ pub struct Party<'a> {
 
 /// A source of messages that a member begins to listen to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct ReceiveSource {
     /// The sender's index in the line.
     pub from: u32,
     /// The sender's step that is the message.
@@ -50,18 +50,18 @@ pub struct Source {
 
 /// Queue in which chunks wait at an NPU; it admits several at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct ChunkQueueSpec {
     /// The queue's number among those of the NPU.
     pub number: u32,
     /// Number of chunks admitted to a stage at once.
     pub capacity: u32,
 }
 
-impl Queue {
+impl ChunkQueueSpec {
     /// Numbers from here on are of queues that come and go with a collective.
     pub const APART: u32 = 1 << 31;
 
-    /// The number of queue `number` of `count` that a collective ([`Request::number`]) has for itself. They
+    /// The number of queue `number` of `count` that a collective ([`CollectiveRequest::number`]) has for itself. They
     /// are used again after 2^31, which two in flight then share.
     #[inline]
     pub fn apart(collective: u32, count: u32, number: u32) -> u32 {
@@ -71,7 +71,7 @@ impl Queue {
 
 /// Event delivered to a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cue {
+pub enum ScriptEvent {
     /// The member begins.
     Begin,
     /// Part `part` of its script is over: a message it sent has arrived, or a wait has ended.
@@ -90,7 +90,7 @@ pub enum Cue {
 
 /// Action of a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum ScriptAction {
     /// Sends a message, which is a part of its script.
     Send {
         /// The receiver's position.
@@ -119,9 +119,9 @@ pub enum Act {
 }
 
 /// Properties of a network while nothing else is in flight.
-pub struct Quiet<'a> {
+pub struct UncontendedCost<'a> {
     /// Time of a message between two NPUs without contention; `None` if the model does not say.
-    pub cost: &'a dyn Fn((Npu, Npu), Amount) -> Option<Span>,
+    pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if messages of other operations may interleave.
     pub shared: bool,
     /// Returns true if messages along a dimension, among a line of that many members, never delay one another while
@@ -132,7 +132,7 @@ pub struct Quiet<'a> {
 
 /// Processing of a message at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum EndpointCost {
     /// Nothing: it takes no time and is no event.
     Instant,
     /// A fixed delay per message.
@@ -143,14 +143,14 @@ pub enum Endpoint {
 
 /// The caller's name for a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct CompletionToken {
     pub(crate) word: u64,
     pub(crate) detail: u32,
 }
 
 /// A transfer over the bus of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct BusTransfer {
     /// Size in bytes.
     pub bytes: u32,
     /// From the NPU, not to it.
@@ -160,12 +160,12 @@ pub struct Load {
     /// True if it returns to its source.
     pub returns: bool,
     /// Token returned to the caller on completion.
-    pub ticket: Ticket,
+    pub ticket: CompletionToken,
 }
 
 /// Cause of a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passing {
+pub enum TransferCause {
     /// The member begins.
     Beginning,
     /// The reception, counted from 0.
@@ -173,21 +173,21 @@ pub enum Passing {
 }
 
 /// Scheduler of bus events.
-pub trait Clock {
-    /// Has [`Manner::bus`] called with `event` at `at`.
+pub trait BusScheduler {
+    /// Has [`CollectiveBackend::bus`] called with `event` at `at`.
     fn after(&mut self, at: Time, event: u32);
 }
 
 /// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4
 /// (nodes)`.
-pub struct Describer(Box<Describe>);
+pub struct AlgorithmDescriber(Box<DescribeFn>);
 
-type Describe = dyn Fn(CollectiveKind, &Extent, &Topology, u64) -> String + Send + Sync;
+type DescribeFn = dyn Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync;
 
-impl Describer {
+impl AlgorithmDescriber {
     /// Creates a describer from the function `say`.
     pub fn new(
-        say: impl Fn(CollectiveKind, &Extent, &Topology, u64) -> String + Send + Sync + 'static,
+        say: impl Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync + 'static,
     ) -> Self {
         Self(Box::new(say))
     }
@@ -205,7 +205,7 @@ impl Describer {
     pub fn say(
         &self,
         kind: CollectiveKind,
-        extent: &Extent,
+        extent: &GroupExtent,
         topology: &Topology,
         bytes: u64,
     ) -> String {
@@ -213,14 +213,14 @@ impl Describer {
     }
 }
 
-impl fmt::Debug for Describer {
+impl fmt::Debug for AlgorithmDescriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Describer")
     }
 }
 
 /// A way of carrying out collectives; the engine's interface to it.
-pub trait Manner {
+pub trait CollectiveBackend {
     /// True if events are handled strictly in the order in which they were scheduled, as in ASTRA-sim: nodes take
     /// lanes by their ids, collectives and messages are matched in the order in which they are issued, a member
     /// proceeds at once, and a send is complete when its message has arrived. Otherwise the events of an instant are
@@ -237,9 +237,9 @@ pub trait Manner {
     /// collectives are matched in issue order, since members may then issue different ones.
     fn exchange_alike(
         &self,
-        _extent: &Extent,
-        _a: &Course<Self::Stage>,
-        _b: &Course<Self::Stage>,
+        _extent: &GroupExtent,
+        _a: &ChunkSchedule<Self::Stage>,
+        _b: &ChunkSchedule<Self::Stage>,
     ) -> bool {
         false
     }
@@ -248,23 +248,28 @@ pub trait Manner {
     type Stage: Copy + fmt::Debug;
 
     /// Returns the placement of a group on the machine.
-    fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent;
+    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
     /// Paths along `phase` that messages share; computed once per group.
-    fn paths(&self, extent: &Extent, phase: &Phase, topology: &Topology) -> Paths;
+    fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths;
 
     /// The one path that every message of a stage takes; `None` when they differ.
-    fn path(&self, stage: &Self::Stage, paths: &Paths) -> Option<Path>;
+    fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
     /// Key of everything besides the group, its root, the kind and the bytes that affects execution of a request;
     /// equal keys share a cached schedule.
-    fn variant(&self, request: &Request) -> u64;
+    fn variant(&self, request: &CollectiveRequest) -> u64;
 
     /// Returns the schedule of a collective's chunks. `paths` are those of [`Self::paths`].
-    fn course(&self, request: &Request, extent: &Extent, paths: &[Paths]) -> Course<Self::Stage>;
+    fn course(
+        &self,
+        request: &CollectiveRequest,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+    ) -> ChunkSchedule<Self::Stage>;
 
     /// Returns true if a stage runs twice concurrently, each time with half of the buffer: once as it is, once from
-    /// [`Seat::reversed`] seats. Each run is a *strand* of the chunk.
+    /// [`LinePosition::reversed`] seats. Each run is a *strand* of the chunk.
     fn goes_both_ways(&self, _: &Self::Stage) -> bool {
         false
     }
@@ -273,7 +278,13 @@ pub trait Manner {
     fn phase(&self, stage: &Self::Stage) -> usize;
 
     /// Returns the seat of the member at `position`, `None` if it takes no part in `stage`.
-    fn seat(&self, extent: &Extent, stage: &Self::Stage, position: u32, root: u32) -> Option<Seat>;
+    fn seat(
+        &self,
+        extent: &GroupExtent,
+        stage: &Self::Stage,
+        position: u32,
+        root: u32,
+    ) -> Option<LinePosition>;
 
     /// Returns a number that distinguishes this passage of `npu` through `stage` from others: requested once for each
     /// chunk and stage when the collective is issued, and passed back with every later call.
@@ -281,7 +292,14 @@ pub trait Manner {
 
     /// Notifies that a member joins a collective; `named` is true if its trace names the group. Only called with
     /// [`Self::IN_ORDER`].
-    fn joins(&mut self, _npu: Npu, _named: bool, _request: &Request, _extent: &Extent) {}
+    fn joins(
+        &mut self,
+        _npu: Npu,
+        _named: bool,
+        _request: &CollectiveRequest,
+        _extent: &GroupExtent,
+    ) {
+    }
 
     /// Notifies that a ready node of `npu` would never start in ASTRA-sim, since no running node is left to wake it.
     /// Only called with [`Self::IN_ORDER`].
@@ -304,7 +322,7 @@ pub trait Manner {
         &self,
         _stage: &Self::Stage,
         _turn: u16,
-        _seat: Seat,
+        _seat: LinePosition,
         _from: u32,
         heard: u32,
     ) -> Option<u32> {
@@ -317,7 +335,7 @@ pub trait Manner {
         &self,
         _stage: &Self::Stage,
         _turn: u16,
-        _seat: Seat,
+        _seat: LinePosition,
         _to: u32,
         step: u32,
     ) -> Option<u32> {
@@ -325,16 +343,16 @@ pub trait Manner {
     }
 
     /// The queue in which a chunk waits before `stage`, `None` where none waits.
-    fn queue(&self, stage: &Self::Stage, turn: u16) -> Option<Queue>;
+    fn queue(&self, stage: &Self::Stage, turn: u16) -> Option<ChunkQueueSpec>;
 
     /// Credits of the member in `seat` as it begins.
-    fn credits(&self, stage: &Self::Stage, turn: u16, seat: Seat) -> u32;
+    fn credits(&self, stage: &Self::Stage, turn: u16, seat: LinePosition) -> u32;
 
     /// Number of messages that the member in `seat` receives.
-    fn receives(&self, stage: &Self::Stage, turn: u16, seat: Seat) -> u32;
+    fn receives(&self, stage: &Self::Stage, turn: u16, seat: LinePosition) -> u32;
 
     /// The `i`-th message that the member in `seat` sends, `None` after the last.
-    fn step(&self, stage: &Self::Stage, turn: u16, seat: Seat, i: u32) -> Option<Step>;
+    fn step(&self, stage: &Self::Stage, turn: u16, seat: LinePosition, i: u32) -> Option<SendStep>;
 
     /// Returns the `k`-th source for which the member in `seat` posts a receive once it has taken `taken` steps. Only
     /// called where messages follow a request to send.
@@ -342,10 +360,10 @@ pub trait Manner {
         &self,
         stage: &Self::Stage,
         turn: u16,
-        seat: Seat,
+        seat: LinePosition,
         taken: u32,
         k: u32,
-    ) -> Option<Source>;
+    ) -> Option<ReceiveSource>;
 
     /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
@@ -355,33 +373,46 @@ pub trait Manner {
     fn play(
         &mut self,
         stage: &Self::Stage,
-        extent: &Extent,
+        extent: &GroupExtent,
         player: (u32, u32),
         root: u32,
-        cue: Cue,
-        acts: &mut Vec<Act>,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
     );
 
     /// Returns the processing at an endpoint before its first send and after each reception.
-    fn endpoint(&self, stage: &Self::Stage) -> Endpoint;
+    fn endpoint(&self, stage: &Self::Stage) -> EndpointCost;
 
-    /// Returns the bus transfer of an endpoint with [`Endpoint::Bus`]: as the member begins (credit `p` of its
+    /// Returns the bus transfer of an endpoint with [`EndpointCost::Bus`]: as the member begins (credit `p` of its
     /// initial credits), or for reception `r`.
-    fn load(&self, stage: &Self::Stage, turn: u16, seat: Seat, of: Passing, ticket: Ticket)
-    -> Load;
+    fn load(
+        &self,
+        stage: &Self::Stage,
+        turn: u16,
+        seat: LinePosition,
+        of: TransferCause,
+        ticket: CompletionToken,
+    ) -> BusTransfer;
 
     /// Submits a transfer to the bus of `npu`, which schedules its events on `clock`.
-    fn carry(&mut self, now: Time, npu: Npu, load: Load, clock: &mut impl Clock);
+    fn carry(&mut self, now: Time, npu: Npu, load: BusTransfer, clock: &mut impl BusScheduler);
 
     /// Handles an event on the bus of `npu`. On completion of a transfer its ticket is returned, and the bus pauses
     /// until the consequences are handled and [`Self::bus_resumes`] is called.
-    fn bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl Clock) -> Option<Ticket>;
+    fn bus(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        event: u32,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken>;
 
     /// The bus of `npu` goes on after the event with which a load was through.
-    fn bus_resumes(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl Clock);
+    fn bus_resumes(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler);
 
     /// Time that the member in `seat` spends on the reduction of its `r`-th reception; `None` if it does not reduce.
-    fn reduction(&self, stage: &Self::Stage, turn: u16, seat: Seat, r: u32) -> Option<Span>;
+    fn reduction(&self, stage: &Self::Stage, turn: u16, seat: LinePosition, r: u32)
+    -> Option<Span>;
 
     /// Returns true if a member's messages of this stage serialize at its port, so that a group of n need not hold n²
     /// of them.
@@ -391,15 +422,15 @@ pub trait Manner {
     fn asking(&self) -> Option<u64>;
 
     /// Returns a formatter of algorithms, for people.
-    fn describer(&self) -> Describer;
+    fn describer(&self) -> AlgorithmDescriber;
 
     /// Duration of a collective whose members all begin together while nothing else is in flight; `None` if no closed
     /// form is proved, or if members end at different times. `paths` are those of [`Self::paths`].
     fn closed_form(
         &self,
-        course: &Course<Self::Stage>,
-        extent: &Extent,
-        paths: &[Paths],
-        quiet: &Quiet<'_>,
+        course: &ChunkSchedule<Self::Stage>,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
     ) -> Option<Span>;
 }

@@ -3,7 +3,7 @@
 //! scripts instead; such a send completes when its last byte has left.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the
-//! first. At most [`Pipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for each
+//! first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for each
 //! level, and they share its port. Their order is computed for the whole collective before it begins, as if all
 //! members started together and each stage took its uncontended time ([`schedule()`]); stragglers keep to the same
 //! order, so no member waits for one that waits for it.
@@ -14,73 +14,80 @@
 
 use super::flow_shop::{self, schedule};
 use super::manner::{
-    Act, Clock, Cue, Describer, Endpoint, Load, Manner, Party, Passing, Queue, Quiet, Request,
-    Source, Ticket,
+    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
+    CollectiveRequest, CompletionToken, EndpointCost, GroupMembers, ReceiveSource, ScriptAction,
+    ScriptEvent, TransferCause, UncontendedCost,
 };
 use super::routes::routes;
 use super::{
-    Algorithm, Carried, Choice, Course, Custom, Gates, Pipeline, Players, Primitive, Seat, Stage,
-    Step, carried, closed,
+    AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
+    CollectivePrimitive, CollectiveStage, CustomCollective, LinePosition, ScriptExecutor, SendStep,
+    StageAssignment, carried, closed,
 };
-use crate::group::{Extent, Paths, Phase};
+use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
-use crate::topology::{Path, Topology};
-use crate::units::{Amount, Span, Time};
+use crate::topology::{NetworkPath, Topology};
+use crate::units::{BufferShare, Span, Time};
 use std::num::NonZeroU32;
 
 /// Collectives as the machine's algorithms carry them out.
 #[derive(Clone, Debug)]
-pub struct Native<'a> {
+pub struct NativeBackend<'a> {
     /// Choice of algorithm for each dimension.
-    pub algorithms: &'a [Choice],
+    pub algorithms: &'a [AlgorithmChoice],
     /// Topology of the machine.
     pub topology: &'a Topology,
     /// Chunking parameters.
-    pub pipeline: Pipeline,
+    pub pipeline: ChunkPipeline,
     /// Algorithms that stand for the machine's; of several that fit, the first does.
-    pub custom: &'a [Custom],
+    pub custom: &'a [CustomCollective],
     /// Progress of the members that execute them.
-    pub players: Players,
+    pub players: ScriptExecutor,
 }
 
-impl Manner for Native<'_> {
+impl CollectiveBackend for NativeBackend<'_> {
     const IN_ORDER: bool = false;
-    type Stage = Carried;
+    type Stage = StageAssignment;
 
-    fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent {
-        Extent::new(party.npus, topology)
+    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
+        GroupExtent::new(party.npus, topology)
     }
 
-    fn paths(&self, extent: &Extent, phase: &Phase, topology: &Topology) -> Paths {
+    fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
         extent.paths(phase, topology)
     }
 
     #[inline]
-    fn path(&self, carried: &Carried, paths: &Paths) -> Option<Path> {
+    fn path(&self, carried: &StageAssignment, paths: &SharedPaths) -> Option<NetworkPath> {
         carried.path(paths)
     }
 
-    fn variant(&self, _: &Request) -> u64 {
+    fn variant(&self, _: &CollectiveRequest) -> u64 {
         0
     }
 
-    fn course(&self, request: &Request, extent: &Extent, paths: &[Paths]) -> Course<Carried> {
-        let fits = |custom: &Custom| custom.carries(request.kind, extent.size());
+    fn course(
+        &self,
+        request: &CollectiveRequest,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+    ) -> ChunkSchedule<StageAssignment> {
+        let fits = |custom: &CustomCollective| custom.carries(request.kind, extent.size());
         if let Some(script) = self.custom.iter().position(fits) {
-            let stage = Stage {
+            let stage = CollectiveStage {
                 phase: 0,
-                primitive: Primitive::AllReduce,
-                buffer: Amount::whole(request.buffer),
+                primitive: CollectivePrimitive::AllReduce,
+                buffer: BufferShare::whole(request.buffer),
                 mirrored: false,
                 both_ways: false,
             };
-            let scripted = Carried {
+            let scripted = StageAssignment {
                 stage,
                 // Placeholder: a scripted stage has no algorithm of its own.
-                algorithm: Algorithm::Ring,
+                algorithm: CollectiveAlgorithm::Ring,
                 script: Some(script as u16),
             };
-            return Course::alike(vec![scripted], 1);
+            return ChunkSchedule::alike(vec![scripted], 1);
         }
         let lie = (extent, self.topology);
         let of = (request.kind, request.buffer);
@@ -91,70 +98,89 @@ impl Manner for Native<'_> {
         if course.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return course;
         }
-        let alone = |carried: &Carried| self.alone(carried, extent, paths);
+        let alone = |carried: &StageAssignment| self.alone(carried, extent, paths);
         let spans: Vec<Span> = course.stages().iter().map(alone).collect();
         let capacity = self.capacity(&course, extent);
         let order = self.schedule(&course, &spans, &capacity).order;
-        course.through(Gates { order, capacity })
+        course.through(AdmissionOrder { order, capacity })
     }
 
     #[inline]
-    fn goes_both_ways(&self, carried: &Carried) -> bool {
+    fn goes_both_ways(&self, carried: &StageAssignment) -> bool {
         carried.stage.both_ways
     }
 
     #[inline]
-    fn phase(&self, carried: &Carried) -> usize {
+    fn phase(&self, carried: &StageAssignment) -> usize {
         carried.stage.phase
     }
 
     #[inline]
-    fn seat(&self, extent: &Extent, carried: &Carried, position: u32, root: u32) -> Option<Seat> {
-        Seat::new(extent, &carried.stage, position, root)
+    fn seat(
+        &self,
+        extent: &GroupExtent,
+        carried: &StageAssignment,
+        position: u32,
+        root: u32,
+    ) -> Option<LinePosition> {
+        LinePosition::new(extent, &carried.stage, position, root)
     }
 
     #[inline]
-    fn turn(&mut self, _: Npu, _: &Carried) -> u16 {
+    fn turn(&mut self, _: Npu, _: &StageAssignment) -> u16 {
         0
     }
 
     #[inline]
-    fn queue(&self, _: &Carried, _: u16) -> Option<Queue> {
+    fn queue(&self, _: &StageAssignment, _: u16) -> Option<ChunkQueueSpec> {
         None
     }
 
     #[inline]
-    fn credits(&self, _: &Carried, _: u16, _: Seat) -> u32 {
+    fn credits(&self, _: &StageAssignment, _: u16, _: LinePosition) -> u32 {
         0
     }
 
     #[inline]
-    fn receives(&self, carried: &Carried, _: u16, seat: Seat) -> u32 {
+    fn receives(&self, carried: &StageAssignment, _: u16, seat: LinePosition) -> u32 {
         carried.algorithm.receives(&carried.stage, seat)
     }
 
     #[inline]
-    fn step(&self, carried: &Carried, _: u16, seat: Seat, i: u32) -> Option<Step> {
+    fn step(
+        &self,
+        carried: &StageAssignment,
+        _: u16,
+        seat: LinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
         carried.algorithm.step(&carried.stage, seat, i)
     }
 
-    fn source(&self, _: &Carried, _: u16, _: Seat, _: u32, _: u32) -> Option<Source> {
+    fn source(
+        &self,
+        _: &StageAssignment,
+        _: u16,
+        _: LinePosition,
+        _: u32,
+        _: u32,
+    ) -> Option<ReceiveSource> {
         None
     }
 
     #[inline]
-    fn is_scripted(&self, carried: &Carried) -> bool {
+    fn is_scripted(&self, carried: &StageAssignment) -> bool {
         carried.script.is_some()
     }
 
     fn play(
         &mut self,
-        carried: &Carried,
-        extent: &Extent,
+        carried: &StageAssignment,
+        extent: &GroupExtent,
         player: (u32, u32),
         root: u32,
-        cue: Cue,
-        acts: &mut Vec<Act>,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
     ) {
         let number = carried.script.expect("only scripted stages are played");
         let custom = &self.custom[number as usize];
@@ -167,7 +193,7 @@ impl Manner for Native<'_> {
         let script_of = |position: u32| (extent.member_at[position as usize] + size - first) % size;
         let position_of = |script: u32| extent.position_of[((script + first) % size) as usize];
         let cue = match cue {
-            Cue::Message { from, label } => Cue::Message {
+            ScriptEvent::Message { from, label } => ScriptEvent::Message {
                 from: script_of(from),
                 label,
             },
@@ -178,40 +204,53 @@ impl Manner for Native<'_> {
         self.players
             .play(&custom.scripts, script, player, cue, acts);
         for act in &mut acts[before..] {
-            if let Act::Send { to, .. } = act {
+            if let ScriptAction::Send { to, .. } = act {
                 *to = position_of(*to);
             }
         }
     }
 
     #[inline]
-    fn endpoint(&self, _: &Carried) -> Endpoint {
-        Endpoint::Instant
+    fn endpoint(&self, _: &StageAssignment) -> EndpointCost {
+        EndpointCost::Instant
     }
 
-    fn load(&self, _: &Carried, _: u16, _: Seat, _: Passing, _: Ticket) -> Load {
+    fn load(
+        &self,
+        _: &StageAssignment,
+        _: u16,
+        _: LinePosition,
+        _: TransferCause,
+        _: CompletionToken,
+    ) -> BusTransfer {
         unreachable!("endpoints take no time")
     }
 
-    fn carry(&mut self, _: Time, _: Npu, _: Load, _: &mut impl Clock) {
+    fn carry(&mut self, _: Time, _: Npu, _: BusTransfer, _: &mut impl BusScheduler) {
         unreachable!("endpoints take no time")
     }
 
-    fn bus(&mut self, _: Time, _: Npu, _: u32, _: &mut impl Clock) -> Option<Ticket> {
+    fn bus(
+        &mut self,
+        _: Time,
+        _: Npu,
+        _: u32,
+        _: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
         unreachable!("endpoints take no time")
     }
 
-    fn bus_resumes(&mut self, _: Time, _: Npu, _: u32, _: &mut impl Clock) {
+    fn bus_resumes(&mut self, _: Time, _: Npu, _: u32, _: &mut impl BusScheduler) {
         unreachable!("endpoints take no time")
     }
 
     #[inline]
-    fn reduction(&self, _: &Carried, _: u16, _: Seat, _: u32) -> Option<Span> {
+    fn reduction(&self, _: &StageAssignment, _: u16, _: LinePosition, _: u32) -> Option<Span> {
         None
     }
 
     #[inline]
-    fn is_paced(&self, carried: &Carried) -> bool {
+    fn is_paced(&self, carried: &StageAssignment) -> bool {
         !carried.algorithm.has_sole_senders()
     }
 
@@ -219,18 +258,18 @@ impl Manner for Native<'_> {
         None
     }
 
-    fn describer(&self) -> Describer {
+    fn describer(&self) -> AlgorithmDescriber {
         let algorithms = self.algorithms.to_vec();
         let pipeline = self.pipeline;
         let custom = self.custom.to_vec();
-        Describer::new(move |kind, extent, topology, bytes| {
+        AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
             let mut custom = custom.iter();
             if let Some(custom) = custom.find(|custom| custom.carries(kind, extent.size())) {
                 return format!("custom {}", custom.name);
             }
             let course = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
             let phases = carried::describe(course.stages(), extent, topology, &algorithms);
-            let list = Describer::list(phases.into_iter());
+            let list = AlgorithmDescriber::list(phases.into_iter());
             let mut pipeline = pipeline;
             match (pipeline.chunks.get(), NonZeroU32::new(course.chunks())) {
                 (1, _) => return list,
@@ -244,10 +283,10 @@ impl Manner for Native<'_> {
 
     fn closed_form(
         &self,
-        course: &Course<Carried>,
-        extent: &Extent,
-        paths: &[Paths],
-        quiet: &Quiet<'_>,
+        course: &ChunkSchedule<StageAssignment>,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
         // Several chunks in a phase at once share its ports in ways that are not proved.
         let gates = course.gates();
@@ -262,7 +301,7 @@ impl Manner for Native<'_> {
         }
         let spans = course.stages().iter().map(|carried| {
             let phase = &extent.phases[carried.stage.phase];
-            let next = carried.algorithm == Algorithm::Ring;
+            let next = carried.algorithm == CollectiveAlgorithm::Ring;
             let apart = (quiet.apart)(phase.dimension, phase.size, next);
             carried.closed_form(extent, paths).filter(|_| apart)
         });
@@ -278,16 +317,16 @@ impl Manner for Native<'_> {
     }
 }
 
-impl Native<'_> {
+impl NativeBackend<'_> {
     /// Number of a member's chunks in each phase at once; in trees at least four for each level, since a chunk goes
     /// up and down while others follow. More would only queue at the ports, with messages that go up before those
     /// that come down, which members wait for.
-    fn capacity(&self, course: &Course<Carried>, extent: &Extent) -> Vec<u32> {
+    fn capacity(&self, course: &ChunkSchedule<StageAssignment>, extent: &GroupExtent) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
         for carried in course.stages() {
             if matches!(
                 carried.algorithm,
-                Algorithm::Tree | Algorithm::DoubleBinaryTree
+                CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
             ) {
                 let levels = extent.phases[carried.stage.phase]
                     .size
@@ -303,16 +342,16 @@ impl Native<'_> {
     /// Simulates the chunks of `course` through the phases with the durations of stages in `spans`.
     fn schedule(
         &self,
-        course: &Course<Carried>,
+        course: &ChunkSchedule<StageAssignment>,
         spans: &[Span],
         capacity: &[u32],
-    ) -> flow_shop::Schedule {
+    ) -> flow_shop::FlowShopResult {
         let phases = course.stages().iter().map(|carried| carried.stage.phase);
         let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
         let back = course.stages().iter();
-        let back = back.map(|carried| carried.stage.primitive == Primitive::AllGather);
+        let back = back.map(|carried| carried.stage.primitive == CollectivePrimitive::AllGather);
         let back: Vec<bool> = back.collect();
-        let stages = flow_shop::Stages {
+        let stages = flow_shop::FlowShopInput {
             spans,
             queue_of: &queue_of,
             capacity,
@@ -326,7 +365,12 @@ impl Native<'_> {
     /// of chunks, never a result: the serialized messages over a link or up a tree, at the algorithm's message size,
     /// each with the latency of a link. So it is a whole number of picoseconds where messages are, and scales with
     /// them.
-    fn alone(&self, carried: &Carried, extent: &Extent, paths: &[Paths]) -> Span {
+    fn alone(
+        &self,
+        carried: &StageAssignment,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+    ) -> Span {
         carried.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[carried.stage.phase];
             let dimension = &self.topology.dimensions()[phase.dimension];
@@ -336,17 +380,17 @@ impl Native<'_> {
     }
 }
 
-impl Carried {
+impl StageAssignment {
     /// The one path that every message takes.
     #[inline]
-    fn path(&self, paths: &Paths) -> Option<Path> {
-        match self.algorithm == Algorithm::Ring {
+    fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
+        match self.algorithm == CollectiveAlgorithm::Ring {
             true => paths.next,
             false => paths.any,
         }
     }
 
-    fn closed_form(&self, extent: &Extent, paths: &[Paths]) -> Option<Span> {
+    fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
         let path = self.path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;
         closed::closed_form(self.algorithm, &self.stage, n, &path)

@@ -16,18 +16,20 @@
 //! member from receiving from several at once. A message that comes before its receiver is in its
 //! round counts when it is.
 
-use super::{Primitive, Seat, Stage, Step};
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-fn rounds(stage: &Stage, seat: Seat) -> u32 {
+fn rounds(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     match stage.primitive {
-        Primitive::ReduceScatter | Primitive::AllGather | Primitive::AllToAll => seat.size - 1,
+        CollectivePrimitive::ReduceScatter
+        | CollectivePrimitive::AllGather
+        | CollectivePrimitive::AllToAll => seat.size - 1,
         _ => 0,
     }
 }
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     let (n, k) = (seat.size, i + 1);
-    (i < rounds(stage, seat)).then(|| Step {
+    (i < rounds(stage, seat)).then(|| SendStep {
         to: match n.is_power_of_two() {
             true => seat.index ^ k,
             false => (seat.index + k) % n,
@@ -39,6 +41,6 @@ pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
     })
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     rounds(stage, seat)
 }

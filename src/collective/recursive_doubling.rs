@@ -11,20 +11,20 @@
 //! | all others | those of [`halving_doubling`] | see there |
 
 use super::halving_doubling::{self, exchange, exchanges};
-use super::{Primitive, Seat, Stage, Step};
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     match stage.primitive {
-        Primitive::AllReduce => {
+        CollectivePrimitive::AllReduce => {
             (i < exchanges(seat)).then(|| exchange(seat, i, 1 << i, stage.buffer))
         }
         _ => halving_doubling::step(stage, seat, i),
     }
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     match stage.primitive {
-        Primitive::AllReduce => exchanges(seat),
+        CollectivePrimitive::AllReduce => exchanges(seat),
         _ => halving_doubling::receives(stage, seat),
     }
 }

@@ -23,9 +23,9 @@
 //!
 //! [`Extent::goes_round`]: crate::group::Extent::goes_round
 
-use super::{Primitive, Seat, Stage, Step};
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-impl Seat {
+impl LinePosition {
     /// Number of hops from the root to this member along the ring: 0 for the root, n−1 for the last that it reaches.
     fn hops_from_root(self) -> u32 {
         (self.index + self.size - self.root) % self.size
@@ -43,41 +43,47 @@ fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     let n = seat.size;
     // Number of messages, and of receptions that the first of them waits for.
     let (count, first_after) = match stage.primitive {
-        Primitive::ReduceScatter | Primitive::AllGather => (n - 1, 0),
-        Primitive::AllToAll => (all_to_all(n), 0),
-        Primitive::Broadcast => match seat.hops_from_root() {
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => (n - 1, 0),
+        CollectivePrimitive::AllToAll => (all_to_all(n), 0),
+        CollectivePrimitive::Broadcast => match seat.hops_from_root() {
             0 => return send(stage, seat, i, n, None),
             last if last == n - 1 => (0, 0),
             _ => (n, 1),
         },
-        Primitive::Reduce => match seat.hops_to_root() {
+        CollectivePrimitive::Reduce => match seat.hops_to_root() {
             0 => (0, 0),
             last if last == n - 1 => return send(stage, seat, i, n, None),
             _ => (n, 1),
         },
         // Its own part first, then those of the members behind it.
-        Primitive::Gather => match seat.hops_to_root() {
+        CollectivePrimitive::Gather => match seat.hops_to_root() {
             0 => (0, 0),
             hops => (n - hops, 0),
         },
         // The farthest part first; each member keeps the last that it gets.
-        Primitive::Scatter => match seat.hops_from_root() {
+        CollectivePrimitive::Scatter => match seat.hops_from_root() {
             0 => return send(stage, seat, i, n - 1, None),
             hops => (n - 1 - hops, 1),
         },
-        Primitive::AllReduce => return None,
+        CollectivePrimitive::AllReduce => return None,
     };
     send(stage, seat, i, count, Some(first_after))
 }
 
 /// The `i`-th of `count` messages to the next member. Message i waits for `first_after + i`
 /// receptions, or for none at all.
-fn send(stage: &Stage, seat: Seat, i: u32, count: u32, first_after: Option<u32>) -> Option<Step> {
-    (i < count).then(|| Step {
+fn send(
+    stage: &CollectiveStage,
+    seat: LinePosition,
+    i: u32,
+    count: u32,
+    first_after: Option<u32>,
+) -> Option<SendStep> {
+    (i < count).then(|| SendStep {
         to: (seat.index + 1) % seat.size,
         amount: stage.part(seat.size),
         after: first_after.map_or(0, |first| first + i),
@@ -86,24 +92,24 @@ fn send(stage: &Stage, seat: Seat, i: u32, count: u32, first_after: Option<u32>)
     })
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     let n = seat.size;
     match stage.primitive {
-        Primitive::ReduceScatter | Primitive::AllGather => n - 1,
-        Primitive::AllToAll => all_to_all(n),
-        Primitive::Broadcast => match seat.hops_from_root() {
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => n - 1,
+        CollectivePrimitive::AllToAll => all_to_all(n),
+        CollectivePrimitive::Broadcast => match seat.hops_from_root() {
             0 => 0,
             _ => n,
         },
-        Primitive::Reduce => match seat.hops_to_root() {
+        CollectivePrimitive::Reduce => match seat.hops_to_root() {
             last if last == n - 1 => 0,
             _ => n,
         },
-        Primitive::Gather => n - 1 - seat.hops_to_root(),
-        Primitive::Scatter => match seat.hops_from_root() {
+        CollectivePrimitive::Gather => n - 1 - seat.hops_to_root(),
+        CollectivePrimitive::Scatter => match seat.hops_from_root() {
             0 => 0,
             hops => n - hops,
         },
-        Primitive::AllReduce => 0,
+        CollectivePrimitive::AllReduce => 0,
     }
 }

@@ -1,29 +1,32 @@
 //! The routes of a collective's chunks: in which order each visits the phases, and by which algorithms.
 
-use super::schedule::{Way, ways};
-use super::{Algorithm, Carried, Choice, Chunk, Course, Pipeline, carried};
-use crate::group::Extent;
+use super::schedule::{ChunkRoute, ways};
+use super::{
+    AlgorithmChoice, ChunkPipeline, ChunkSchedule, ChunkSpec, CollectiveAlgorithm, StageAssignment,
+    carried,
+};
+use crate::group::GroupExtent;
 use crate::topology::Topology;
 use crate::trace::CollectiveKind;
-use crate::units::Amount;
+use crate::units::BufferShare;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without gates. It has as many
 /// chunks as the pipeline says, but no more than bytes; Themis-flex may split them. With two trees, every other chunk
 /// takes the second.
 pub(super) fn routes(
     (kind, bytes): (CollectiveKind, u64),
-    (extent, topology): (&Extent, &Topology),
-    choices: &[Choice],
-    pipeline: Pipeline,
-) -> Course<Carried> {
+    (extent, topology): (&GroupExtent, &Topology),
+    choices: &[AlgorithmChoice],
+    pipeline: ChunkPipeline,
+) -> ChunkSchedule<StageAssignment> {
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.get().min(most);
-    let whole = Amount::whole(bytes);
+    let whole = BufferShare::whole(bytes);
     let (ways, mut route_of) = ways(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
-    let add = |way: &Way, mirrored, all: &mut Vec<Carried>| {
-        let chunk = Chunk {
+    let add = |way: &ChunkRoute, mirrored, all: &mut Vec<StageAssignment>| {
+        let chunk = ChunkSpec {
             whole: way.share(whole, chunks),
             order: &way.order,
             // Routes are equally long, so an all-reduce is in one stage in all of them or in none.
@@ -36,7 +39,7 @@ pub(super) fn routes(
         add(way, false, &mut all);
     }
     let length = all.len() / ways.len();
-    let trees = |c: &Carried| c.algorithm == Algorithm::DoubleBinaryTree;
+    let trees = |c: &StageAssignment| c.algorithm == CollectiveAlgorithm::DoubleBinaryTree;
     if route_of.len() > 1 && all.iter().any(trees) {
         for way in &ways {
             add(way, true, &mut all);
@@ -44,39 +47,44 @@ pub(super) fn routes(
         for route in route_of.iter_mut().skip(1).step_by(2) {
             *route += ways.len() as u32;
         }
-        return Course::routed(all, length, route_of);
+        return ChunkSchedule::routed(all, length, route_of);
     }
     match &ways[..] {
-        [_] => Course::alike(all, chunks),
-        _ => Course::routed(all, length, route_of),
+        [_] => ChunkSchedule::alike(all, chunks),
+        _ => ChunkSchedule::routed(all, length, route_of),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Inter, Primitive};
+    use super::super::{CollectivePrimitive, InterDimensionPolicy};
     use super::*;
     use crate::ids::Npu;
-    use crate::topology::{Dimension, Shape};
+    use crate::topology::{DimensionShape, TopologyDimension};
     use crate::units::{Bandwidth, Span};
     use std::num::NonZeroU32;
 
-    fn course(sizes: &[(u32, f64)], bytes: u64, (inter, chunks): (Inter, u32)) -> Course<Carried> {
-        let dimensions = sizes.iter().map(|&(size, rate)| Dimension {
+    fn course(
+        sizes: &[(u32, f64)],
+        bytes: u64,
+        (inter, chunks): (InterDimensionPolicy, u32),
+    ) -> ChunkSchedule<StageAssignment> {
+        let dimensions = sizes.iter().map(|&(size, rate)| TopologyDimension {
             name: String::new(),
-            shape: Shape::Switch,
+            shape: DimensionShape::Switch,
             size,
             bandwidth: Bandwidth::new(rate).unwrap(),
             latency: Span::ZERO,
         });
         let topology = Topology::new(dimensions.collect()).unwrap();
         let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
-        let extent = Extent::new(&npus, &topology);
-        let trees = vec![Choice::Named(Algorithm::DoubleBinaryTree); sizes.len()];
-        let pipeline = Pipeline {
+        let extent = GroupExtent::new(&npus, &topology);
+        let trees =
+            vec![AlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree); sizes.len()];
+        let pipeline = ChunkPipeline {
             chunks: NonZeroU32::new(chunks).unwrap(),
             inter,
-            ..Pipeline::default()
+            ..ChunkPipeline::default()
         };
         let of = (CollectiveKind::AllReduce, bytes);
         routes(of, (&extent, &topology), &trees, pipeline)
@@ -87,7 +95,7 @@ mod tests {
     fn no_byte_is_lost() {
         let mut unequal = 0;
         for bytes in [1, 3, 1000, 999_983, 1 << 30, (1 << 56) - 1, u64::MAX / 7] {
-            for (inter, _) in Inter::ALL {
+            for (inter, _) in InterDimensionPolicy::ALL {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
                     let course = course(&sizes, bytes, (inter, chunks));
@@ -96,8 +104,8 @@ mod tests {
                     let mut sum = 0;
                     for chunk in 0..course.chunks() {
                         let stage = course.stage(chunk, 0).unwrap().stage;
-                        assert_eq!(stage.primitive, Primitive::ReduceScatter);
-                        let Amount { bytes, parts } = stage.buffer;
+                        assert_eq!(stage.primitive, CollectivePrimitive::ReduceScatter);
+                        let BufferShare { bytes, parts } = stage.buffer;
                         assert_eq!(unit % u128::from(parts), 0);
                         sum += u128::from(bytes) * (unit / u128::from(parts));
                     }
@@ -111,10 +119,10 @@ mod tests {
 
     #[test]
     fn equal_chunks_of_one_way_have_one_route() {
-        let all = course(&[(4, 1e9)], 1000, (Inter::ThemisFlex, 1));
+        let all = course(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
         assert!(all.is_alike());
         // Two trees in turn.
-        let all = course(&[(4, 1e9)], 1000, (Inter::ThemisFlex, 5));
+        let all = course(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
         let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);
     }

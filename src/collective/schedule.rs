@@ -10,16 +10,16 @@
 
 mod balance;
 
-use crate::group::Extent;
+use crate::group::GroupExtent;
 use crate::topology::Topology;
 use crate::trace::CollectiveKind;
-use crate::units::Amount;
-use balance::Balance;
+use crate::units::BufferShare;
+use balance::ThemisBalancer;
 use std::collections::BTreeMap;
 
 /// Order in which chunks visit the dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Inter {
+pub enum InterDimensionPolicy {
     /// From the innermost outward.
     #[default]
     Ascending,
@@ -31,7 +31,7 @@ pub enum Inter {
     ThemisFlex,
 }
 
-impl Inter {
+impl InterDimensionPolicy {
     /// Every policy with the name it has in machine files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Ascending, "ascending"),
@@ -46,17 +46,17 @@ const EQUAL: u32 = 256;
 
 /// Visiting order and size of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Way {
+pub(super) struct ChunkRoute {
     /// The phases in the order in which it visits them, each once.
     pub order: Vec<usize>,
     /// Size of the chunk in grains.
     grains: u32,
 }
 
-impl Way {
+impl ChunkRoute {
     /// Its share of a collective of `whole` that would be in as many `chunks` if all were equal. The
     /// shares of a collective are together exactly the whole, as long as it is less than 2^56 bytes.
-    pub fn share(&self, whole: Amount, chunks: u32) -> Amount {
+    pub fn share(&self, whole: BufferShare, chunks: u32) -> BufferShare {
         whole.parts_of(self.grains, EQUAL).part(chunks)
     }
 }
@@ -64,14 +64,14 @@ impl Way {
 /// The ways that the chunks of a collective of `whole` take through the phases of `extent`, and which of them
 /// each chunk takes. There are as many as `chunks` where all are equal, and at most sixteen times as many.
 pub(super) fn ways(
-    inter: Inter,
-    (kind, whole): (CollectiveKind, Amount),
-    (extent, topology): (&Extent, &Topology),
+    inter: InterDimensionPolicy,
+    (kind, whole): (CollectiveKind, BufferShare),
+    (extent, topology): (&GroupExtent, &Topology),
     chunks: u32,
-) -> (Vec<Way>, Vec<u32>) {
+) -> (Vec<ChunkRoute>, Vec<u32>) {
     let phases = extent.phases.len();
     let ascending: Vec<usize> = (0..phases).collect();
-    let equal = |order| Way {
+    let equal = |order| ChunkRoute {
         order,
         grains: EQUAL,
     };
@@ -86,11 +86,13 @@ pub(super) fn ways(
     // If grains of the buffer cannot be exact, all chunks are equal.
     let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
     let mut balance = match inter {
-        Inter::Themis | Inter::ThemisFlex if !shrinks => None,
-        Inter::Themis => Some(Balance::new(extent, topology)),
-        Inter::ThemisFlex if exact => Some(Balance::flexible(extent, topology)),
-        Inter::ThemisFlex => Some(Balance::new(extent, topology)),
-        Inter::Ascending | Inter::RoundRobin => None,
+        InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,
+        InterDimensionPolicy::Themis => Some(ThemisBalancer::new(extent, topology)),
+        InterDimensionPolicy::ThemisFlex if exact => {
+            Some(ThemisBalancer::flexible(extent, topology))
+        }
+        InterDimensionPolicy::ThemisFlex => Some(ThemisBalancer::new(extent, topology)),
+        InterDimensionPolicy::Ascending | InterDimensionPolicy::RoundRobin => None,
     };
     let mut ways = Vec::new();
     let mut known = BTreeMap::new();
@@ -100,7 +102,7 @@ pub(super) fn ways(
         let mut way = equal(ascending.clone());
         match &mut balance {
             Some(balance) => way.grains = balance.next(&mut way.order, left),
-            None if inter == Inter::RoundRobin => {
+            None if inter == InterDimensionPolicy::RoundRobin => {
                 way.order.rotate_left(way_of.len() % phases.max(1))
             }
             None => {}

@@ -19,18 +19,18 @@
 //! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on those
 //! of all children, so counting messages cannot confuse them.
 
-use super::{Primitive, Seat, Stage, Step};
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
 /// The numbers of a member's relatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Relatives {
+pub(super) struct TreeNeighbours {
     pub parent: Option<u32>,
     /// The child with the lower number; the only one, if there is only one.
     pub below: Option<u32>,
     pub above: Option<u32>,
 }
 
-impl Relatives {
+impl TreeNeighbours {
     /// Neighbours of the member numbered `x` of `n`.
     pub fn of(n: u32, x: u32) -> Self {
         if x == 0 {
@@ -57,14 +57,16 @@ impl Relatives {
     }
 
     /// The `i`-th message as (the receiver's number, receptions that it needs).
-    fn step(&self, primitive: Primitive, i: u32) -> Option<(u32, u32)> {
+    fn step(&self, primitive: CollectivePrimitive, i: u32) -> Option<(u32, u32)> {
         let children = self.children();
         let ups = match (primitive, self.parent) {
-            (Primitive::Reduce | Primitive::AllReduce, Some(parent)) if i == 0 => {
+            (CollectivePrimitive::Reduce | CollectivePrimitive::AllReduce, Some(parent))
+                if i == 0 =>
+            {
                 return Some((parent, children));
             }
-            (Primitive::AllReduce, Some(_)) => 1,
-            (Primitive::AllReduce | Primitive::Broadcast, _) => 0,
+            (CollectivePrimitive::AllReduce, Some(_)) => 1,
+            (CollectivePrimitive::AllReduce | CollectivePrimitive::Broadcast, _) => 0,
             _ => return None,
         };
         let child = match i - ups {
@@ -76,32 +78,32 @@ impl Relatives {
     }
 
     /// Number of messages that the member receives; those down the tree leave when it has them all.
-    fn receives(&self, primitive: Primitive) -> u32 {
+    fn receives(&self, primitive: CollectivePrimitive) -> u32 {
         let parents = u32::from(self.parent.is_some());
         match primitive {
-            Primitive::AllReduce => self.children() + parents,
-            Primitive::Reduce => self.children(),
-            Primitive::Broadcast => parents,
+            CollectivePrimitive::AllReduce => self.children() + parents,
+            CollectivePrimitive::Reduce => self.children(),
+            CollectivePrimitive::Broadcast => parents,
             _ => 0,
         }
     }
 }
 
 /// The number of the member in `seat`, counted from the root.
-pub(super) fn number(seat: Seat) -> u32 {
+pub(super) fn number(seat: LinePosition) -> u32 {
     (seat.index + seat.size - seat.root) % seat.size
 }
 
 /// The `i`-th message of the member with number `x` in its tree; `index` is the inverse of numbering.
 pub(super) fn step_at(
-    stage: &Stage,
-    seat: Seat,
+    stage: &CollectiveStage,
+    seat: LinePosition,
     x: u32,
     i: u32,
     index: impl Fn(u32) -> u32,
-) -> Option<Step> {
-    let (to, after) = Relatives::of(seat.size, x).step(stage.primitive, i)?;
-    Some(Step {
+) -> Option<SendStep> {
+    let (to, after) = TreeNeighbours::of(seat.size, x).step(stage.primitive, i)?;
+    Some(SendStep {
         to: (index(to) + seat.root) % seat.size,
         amount: stage.buffer,
         after,
@@ -111,15 +113,15 @@ pub(super) fn step_at(
 }
 
 /// Number of messages that the member with number `x` in its tree receives.
-pub(super) fn receives_at(stage: &Stage, seat: Seat, x: u32) -> u32 {
-    Relatives::of(seat.size, x).receives(stage.primitive)
+pub(super) fn receives_at(stage: &CollectiveStage, seat: LinePosition, x: u32) -> u32 {
+    TreeNeighbours::of(seat.size, x).receives(stage.primitive)
 }
 
-pub(super) fn step(stage: &Stage, seat: Seat, i: u32) -> Option<Step> {
+pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     step_at(stage, seat, number(seat), i, |x| x)
 }
 
-pub(super) fn receives(stage: &Stage, seat: Seat) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
     receives_at(stage, seat, number(seat))
 }
 
@@ -131,12 +133,12 @@ mod tests {
     fn the_tree_of_eleven() {
         // In order over 1 ..= 10: 8 is the top; below it 4 with 2 and 6, above it 10, because 12 is not
         // there, with 9 only.
-        let relatives = |parent, below, above| Relatives {
+        let relatives = |parent, below, above| TreeNeighbours {
             parent,
             below,
             above,
         };
-        let of = |x| Relatives::of(11, x);
+        let of = |x| TreeNeighbours::of(11, x);
         assert_eq!(of(0), relatives(None, Some(8), None));
         assert_eq!(of(8), relatives(Some(0), Some(4), Some(10)));
         assert_eq!(of(4), relatives(Some(8), Some(2), Some(6)));
@@ -149,14 +151,18 @@ mod tests {
     fn parents_and_children_know_each_other() {
         for n in 2..=130 {
             for x in 0..n {
-                let own = Relatives::of(n, x);
+                let own = TreeNeighbours::of(n, x);
                 for child in [own.below, own.above].into_iter().flatten() {
-                    assert_eq!(Relatives::of(n, child).parent, Some(x), "{child} of {n}");
+                    assert_eq!(
+                        TreeNeighbours::of(n, child).parent,
+                        Some(x),
+                        "{child} of {n}"
+                    );
                 }
                 let mut up = own.parent;
                 let mut depth = 0;
                 while let Some(parent) = up {
-                    let at = Relatives::of(n, parent);
+                    let at = TreeNeighbours::of(n, parent);
                     assert!([at.below, at.above].contains(&Some(x)) || depth > 0);
                     (up, depth) = (at.parent, depth + 1);
                 }

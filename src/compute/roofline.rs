@@ -6,9 +6,9 @@
 //! leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound is the
 //! machine's, the achieved fraction is the software's.
 
-use super::{Efficiency, Kernel, Peaks};
+use super::{KernelProfile, PeakRates, RooflineEfficiency};
 use crate::trace::Dtype;
-use crate::units::{Amount, Bandwidth, Span};
+use crate::units::{Bandwidth, BufferShare, Span};
 
 /// Formats assumed for kernels whose trace states none, by preference: bf16, which training uses today, then the
 /// nearest among the formats that the class has.
@@ -25,12 +25,12 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
 
 /// `None` when the class has no peak for `dtype`, or neither FLOPs nor bytes are known. To the nearest picosecond.
 pub(super) fn duration(
-    kernel: &Kernel,
-    peaks: &Peaks,
+    kernel: &KernelProfile,
+    peaks: &PeakRates,
     memory: Bandwidth,
-    efficiency: Efficiency,
+    efficiency: RooflineEfficiency,
 ) -> Option<Span> {
-    let &Kernel { flops, bytes, .. } = kernel;
+    let &KernelProfile { flops, bytes, .. } = kernel;
     if flops == 0 && bytes == 0 {
         return None;
     }
@@ -43,6 +43,6 @@ pub(super) fn duration(
         (_, None) => return None,
         (_, Some(peak)) => peak.duration(flops),
     };
-    let bound = arithmetic.max(memory.serialization(Amount::whole(bytes)));
+    let bound = arithmetic.max(memory.serialization(BufferShare::whole(bytes)));
     Some(bound.scaled(1.0 / efficiency.fraction()))
 }

@@ -1,15 +1,15 @@
 //! One value of a document, read as the expected type or refused with its key and line.
 
 use super::nearest::{did_you_mean, nearest};
-use super::{ConfigError, DeValue, Document, Spanned, Table};
+use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned};
 use crate::units::QuantityError;
 use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
 
 /// A value of a document.
-pub(crate) struct Field<'d> {
-    pub(super) document: &'d Document<'d>,
+pub(crate) struct ConfigField<'d> {
+    pub(super) document: &'d ConfigDocument<'d>,
     pub(super) key: String,
     pub(super) at: usize,
     pub(super) value: &'d Spanned<DeValue<'d>>,
@@ -22,7 +22,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}{more}", short)
 }
 
-impl<'d> Field<'d> {
+impl<'d> ConfigField<'d> {
     /// An error: this value is `found` where `expected` should be.
     pub(crate) fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
@@ -151,17 +151,17 @@ impl<'d> Field<'d> {
     }
 
     /// A table that may have the keys `allowed`, or any.
-    pub(crate) fn table(&self, allowed: Option<&[&str]>) -> Result<Table<'d>, ConfigError> {
+    pub(crate) fn table(&self, allowed: Option<&[&str]>) -> Result<ConfigTable<'d>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Table(entries) => {
-                Table::open(self.document, self.key.clone(), self.at, entries, allowed)
+                ConfigTable::open(self.document, self.key.clone(), self.at, entries, allowed)
             }
             _ => Err(self.mismatch("a table")),
         }
     }
 
     /// Tables that may each have the keys `allowed`.
-    pub(crate) fn tables(&self, allowed: &[&str]) -> Result<Vec<Table<'d>>, ConfigError> {
+    pub(crate) fn tables(&self, allowed: &[&str]) -> Result<Vec<ConfigTable<'d>>, ConfigError> {
         let DeValue::Array(items) = self.value.get_ref() else {
             return Err(self.mismatch(format_args!("tables, each under [[{}]]", self.key)));
         };

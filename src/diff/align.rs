@@ -1,8 +1,8 @@
 //! Alignment of lanes in program order.
 
 use super::alone::agree;
-use super::pairs::Pairs;
-use super::side::Side;
+use super::pairs::NodeMatching;
+use super::side::ComparedTrace;
 use crate::graph::Interner;
 use crate::graph::fingerprint;
 use crate::trace::Op;
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 /// Lane: the number that the trace gives it, and whether it is of nodes without operation (0), of the host (1),
 /// or of the NPU (2).
-type Lane = (Option<i64>, u8);
+type AlignedLane = (Option<i64>, u8);
 
-fn lane(side: &Side<'_>, node: u32) -> Lane {
+fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
     let view = &side.outline.nodes[node as usize].view;
     let kind = match view.op {
         Op::Nothing => 0,
@@ -24,8 +24,8 @@ fn lane(side: &Side<'_>, node: u32) -> Lane {
 }
 
 /// Returns the nodes of each lane in an order that dependencies allow.
-fn lanes(side: &Side<'_>) -> BTreeMap<Lane, Vec<u32>> {
-    let mut lanes: BTreeMap<Lane, Vec<u32>> = BTreeMap::new();
+fn lanes(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
+    let mut lanes: BTreeMap<AlignedLane, Vec<u32>> = BTreeMap::new();
     for &node in side.order.iter().chain(&side.loose) {
         lanes.entry(lane(side, node)).or_default().push(node);
     }
@@ -34,7 +34,7 @@ fn lanes(side: &Side<'_>) -> BTreeMap<Lane, Vec<u32>> {
 
 /// Pairs nodes with equal keys that an alignment of the lanes puts side by side; known pairs anchor the
 /// alignment.
-pub(super) fn align(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
+pub(super) fn align(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     let [mut a, mut b] = [0, 1].map(|which| lanes(&sides[which]));
     a.retain(|lane, _| b.contains_key(lane));
     for (lane, first) in a {
@@ -50,7 +50,7 @@ pub(super) fn align(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
     }
 }
 
-fn align_lane(sides: &[Side<'_>; 2], pairs: &mut Pairs, mut lists: [Vec<u32>; 2]) {
+fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
     // Of a run of known pairs, the two ends suffice as anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];

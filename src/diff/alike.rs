@@ -1,9 +1,9 @@
 //! Nodes of both traces with equal labels.
 
-use super::pairs::{Labels, Pairs};
+use super::pairs::{NodeHashes, NodeMatching};
 
 /// Pairs nodes whose label is unique in each trace.
-pub(super) fn unique(pairs: &mut Pairs, labels: &Labels) {
+pub(super) fn unique(pairs: &mut NodeMatching, labels: &NodeHashes) {
     for_alike(pairs, labels, |pairs, nodes, first| {
         if let ([a, b], 1) = (nodes, first) {
             let second = pairs.count(0);
@@ -13,13 +13,13 @@ pub(super) fn unique(pairs: &mut Pairs, labels: &Labels) {
 }
 
 /// Sketch of a set of labels (a Bloom filter with one hash), which saves sorting the labels of one trace alone.
-struct Marks {
+struct LabelSketch {
     words: Vec<u64>,
     /// Number of bits, as a power of two.
     bits: u32,
 }
 
-impl Marks {
+impl LabelSketch {
     /// Limits the sketch to 2 MB.
     const MOST_BITS: u32 = 24;
 
@@ -52,12 +52,12 @@ impl Marks {
 /// Calls `each` with the free nodes of each label, those of the first trace first, and the number of the
 /// latter.
 pub(super) fn for_alike(
-    pairs: &mut Pairs,
-    labels: &Labels,
-    mut each: impl FnMut(&mut Pairs, &[(u64, u32)], usize),
+    pairs: &mut NodeMatching,
+    labels: &NodeHashes,
+    mut each: impl FnMut(&mut NodeMatching, &[(u64, u32)], usize),
 ) {
     let offset = pairs.count(0);
-    let marks = [0, 1].map(|which| Marks::of(pairs.free(which), &labels[which]));
+    let marks = [0, 1].map(|which| LabelSketch::of(pairs.free(which), &labels[which]));
     let mut free: Vec<(u64, u32)> = Vec::new();
     for (which, labels) in labels.iter().enumerate() {
         let shift = if which == 0 { 0 } else { offset };

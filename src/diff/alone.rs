@@ -1,7 +1,7 @@
 //! Matching of residual nodes, which changed in place, by their neighbours.
 
-use super::pairs::Pairs;
-use super::side::{Side, Way};
+use super::pairs::NodeMatching;
+use super::side::{ComparedTrace, EdgeDirection};
 use crate::trace::Op;
 
 /// Number of neighbours of a node that are followed, of neighbours of a pair that are inspected, of candidates
@@ -15,14 +15,14 @@ const WORK: usize = 1 << 16;
 
 /// Agreement of two nodes about the known pairs around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Agreement {
+pub(super) struct NeighbourAgreement {
     /// Number of neighbours with a known partner, of the node with more of them.
     known: usize,
     /// Number of known pairs that are neighbours of both.
     common: usize,
 }
 
-impl Agreement {
+impl NeighbourAgreement {
     /// Returns whether the neighbours do not contradict that the two are a pair.
     pub fn is_plausible(self) -> bool {
         self.known == 0 || self.common > 0
@@ -35,12 +35,17 @@ impl Agreement {
 }
 
 /// Counts the known pairs around `first` and `second`.
-pub(super) fn agree(sides: &[Side<'_>; 2], pairs: &Pairs, first: u32, second: u32) -> Agreement {
-    let mut sum = Agreement {
+pub(super) fn agree(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &NodeMatching,
+    first: u32,
+    second: u32,
+) -> NeighbourAgreement {
+    let mut sum = NeighbourAgreement {
         known: 0,
         common: 0,
     };
-    for way in Way::BOTH {
+    for way in EdgeDirection::BOTH {
         let known = |which: usize, node| -> Vec<(u32, bool)> {
             let next = sides[which].neighbours(node, way);
             let mut known: Vec<_> = next
@@ -66,7 +71,7 @@ pub(super) fn agree(sides: &[Side<'_>; 2], pairs: &Pairs, first: u32, second: u3
 }
 
 /// Scores the common properties of two nodes with different labels.
-fn likeness(sides: &[Side<'_>; 2], first: u32, second: u32) -> u8 {
+fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     let view = |which: usize, node: u32| &sides[which].outline.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
     let what = std::mem::discriminant::<Op<'_>>;
@@ -74,7 +79,7 @@ fn likeness(sides: &[Side<'_>; 2], first: u32, second: u32) -> u8 {
 }
 
 /// Pairs nodes that share most of their neighbours, and the last free node of each trace.
-pub(super) fn alone(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
+pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     // The search goes from unmatched nodes to the partners of their neighbours, and from there to unmatched
     // nodes.
     let mut waiting: Vec<u32> = pairs.free(0).collect();
@@ -88,7 +93,7 @@ pub(super) fn alone(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
             continue;
         };
         pairs.set(node, found);
-        for way in Way::BOTH {
+        for way in EdgeDirection::BOTH {
             for (next, _) in sides[0].neighbours(node, way).take(NEAR) {
                 let tried = &mut tries[next as usize];
                 if pairs.of(0, next).is_none() && *tried < TRIES {
@@ -105,7 +110,7 @@ pub(super) fn alone(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
     if let (Some(a), None, Some(b), None) = last {
         let unknown = agree(sides, pairs, a, b).known == 0;
         let nobody = [(0, a), (1, b)].iter().all(|&(which, node)| {
-            Way::BOTH
+            EdgeDirection::BOTH
                 .iter()
                 .all(|&way| sides[which].degree(node, way) == 0)
         });
@@ -117,12 +122,12 @@ pub(super) fn alone(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
 
 /// Returns the free node of the second trace that shares most neighbours with `node`, if these are at least
 /// half.
-fn best(sides: &[Side<'_>; 2], pairs: &Pairs, node: u32) -> Option<u32> {
+fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Option<u32> {
     let mut candidates: Vec<u32> = Vec::new();
-    for way in Way::BOTH {
+    for way in EdgeDirection::BOTH {
         let back = match way {
-            Way::Before => Way::After,
-            Way::After => Way::Before,
+            EdgeDirection::Before => EdgeDirection::After,
+            EdgeDirection::After => EdgeDirection::Before,
         };
         for (next, control) in sides[0].neighbours(node, way).take(NEAR) {
             let Some(partner) = pairs.of(0, next) else {
@@ -138,7 +143,7 @@ fn best(sides: &[Side<'_>; 2], pairs: &Pairs, node: u32) -> Option<u32> {
     candidates.truncate(NEAR);
     // The first candidate is always inspected, however many neighbours it has.
     let size = |which: usize, node: u32| -> usize {
-        let degrees = Way::BOTH.map(|way| sides[which].degree(node, way));
+        let degrees = EdgeDirection::BOTH.map(|way| sides[which].degree(node, way));
         degrees.iter().sum()
     };
     let mut spent = 0;

@@ -8,8 +8,8 @@
 //! together take time in the order of edges times the logarithm of nodes.
 
 use super::alike::for_alike;
-use super::pairs::{Labels, Pairs};
-use super::side::{Side, Way};
+use super::pairs::{NodeHashes, NodeMatching};
+use super::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
 
 /// Class of nodes that are paired or left alone.
@@ -17,53 +17,57 @@ const NONE: u32 = u32::MAX;
 
 /// Class: the range of its members, and the number of those from the first trace.
 #[derive(Clone, Copy, Debug)]
-struct Class {
+struct RefinementClass {
     start: u32,
     len: u32,
     first: u32,
     queued: bool,
 }
 
-impl Class {
+impl RefinementClass {
     fn balanced(&self) -> bool {
         self.first * 2 == self.len
     }
 }
 
 /// Splitter, whose neighbours are split by the number of their edges into it.
-enum Splitter {
+enum ClassSplitter {
     Class(u32),
     /// Pair, by its node of the first trace.
     Pair(u32),
 }
 
 /// Partition of the unpaired nodes. Nodes of the second trace are numbered after those of the first.
-pub(super) struct Classes<'x, 'o> {
-    sides: &'x [Side<'o>; 2],
-    pairs: &'x mut Pairs,
+pub(super) struct ColorRefinement<'x, 'o> {
+    sides: &'x [ComparedTrace<'o>; 2],
+    pairs: &'x mut NodeMatching,
     /// Class of each node.
     class: Vec<u32>,
     /// Index of each node in `members`.
     place: Vec<u32>,
     members: Vec<u32>,
-    classes: Vec<Class>,
-    queue: VecDeque<Splitter>,
+    classes: Vec<RefinementClass>,
+    queue: VecDeque<ClassSplitter>,
     /// Ambiguous classes, the next to be resolved last.
     tied: Vec<u32>,
     /// Number of edges into the current splitter, by node; control dependencies are counted in the upper half.
     count: Vec<u64>,
 }
 
-impl<'x, 'o> Classes<'x, 'o> {
+impl<'x, 'o> ColorRefinement<'x, 'o> {
     /// Pairs nodes with unique labels; `None` if no label is left that several nodes have.
-    pub fn new(sides: &'x [Side<'o>; 2], pairs: &'x mut Pairs, labels: &Labels) -> Option<Self> {
-        let mut classes: Vec<Class> = Vec::new();
+    pub fn new(
+        sides: &'x [ComparedTrace<'o>; 2],
+        pairs: &'x mut NodeMatching,
+        labels: &NodeHashes,
+    ) -> Option<Self> {
+        let mut classes: Vec<RefinementClass> = Vec::new();
         let mut members: Vec<u32> = Vec::new();
         let offset = pairs.count(0);
         for_alike(pairs, labels, |pairs, nodes, first| match nodes {
             [a, b] => pairs.set(a.1, b.1 - offset),
             _ => {
-                classes.push(Class {
+                classes.push(RefinementClass {
                     start: members.len() as u32,
                     len: nodes.len() as u32,
                     first: first as u32,
@@ -116,7 +120,7 @@ impl<'x, 'o> Classes<'x, 'o> {
         let class = &mut self.classes[number as usize];
         if !class.queued {
             class.queued = true;
-            self.queue.push_back(Splitter::Class(number));
+            self.queue.push_back(ClassSplitter::Class(number));
         }
     }
 
@@ -125,14 +129,15 @@ impl<'x, 'o> Classes<'x, 'o> {
         let offset = self.offset();
         let mut beside: Vec<u32> = Vec::new();
         for &node in self.members.iter().filter(|&&node| node < offset) {
-            for way in Way::BOTH {
+            for way in EdgeDirection::BOTH {
                 let next = self.sides[0].neighbours(node, way).map(|(next, _)| next);
                 beside.extend(next.filter(|&next| self.pairs.of(0, next).is_some()));
             }
         }
         beside.sort_unstable();
         beside.dedup();
-        self.queue.extend(beside.into_iter().map(Splitter::Pair));
+        self.queue
+            .extend(beside.into_iter().map(ClassSplitter::Pair));
     }
 
     /// Splits classes until any two nodes of one have equally many neighbours in each.
@@ -141,11 +146,11 @@ impl<'x, 'o> Classes<'x, 'o> {
         while let Some(splitter) = self.queue.pop_front() {
             members.clear();
             match splitter {
-                Splitter::Pair(first) => {
+                ClassSplitter::Pair(first) => {
                     let second = self.pairs.of(0, first).expect("it is a pair");
                     members.extend([first, second + self.offset()]);
                 }
-                Splitter::Class(number) => {
+                ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
                     // An unbalanced class holds nodes without a partner, whose edges would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
@@ -154,7 +159,7 @@ impl<'x, 'o> Classes<'x, 'o> {
                     members.extend_from_slice(&self.members[self.span(number)]);
                 }
             }
-            for way in Way::BOTH {
+            for way in EdgeDirection::BOTH {
                 touched.clear();
                 for &member in &members {
                     let offset = self.offset();
@@ -258,7 +263,7 @@ impl<'x, 'o> Classes<'x, 'o> {
             (self.place[other as usize], self.place[node as usize]) = (at, end);
             self.class[node as usize] = new;
         }
-        self.classes.push(Class {
+        self.classes.push(RefinementClass {
             start,
             len: part.len() as u32,
             first,
@@ -282,7 +287,7 @@ impl<'x, 'o> Classes<'x, 'o> {
             let [x, y] = [0, 1].map(|i| self.members[class.start as usize + i]);
             let (first, second) = (x.min(y), x.max(y) - self.offset());
             self.pairs.set(first, second);
-            self.queue.push_back(Splitter::Pair(first));
+            self.queue.push_back(ClassSplitter::Pair(first));
         }
         self.classes[number as usize].len = 0;
         self.classes[number as usize].first = 0;
@@ -296,7 +301,7 @@ impl<'x, 'o> Classes<'x, 'o> {
     }
 
     /// Splits classes by `labels`: of each label as many nodes as both traces have.
-    pub fn split(&mut self, labels: &Labels) {
+    pub fn split(&mut self, labels: &NodeHashes) {
         let offset = self.offset();
         let label = |node: u32| match node < offset {
             true => labels[0][node as usize],

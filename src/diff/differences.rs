@@ -1,14 +1,14 @@
 //! Differences between two traces under a matching of their nodes.
 
 use super::fields::{self, FieldChange};
-use super::pairs::{self, Pairs};
-use super::side::Side;
-use crate::graph::Outline;
-use crate::graph::outline::Dependency;
+use super::pairs::{self, NodeMatching};
+use super::side::ComparedTrace;
+use crate::graph::RawTrace;
+use crate::graph::outline::RawDependency;
 
 /// Node of both traces with different fields.
 #[derive(Clone, Debug)]
-pub struct Changed {
+pub struct ChangedNode {
     /// Index in each trace.
     pub nodes: [u32; 2],
     /// Fields that differ.
@@ -17,7 +17,7 @@ pub struct Changed {
 
 /// Dependency between nodes of both traces that only one of these has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Edge {
+pub struct EdgeChange {
     /// Waiting node, by its index in each trace.
     pub node: [u32; 2],
     /// Node that is waited for; `None` if it does not exist.
@@ -30,20 +30,20 @@ pub struct Edge {
 
 /// Differences between two traces, besides numbers and order.
 #[derive(Clone, Debug)]
-pub struct Differences {
+pub struct TraceDiff {
     /// Matching of the nodes.
-    pub pairs: Pairs,
+    pub pairs: NodeMatching,
     /// Nodes of the first trace only; dependencies from and to them are not listed.
     pub removed: Vec<u32>,
     /// Nodes of the second trace only.
     pub added: Vec<u32>,
     /// Nodes with different fields, in the order of the first trace.
-    pub changed: Vec<Changed>,
+    pub changed: Vec<ChangedNode>,
     /// Dependencies between nodes of both traces.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<EdgeChange>,
 }
 
-impl Differences {
+impl TraceDiff {
     /// Returns whether there are no differences.
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty()
@@ -57,20 +57,20 @@ impl Differences {
 pub const MOST: usize = (1 << 31) - 1;
 
 /// Reads both traces, in parallel if they are large.
-pub fn outlines(contents: [&[u8]; 2]) -> [Outline<'_>; 2] {
+pub fn outlines(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
     const LARGE: usize = 1 << 20;
     let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
     let [first, second] = contents;
-    pairs::at_once(large, || Outline::read(first), || Outline::read(second))
+    pairs::at_once(large, || RawTrace::read(first), || RawTrace::read(second))
 }
 
 /// Compares two traces of at most [`MOST`] nodes each.
-pub fn traces<'o>(first: &'o Outline<'o>, second: &'o Outline<'o>) -> Differences {
+pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDiff {
     compared(&sides([first, second]), pairs::MANY)
 }
 
 /// Compares like [`traces`], with the threshold of [`pairs`] for many nodes as a parameter.
-fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
+fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].outline);
     let pairs = pairs::find(sides, many);
     let mut changed = Vec::new();
@@ -83,7 +83,7 @@ fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
         if x.record.bytes != y.record.bytes {
             fields::compare(x, y, &mut buffer);
             if !buffer.is_empty() {
-                changed.push(Changed {
+                changed.push(ChangedNode {
                     nodes: [a, b],
                     fields: std::mem::take(&mut buffer),
                 });
@@ -91,7 +91,7 @@ fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
         }
         dependencies(sides, &pairs, [a, b], &mut edges);
     }
-    Differences {
+    TraceDiff {
         removed: pairs.free(0).collect(),
         added: pairs.free(1).collect(),
         pairs,
@@ -100,33 +100,42 @@ fn compared(sides: &[Side<'_>; 2], many: usize) -> Differences {
     }
 }
 
-fn sides<'o>([first, second]: [&'o Outline<'o>; 2]) -> [Side<'o>; 2] {
+fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
     let many = first.nodes.len().min(second.nodes.len()) >= pairs::MANY;
-    pairs::at_once(many, || Side::new(first), || Side::new(second))
+    pairs::at_once(
+        many,
+        || ComparedTrace::new(first),
+        || ComparedTrace::new(second),
+    )
 }
 
 /// Dependency in terms of the first trace: the target, `u32::MAX` if it does not exist, and whether it is for
 /// control.
-type Known = (u32, bool);
+type MappedDependency = (u32, bool);
 
 /// Appends the differences between the dependencies of a pair on other pairs.
-fn dependencies(sides: &[Side<'_>; 2], pairs: &Pairs, node: [u32; 2], edges: &mut Vec<Edge>) {
+fn dependencies(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &NodeMatching,
+    node: [u32; 2],
+    edges: &mut Vec<EdgeChange>,
+) {
     let [a, b] = [0, 1].map(|which| sides[which].outline.deps(node[which]));
-    let known = |which: usize, dep: &Dependency| -> Option<Known> {
+    let known = |which: usize, dep: &RawDependency| -> Option<MappedDependency> {
         match dep.target() {
-            None => Some((Dependency::NOWHERE, dep.control)),
+            None => Some((RawDependency::NOWHERE, dep.control)),
             Some(target) => {
                 let partner = pairs.of(which, target)?;
                 Some((if which == 0 { target } else { partner }, dep.control))
             }
         }
     };
-    let same = |(x, y): (&Dependency, &Dependency)| known(0, x) == known(1, y);
+    let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
     // The usual case, without sorting.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }
-    let sorted = |which: usize, deps: &[Dependency]| {
+    let sorted = |which: usize, deps: &[RawDependency]| {
         let mut list: Vec<_> = deps.iter().filter_map(|dep| known(which, dep)).collect();
         list.sort_unstable();
         list
@@ -143,9 +152,9 @@ fn dependencies(sides: &[Side<'_>; 2], pairs: &Pairs, node: [u32; 2], edges: &mu
             (x, _) => x.is_none(),
         };
         let (target, control) = if added { b[j] } else { a[i] };
-        let on = (target != Dependency::NOWHERE)
+        let on = (target != RawDependency::NOWHERE)
             .then(|| [target, pairs.of(0, target).expect("only pairs are listed")]);
-        edges.push(Edge {
+        edges.push(EdgeChange {
             node,
             on,
             control,
@@ -161,7 +170,7 @@ mod tests {
     use crate::diff::same_ids;
     use crate::trace::Op;
     use crate::trace::scan::NodeView;
-    use crate::trace::write::{Extra, TraceWriter};
+    use crate::trace::write::{NodeExtras, TraceWriter};
 
     /// A hundred nodes in a chain, of which every third waits for the fifth before it as well. `edit` makes
     /// of each what it is to be, or drops it.
@@ -179,7 +188,7 @@ mod tests {
                 deps.retain(|dep| kept.contains(dep));
                 kept.push(id);
                 let node = NodeView::new(id, &name, Op::Host);
-                writer.write(&node, &deps, &Extra::default()).unwrap();
+                writer.write(&node, &deps, &NodeExtras::default()).unwrap();
             }
         }
         out
@@ -190,7 +199,7 @@ mod tests {
         let first = chain(|_, _, _| true);
         let outlines = outlines([&first, second]);
         let sides = sides([&outlines[0], &outlines[1]]);
-        let mut pairs = Pairs::new([sides[0].len(), sides[1].len()]);
+        let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
         let sure = same_ids::pair(&sides, &mut pairs);
         assert!(
             sure && pairs.free(0).count() < 10,
@@ -198,7 +207,7 @@ mod tests {
         );
         let counts = |many| {
             let found = compared(&sides, many);
-            let Differences {
+            let TraceDiff {
                 removed,
                 added,
                 changed,

@@ -4,13 +4,13 @@ mod compare;
 
 pub(super) use compare::compare;
 
-use super::value::Value;
-use crate::trace::{GroupName, MemoryPlace, Op, shown};
+use super::value::FieldValue;
+use crate::trace::{GroupName, MemoryLocation, Op, shown};
 use std::fmt;
 
 /// Field of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Field {
+pub enum NodeField {
     /// Type.
     Type,
     /// Name.
@@ -61,7 +61,7 @@ pub enum Field {
 
 /// Aspect of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Aspect {
+pub enum DiffAspect {
     /// Nodes, dependencies, and properties of nodes.
     Structure,
     /// Times.
@@ -74,20 +74,22 @@ pub enum Aspect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
     /// The field.
-    pub field: Field,
+    pub field: NodeField,
     /// Value in the first trace.
-    pub before: Value,
+    pub before: FieldValue,
     /// Value in the second trace.
-    pub after: Value,
+    pub after: FieldValue,
 }
 
-impl Field {
+impl NodeField {
     /// Returns the aspect of the field.
-    pub fn aspect(&self) -> Aspect {
+    pub fn aspect(&self) -> DiffAspect {
         match self {
-            Self::Duration | Self::Delay | Self::Wait | Self::Micros | Self::Start => Aspect::Time,
-            Self::Bytes | Self::Flops => Aspect::Bytes,
-            _ => Aspect::Structure,
+            Self::Duration | Self::Delay | Self::Wait | Self::Micros | Self::Start => {
+                DiffAspect::Time
+            }
+            Self::Bytes | Self::Flops => DiffAspect::Bytes,
+            _ => DiffAspect::Structure,
         }
     }
 
@@ -103,7 +105,7 @@ impl Field {
     }
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for NodeField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Type => "type",
@@ -142,8 +144,8 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
         Op::Memory { store, place, .. } => {
             let what = if store { "store" } else { "load" };
             match place {
-                MemoryPlace::Local => format!("local {what}"),
-                MemoryPlace::Remote => format!("remote {what}"),
+                MemoryLocation::Local => format!("local {what}"),
+                MemoryLocation::Remote => format!("remote {what}"),
             }
         }
         Op::Message { receive: true, .. } => "receive".to_owned(),

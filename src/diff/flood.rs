@@ -1,11 +1,11 @@
 //! Propagation of pairs: equal neighbours of a pair are pairs.
 
-use super::pairs::{Base, Pairs};
-use super::side::{Side, Way};
+use super::pairs::{LabelKind, NodeMatching};
+use super::side::{ComparedTrace, EdgeDirection};
 
 /// Policy for several equal neighbours of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Among {
+pub(super) enum AmbiguityPolicy {
     /// Only a unique neighbour is paired.
     One,
     /// Several are paired in the order of ids.
@@ -13,7 +13,12 @@ pub(super) enum Among {
 }
 
 /// Pairs neighbours of pairs that have equal labels and are connected in the same way.
-pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among: Among) {
+pub(super) fn flood(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &mut NodeMatching,
+    label: LabelKind,
+    among: AmbiguityPolicy,
+) {
     // A stack with the first node in program order on top.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].loose.iter().rev());
@@ -26,7 +31,7 @@ pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among
         let Some(second) = pairs.of(0, first) else {
             continue;
         };
-        for way in Way::BOTH {
+        for way in EdgeDirection::BOTH {
             for (which, node) in [(0, first), (1, second)] {
                 around[which].clear();
                 let free = sides[which].neighbours(node, way);
@@ -48,7 +53,7 @@ pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among
                 list.dedup();
             }
             alike(a, b, |a, b| {
-                if among == Among::One && (a.len(), b.len()) != (1, 1) {
+                if among == AmbiguityPolicy::One && (a.len(), b.len()) != (1, 1) {
                     return;
                 }
                 for (&(.., x), &(.., y)) in a.iter().zip(b) {
@@ -64,11 +69,15 @@ pub(super) fn flood(sides: &[Side<'_>; 2], pairs: &mut Pairs, label: Base, among
     }
 }
 
-type Entry = (bool, u64, u32);
+type LabelledNeighbour = (bool, u64, u32);
 
 /// Calls `each` with the runs of both lists that are equal except for the node.
-fn alike(a: &[Entry], b: &[Entry], mut each: impl FnMut(&[Entry], &[Entry])) {
-    let same = |x: &Entry, y: &Entry| (x.0, x.1) == (y.0, y.1);
+fn alike(
+    a: &[LabelledNeighbour],
+    b: &[LabelledNeighbour],
+    mut each: impl FnMut(&[LabelledNeighbour], &[LabelledNeighbour]),
+) {
+    let same = |x: &LabelledNeighbour, y: &LabelledNeighbour| (x.0, x.1) == (y.0, y.1);
     let mut others = b.chunk_by(same).peekable();
     for group in a.chunk_by(same) {
         let key = (group[0].0, group[0].1);

@@ -2,17 +2,17 @@
 //!
 //! A label never decides on a difference, only on which nodes are compared.
 
-use super::side::{Side, Way};
-use crate::graph::outline::{Item, View};
-use crate::graph::{Outline, fingerprint};
-use crate::trace::wire::Cursor;
-use crate::trace::{GroupName, MemoryPlace, Op};
+use super::side::{ComparedTrace, EdgeDirection};
+use crate::graph::outline::{CompactNodeView, RawTraceNode};
+use crate::graph::{RawTrace, fingerprint};
+use crate::trace::wire::WireCursor;
+use crate::trace::{GroupName, MemoryLocation, Op};
 
 /// Number of rounds in which labels propagate among nodes on cycles, and behind them.
 const LOOSE_ROUNDS: usize = 4;
 
 /// Returns the label of each node.
-pub(super) fn of_all(outline: &Outline<'_>, label: fn(&View<'_>) -> u64) -> Vec<u64> {
+pub(super) fn of_all(outline: &RawTrace<'_>, label: fn(&CompactNodeView<'_>) -> u64) -> Vec<u64> {
     outline.nodes.iter().map(|item| label(&item.view)).collect()
 }
 
@@ -23,7 +23,7 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
         Op::Host => 1,
         Op::Compute { .. } => 2,
         Op::Memory { store, place, .. } => {
-            3 + 2 * u8::from(place == MemoryPlace::Local) + u8::from(store)
+            3 + 2 * u8::from(place == MemoryLocation::Local) + u8::from(store)
         }
         Op::Message { receive, .. } => 7 + u8::from(receive),
         Op::Collective { kind, .. } => 16 + kind as u8,
@@ -31,17 +31,17 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
 }
 
 /// Labels a node by name and type.
-pub(super) fn kind(view: &View<'_>) -> u64 {
+pub(super) fn kind(view: &CompactNodeView<'_>) -> u64 {
     fingerprint(&(view.name, type_of(&view.op)))
 }
 
 /// Labels a node by its name alone.
-pub(super) fn name(view: &View<'_>) -> u64 {
+pub(super) fn name(view: &CompactNodeView<'_>) -> u64 {
     fingerprint(&view.name)
 }
 
 /// Labels a node by name, type, lane and peers: everything but times, sizes and other properties.
-pub(super) fn key(view: &View<'_>) -> u64 {
+pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
         GroupName::Number(number) => fingerprint(&number),
@@ -62,11 +62,11 @@ pub(super) fn key(view: &View<'_>) -> u64 {
 }
 
 /// Labels a node by its whole record except id and dependencies, in any order of fields.
-pub(super) fn content(item: &Item<'_>) -> u64 {
+pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
     let (view, record) = (&item.view, &item.record);
     let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
     let mut sum = mix(key(view) ^ fingerprint(&times));
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let from = cursor.offset() - record.offset;
         let number = match cursor.field() {
@@ -94,18 +94,24 @@ fn mix(value: u64) -> u64 {
 /// Returns the contribution of a neighbour; contributions are added, so that the order of neighbours has no
 /// effect.
 #[inline]
-fn part(label: u64, way: Way, control: bool) -> u64 {
+fn part(label: u64, way: EdgeDirection, control: bool) -> u64 {
     let salt = match (way, control) {
-        (Way::Before, false) => 0x9e37_79b9_7f4a_7c15,
-        (Way::Before, true) => 0x2545_f491_4f6c_dd1d,
-        (Way::After, false) => 0x5851_f42d_4c95_7f2d,
-        (Way::After, true) => 0x1405_7b7e_f767_814f,
+        (EdgeDirection::Before, false) => 0x9e37_79b9_7f4a_7c15,
+        (EdgeDirection::Before, true) => 0x2545_f491_4f6c_dd1d,
+        (EdgeDirection::After, false) => 0x5851_f42d_4c95_7f2d,
+        (EdgeDirection::After, true) => 0x1405_7b7e_f767_814f,
     };
     mix(label ^ salt)
 }
 
 #[inline]
-fn joined(side: &Side<'_>, node: u32, own: u64, labels: &[u64], way: Way) -> u64 {
+fn joined(
+    side: &ComparedTrace<'_>,
+    node: u32,
+    own: u64,
+    labels: &[u64],
+    way: EdgeDirection,
+) -> u64 {
     let parts = side.neighbours(node, way);
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(part(labels[next as usize], way, control))
@@ -115,7 +121,7 @@ fn joined(side: &Side<'_>, node: u32, own: u64, labels: &[u64], way: Way) -> u64
 }
 
 /// Labels each node by `base` of itself and, transitively, of all its predecessors, or of all its successors.
-pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
+pub(super) fn along(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirection) -> Vec<u64> {
     let mut labels = base.to_vec();
     let loose = |labels: &mut [u64]| {
         for _ in 0..LOOSE_ROUNDS {
@@ -132,12 +138,12 @@ pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
         labels[node as usize] = joined(side, node, base[node as usize], labels, way);
     };
     match way {
-        Way::Before => {
+        EdgeDirection::Before => {
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
         // All successors of loose nodes are loose, so these go first here, and last in the other direction.
-        Way::After => {
+        EdgeDirection::After => {
             loose(&mut labels);
             side.order
                 .iter()
@@ -150,19 +156,25 @@ pub(super) fn along(side: &Side<'_>, base: &[u64], way: Way) -> Vec<u64> {
 
 /// Labels each node by `base` of itself and of everything connected to it by a path of predecessors or
 /// successors.
-pub(super) fn whole(side: &Side<'_>, base: &[u64]) -> Vec<u64> {
-    let up = along(side, base, Way::Before);
-    let down = along(side, &up, Way::After);
-    along(side, &down, Way::Before)
+pub(super) fn whole(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
+    let up = along(side, base, EdgeDirection::Before);
+    let down = along(side, &up, EdgeDirection::After);
+    along(side, &down, EdgeDirection::Before)
 }
 
 /// Labels each node by `base` of itself and of its neighbours, up to `steps` steps away.
-pub(super) fn around(side: &Side<'_>, base: &[u64], steps: usize) -> Vec<u64> {
+pub(super) fn around(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {
         let new = side.outline.all().map(|node| {
-            let own = joined(side, node, labels[node as usize], &labels, Way::Before);
-            joined(side, node, own, &labels, Way::After)
+            let own = joined(
+                side,
+                node,
+                labels[node as usize],
+                &labels,
+                EdgeDirection::Before,
+            );
+            joined(side, node, own, &labels, EdgeDirection::After)
         });
         labels = new.collect();
     }

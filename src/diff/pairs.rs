@@ -9,13 +9,13 @@
 //! Large traces that are nearly identical are mostly paired by ids first, which takes one look at each node.
 
 use super::alike::unique;
-use super::classes::Classes;
-use super::side::{Side, Way};
+use super::classes::ColorRefinement;
+use super::side::{ComparedTrace, EdgeDirection};
 use super::{align, alone, flood, labels, same_ids};
 
 /// Partner of each node in the other trace.
 #[derive(Clone, Debug)]
-pub struct Pairs {
+pub struct NodeMatching {
     partner: [Vec<u32>; 2],
     free: usize,
 }
@@ -24,9 +24,9 @@ pub struct Pairs {
 const NOBODY: u32 = u32::MAX;
 
 /// Label of each node of both traces.
-pub(super) type Labels = [Vec<u64>; 2];
+pub(super) type NodeHashes = [Vec<u64>; 2];
 
-impl Pairs {
+impl NodeMatching {
     pub(super) fn new(counts: [usize; 2]) -> Self {
         Self {
             partner: counts.map(|count| vec![NOBODY; count]),
@@ -89,20 +89,23 @@ pub(super) fn at_once<T: Send>(
 }
 
 /// Applies `work` to both traces, in parallel if they have many nodes.
-pub(super) fn both<T: Send>(sides: &[Side<'_>; 2], work: impl Fn(&Side<'_>) -> T + Sync) -> [T; 2] {
+pub(super) fn both<T: Send>(
+    sides: &[ComparedTrace<'_>; 2],
+    work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
+) -> [T; 2] {
     let [a, b] = sides;
     let many = a.len().min(b.len()) >= MANY;
     at_once(many, || work(a), || work(b))
 }
 
 /// Matches the nodes. Nearly identical traces of at least `many` nodes are matched by ids first.
-pub(super) fn find(sides: &[Side<'_>; 2], many: usize) -> Pairs {
-    let mut pairs = Pairs::new([sides[0].len(), sides[1].len()]);
+pub(super) fn find(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
+    let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
     if sides[0].len().min(sides[1].len()) >= many && same_ids::pair(sides, &mut pairs) {
         by_neighbours(sides, &mut pairs);
     }
-    far(sides, &mut pairs, Base::Key, labels::whole);
-    for base in [Base::Content, Base::Key, Base::Kind] {
+    far(sides, &mut pairs, LabelKind::Key, labels::whole);
+    for base in [LabelKind::Content, LabelKind::Key, LabelKind::Kind] {
         by_surroundings(sides, &mut pairs, base);
     }
     if !pairs.complete() {
@@ -117,7 +120,7 @@ pub(super) fn find(sides: &[Side<'_>; 2], many: usize) -> Pairs {
 
 /// Kind of label that a side caches for each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum LabelKind {
     /// Whole record.
     Content,
     /// Name, type, lane and peers.
@@ -126,8 +129,8 @@ pub(super) enum Base {
     Kind,
 }
 
-impl Base {
-    pub fn of<'s>(self, side: &'s Side<'_>) -> &'s [u64] {
+impl LabelKind {
+    pub fn of<'s>(self, side: &'s ComparedTrace<'_>) -> &'s [u64] {
         match self {
             Self::Content => side.content(),
             Self::Key => side.key(),
@@ -138,12 +141,12 @@ impl Base {
 
 /// Pairs nodes with the same surroundings, far or near. Callers begin with labels of whole records, which
 /// distinguish a node from a new one before it that does the same.
-fn by_surroundings(sides: &[Side<'_>; 2], pairs: &mut Pairs, base: Base) {
+fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     far(sides, pairs, base, |side, base| {
-        labels::along(side, base, Way::Before)
+        labels::along(side, base, EdgeDirection::Before)
     });
     far(sides, pairs, base, |side, base| {
-        labels::along(side, base, Way::After)
+        labels::along(side, base, EdgeDirection::After)
     });
     // A wider vicinity is stronger evidence, so it goes first.
     for steps in [3, 1, 0] {
@@ -156,22 +159,22 @@ fn by_surroundings(sides: &[Side<'_>; 2], pairs: &mut Pairs, base: Base) {
 
 /// Pairs nodes with equal `label`; of several, those that finer labels leave together.
 fn far(
-    sides: &[Side<'_>; 2],
-    pairs: &mut Pairs,
-    base: Base,
-    label: fn(&Side<'_>, &[u64]) -> Vec<u64>,
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &mut NodeMatching,
+    base: LabelKind,
+    label: fn(&ComparedTrace<'_>, &[u64]) -> Vec<u64>,
 ) {
     if pairs.complete() {
         return;
     }
     let labels = both(sides, |side| label(side, base.of(side)));
-    let Some(mut classes) = Classes::new(sides, pairs, &labels) else {
+    let Some(mut classes) = ColorRefinement::new(sides, pairs, &labels) else {
         return;
     };
-    let finer: [fn(&Side<'_>) -> Vec<u64>; 6] = [
+    let finer: [fn(&ComparedTrace<'_>) -> Vec<u64>; 6] = [
         |side| labels::whole(side, side.content()),
-        |side| labels::along(side, side.content(), Way::Before),
-        |side| labels::along(side, side.content(), Way::After),
+        |side| labels::along(side, side.content(), EdgeDirection::Before),
+        |side| labels::along(side, side.content(), EdgeDirection::After),
         |side| labels::around(side, side.content(), 1),
         |side| labels::around(side, side.key(), 2),
         |side| side.content().to_vec(),
@@ -185,8 +188,8 @@ fn far(
 }
 
 /// Pairs neighbours of pairs, and nodes between pairs in program order.
-fn by_neighbours(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
-    use flood::{Among, flood};
+fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+    use flood::{AmbiguityPolicy, flood};
     const ROUNDS: usize = 3;
     for _ in 0..ROUNDS {
         if pairs.complete() {
@@ -194,11 +197,11 @@ fn by_neighbours(sides: &[Side<'_>; 2], pairs: &mut Pairs) {
         }
         let before = pairs.free;
         // Unambiguous neighbours first; the alignment then puts the others in order.
-        flood(sides, pairs, Base::Key, Among::One);
+        flood(sides, pairs, LabelKind::Key, AmbiguityPolicy::One);
         align::align(sides, pairs);
-        flood(sides, pairs, Base::Content, Among::Several);
-        flood(sides, pairs, Base::Key, Among::Several);
-        flood(sides, pairs, Base::Kind, Among::Several);
+        flood(sides, pairs, LabelKind::Content, AmbiguityPolicy::Several);
+        flood(sides, pairs, LabelKind::Key, AmbiguityPolicy::Several);
+        flood(sides, pairs, LabelKind::Kind, AmbiguityPolicy::Several);
         alone::alone(sides, pairs);
         // Without progress another round would repeat this one.
         if pairs.free == before {

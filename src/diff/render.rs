@@ -5,21 +5,21 @@ pub mod json;
 pub mod text;
 pub(super) mod words;
 
-use super::tally::Tally;
-use crate::report::text::Style;
+use super::tally::DiffTally;
+use crate::report::text::TextStyle;
 
 /// Names of two jobs, and options of rendering their differences.
 #[derive(Clone, Copy, Debug)]
-pub struct Titles<'t> {
+pub struct DiffRenderOptions<'t> {
     /// Names of the two jobs.
     pub names: [&'t str; 2],
     /// Maximum number of lines of each list; all if `None`.
     pub show: Option<usize>,
     /// Style of headings and warnings.
-    pub style: Style,
+    pub style: TextStyle,
 }
 
-impl Titles<'_> {
+impl DiffRenderOptions<'_> {
     /// Returns the number of lines shown of `count`.
     pub(super) fn shown(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
@@ -28,27 +28,27 @@ impl Titles<'_> {
 
 /// Result of checking thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ThresholdVerdict {
     /// Violations, one sentence each.
     pub exceeded: Vec<String>,
 }
 
 /// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Limits {
+pub struct DiffThresholds {
     /// Maximum change of totals in percent, either way.
     pub threshold: Option<f64>,
     /// Aspects in which nothing may differ.
-    pub aspects: Vec<super::Aspect>,
+    pub aspects: Vec<super::DiffAspect>,
 }
 
-impl Limits {
+impl DiffThresholds {
     /// Checks `totals`, and the aspects in which something `differs`.
     pub(super) fn judge(
         &self,
-        totals: &[(&str, super::Shift)],
-        differs: impl Fn(super::Aspect) -> bool,
-    ) -> Verdict {
+        totals: &[(&str, super::AmountChange)],
+        differs: impl Fn(super::DiffAspect) -> bool,
+    ) -> ThresholdVerdict {
         let mut exceeded = Vec::new();
         if let Some(threshold) = self.threshold {
             for (what, shift) in totals.iter().filter(|(_, shift)| shift.exceeds(threshold)) {
@@ -61,11 +61,11 @@ impl Limits {
                 exceeded.push(format!("{} differs", words::aspect(aspect)));
             }
         }
-        Verdict { exceeded }
+        ThresholdVerdict { exceeded }
     }
 
     /// Checks the differences of traces.
-    pub fn hold(&self, tally: &Tally) -> Verdict {
+    pub fn hold(&self, tally: &DiffTally) -> ThresholdVerdict {
         let totals = [("time", tally.total.time()), ("bytes", tally.total.bytes)];
         self.judge(&totals, |aspect| tally.differs(aspect))
     }

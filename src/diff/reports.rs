@@ -13,36 +13,36 @@ pub use json::render as json;
 pub use read::{ComparedReports, ReportError, read};
 pub use text::render as text;
 
-use super::render::{Limits, Verdict};
-use super::{Aspect, Shift};
+use super::render::{DiffThresholds, ThresholdVerdict};
+use super::{AmountChange, DiffAspect};
 use crate::report::MachineResult;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Something that moved, with what it is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Moved {
+pub struct ContributionChange {
     /// What it is called.
     pub what: String,
     /// On both sides.
     #[serde(rename = "mean_ps")]
-    pub shift: Shift,
+    pub shift: AmountChange,
 }
 
 /// A part of an NPU's time, the mean over NPUs, and what is behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub struct TimePartChange {
     /// Compute, communication, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
     /// The mean over NPUs, so rounded that the parts sum to the makespan.
     #[serde(rename = "mean_ps")]
-    pub mean: Shift,
+    pub mean: AmountChange,
     /// The sum over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
-    pub sum: Shift,
+    pub sum: AmountChange,
     /// Operators or groups, their means over NPUs; what moved most is first.
-    pub behind: Vec<Moved>,
+    pub behind: Vec<ContributionChange>,
     /// What `behind` does not explain of the change of the mean.
     #[serde(rename = "rest_ps", serialize_with = "json::narrow")]
     pub rest: i128,
@@ -50,25 +50,25 @@ pub struct Part {
 
 /// Collectives of one kind in one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Collective {
+pub struct CollectiveChange {
     /// The group and the kind.
     pub what: String,
     /// How often.
-    pub calls: Shift,
+    pub calls: AmountChange,
     /// The sum of buffers.
     #[serde(rename = "buffer_bytes_sum")]
-    pub bytes: Shift,
+    pub bytes: AmountChange,
     /// The transfers of all calls.
     #[serde(rename = "transfer_ps")]
-    pub transfer: Shift,
+    pub transfer: AmountChange,
     /// What members waited, all together.
     #[serde(rename = "waited_ps_sum_over_members")]
-    pub waited: Shift,
+    pub waited: AmountChange,
 }
 
 /// A replay in both reports.
 #[derive(Clone, Debug, Serialize)]
-pub struct Replay {
+pub struct ReplayDiff {
     /// The machine's name in the first.
     pub before_machine: String,
     /// And in the second.
@@ -77,11 +77,11 @@ pub struct Replay {
     pub notes: Vec<String>,
     /// The makespans.
     #[serde(rename = "makespan_ps")]
-    pub makespan: Shift,
+    pub makespan: AmountChange,
     /// Where time goes; what moved most is first.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TimePartChange>,
     /// Collectives that moved, by the change of their transfers.
-    pub collectives: Vec<Collective>,
+    pub collectives: Vec<CollectiveChange>,
     /// When each rank finished; what moved most is first.
     pub ranks: Vec<RankShift>,
     /// Whether counts of ranks, nodes, calls or messages differ.
@@ -96,21 +96,21 @@ pub struct RankShift {
     pub rank: u32,
     /// When it finished.
     #[serde(rename = "finish_ps")]
-    pub finish: Shift,
+    pub finish: AmountChange,
 }
 
 /// Two documents.
 #[derive(Clone, Debug)]
-pub struct Reports {
+pub struct ReportDiff {
     /// What is to be known before numbers are compared.
     pub notes: Vec<String>,
     /// Machines that only one of the documents has a report of.
     pub only: [Vec<String>; 2],
     /// The replays in both, in the order of the first.
-    pub replays: Vec<Replay>,
+    pub replays: Vec<ReplayDiff>,
 }
 
-impl Reports {
+impl ReportDiff {
     /// Compares two documents.
     pub fn new(first: &ComparedReports, second: &ComparedReports) -> Self {
         let mut notes = Vec::new();
@@ -173,26 +173,26 @@ impl Reports {
     }
 
     /// Whether anything differs in this respect.
-    pub fn differs(&self, aspect: Aspect) -> bool {
+    pub fn differs(&self, aspect: DiffAspect) -> bool {
         let alone = self.only.iter().any(|list| !list.is_empty());
         let mut replays = self.replays.iter();
         match aspect {
-            Aspect::Structure => alone || replays.any(|replay| replay.structure),
-            Aspect::Time => replays.any(|replay| {
+            DiffAspect::Structure => alone || replays.any(|replay| replay.structure),
+            DiffAspect::Time => replays.any(|replay| {
                 let parts = replay.parts.iter().any(|part| part.sum.more() != 0);
                 let transfers = replay.collectives.iter().any(|c| c.transfer.more() != 0);
                 let ranks = replay.ranks.iter().any(|rank| rank.finish.more() != 0);
                 replay.makespan.more() != 0 || parts || transfers || ranks
             }),
-            Aspect::Bytes => {
+            DiffAspect::Bytes => {
                 replays.any(|replay| replay.collectives.iter().any(|c| c.bytes.more() != 0))
             }
         }
     }
 
     /// Holds the differences against `limits`.
-    pub fn hold(&self, limits: &Limits) -> Verdict {
-        let name = |replay: &Replay| match self.replays.len() {
+    pub fn hold(&self, limits: &DiffThresholds) -> ThresholdVerdict {
+        let name = |replay: &ReplayDiff| match self.replays.len() {
             1 => "the makespan".to_owned(),
             _ => format!("the makespan on {}", replay.before_machine),
         };

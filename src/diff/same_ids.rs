@@ -6,20 +6,20 @@
 //! sides; and only if that is true of nine nodes in ten. Should such traces hold a few equal nodes that changed
 //! places, the statements are still true, as with any matching.
 
-use super::pairs::Pairs;
-use super::side::{Side, Way};
+use super::pairs::NodeMatching;
+use super::side::{ComparedTrace, EdgeDirection};
 use std::cmp::Ordering;
 
 /// Absent node with the same id.
 const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all are identical. Returns whether they were paired.
-pub(super) fn pair(sides: &[Side<'_>; 2], pairs: &mut Pairs) -> bool {
+pub(super) fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
     let twin = twins(sides);
     let sure = |node: &u32| {
         let other = twin[*node as usize];
         other != NOBODY
-            && Way::BOTH
+            && EdgeDirection::BOTH
                 .iter()
                 .all(|&way| agree(sides, &twin, [*node, other], way))
     };
@@ -35,11 +35,11 @@ pub(super) fn pair(sides: &[Side<'_>; 2], pairs: &mut Pairs) -> bool {
 
 /// Returns for each node of the first trace the node of the second with the same id and record. An id that
 /// several nodes have matches none.
-fn twins(sides: &[Side<'_>; 2]) -> Vec<u32> {
+fn twins(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].outline.nodes[..]);
-    let alone = |nodes: &[crate::graph::outline::Item<'_>], i: usize| {
+    let alone = |nodes: &[crate::graph::outline::RawTraceNode<'_>], i: usize| {
         let id = nodes[i].view.id;
-        let same = |other: Option<&crate::graph::outline::Item<'_>>| {
+        let same = |other: Option<&crate::graph::outline::RawTraceNode<'_>>| {
             other.is_some_and(|item| item.view.id == id)
         };
         !same(nodes.get(i + 1)) && !same(i.checked_sub(1).and_then(|i| nodes.get(i)))
@@ -62,7 +62,12 @@ fn twins(sides: &[Side<'_>; 2]) -> Vec<u32> {
 }
 
 /// Returns whether two nodes have the same neighbours in the same order, all of them with twins.
-fn agree(sides: &[Side<'_>; 2], twin: &[u32], [a, b]: [u32; 2], way: Way) -> bool {
+fn agree(
+    sides: &[ComparedTrace<'_>; 2],
+    twin: &[u32],
+    [a, b]: [u32; 2],
+    way: EdgeDirection,
+) -> bool {
     let mine = sides[0].neighbours(a, way);
     let mut others = sides[1].neighbours(b, way);
     let all = mine.into_iter().all(|(next, control)| {

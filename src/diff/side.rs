@@ -1,18 +1,18 @@
 //! One of two compared traces, with the data that matching needs.
 
 use super::labels;
-use crate::graph::{Outline, Rows};
+use crate::graph::{Csr, RawTrace};
 use std::sync::OnceLock;
 
 /// One of two compared traces.
-pub(super) struct Side<'o> {
-    pub outline: &'o Outline<'o>,
+pub(super) struct ComparedTrace<'o> {
+    pub outline: &'o RawTrace<'o>,
     /// Topological order of the nodes. Nodes on cycles and behind them are in `loose`.
     pub order: Vec<u32>,
     /// Nodes without a place in `order`, ascending.
     pub loose: Vec<u32>,
     /// Successors of each node: twice the index, plus one over a control dependency.
-    waiting: Rows,
+    waiting: Csr,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,
     content: OnceLock<Vec<u64>>,
@@ -20,20 +20,20 @@ pub(super) struct Side<'o> {
 
 /// Direction of the dependencies of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum EdgeDirection {
     /// To predecessors.
     Before,
     /// To successors.
     After,
 }
 
-impl Way {
+impl EdgeDirection {
     pub const BOTH: [Self; 2] = [Self::Before, Self::After];
 }
 
-impl<'o> Side<'o> {
-    pub fn new(outline: &'o Outline<'o>) -> Self {
-        let waiting = Rows::new(outline.nodes.len(), |each| {
+impl<'o> ComparedTrace<'o> {
+    pub fn new(outline: &'o RawTrace<'o>) -> Self {
+        let waiting = Csr::new(outline.nodes.len(), |each| {
             for node in outline.all() {
                 for dep in outline.deps(node) {
                     if let Some(target) = dep.target() {
@@ -91,10 +91,14 @@ impl<'o> Side<'o> {
 
     /// Returns the neighbours of `node`, each with whether it is over a control dependency.
     #[inline]
-    pub fn neighbours(&self, node: u32, way: Way) -> impl Iterator<Item = (u32, bool)> + '_ {
+    pub fn neighbours(
+        &self,
+        node: u32,
+        way: EdgeDirection,
+    ) -> impl Iterator<Item = (u32, bool)> + '_ {
         let (deps, row) = match way {
-            Way::Before => (self.outline.deps(node), &[][..]),
-            Way::After => (&[][..], self.waiting.row(node)),
+            EdgeDirection::Before => (self.outline.deps(node), &[][..]),
+            EdgeDirection::After => (&[][..], self.waiting.row(node)),
         };
         let deps = deps
             .iter()
@@ -103,10 +107,10 @@ impl<'o> Side<'o> {
     }
 
     /// Returns the number of neighbours of `node`.
-    pub fn degree(&self, node: u32, way: Way) -> usize {
+    pub fn degree(&self, node: u32, way: EdgeDirection) -> usize {
         match way {
-            Way::Before => self.outline.deps(node).len(),
-            Way::After => self.waiting.row(node).len(),
+            EdgeDirection::Before => self.outline.deps(node).len(),
+            EdgeDirection::After => self.waiting.row(node).len(),
         }
     }
 }

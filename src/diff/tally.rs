@@ -6,19 +6,19 @@
 
 mod amounts;
 
-pub use amounts::{Amounts, By};
+pub use amounts::{GroupBy, NodeTotals};
 
-use super::differences::Differences;
-use super::fields::{Aspect, Field, type_name};
-use super::value::Value;
-use crate::graph::Outline;
+use super::differences::TraceDiff;
+use super::fields::{DiffAspect, NodeField, type_name};
+use super::value::FieldValue;
+use crate::graph::RawTrace;
 use crate::units::Span;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Tolerance below which changes of times are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Tolerance {
+pub enum TimeTolerance {
     /// No tolerance.
     #[default]
     Exact,
@@ -28,7 +28,7 @@ pub enum Tolerance {
     Percent(f64),
 }
 
-impl Tolerance {
+impl TimeTolerance {
     fn hides(self, before: Span, after: Span) -> bool {
         let by = before.0.abs_diff(after.0);
         match self {
@@ -41,13 +41,13 @@ impl Tolerance {
 
 /// Kind of change of a node or a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
+pub enum ChangeKind {
     /// Node of the first trace only.
     Removed,
     /// Node of the second trace only.
     Added,
     /// Different values of a field.
-    Field(Field),
+    Field(NodeField),
     /// Dependency of the first trace only.
     EdgeRemoved,
     /// Dependency of the second trace only.
@@ -56,22 +56,22 @@ pub enum Change {
 
 /// Key of a line, which covers all nodes with the same change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct What {
+pub struct ChangeKey {
     /// The change.
-    pub change: Change,
+    pub change: ChangeKind,
     /// Name of the node, in the first trace if both have it.
     pub name: String,
     /// Type of the node.
     pub kind: String,
     /// Value of the field before; for a dependency its target.
-    pub before: Value,
+    pub before: FieldValue,
     /// Value of the field after; for a dependency its target.
-    pub after: Value,
+    pub after: FieldValue,
 }
 
 /// Occurrences of a line's change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ChangeOccurrences {
     /// Number of nodes or dependencies, over all ranks.
     pub count: u64,
     /// Ranks, ascending.
@@ -82,9 +82,9 @@ pub struct Seen {
 
 /// Change of a time or size of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Single {
+pub struct NodeChange {
     /// The field.
-    pub field: Field,
+    pub field: NodeField,
     /// Name of the node.
     pub name: String,
     /// Type of the node.
@@ -99,10 +99,18 @@ pub struct Single {
     pub ranks: Vec<u32>,
 }
 
-type Order<'s> = (Aspect, Reverse<u64>, &'s Field, &'s str, [u64; 2], u64, u64);
+type NodeChangeOrder<'s> = (
+    DiffAspect,
+    Reverse<u64>,
+    &'s NodeField,
+    &'s str,
+    [u64; 2],
+    u64,
+    u64,
+);
 
-impl Single {
-    fn order(&self) -> Order<'_> {
+impl NodeChange {
+    fn order(&self) -> NodeChangeOrder<'_> {
         let by = Reverse(self.before.abs_diff(self.after));
         let (before, after) = (self.before, self.after);
         (
@@ -119,7 +127,7 @@ impl Single {
 
 /// Faults of one of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FaultRow {
+pub struct FileFault {
     /// The rank.
     pub rank: u32,
     /// Whether it is the second file.
@@ -132,16 +140,16 @@ pub struct FaultRow {
 
 /// Limits of the data that is kept, and tolerance.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Keep {
+pub struct DiffTallyOptions {
     /// Maximum number of changes of single nodes, of times and of sizes each; all if `None`.
     pub singles: Option<usize>,
     /// Tolerance for changes of times.
-    pub tolerance: Tolerance,
+    pub tolerance: TimeTolerance,
 }
 
 /// Totals of differences.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct DiffTally {
     /// Ranks that were compared node by node.
     pub compared: Vec<u32>,
     /// Ranks with files that are identical, byte for byte.
@@ -149,24 +157,24 @@ pub struct Tally {
     /// Ranks of only one of the jobs.
     pub only: [Vec<u32>; 2],
     /// Faults of the files.
-    pub faults: Vec<FaultRow>,
+    pub faults: Vec<FileFault>,
     /// Number of dependencies of the compared ranks.
     pub edges: [u64; 2],
     /// Number of nodes with a changed field.
     pub changed: u64,
     /// Number of nodes and dependencies by change.
-    pub counts: BTreeMap<Change, u64>,
+    pub counts: BTreeMap<ChangeKind, u64>,
     /// Changes besides times and sizes.
-    pub lines: BTreeMap<What, Seen>,
+    pub lines: BTreeMap<ChangeKey, ChangeOccurrences>,
     /// Times and sizes of all nodes of the compared ranks.
-    pub total: Amounts,
+    pub total: NodeTotals,
     /// Times and sizes by operator, type and group.
-    pub by: BTreeMap<(By, String), Amounts>,
+    pub by: BTreeMap<(GroupBy, String), NodeTotals>,
     /// Largest changes of single nodes, times first.
-    pub singles: Vec<Single>,
+    pub singles: Vec<NodeChange>,
 }
 
-impl Tally {
+impl DiffTally {
     /// Creates the totals of a rank that only one job has.
     pub fn of_only(rank: u32, second: bool) -> Self {
         let mut tally = Self::default();
@@ -183,7 +191,12 @@ impl Tally {
     }
 
     /// Creates the totals of the differences between the traces of one rank.
-    pub fn new(rank: u32, traces: [&Outline<'_>; 2], found: &Differences, keep: Keep) -> Self {
+    pub fn new(
+        rank: u32,
+        traces: [&RawTrace<'_>; 2],
+        found: &TraceDiff,
+        keep: DiffTallyOptions,
+    ) -> Self {
         let mut this = Self {
             compared: vec![rank],
             edges: traces.map(|trace| trace.edges() as u64),
@@ -191,7 +204,7 @@ impl Tally {
         };
         for (second, trace) in [(false, traces[0]), (true, traces[1])] {
             if let Some(fault) = trace.faults.first() {
-                this.faults.push(FaultRow {
+                this.faults.push(FileFault {
                     rank,
                     second,
                     count: trace.faults.len(),
@@ -205,21 +218,21 @@ impl Tally {
             let mut ids = [None; 2];
             ids[which] = Some(view(which, node).id);
             let view = view(which, node);
-            let what = What {
+            let what = ChangeKey {
                 change,
                 name: view.name.to_owned(),
                 kind: type_name(&view.op),
-                before: Value::Absent,
-                after: Value::Absent,
+                before: FieldValue::Absent,
+                after: FieldValue::Absent,
             };
             (what, ids)
         };
         for &node in &found.removed {
-            let (what, ids) = whole(0, node, Change::Removed);
+            let (what, ids) = whole(0, node, ChangeKind::Removed);
             this.line(rank, what, ids);
         }
         for &node in &found.added {
-            let (what, ids) = whole(1, node, Change::Added);
+            let (what, ids) = whole(1, node, ChangeKind::Added);
             this.line(rank, what, ids);
         }
         for changed in &found.changed {
@@ -231,16 +244,16 @@ impl Tally {
                 Some(on) => format!("{kind}, on {}", crate::trace::shown(view(0, on[0]).name)),
                 None => format!("{kind}, on a node that does not exist"),
             };
-            let on = Value::Text(on);
+            let on = FieldValue::Text(on);
             let (change, before, after) = match edge.added {
-                false => (Change::EdgeRemoved, on, Value::Absent),
-                true => (Change::EdgeAdded, Value::Absent, on),
+                false => (ChangeKind::EdgeRemoved, on, FieldValue::Absent),
+                true => (ChangeKind::EdgeAdded, FieldValue::Absent, on),
             };
             let (what, _) = whole(0, edge.node[0], change);
             let ids = [0, 1].map(|which| Some(view(which, edge.node[which]).id));
             this.line(
                 rank,
-                What {
+                ChangeKey {
                     before,
                     after,
                     ..what
@@ -252,13 +265,20 @@ impl Tally {
         this
     }
 
-    fn node(&mut self, rank: u32, traces: [&Outline<'_>; 2], changed: &super::Changed, keep: Keep) {
+    fn node(
+        &mut self,
+        rank: u32,
+        traces: [&RawTrace<'_>; 2],
+        changed: &super::ChangedNode,
+        keep: DiffTallyOptions,
+    ) {
         let nodes = [0, 1].map(|i: usize| &traces[i].nodes[changed.nodes[i] as usize].view);
         let (name, kind) = (nodes[0].name, type_name(&nodes[0].op));
         let ids = nodes.map(|view| view.id);
         let mut any = false;
         for field in &changed.fields {
-            if let (Value::Time(before), Value::Time(after)) = (&field.before, &field.after)
+            if let (FieldValue::Time(before), FieldValue::Time(after)) =
+                (&field.before, &field.after)
                 && keep.tolerance.hides(*before, *after)
             {
                 continue;
@@ -266,12 +286,12 @@ impl Tally {
             any = true;
             let amounts = (field.before.amount(), field.after.amount());
             match (field.field.aspect(), amounts) {
-                (Aspect::Time | Aspect::Bytes, (Some(before), Some(after))) => {
+                (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
                     *self
                         .counts
-                        .entry(Change::Field(field.field.clone()))
+                        .entry(ChangeKind::Field(field.field.clone()))
                         .or_default() += 1;
-                    self.singles.push(Single {
+                    self.singles.push(NodeChange {
                         field: field.field.clone(),
                         name: name.to_owned(),
                         kind: kind.clone(),
@@ -289,8 +309,8 @@ impl Tally {
                     }
                 }
                 _ => {
-                    let what = What {
-                        change: Change::Field(field.field.clone()),
+                    let what = ChangeKey {
+                        change: ChangeKind::Field(field.field.clone()),
                         name: name.to_owned(),
                         kind: kind.clone(),
                         before: field.before.clone(),
@@ -303,9 +323,9 @@ impl Tally {
         self.changed += u64::from(any);
     }
 
-    fn line(&mut self, rank: u32, what: What, ids: [Option<u64>; 2]) {
+    fn line(&mut self, rank: u32, what: ChangeKey, ids: [Option<u64>; 2]) {
         *self.counts.entry(what.change.clone()).or_default() += 1;
-        let seen = self.lines.entry(what).or_insert(Seen {
+        let seen = self.lines.entry(what).or_insert(ChangeOccurrences {
             count: 0,
             ranks: vec![rank],
             ids,
@@ -314,12 +334,12 @@ impl Tally {
     }
 
     /// Trims the changes of single nodes to the largest.
-    fn trim(&mut self, keep: Keep) {
+    fn trim(&mut self, keep: DiffTallyOptions) {
         self.singles.sort_by(|a, b| a.order().cmp(&b.order()));
         let Some(most) = keep.singles else { return };
         let times = self
             .singles
-            .partition_point(|s| s.field.aspect() == Aspect::Time);
+            .partition_point(|s| s.field.aspect() == DiffAspect::Time);
         let mut sizes = self.singles.split_off(times);
         self.singles.truncate(most);
         sizes.truncate(most);
@@ -327,7 +347,7 @@ impl Tally {
     }
 
     /// Adds the totals of later ranks.
-    pub fn add(&mut self, other: Self, keep: Keep) {
+    pub fn add(&mut self, other: Self, keep: DiffTallyOptions) {
         self.compared.extend(other.compared);
         self.identical.extend(other.identical);
         for (list, more) in self.only.iter_mut().zip(other.only) {
@@ -369,17 +389,18 @@ impl Tally {
     }
 
     /// Returns the number of nodes or dependencies with a change.
-    pub fn count(&self, change: &Change) -> u64 {
+    pub fn count(&self, change: &ChangeKind) -> u64 {
         self.counts.get(change).copied().unwrap_or(0)
     }
 
     /// Returns whether anything differs in this aspect.
-    pub fn differs(&self, aspect: Aspect) -> bool {
-        let of = |change: &Change| match change {
-            Change::Field(field) => field.aspect(),
-            _ => Aspect::Structure,
+    pub fn differs(&self, aspect: DiffAspect) -> bool {
+        let of = |change: &ChangeKind| match change {
+            ChangeKind::Field(field) => field.aspect(),
+            _ => DiffAspect::Structure,
         };
-        let ranks = aspect == Aspect::Structure && self.only.iter().any(|list| !list.is_empty());
+        let ranks =
+            aspect == DiffAspect::Structure && self.only.iter().any(|list| !list.is_empty());
         ranks || self.counts.keys().any(|change| of(change) == aspect)
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 /// Value of a field of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(untagged)]
-pub enum Value {
+pub enum FieldValue {
     /// No value.
     Absent,
     /// Count of bytes or operations.
@@ -18,7 +18,7 @@ pub enum Value {
     Text(String),
 }
 
-impl Value {
+impl FieldValue {
     /// Returns the number behind it, if it is one.
     pub fn amount(&self) -> Option<u64> {
         match self {
@@ -29,7 +29,7 @@ impl Value {
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for FieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.pad("nothing"),

@@ -17,13 +17,13 @@
 //! names cannot be guessed by trying without it.
 
 use super::audit;
-use crate::trace::attr::Attr;
+use crate::trace::attr::AttrView;
 use crate::trace::groups::{
-    Declared, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
+    DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
 };
-use crate::trace::put::Put;
-use crate::trace::scan::{self, Dependencies};
-use crate::trace::wire::{Cursor, Frames, Raw, Record, repeated_varints};
+use crate::trace::put::MessageEncoder;
+use crate::trace::scan::{self, DependencyVisitor};
+use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints};
 use crate::trace::{Dtype, GroupName, TraceError};
 
 /// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
@@ -78,7 +78,7 @@ pub fn is_public(name: &str) -> bool {
 
 /// Key of the hash, and the names that are kept.
 #[derive(Debug)]
-pub struct Anonymiser {
+pub struct TraceAnonymiser {
     key: [u8; 32],
     public: bool,
     keep: Vec<String>,
@@ -86,7 +86,7 @@ pub struct Anonymiser {
 
 /// Counts of kept, hashed and removed content of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Anonymised {
+pub struct AnonymiserCounts {
     /// Number of nodes.
     pub nodes: u64,
     /// Number of names that were hashed.
@@ -99,7 +99,7 @@ pub struct Anonymised {
     pub fields: u64,
 }
 
-impl Anonymiser {
+impl TraceAnonymiser {
     /// Derives the key of the hash from `secret`. Public names are kept if `public`, and names that match one
     /// of the patterns `keep`, in which `*` stands for any text.
     pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
@@ -139,7 +139,7 @@ impl Anonymiser {
     }
 
     /// Returns the replacement of declared groups.
-    pub fn groups(&self, declared: &Declared) -> Declared {
+    pub fn groups(&self, declared: &DeclaredGroups) -> DeclaredGroups {
         let groups = declared.iter();
         groups
             .map(|(name, ranks)| (self.group(name), ranks.clone()))
@@ -149,11 +149,11 @@ impl Anonymiser {
     /// Anonymises the (decompressed) `contents` of a trace.
     ///
     /// Fails on records that a replay would refuse, since their content is unknown.
-    pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, Anonymised), TraceError> {
-        let mut frames = Frames::new(contents);
+    pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, AnonymiserCounts), TraceError> {
+        let mut frames = FrameCursor::new(contents);
         let mut out = Vec::with_capacity(contents.len() / 2);
-        let mut done = Anonymised::default();
-        let mut put = Put::default();
+        let mut done = AnonymiserCounts::default();
+        let mut put = MessageEncoder::default();
         while let Some(record) = frames.next_record()? {
             put.clear();
             let made = match record.number {
@@ -171,15 +171,15 @@ impl Anonymiser {
 
     fn metadata(
         &self,
-        record: Record<'_>,
-        out: &mut Put,
-        done: &mut Anonymised,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+        done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
         let metadata = scan::metadata(record)?;
         out.bytes(1, b"0.0.4");
         let mut kept = 0;
         let mut add = |name: &str, number: u32, value: Result<u64, &str>| {
-            let mut message = Put::default();
+            let mut message = MessageEncoder::default();
             message.bytes(1, name.as_bytes());
             match value {
                 Ok(count) => message.varint(number, count),
@@ -196,13 +196,13 @@ impl Anonymiser {
             let name = self.hashed("lane-", name);
             add(&format!("{host}lane.{number}"), 29, Err(&name));
         }
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
             match cursor.field()? {
-                (1, Raw::Bytes(..)) => {}
+                (1, WireValue::Bytes(..)) => {}
                 // As many attributes as were written above were kept; the others are removed.
-                (2, Raw::Bytes(..)) if kept > 0 => kept -= 1,
-                (2, Raw::Bytes(..)) => done.attributes += 1,
+                (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
+                (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
             }
         }
@@ -211,11 +211,11 @@ impl Anonymiser {
 
     fn node(
         &self,
-        record: Record<'_>,
-        out: &mut Put,
-        done: &mut Anonymised,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+        done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
-        let mut deps = Lists::default();
+        let mut deps = DependencyLists::default();
         let view = scan::node(record, &mut deps)?;
         done.nodes += 1;
         let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
@@ -247,15 +247,15 @@ impl Anonymiser {
         if let Some(text) = view.groups {
             let groups = self.groups(&parse_metadata(view.id, text)?);
             let text = in_form_of(text, metadata_text(&groups));
-            let mut inputs = Put::default();
+            let mut inputs = MessageEncoder::default();
             inputs.bytes(1, text.as_bytes());
             out.bytes(8, inputs.as_bytes());
         }
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
             match cursor.field()? {
-                (10, Raw::Bytes(message, at)) => {
-                    let attr = Attr::scan(message, at)?;
+                (10, WireValue::Bytes(message, at)) => {
+                    let attr = AttrView::scan(message, at)?;
                     let before = out.as_bytes().len();
                     self.attribute(&attr, message, out)?;
                     done.attributes += u64::from(out.as_bytes().len() == before);
@@ -270,7 +270,12 @@ impl Anonymiser {
     }
 
     /// Writes the attribute if it is kept.
-    fn attribute(&self, attr: &Attr<'_>, message: &[u8], out: &mut Put) -> Result<(), TraceError> {
+    fn attribute(
+        &self,
+        attr: &AttrView<'_>,
+        message: &[u8],
+        out: &mut MessageEncoder,
+    ) -> Result<(), TraceError> {
         let Ok(name) = std::str::from_utf8(attr.name) else {
             return Ok(());
         };
@@ -278,7 +283,7 @@ impl Anonymiser {
         if !attr.is_set() || !read && !NUMBERS.contains(&name) {
             return Ok(());
         }
-        let mut kept = Put::default();
+        let mut kept = MessageEncoder::default();
         kept.bytes(1, name.as_bytes());
         let text = attr.as_str()?;
         match (name, text) {
@@ -311,12 +316,12 @@ impl Anonymiser {
 
 /// Dependencies of one node, by kind.
 #[derive(Default)]
-struct Lists {
+struct DependencyLists {
     control: Vec<u64>,
     data: Vec<u64>,
 }
 
-impl Dependencies for Lists {
+impl DependencyVisitor for DependencyLists {
     fn data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
@@ -329,9 +334,9 @@ impl Dependencies for Lists {
 }
 
 /// Copies the last value, a number.
-fn scalar(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
+fn scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let mut last: &[u8] = &[];
-    let mut cursor = Cursor::new(message, at);
+    let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
         let start = cursor.offset() - at;
         if (3..=32).contains(&cursor.field()?.0) {
@@ -343,9 +348,9 @@ fn scalar(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
 }
 
 /// Copies a list of whole numbers or booleans as its reader decodes it.
-fn list(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
+fn list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let (mut kind, mut values) = (0, Vec::new());
-    let mut parts = Cursor::new(message, at);
+    let mut parts = WireCursor::new(message, at);
     while !parts.is_empty() {
         let (number, raw) = parts.field()?;
         if !(3..=32).contains(&number) {
@@ -355,8 +360,8 @@ fn list(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
             values.clear();
         }
         kind = number;
-        if let Raw::Bytes(list, at) = raw {
-            let mut list = Cursor::new(list, at);
+        if let WireValue::Bytes(list, at) = raw {
+            let mut list = WireCursor::new(list, at);
             while !list.is_empty() {
                 let offset = list.offset();
                 if let (1, raw) = list.field()? {
@@ -368,7 +373,7 @@ fn list(message: &[u8], at: usize, out: &mut Put) -> Result<(), TraceError> {
             }
         }
     }
-    let mut list = Put::default();
+    let mut list = MessageEncoder::default();
     list.packed(1, &values);
     out.bytes(kind, list.as_bytes());
     Ok(())

@@ -5,18 +5,18 @@
 //! that is private by its meaning only, such as a project's word in an operator's name, is not found.
 
 use crate::trace::TraceError;
-use crate::trace::wire::{Cursor, Frames, Raw, Record};
+use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
 mod place;
 mod secret;
 mod text;
 
-pub use text::{Kind, Leak, find, leaks};
+pub use text::{LeakKind, TextLeak, find, leaks};
 
 /// Location of a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct TextLocation {
     /// Number of the record, the metadata record being 0.
     pub record: usize,
     /// Id of the node; `None` for the metadata record.
@@ -27,21 +27,21 @@ pub struct Place {
 
 /// Finding, with all its occurrences in fields of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct AuditFinding {
     /// Kind of information.
-    pub kind: Kind,
+    pub kind: LeakKind,
     /// Private part of the text.
     pub text: String,
     /// Location of the first occurrence.
-    pub place: Place,
+    pub place: TextLocation,
     /// Number of occurrences in fields of this name.
     pub count: u64,
 }
 
 /// Findings of a file.
 #[derive(Debug, Default)]
-pub struct Audit {
-    found: BTreeMap<(Kind, String, String), Finding>,
+pub struct TraceAudit {
+    found: BTreeMap<(LeakKind, String, String), AuditFinding>,
     /// Number of texts that were searched.
     pub texts: u64,
 }
@@ -50,30 +50,30 @@ pub struct Audit {
 const DEEPEST: usize = 12;
 
 /// Attributes whose values are private whatever they are.
-const TELLING: [(&str, Kind); 14] = [
-    ("host", Kind::Host),
-    ("hostname", Kind::Host),
-    ("host_name", Kind::Host),
-    ("hosts", Kind::Host),
-    ("node_name", Kind::Host),
-    ("nodename", Kind::Host),
-    ("user", Kind::User),
-    ("username", Kind::User),
-    ("user_name", Kind::User),
-    ("login", Kind::User),
-    ("password", Kind::Secret),
-    ("token", Kind::Secret),
-    ("secret", Kind::Secret),
-    ("api_key", Kind::Secret),
+const TELLING: [(&str, LeakKind); 14] = [
+    ("host", LeakKind::Host),
+    ("hostname", LeakKind::Host),
+    ("host_name", LeakKind::Host),
+    ("hosts", LeakKind::Host),
+    ("node_name", LeakKind::Host),
+    ("nodename", LeakKind::Host),
+    ("user", LeakKind::User),
+    ("username", LeakKind::User),
+    ("user_name", LeakKind::User),
+    ("login", LeakKind::User),
+    ("password", LeakKind::Secret),
+    ("token", LeakKind::Secret),
+    ("secret", LeakKind::Secret),
+    ("api_key", LeakKind::Secret),
 ];
 
-impl Audit {
+impl TraceAudit {
     /// Searches the (decompressed) `contents` of a trace.
     ///
     /// Fails on a truncated file, since the content of the rest is unknown.
     pub fn of(contents: &[u8]) -> Result<Self, TraceError> {
         let mut this = Self::default();
-        let mut frames = Frames::new(contents);
+        let mut frames = FrameCursor::new(contents);
         while let Some(record) = frames.next_record()? {
             this.record(record)
                 .map_err(|e| e.in_record(record.number, record.offset))?;
@@ -82,21 +82,21 @@ impl Audit {
     }
 
     /// Returns the findings in the order of the file.
-    pub fn findings(self) -> Vec<Finding> {
-        let mut list: Vec<Finding> = self.found.into_values().collect();
+    pub fn findings(self) -> Vec<AuditFinding> {
+        let mut list: Vec<AuditFinding> = self.found.into_values().collect();
         list.sort_by(|a, b| (&a.place, a.kind, &a.text).cmp(&(&b.place, b.kind, &b.text)));
         list
     }
 
-    fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
-        let mut place = Place {
+    fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
+        let mut place = TextLocation {
             record: record.number,
             node: None,
             field: String::new(),
         };
-        let mut fields = Cursor::new(record.bytes, record.offset);
+        let mut fields = WireCursor::new(record.bytes, record.offset);
         while record.number > 0 && !fields.is_empty() {
-            if let (1, Raw::Varint(id)) = fields.field()? {
+            if let (1, WireValue::Varint(id)) = fields.field()? {
                 place.node = Some(id);
             }
         }
@@ -104,10 +104,10 @@ impl Audit {
             // A node without the field has the default id.
             place.node.get_or_insert(0);
         }
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
             let (number, raw) = cursor.field()?;
-            let Raw::Bytes(bytes, at) = raw else {
+            let WireValue::Bytes(bytes, at) = raw else {
                 continue;
             };
             match (record.number, number) {
@@ -126,7 +126,7 @@ impl Audit {
         Ok(())
     }
 
-    fn io(&mut self, message: &[u8], at: usize, which: &str, place: &mut Place) {
+    fn io(&mut self, message: &[u8], at: usize, which: &str, place: &mut TextLocation) {
         const PARTS: [&str; 3] = ["values", "shapes", "types"];
         self.fields(
             message,
@@ -139,7 +139,7 @@ impl Audit {
         );
     }
 
-    fn attribute(&mut self, message: &[u8], at: usize, place: &mut Place) {
+    fn attribute(&mut self, message: &[u8], at: usize, place: &mut TextLocation) {
         let mut name = String::new();
         self.fields(message, at, place, |this, number, bytes, _, place| {
             if number == 1 {
@@ -186,14 +186,14 @@ impl Audit {
         &mut self,
         message: &[u8],
         at: usize,
-        place: &mut Place,
-        mut each: impl FnMut(&mut Self, u32, &[u8], usize, &mut Place),
+        place: &mut TextLocation,
+        mut each: impl FnMut(&mut Self, u32, &[u8], usize, &mut TextLocation),
     ) {
-        let mut cursor = Cursor::new(message, at);
+        let mut cursor = WireCursor::new(message, at);
         while !cursor.is_empty() {
             let start = cursor.offset();
             match cursor.field() {
-                Ok((number, Raw::Bytes(bytes, at))) => each(self, number, bytes, at, place),
+                Ok((number, WireValue::Bytes(bytes, at))) => each(self, number, bytes, at, place),
                 Ok(_) => {}
                 Err(_) => {
                     self.bytes(&message[start - at..], "what cannot be read", place);
@@ -204,13 +204,20 @@ impl Audit {
     }
 
     /// Searches a field that this version does not know: as text, and as a message if it can be decoded as one.
-    fn unknown(&mut self, bytes: &[u8], at: usize, label: &str, place: &mut Place, depth: usize) {
+    fn unknown(
+        &mut self,
+        bytes: &[u8],
+        at: usize,
+        label: &str,
+        place: &mut TextLocation,
+        depth: usize,
+    ) {
         self.bytes(bytes, label, place);
         let mut parts = Vec::new();
-        let mut cursor = Cursor::new(bytes, at);
+        let mut cursor = WireCursor::new(bytes, at);
         while !cursor.is_empty() {
             match cursor.field() {
-                Ok((_, Raw::Bytes(part, at))) => parts.push((part, at)),
+                Ok((_, WireValue::Bytes(part, at))) => parts.push((part, at)),
                 Ok(_) => {}
                 Err(_) => return,
             }
@@ -223,7 +230,7 @@ impl Audit {
     }
 
     /// Searches the valid UTF-8 in `bytes`.
-    fn bytes(&mut self, bytes: &[u8], label: &str, place: &mut Place) {
+    fn bytes(&mut self, bytes: &[u8], label: &str, place: &mut TextLocation) {
         place.field.clear();
         place.field.push_str(label);
         self.texts += 1;
@@ -234,9 +241,9 @@ impl Audit {
         }
     }
 
-    fn add(&mut self, kind: Kind, text: &str, place: &Place) {
+    fn add(&mut self, kind: LeakKind, text: &str, place: &TextLocation) {
         let key = (kind, text.to_owned(), place.field.clone());
-        let finding = self.found.entry(key).or_insert_with(|| Finding {
+        let finding = self.found.entry(key).or_insert_with(|| AuditFinding {
             kind,
             text: text.to_owned(),
             place: place.clone(),

@@ -20,7 +20,7 @@
 //!
 //! # Bytes
 //!
-//! Buffers that every member holds whole, such as gradients in an all-reduce, keep their size. Of a [`Sharded`]
+//! Buffers that every member holds whole, such as gradients in an all-reduce, keep their size. Of a [`ShardScaling`]
 //! buffer either the whole or the shard of a member stays, when a group grows from `m` to `m'`:
 //!
 //! | `comm_size` | keep-total | keep-shard |
@@ -31,10 +31,10 @@
 //!
 //! Fractions are rounded up. Kernels keep their work, though those on shards may have less.
 
-use crate::trace::groups::{Declared, parse_metadata};
-use crate::trace::put::{self, Put};
-use crate::trace::scan::{self, Dependencies};
-use crate::trace::wire::Frames;
+use crate::trace::groups::{DeclaredGroups, parse_metadata};
+use crate::trace::put::{self, MessageEncoder};
+use crate::trace::scan::{self, DependencyVisitor};
+use crate::trace::wire::FrameCursor;
 use crate::trace::{GroupName, Op, TraceError};
 use std::collections::BTreeMap;
 
@@ -42,13 +42,13 @@ mod grid;
 mod shape;
 mod writing;
 
-pub use grid::{Along, Grid};
-use shape::{Names, Shape};
-use writing::Writing;
+pub use grid::{RankGrid, ScaledDimension};
+use shape::{GroupNames, GroupScaling};
+use writing::ScaleWriter;
 
 /// Part that stays constant of a buffer that a group shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharded {
+pub enum ShardScaling {
     /// The whole: weights and optimizer states, which do not grow with the number of replicas.
     KeepTotal,
     /// The shard of each member.
@@ -56,30 +56,30 @@ pub enum Sharded {
 }
 
 /// Step of a message's sender along the dimension, and the other coordinates of its peer.
-type Step = (i64, (u32, u32));
+type RingStep = (i64, (u32, u32));
 
 /// Message along the dimension: whether it is received, step of its sender, other coordinates of its peer, tag
 /// and bytes.
-type Crossing = (bool, i64, (u32, u32), i32, u64);
+type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 
 /// Scaling of a job.
 #[derive(Debug)]
-pub struct Scaling {
-    along: Along,
-    sharded: Sharded,
+pub struct JobScaling {
+    along: ScaledDimension,
+    sharded: ShardScaling,
     /// Groups that are declared beside the traces.
-    declared: Declared,
+    declared: DeclaredGroups,
     /// Groups that the trace of each rank declares.
-    own: BTreeMap<u32, Declared>,
-    names: Names,
-    crossings: BTreeMap<u32, Vec<Crossing>>,
+    own: BTreeMap<u32, DeclaredGroups>,
+    names: GroupNames,
+    crossings: BTreeMap<u32, Vec<CrossingMessage>>,
     /// Whether all copies of a rank are equal, by rank.
     alike: BTreeMap<u32, bool>,
 }
 
-struct Nobody;
+struct SkipDependencies;
 
-impl Dependencies for Nobody {
+impl DependencyVisitor for SkipDependencies {
     fn data(&mut self, _: u64) -> Result<(), TraceError> {
         Ok(())
     }
@@ -98,14 +98,18 @@ fn named(group: GroupName<'_>) -> Option<String> {
     }
 }
 
-impl Scaling {
+impl JobScaling {
     /// Starts with the groups that are declared beside the traces.
-    pub fn new(along: Along, sharded: Sharded, declared: Declared) -> Result<Self, TraceError> {
+    pub fn new(
+        along: ScaledDimension,
+        sharded: ShardScaling,
+        declared: DeclaredGroups,
+    ) -> Result<Self, TraceError> {
         let mut this = Self {
             along,
             sharded,
-            names: Names::default(),
-            declared: Declared::new(),
+            names: GroupNames::default(),
+            declared: DeclaredGroups::new(),
             own: BTreeMap::new(),
             crossings: BTreeMap::new(),
             alike: BTreeMap::new(),
@@ -119,15 +123,15 @@ impl Scaling {
     }
 
     /// Returns the dimension that is scaled, which maps new ranks to those they copy.
-    pub fn along(&self) -> &Along {
+    pub fn along(&self) -> &ScaledDimension {
         &self.along
     }
 
     /// Returns how a declared group scales; `None` if it is all ranks, by its name or because it lists none.
-    fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<Shape>, TraceError> {
+    fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<GroupScaling>, TraceError> {
         match ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
             true => Ok(None),
-            false => Shape::of(&self.along, name, ranks).map(Some),
+            false => GroupScaling::of(&self.along, name, ranks).map(Some),
         }
     }
 
@@ -135,14 +139,14 @@ impl Scaling {
     ///
     /// Fails on anything that a replay would refuse, and on groups that do not fit the grid.
     pub fn learn(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
-        let mut own = Declared::new();
+        let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
-        let mut frames = Frames::new(contents);
+        let mut frames = FrameCursor::new(contents);
         while let Some(record) = frames.next_record()? {
             if record.number == 0 {
                 continue;
             }
-            let view = scan::node(record, &mut Nobody)?;
+            let view = scan::node(record, &mut SkipDependencies)?;
             if let Some(values) = view.groups {
                 own.extend(parse_metadata(view.id, values)?);
             }
@@ -152,7 +156,7 @@ impl Scaling {
         }
         let mut alike = true;
         for (name, ranks) in &own {
-            alike &= !matches!(self.shape(name, ranks)?, Some(Shape::Copied));
+            alike &= !matches!(self.shape(name, ranks)?, Some(GroupScaling::Copied));
             self.names.add(name);
         }
         self.own.insert(rank, own);
@@ -163,7 +167,8 @@ impl Scaling {
             let at = |e: TraceError| e.in_record(record.number, record.offset);
             match view.op {
                 Op::Collective { group, .. } => {
-                    alike &= self.group(rank, view.id, group).map_err(at)?.1 != Some(Shape::Copied);
+                    alike &= self.group(rank, view.id, group).map_err(at)?.1
+                        != Some(GroupScaling::Copied);
                 }
                 Op::Message {
                     receive,
@@ -194,7 +199,7 @@ impl Scaling {
         rank: u32,
         node: u64,
         group: GroupName<'_>,
-    ) -> Result<(&[u32], Option<Shape>), TraceError> {
+    ) -> Result<(&[u32], Option<GroupScaling>), TraceError> {
         let Some(name) = named(group) else {
             return Ok((&[], None));
         };
@@ -217,7 +222,7 @@ impl Scaling {
         node: u64,
         receive: bool,
         peer: u32,
-    ) -> Result<Option<Step>, TraceError> {
+    ) -> Result<Option<RingStep>, TraceError> {
         if peer >= self.along.ranks() {
             return Err(TraceError::refused(
                 node,
@@ -275,8 +280,8 @@ impl Scaling {
     }
 
     /// Returns the scaled groups that were declared beside the traces.
-    pub fn groups(&self) -> Declared {
-        let mut groups = Declared::new();
+    pub fn groups(&self) -> DeclaredGroups {
+        let mut groups = DeclaredGroups::new();
         for (name, ranks) in &self.declared {
             let shape = self.shape(name, ranks).ok().flatten();
             for block in 0..self.along.blocks() {
@@ -293,7 +298,7 @@ impl Scaling {
         &self,
         name: &str,
         ranks: &[u32],
-        shape: Option<Shape>,
+        shape: Option<GroupScaling>,
         block: u32,
     ) -> Option<(String, Vec<u32>)> {
         match shape {
@@ -306,8 +311,8 @@ impl Scaling {
                 };
                 Some((name.to_owned(), ranks))
             }
-            Some(Shape::Grows) => Some((name.to_owned(), self.along.grown(ranks))),
-            Some(Shape::Copied) => {
+            Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.grown(ranks))),
+            Some(GroupScaling::Copied) => {
                 let ranks: Option<Vec<u32>> = ranks
                     .iter()
                     .map(|&rank| self.along.in_block(self.along.place(rank), block))
@@ -321,9 +326,9 @@ impl Scaling {
     pub fn write(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
         let (old, block) = self.along.copies(rank);
         let mut out = Vec::with_capacity(contents.len());
-        let mut message = Put::default();
-        let mut frames = Frames::new(contents);
-        let writing = Writing {
+        let mut message = MessageEncoder::default();
+        let mut frames = FrameCursor::new(contents);
+        let writing = ScaleWriter {
             scaling: self,
             old,
             new: rank,
@@ -345,7 +350,7 @@ impl Scaling {
 }
 
 fn refused(found: String, hint: &str) -> TraceError {
-    TraceError::refused_at(crate::trace::Place::default(), found, hint)
+    TraceError::refused_at(crate::trace::TraceLocation::default(), found, hint)
 }
 
 #[cfg(test)]

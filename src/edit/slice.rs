@@ -36,11 +36,11 @@
 //! which is not negative, since what it waits for now had ended before it started. So relative starts
 //! are those of the whole job, on each rank and between ranks.
 
-use crate::graph::Outline;
-use crate::trace::groups::Declared;
-use crate::trace::put::{self, Put};
-use crate::trace::rewrite::{Edit, Set};
-use crate::trace::wire::{Frames, Record};
+use crate::graph::RawTrace;
+use crate::trace::groups::DeclaredGroups;
+use crate::trace::put::{self, MessageEncoder};
+use crate::trace::rewrite::{AttributeEdit, RecordEdit};
+use crate::trace::wire::{FrameCursor, RawRecord};
 use crate::trace::{Op, TraceError};
 use crate::units::Span;
 
@@ -50,15 +50,15 @@ mod select;
 mod sound;
 
 pub use close::MOST_BEHIND;
-pub use meet::{Meetings, Unmatched};
-pub use select::Cut;
+pub use meet::{CommunicationMatches, UnmatchedCommunication};
+pub use select::SliceTarget;
 
-use close::Closed;
-use sound::Sound;
+use close::DependencyClosure;
+use sound::CheckedTrace;
 
 /// What one rank keeps.
 #[derive(Debug)]
-pub struct Part {
+pub struct RankSelection {
     rank: u32,
     /// By index in order of ids: whether the node is kept, and whether it was asked for.
     kept: Vec<bool>,
@@ -68,7 +68,7 @@ pub struct Part {
 
 /// What was written of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sliced {
+pub struct SliceSummary {
     /// Nodes of the whole trace.
     pub of: u64,
     /// Nodes that were kept.
@@ -85,7 +85,7 @@ pub struct Sliced {
     pub ends: Span,
 }
 
-impl Part {
+impl RankSelection {
     /// Chooses what to keep of the trace of `rank`, and tells `meetings` whom it meets. `groups` are
     /// declared beside the traces.
     ///
@@ -93,11 +93,11 @@ impl Part {
     pub fn select(
         contents: &[u8],
         rank: u32,
-        cut: &Cut,
-        groups: &Declared,
-        meetings: &mut Meetings,
+        cut: &SliceTarget,
+        groups: &DeclaredGroups,
+        meetings: &mut CommunicationMatches,
     ) -> Result<Self, TraceError> {
-        let trace = Sound::read(contents)?;
+        let trace = CheckedTrace::read(contents)?;
         let asked = select::select(&trace, cut)?;
         let mut kept = asked.clone();
         for i in trace.outline.all() {
@@ -121,7 +121,7 @@ impl Part {
     }
 
     /// Cuts the nodes that communicate with others that are cut.
-    pub fn cut(&mut self, unmatched: &Unmatched) {
+    pub fn cut(&mut self, unmatched: &UnmatchedCommunication) {
         for &node in unmatched.kept_by(self.rank) {
             self.kept[node as usize] = false;
             self.asked[node as usize] = false;
@@ -132,13 +132,17 @@ impl Part {
     /// `start`.
     ///
     /// Fails when the trace is another one.
-    pub fn write(&self, contents: &[u8], start: Span) -> Result<(Vec<u8>, Sliced), TraceError> {
-        let trace = Sound::read(contents)?;
+    pub fn write(
+        &self,
+        contents: &[u8],
+        start: Span,
+    ) -> Result<(Vec<u8>, SliceSummary), TraceError> {
+        let trace = CheckedTrace::read(contents)?;
         if trace.outline.nodes.len() != self.kept.len() {
             return Err(TraceError::malformed(0, "the file has changed meanwhile"));
         }
-        let closed = Closed::new(&trace, &self.kept);
-        let written = Writing {
+        let closed = DependencyClosure::new(&trace, &self.kept);
+        let written = SliceWriter {
             trace: &trace,
             part: self,
             closed: &closed,
@@ -148,32 +152,32 @@ impl Part {
     }
 }
 
-fn is_metadata(record: Record<'_>) -> Result<bool, TraceError> {
+fn is_metadata(record: RawRecord<'_>) -> Result<bool, TraceError> {
     Ok(super::kind(record)? == super::METADATA)
 }
 
-struct Writing<'w> {
-    trace: &'w Sound<'w>,
-    part: &'w Part,
-    closed: &'w Closed,
+struct SliceWriter<'w> {
+    trace: &'w CheckedTrace<'w>,
+    part: &'w RankSelection,
+    closed: &'w DependencyClosure,
     start: Span,
 }
 
-impl Writing<'_> {
-    fn write(&self, contents: &[u8]) -> Result<(Vec<u8>, Sliced), TraceError> {
+impl SliceWriter<'_> {
+    fn write(&self, contents: &[u8]) -> Result<(Vec<u8>, SliceSummary), TraceError> {
         let outline = &self.trace.outline;
         let (delays, mut sliced) = self.delays();
         let mut out = Vec::new();
-        let mut record = Put::default();
-        if let Some(first) = Frames::new(contents).next_record()? {
-            let ends = Set::Count(sliced.ends.0 / 1000);
+        let mut record = MessageEncoder::default();
+        if let Some(first) = FrameCursor::new(contents).next_record()? {
+            let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let attributes = [("captured_ns", ends)];
-            let edit = Edit {
+            let edit = RecordEdit {
                 attributes: match outline.metadata.captured {
                     Some(_) => &attributes,
                     None => &[],
                 },
-                ..Edit::default()
+                ..RecordEdit::default()
             };
             match edit.is_nothing() {
                 true => put::frame(&mut out, first.bytes),
@@ -216,18 +220,18 @@ impl Writing<'_> {
             let attributes = [(
                 "delay_ns",
                 match delay {
-                    Span::ZERO => Set::Gone,
-                    delay => Set::Count(delay.0 / 1000),
+                    Span::ZERO => AttributeEdit::Gone,
+                    delay => AttributeEdit::Count(delay.0 / 1000),
                 },
             )];
-            let edit = Edit {
+            let edit = RecordEdit {
                 control: changed.map(|_| &control[..]),
                 data: changed.map(|_| &data[..]),
                 attributes: match delay == item.view.delay {
                     true => &[],
                     false => &attributes,
                 },
-                ..Edit::default()
+                ..RecordEdit::default()
             };
             match edit.is_nothing() {
                 true => put::frame(&mut out, item.record.bytes),
@@ -242,15 +246,15 @@ impl Writing<'_> {
 
     /// The delay of each kept node, and when the rank starts and ends. Joints have none: they do
     /// nothing as soon as they can.
-    fn delays(&self) -> (Vec<Span>, Sliced) {
-        let outline: &Outline<'_> = &self.trace.outline;
+    fn delays(&self) -> (Vec<Span>, SliceSummary) {
+        let outline: &RawTrace<'_> = &self.trace.outline;
         let mut delays = vec![Span::ZERO; outline.nodes.len()];
         let mut ends = vec![Span::ZERO; outline.nodes.len()];
-        let mut sliced = Sliced {
+        let mut sliced = SliceSummary {
             of: outline.nodes.len() as u64,
             cyclic: self.trace.cyclic,
             starts: Span::MAX,
-            ..Sliced::default()
+            ..SliceSummary::default()
         };
         for &i in &self.trace.order {
             let (kept, joint) = (self.part.kept[i as usize], self.closed.is_joint(i));

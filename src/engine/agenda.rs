@@ -7,7 +7,7 @@
 //! Delays of one NPU can be batched: those that end at one instant are then delivered together, in their order, where
 //! the first of them was scheduled ([`Agenda::delay`]). ASTRA-sim orders them so.
 
-use super::event::{Class, Event};
+use super::event::{Event, EventClass};
 use crate::units::Time;
 use std::collections::VecDeque;
 
@@ -27,22 +27,22 @@ pub(super) struct Agenda {
     spill: Vec<(Time, Event)>,
     /// Pending batches of each NPU, by instant.
     pending: Vec<VecDeque<(Time, u32)>>,
-    gatherings: Vec<Gathering>,
+    gatherings: Vec<DelayBatch>,
     free_gatherings: Vec<u32>,
-    delays: Vec<Delay>,
+    delays: Vec<BatchedDelay>,
     free_delays: Vec<u32>,
 }
 
 /// Batch of an NPU's delays that end at one instant: a linked list in `delays`.
 #[derive(Clone, Copy, Debug)]
-struct Gathering {
+struct DelayBatch {
     first: u32,
     last: u32,
 }
 
 /// A delay in a batch.
 #[derive(Clone, Copy, Debug)]
-struct Delay {
+struct BatchedDelay {
     event: Event,
     /// Additional payload of the event.
     detail: u32,
@@ -79,10 +79,10 @@ impl Agenda {
     }
 
     /// Adds an event that ends a delay of `npu` at `at`: to the batch of that NPU and instant, if one is pending or
-    /// being delivered, and otherwise as a new [`Class::Alarm`].
+    /// being delivered, and otherwise as a new [`EventClass::Alarm`].
     #[inline]
     pub fn delay(&mut self, npu: u32, at: Time, event: Event, detail: u32) {
-        let delay = Delay {
+        let delay = BatchedDelay {
             event,
             detail,
             next: NONE,
@@ -119,7 +119,7 @@ impl Agenda {
             gathering.last = number;
             return;
         }
-        let new = Gathering {
+        let new = DelayBatch {
             first: number,
             last: number,
         };
@@ -134,7 +134,7 @@ impl Agenda {
             }
         };
         pending.insert(place, (at, gathering));
-        self.push(at, Event::new(Class::Alarm, npu, gathering));
+        self.push(at, Event::new(EventClass::Alarm, npu, gathering));
     }
 
     /// Returns the next delay of a batch that is due, with its payload. After the last the batch is closed: a delay
@@ -152,7 +152,7 @@ impl Agenda {
             self.free_gatherings.push(gathering);
             return None;
         }
-        let Delay {
+        let BatchedDelay {
             event,
             detail,
             next,
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
         let mut agenda = Agenda::default();
-        let event = |payload| Event::new(Class::Node, 0, payload);
+        let event = |payload| Event::new(EventClass::Node, 0, payload);
         // At 5: NPU 1's gathering, then a message, then NPU 0's; what NPU 1 adds later joins its own.
         agenda.delay(1, Time(5), event(10), 7);
         agenda.push(Time(5), event(20));
@@ -233,7 +233,7 @@ mod tests {
         while agenda.next_time().is_some() {
             agenda.take(&mut batch);
             for event in batch.clone() {
-                if event.class() != Class::Alarm {
+                if event.class() != EventClass::Alarm {
                     order.push((event.payload(), 0));
                     continue;
                 }
@@ -242,7 +242,7 @@ mod tests {
                     order.push((delayed.payload(), detail));
                     // A delay of no length, made while the gathering is taken, joins it.
                     if delayed.payload() == 10 {
-                        agenda.delay(1, Time(5), Event::new(Class::Node, 0, 12), 0);
+                        agenda.delay(1, Time(5), Event::new(EventClass::Node, 0, 12), 0);
                     }
                 }
             }
@@ -273,7 +273,7 @@ mod tests {
             for (scale, delays) in steps {
                 for delay in delays {
                     let at = now + (delay << (8 * scale));
-                    let event = Event::new(Class::Node, 0, number);
+                    let event = Event::new(EventClass::Node, 0, number);
                     number += 1;
                     agenda.push(Time(at), event);
                     oracle.entry(at).or_default().push(event);

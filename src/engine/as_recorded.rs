@@ -1,36 +1,36 @@
 //! Collectives and messages that last as recorded or captured: dependencies among members, and completion times.
 //!
 //! No network takes part. A member's part *begins* when all that it waits for have started, and ends its own duration
-//! later. [`Comm`](super::Comm) states which members those are.
+//! later. [`CommTiming`](super::Comm) states which members those are.
 
-use super::collective_run::Run;
-use super::event::{Class, Event};
+use super::collective_run::CollectiveRun;
+use super::event::{Event, EventClass};
 use super::plan::{GroupPlan, NONE};
-use super::{Comm, Engine};
-use crate::collective::Manner;
+use super::{CommTiming, Engine};
+use crate::collective::CollectiveBackend;
 use crate::ids::{NodeIndex, Rank};
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
 /// Waiting of a collective: the sum over members, and the rank that caused most of it with its share.
-pub(super) type Waiting = (Span, Option<(Rank, Span)>);
+pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Returns whether a collective node waits for no other member, nor for its place in the launch order: it never
     /// holds its lane for anybody, so no dependency cycle can go through it.
     #[inline(never)]
     pub(super) fn is_alone(&self, instance: u32, node: NodeIndex) -> bool {
         match self.comm {
-            Comm::Model => false,
-            Comm::Captured => true,
-            Comm::Recorded => self.instances[instance as usize].graph.call(node).eager,
+            CommTiming::Model => false,
+            CommTiming::Captured => true,
+            CommTiming::Recorded => self.instances[instance as usize].graph.call(node).eager,
         }
     }
 
     /// Returns whether `member`'s part in a collective can begin only when `other` has started.
     pub(super) fn awaits(&self, group: &GroupPlan, sequence: u32, member: u32, other: u32) -> bool {
-        match root_of(group, sequence).filter(|_| self.comm == Comm::Recorded) {
+        match root_of(group, sequence).filter(|_| self.comm == CommTiming::Recorded) {
             None => true,
             Some(root) => {
                 let present = self.plan.instance_of[group.members[root as usize].index()] != NONE;
@@ -43,7 +43,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     fn last(&mut self, now: Time, instance: u32, node: NodeIndex) -> Time {
         let prices = &self.instances[instance as usize].shared.prices;
         let end = now + prices[node.index()];
-        let event = Event::new(Class::Node, instance, node.0);
+        let event = Event::new(EventClass::Node, instance, node.0);
         self.agenda.push(end, event);
         end
     }
@@ -54,7 +54,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let index = graph.message_index(node);
         let pair = self.plan.instances[instance as usize].pairs[index];
         let mut waits = false;
-        if pair != NONE && self.comm == Comm::Recorded {
+        if pair != NONE && self.comm == CommTiming::Recorded {
             let state = &mut self.pairs[pair as usize];
             state.delivered = true;
             let (waiter, receive) = (state.waiter, state.posted.checked_sub(1));
@@ -74,7 +74,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Starts a ready receive.
     pub(super) fn start_receive(&mut self, now: Time, instance: u32, node: NodeIndex, pair: u32) {
         let mut waits = false;
-        if pair != NONE && self.comm == Comm::Recorded {
+        if pair != NONE && self.comm == CommTiming::Recorded {
             let state = &mut self.pairs[pair as usize];
             let (waiter, send) = (state.waiter, state.posted.checked_sub(1));
             waits = !state.delivered;
@@ -130,13 +130,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         run.fresh = fresh;
         if all {
             self.outcome.recorded += 1;
-            let event = Event::new(Class::Run, 0, id);
+            let event = Event::new(EventClass::Run, 0, id);
             self.agenda.push(run.over, event);
         }
     }
 
     /// Returns the total waiting of a run that lasted as recorded, and the rank that caused most of it.
-    pub(super) fn waiting_as_recorded(&self, run: &Run, group: &GroupPlan) -> Waiting {
+    pub(super) fn waiting_as_recorded(&self, run: &CollectiveRun, group: &GroupPlan) -> WaitTotals {
         let root = root_of(group, run.sequence).filter(|&root| run.nodes[root as usize] != NONE);
         let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
         for (member, &node) in run.nodes.iter().enumerate() {
@@ -145,7 +145,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
             let instance = self.plan.instance_of[group.members[member].index()];
             let graph = self.instances[instance as usize].graph;
-            if self.comm == Comm::Captured {
+            if self.comm == CommTiming::Captured {
                 for_last += graph.wait(NodeIndex(node));
                 continue;
             }
@@ -156,7 +156,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
         }
         let sum = for_last + for_root;
-        if self.comm == Comm::Captured || sum == Span::ZERO {
+        if self.comm == CommTiming::Captured || sum == Span::ZERO {
             return (sum, None);
         }
         let most = match root {

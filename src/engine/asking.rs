@@ -4,17 +4,17 @@
 //! the sender is ready. So data arrives before its receive is posted only where two ranks exchange several sizes
 //! under one tag, because requests do not carry a size.
 
-use super::collective_run::Op;
-use super::event::{Class, Event};
+use super::collective_run::InFlightOp;
+use super::event::{Event, EventClass};
 use super::plan::NONE;
-use super::{Channel, Engine};
-use crate::collective::Manner;
+use super::{Engine, MessageChannel};
+use crate::collective::CollectiveBackend;
 use crate::ids::{NodeIndex, Npu};
-use crate::network::{Message, Network};
+use crate::network::{NetworkBackend, NetworkMessage};
 use crate::report::Observer;
-use crate::units::{Amount, Time};
+use crate::units::{BufferShare, Time};
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Sends a rendezvous request to every source from which a member now receives.
     pub(super) fn ask(&mut self, now: Time, id: u32, cell: u32) {
         for k in 0.. {
@@ -34,7 +34,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let position = run.position(cell);
             let phase = &group.extent.phases[self.manner.phase(&stage)];
             let from = phase.position(position, source.from);
-            let op = Op::Asking {
+            let op = InFlightOp::Asking {
                 run: id,
                 from: cell,
                 to: cell - position + from,
@@ -56,7 +56,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let (receiver, node) = (instance, node.0);
         self.send_asking(
             now,
-            Op::AskingRank {
+            InFlightOp::AskingRank {
                 pair,
                 receiver,
                 node,
@@ -65,10 +65,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         );
     }
 
-    fn send_asking(&mut self, now: Time, op: Op, ends: (Npu, Npu)) {
+    fn send_asking(&mut self, now: Time, op: InFlightOp, ends: (Npu, Npu)) {
         let op = self.ops.insert(op);
-        let amount = Amount::whole(self.asking.unwrap_or(0));
-        let message = Message::plain(op, ends, amount);
+        let amount = BufferShare::whole(self.asking.unwrap_or(0));
+        let message = NetworkMessage::plain(op, ends, amount);
         self.network.submit(now, &message, &mut self.agenda);
     }
 
@@ -96,17 +96,17 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Withholds an issued send until its request has arrived.
-    pub(super) fn hold(&mut self, now: Time, pair: u32, message: Message) {
+    pub(super) fn hold(&mut self, now: Time, pair: u32, message: NetworkMessage) {
         let op = message.op;
         self.held.insert(op, message);
-        let Channel {
+        let MessageChannel {
             asked, expected, ..
         } = &mut self.channels[self.plan.askings[pair as usize] as usize];
         match asked {
             0 => expected.push_back(op),
             _ => {
                 *asked -= 1;
-                self.agenda.push(now, Event::new(Class::Asked, 0, op));
+                self.agenda.push(now, Event::new(EventClass::Asked, 0, op));
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Chunks of a collective in flight: admission to a stage, its steps, and the transition to the next stage.
 
 use super::Engine;
-use super::collective_run::{Cell, Op};
-use super::event::{Class, Event};
+use super::collective_run::{ChunkProgress, InFlightOp};
+use super::event::{Event, EventClass};
 use super::plan::NONE;
-use crate::collective::{Cue, Manner, Queue, Seat, Step};
+use crate::collective::{ChunkQueueSpec, CollectiveBackend, LinePosition, ScriptEvent, SendStep};
 use crate::ids::{NodeIndex, Npu};
-use crate::network::{Message, Network};
+use crate::network::{NetworkBackend, NetworkMessage};
 use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::Time;
@@ -18,15 +18,15 @@ pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
 /// Admission control that a chunk passes before a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
+enum StageAdmission {
     Nothing,
     /// A queue of the chunk's NPU.
-    Queue(Queue),
+    Queue(ChunkQueueSpec),
     /// The gate of a phase.
     Gate(usize),
 }
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
     pub(super) fn enroll_at(&mut self, now: Time, id: u32, position: u32) {
         let run = &self.runs[id as usize];
@@ -37,7 +37,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             match M::IN_ORDER {
                 true => self
                     .agenda
-                    .push(now, Event::new(Class::Vacant, id, position)),
+                    .push(now, Event::new(EventClass::Vacant, id, position)),
                 false => self.end_member(now, id, position),
             }
             return;
@@ -64,7 +64,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Moves a chunk to a stage, and returns the admission that it has to pass first.
     #[inline]
-    fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> Wait {
+    fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> StageAdmission {
         let run = &mut self.runs[id as usize];
         let (chunk, position) = (run.chunk(cell), run.position(cell));
         let progress = run.progress.as_mut().expect("it has begun");
@@ -73,7 +73,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
         let turn = progress.turns[cell as usize * run.length + stage as usize];
         let wait = self.wait(id, (chunk, position), stage, turn);
-        if let Wait::Queue(queue) = wait {
+        if let StageAdmission::Queue(queue) = wait {
             self.queues.put(npu, queue.number, (id, cell));
         }
         wait
@@ -81,24 +81,30 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Returns the admission that a chunk passes before a stage, and releases after it.
     #[inline]
-    fn wait(&self, id: u32, (chunk, position): (u32, u32), stage: u16, turn: u16) -> Wait {
+    fn wait(
+        &self,
+        id: u32,
+        (chunk, position): (u32, u32),
+        stage: u16,
+        turn: u16,
+    ) -> StageAdmission {
         let run = &self.runs[id as usize];
         let course = self.courses.get(run.course_at(position));
         let of = course.stage(chunk, stage).expect("it is one of them");
         match (course.gates(), self.manner.queue(of, turn)) {
-            (Some(_), _) => Wait::Gate(self.manner.phase(of)),
-            (None, Some(queue)) => Wait::Queue(queue),
-            (None, None) => Wait::Nothing,
+            (Some(_), _) => StageAdmission::Gate(self.manner.phase(of)),
+            (None, Some(queue)) => StageAdmission::Queue(queue),
+            (None, None) => StageAdmission::Nothing,
         }
     }
 
     /// Begins the stage of every chunk that can be admitted where `cell` waits.
     #[inline]
-    fn let_in(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), wait: Wait) {
+    fn let_in(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), wait: StageAdmission) {
         match wait {
-            Wait::Nothing => self.open(now, id, cell),
-            Wait::Queue(queue) => self.admit(now, npu, queue),
-            Wait::Gate(phase) => {
+            StageAdmission::Nothing => self.open(now, id, cell),
+            StageAdmission::Queue(queue) => self.admit(now, npu, queue),
+            StageAdmission::Gate(phase) => {
                 let position = self.runs[id as usize].position(cell);
                 self.pass(now, id, position, phase);
             }
@@ -136,7 +142,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Begins chunks that wait in a queue while it has room.
     #[inline]
-    fn admit(&mut self, now: Time, npu: Npu, queue: Queue) {
+    fn admit(&mut self, now: Time, npu: Npu, queue: ChunkQueueSpec) {
         while let Some((run, cell)) = self.queues.admit(npu, queue) {
             self.open(now, run, cell);
         }
@@ -155,7 +161,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         state.begun = true;
         let number = state.stage;
         if self.manner.is_scripted(&stage) {
-            self.play(now, id, cell, Cue::Begin);
+            self.play(now, id, cell, ScriptEvent::Begin);
             return;
         }
         // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
@@ -173,7 +179,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let run = &mut self.runs[id as usize];
         let other = run.other_strand(cell);
         let progress = run.progress.as_mut().expect("it has begun");
-        progress.cells[other as usize] = Cell {
+        progress.cells[other as usize] = ChunkProgress {
             stage: number,
             begun: true,
             leaving: false,
@@ -192,7 +198,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         now: Time,
         id: u32,
         cell: u32,
-        (stage, turn, seat): (M::Stage, u16, Seat),
+        (stage, turn, seat): (M::Stage, u16, LinePosition),
     ) {
         self.open_endpoint(now, id, cell, (stage, turn, seat));
         let run = &mut self.runs[id as usize];
@@ -212,7 +218,9 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
         for _ in 0..there {
             match M::IN_ORDER {
-                true => self.agenda.push(now, Event::new(Class::Found, id, cell)),
+                true => self
+                    .agenda
+                    .push(now, Event::new(EventClass::Found, id, cell)),
                 false => self.hear(now, id, cell),
             }
         }
@@ -304,7 +312,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Takes a step: submits its message, and posts the receives that follow it. `matters` says that the member has
     /// to know when the message has left.
     #[inline]
-    fn take_step(&mut self, now: Time, id: u32, cell: u32, step: Step, matters: bool) {
+    fn take_step(&mut self, now: Time, id: u32, cell: u32, step: SendStep, matters: bool) {
         let topology = self.topology;
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -328,7 +336,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             _ => phase.size - 1 - step.to,
         };
         let to = phase.position(position, to);
-        let op = self.ops.insert(Op::Step {
+        let op = self.ops.insert(InFlightOp::Step {
             run: id,
             from: cell,
             to: cell - position + to,
@@ -351,7 +359,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 )
             }
         };
-        let message = Message {
+        let message = NetworkMessage {
             op,
             ends: (a, b),
             from,
@@ -366,7 +374,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let asked = progress.kept(cell, number, taken + 1, true) > 0;
             self.held.insert(op, message);
             match asked {
-                true => self.agenda.push(now, Event::new(Class::Asked, 0, op)),
+                true => self.agenda.push(now, Event::new(EventClass::Asked, 0, op)),
                 false => {
                     self.expected.insert((id, cell, number, taken), op);
                 }
@@ -411,7 +419,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             self.end_member(now, id, position);
             // All that waits at the gates has passed them and their state is gone; queues are shared by all
             // collectives.
-            if let Wait::Queue(_) = passed {
+            if let StageAdmission::Queue(_) = passed {
                 self.give_back(now, npu, (id, cell), passed);
             }
         } else {
@@ -421,14 +429,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Releases the place of a chunk that has ended a stage, so that another can be admitted.
     #[inline]
-    fn give_back(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), passed: Wait) {
+    fn give_back(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), passed: StageAdmission) {
         match passed {
-            Wait::Nothing => {}
-            Wait::Queue(queue) => {
+            StageAdmission::Nothing => {}
+            StageAdmission::Queue(queue) => {
                 self.queues.leave(npu, queue.number);
                 self.admit(now, npu, queue);
             }
-            Wait::Gate(phase) => {
+            StageAdmission::Gate(phase) => {
                 let run = &mut self.runs[id as usize];
                 let position = run.position(cell);
                 let group = &self.plan.groups[run.group as usize];

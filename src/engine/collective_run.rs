@@ -1,11 +1,11 @@
 //! A collective in flight, message by message: its chunks, and the progress of each at each member.
 
-use super::as_recorded::Waiting;
+use super::as_recorded::WaitTotals;
 use super::plan::{GroupPlan, NONE};
-use super::ways::Unsorted;
-use crate::collective::{Course, Manner, Request, Seat};
+use super::ways::UnsortedMessage;
+use crate::collective::{ChunkSchedule, CollectiveBackend, CollectiveRequest, LinePosition};
 use crate::ids::{NodeIndex, Rank};
-use crate::network::Ports;
+use crate::network::PortRange;
 use crate::units::{Span, Time};
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ pub(super) const OUTSIDE: u16 = u16::MAX;
 
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct CollectiveRun {
     /// Index among the plan's groups.
     pub group: u32,
     /// Number of the group's collectives before this one.
     pub sequence: u32,
     /// Collective that is carried out.
-    pub request: Option<Request>,
+    pub request: Option<CollectiveRequest>,
     /// The root's position.
     pub root: u32,
     /// Node of each member, [`NONE`] before it arrives and for absent members.
@@ -57,12 +57,12 @@ pub(super) struct Run {
     /// Settlement of its instant in which that answer was given.
     pub folded_in: u32,
     /// State of the stepwise run, once it goes message by message.
-    pub progress: Option<Progress>,
+    pub progress: Option<StepwiseProgress>,
 }
 
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cell {
+pub(super) struct ChunkProgress {
     /// Stage that it is in; the number of stages when it is done, [`OUTSIDE`] before the first.
     pub stage: u16,
     /// Whether it has been admitted to its stage, and, where that has two strands, has not ended it.
@@ -79,7 +79,7 @@ pub(super) struct Cell {
 
 /// Progress of a member's chunks through a gate.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct GateProgress {
     /// Index of the next passage.
     pub next: u32,
     /// Chunks inside.
@@ -88,14 +88,14 @@ pub(super) struct Gate {
 
 /// Progress of each chunk at each position.
 #[derive(Debug)]
-pub(super) struct Progress {
-    pub ports: Ports,
+pub(super) struct StepwiseProgress {
+    pub ports: PortRange,
     /// By chunk, strand and position. The second strand is in use in stages that have one.
-    pub cells: Vec<Cell>,
-    /// Queue, direction and tree of each passage through a stage ([`Manner::turn`]), by cell and stage.
+    pub cells: Vec<ChunkProgress>,
+    /// Queue, direction and tree of each passage through a stage ([`CollectiveBackend::turn`]), by cell and stage.
     pub turns: Vec<u16>,
     /// By position and phase, where chunks pass gates.
-    pub gates: Vec<Gate>,
+    pub gates: Vec<GateProgress>,
     /// Messages that arrived before their receiver was in their stage, by cell and stage.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that came in their stage but before their step: by cell, stage, number of
@@ -107,7 +107,7 @@ pub(super) struct Progress {
     pub ended: u32,
     /// Messages and requests that came before their receiver was enrolled, by cell, where members may run one stage
     /// in different directions.
-    pub unsorted: BTreeMap<u32, Vec<Unsorted>>,
+    pub unsorted: BTreeMap<u32, Vec<UnsortedMessage>>,
     /// In that case, the position that was enrolled first.
     pub first: Option<u32>,
     /// In that case, whether members do run different directions: a message may then have no receiver.
@@ -118,7 +118,7 @@ pub(super) struct Progress {
 
 /// Context of a message in flight, by which its delivery is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum InFlightOp {
     /// A step of a collective, between two cells.
     Step {
         run: u32,
@@ -150,7 +150,7 @@ pub(super) enum Op {
         pair: u32,
         sender: u32,
         node: u32,
-        ports: Ports,
+        ports: PortRange,
     },
     /// Rendezvous request of a receive between two ranks: its instance and node.
     AskingRank { pair: u32, receiver: u32, node: u32 },
@@ -158,8 +158,8 @@ pub(super) enum Op {
 
 /// Slab of the ops of messages in flight; slots are reused.
 #[derive(Debug, Default)]
-pub(super) struct Ops {
-    slots: Vec<Op>,
+pub(super) struct OpSlab {
+    slots: Vec<InFlightOp>,
     /// Submission number of each slot's message, where messages contend.
     handed: Vec<u64>,
     count: u64,
@@ -167,16 +167,16 @@ pub(super) struct Ops {
     inserted: u64,
 }
 
-impl Ops {
+impl OpSlab {
     #[inline]
-    pub fn insert(&mut self, op: Op) -> u32 {
+    pub fn insert(&mut self, op: InFlightOp) -> u32 {
         self.inserted += 1;
         self.reserve(op)
     }
 
     /// Takes a slot as [`Self::insert`] does, for an op that is no message and is not counted.
     #[inline]
-    pub fn reserve(&mut self, op: Op) -> u32 {
+    pub fn reserve(&mut self, op: InFlightOp) -> u32 {
         match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = op;
@@ -211,18 +211,18 @@ impl Ops {
     }
 
     #[inline]
-    pub fn get(&self, op: u32) -> Op {
+    pub fn get(&self, op: u32) -> InFlightOp {
         self.slots[op as usize]
     }
 
     #[inline]
-    pub fn remove(&mut self, op: u32) -> Op {
+    pub fn remove(&mut self, op: u32) -> InFlightOp {
         self.free.push(op);
         self.slots[op as usize]
     }
 }
 
-impl Default for Run {
+impl Default for CollectiveRun {
     fn default() -> Self {
         Self {
             group: 0,
@@ -250,14 +250,14 @@ impl Default for Run {
     }
 }
 
-impl Run {
+impl CollectiveRun {
     /// Resets a used run for another collective.
     pub fn reset<S: Copy>(
         &mut self,
         (group, sequence): (u32, u32),
-        (request, root): (Request, u32),
+        (request, root): (CollectiveRequest, u32),
         members: usize,
-        (number, course): (u32, &Course<S>),
+        (number, course): (u32, &ChunkSchedule<S>),
     ) {
         (self.group, self.sequence) = (group, sequence);
         (self.request, self.root) = (Some(request), root);
@@ -299,7 +299,7 @@ impl Run {
     }
 
     /// Returns the total time that members waited for the last to start, and that rank with its share.
-    pub fn waiting(&self, plan: &GroupPlan) -> Waiting {
+    pub fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
         let present = self.nodes.iter().zip(&self.starts);
         let present = present.filter(|(n, _)| **n != NONE);
         let waited = present.map(|(_, start)| self.last.since(*start)).sum();
@@ -308,11 +308,11 @@ impl Run {
     }
 
     /// Begins to run message by message through `ports`, and through `gates` gates at each member.
-    pub fn begin(&mut self, ports: Ports, gates: usize) {
+    pub fn begin(&mut self, ports: PortRange, gates: usize) {
         let members = self.nodes.len();
         // Bounded by `too_large` before.
         let cells = members * self.chunks as usize * self.strands as usize;
-        let outside = Cell {
+        let outside = ChunkProgress {
             stage: OUTSIDE,
             begun: false,
             leaving: false,
@@ -320,12 +320,12 @@ impl Run {
             arrived: 0,
             credits: 0,
         };
-        self.progress = Some(Progress {
+        self.progress = Some(StepwiseProgress {
             ports,
             cells: vec![outside; cells],
             turns: vec![0; cells * self.length],
             waiting: vec![0; cells * self.length],
-            gates: vec![Gate::default(); members * gates],
+            gates: vec![GateProgress::default(); members * gates],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
@@ -382,7 +382,7 @@ impl Run {
 
     /// Returns the chunk of a cell, or any other if all chunks have one schedule.
     #[inline]
-    pub fn chunk_in<S: Copy>(&self, course: &Course<S>, cell: u32) -> u32 {
+    pub fn chunk_in<S: Copy>(&self, course: &ChunkSchedule<S>, cell: u32) -> u32 {
         if course.is_alike() {
             0
         } else {
@@ -402,13 +402,13 @@ impl Run {
     /// Returns the stage of a cell, its queue slot and its position on the line; no position where its member has no
     /// part in the stage, `None` when the cell is done or outside.
     #[inline]
-    pub fn place<M: Manner>(
+    pub fn place<M: CollectiveBackend>(
         &self,
         cell: u32,
-        course: &Course<M::Stage>,
+        course: &ChunkSchedule<M::Stage>,
         plan: &GroupPlan,
         manner: &M,
-    ) -> Option<(M::Stage, u16, Option<Seat>)> {
+    ) -> Option<(M::Stage, u16, Option<LinePosition>)> {
         let progress = self.progress.as_ref()?;
         let number = progress.cells[cell as usize].stage;
         let stage = *course.stage(self.chunk_in(course, cell), number)?;
@@ -416,13 +416,13 @@ impl Run {
         let seat = manner.seat(&plan.extent, &stage, self.position(cell), self.root);
         let seat = match self.strand(cell) {
             0 => seat,
-            _ => seat.map(Seat::reversed),
+            _ => seat.map(LinePosition::reversed),
         };
         Some((stage, turn, seat))
     }
 }
 
-impl Progress {
+impl StepwiseProgress {
     /// Defers a message or request until `cell` has taken `taken` steps.
     pub fn keep(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) {
         *self.early.entry((cell, stage, taken, asking)).or_insert(0) += 1;

@@ -1,13 +1,13 @@
 //! Collectives in the loop: from the arrival of their members to the completion of the last.
 
-use super::collective_run::Run;
-use super::event::{Class, Event};
-use super::in_order::Disagreement;
-use super::plan::{GroupPlan, NONE, Slot};
-use super::{Comm, Engine, Refusal};
-use crate::collective::{Manner, Quiet, Request};
+use super::collective_run::CollectiveRun;
+use super::event::{Event, EventClass};
+use super::in_order::IssueMismatch;
+use super::plan::{BoundSlot, GroupPlan, NONE};
+use super::{CommTiming, Engine, ReplayRefusal};
+use crate::collective::{CollectiveBackend, CollectiveRequest, UncontendedCost};
 use crate::ids::NodeIndex;
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::CollectiveRecord;
 use crate::report::Observer;
 use crate::units::{Span, Time};
@@ -16,14 +16,14 @@ use crate::units::{Span, Time};
 const MOST: u64 = 1 << 28;
 
 /// Returns a refusal if a stepwise run would exceed [`MOST`].
-fn too_large(run: &Run, members: usize) -> Option<Refusal> {
+fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     let (members, chunks) = (members as u64, u64::from(run.chunks));
     let size = members
         .saturating_mul(chunks)
         .saturating_mul(u64::from(run.strands))
         .saturating_mul(run.length as u64 + 1);
     (size > MOST).then(|| {
-        Refusal::new(
+        ReplayRefusal::new(
             format!(
                 "a collective of {members} members in {chunks} chunks has to go message by message, which is \
                  more than fits in memory"
@@ -34,10 +34,10 @@ fn too_large(run: &Run, members: usize) -> Option<Refusal> {
     })
 }
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Returns the group slot of a collective node, and its sequence in the group.
     #[inline]
-    pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (Slot, u32) {
+    pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (BoundSlot, u32) {
         let graph = self.instances[instance as usize].graph;
         let planned = &self.plan.instances[instance as usize];
         let call = graph.call(node);
@@ -61,7 +61,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let run = turns.run_of[sequence as usize];
         let run = if run == NONE {
             let run = self.free_runs.pop().unwrap_or_else(|| {
-                self.runs.push(Run::default());
+                self.runs.push(CollectiveRun::default());
                 self.runs.len() as u32 - 1
             });
             let (request, root) = self.request(instance, node, slot, sequence);
@@ -95,7 +95,9 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
         let state = &mut self.runs[run as usize];
         match (state.fresh.is_empty(), M::IN_ORDER) {
-            (true, true) => self.agenda.push(now, Event::new(Class::Settle, 0, run)),
+            (true, true) => self
+                .agenda
+                .push(now, Event::new(EventClass::Settle, 0, run)),
             (true, false) => self.arrivals.push(run),
             (false, _) => {}
         }
@@ -103,7 +105,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn tell_joined(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
+    fn tell_joined(&mut self, instance: u32, node: NodeIndex, slot: BoundSlot, run: u32) {
         let of = &self.workload.instances()[instance as usize];
         let call = self.instances[instance as usize].graph.call(node);
         let named = of.group_names[call.group as usize].is_some();
@@ -119,15 +121,15 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         &mut self,
         instance: u32,
         node: NodeIndex,
-        slot: Slot,
+        slot: BoundSlot,
         sequence: u32,
-    ) -> (Request, u32) {
+    ) -> (CollectiveRequest, u32) {
         let number = self.requests;
         self.requests = number.wrapping_add(1);
         let graph = self.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
         let group = &self.plan.groups[slot.group as usize];
-        let request = |buffer| Request {
+        let request = |buffer| CollectiveRequest {
             node: graph.id(node),
             kind,
             bytes,
@@ -151,7 +153,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         &mut self,
         instance: u32,
         node: NodeIndex,
-        slot: Slot,
+        slot: BoundSlot,
         run: u32,
     ) -> Result<u32, usize> {
         let graph = self.instances[instance as usize].graph;
@@ -166,7 +168,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             return Err(first);
         };
         let buffer = kind.buffer(bytes, group.members.len() as u32);
-        let request = Request {
+        let request = CollectiveRequest {
             node: graph.id(node),
             kind,
             bytes,
@@ -201,7 +203,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Compares a member's collective with the first one's: where they differ it gets a schedule of its own, and the
     /// first member whose messages differ from a partner's is recorded as a disagreement.
-    fn check_alike(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
+    fn check_alike(&mut self, instance: u32, node: NodeIndex, slot: BoundSlot, run: u32) {
         let graph = self.instances[instance as usize].graph;
         let of = &self.runs[run as usize];
         let same = of.request.is_some_and(|request| {
@@ -223,7 +225,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
             Err(other) => {
                 // The loop stops after this round and refuses the job.
-                self.disagreement = Some(Disagreement {
+                self.disagreement = Some(IssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,
                     own: (instance, node),
@@ -251,7 +253,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         if all && let Some(span) = self.closed_form(id) {
             self.begin_all(now, id);
             self.outcome.closed += 1;
-            let event = Event::new(Class::Run, 0, id);
+            let event = Event::new(EventClass::Run, 0, id);
             self.agenda.push(now + span, event);
         } else {
             for &member in &fresh {
@@ -284,7 +286,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
         let GroupPlan { extent, paths, .. } = &self.plan.groups[run.group as usize];
         let network = &self.network;
-        let quiet = Quiet {
+        let quiet = UncontendedCost {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
             // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
@@ -332,7 +334,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     pub(super) fn settle_run(&mut self, now: Time, id: u32) {
-        if self.comm != Comm::Model {
+        if self.comm != CommTiming::Model {
             self.begin_parts(now, id);
             return;
         }
@@ -394,7 +396,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             return;
         }
         // Its parts have completed their nodes already.
-        if self.comm != Comm::Model {
+        if self.comm != CommTiming::Model {
             self.record(now, id, false);
             return;
         }
@@ -415,7 +417,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let group = &self.plan.groups[run.group as usize];
         let request = run.request.expect("a run carries something out");
         let (waited, waited_for) = match self.comm {
-            Comm::Model => run.waiting(group),
+            CommTiming::Model => run.waiting(group),
             _ => self.waiting_as_recorded(run, group),
         };
         self.observer.collective(&CollectiveRecord {
@@ -425,7 +427,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             last_start: run.last,
             end: now,
             transfer: match self.comm {
-                Comm::Model => now.since(run.last),
+                CommTiming::Model => now.since(run.last),
                 _ => run.transfer,
             },
             waited_for,

@@ -2,30 +2,34 @@
 
 use super::Engine;
 use super::agenda::Agenda;
-use super::event::{Class, Event};
-use crate::collective::{Clock, Endpoint, Load, Manner, Passing, Seat, Ticket};
+use super::event::{Event, EventClass};
+use crate::collective::{
+    BusScheduler, BusTransfer, CollectiveBackend, CompletionToken, EndpointCost, LinePosition,
+    TransferCause,
+};
 use crate::ids::Npu;
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::Time;
 
 /// Scheduler of a bus, which places its events among its NPU's delays.
-struct BusClock<'a>(&'a mut Agenda, Npu);
+struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
 
-impl Clock for BusClock<'_> {
+impl BusScheduler for NpuBusScheduler<'_> {
     fn after(&mut self, at: Time, event: u32) {
         let npu = self.1.0;
-        self.0.delay(npu, at, Event::new(Class::Bus, npu, event), 0);
+        self.0
+            .delay(npu, at, Event::new(EventClass::Bus, npu, event), 0);
     }
 }
 
 /// Names a bus transfer by the event that its completion is.
-fn ticket(event: Event, detail: u32) -> Ticket {
+fn ticket(event: Event, detail: u32) -> CompletionToken {
     let word = event.word();
-    Ticket { word, detail }
+    CompletionToken { word, detail }
 }
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Has a member's endpoint take in the chunk that it begins a stage with; that earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(
@@ -33,25 +37,25 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         now: Time,
         id: u32,
         cell: u32,
-        (stage, turn, seat): (M::Stage, u16, Seat),
+        (stage, turn, seat): (M::Stage, u16, LinePosition),
     ) {
         let credits = self.manner.credits(&stage, turn, seat);
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let npu = group.extent.npus[run.position(cell) as usize];
-        let event = Event::new(Class::Opened, id, cell);
+        let event = Event::new(EventClass::Opened, id, cell);
         match self.manner.endpoint(&stage) {
-            Endpoint::Instant => {
+            EndpointCost::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[cell as usize].credits = credits;
             }
-            Endpoint::Delay(delay) if credits > 0 => {
+            EndpointCost::Delay(delay) if credits > 0 => {
                 self.agenda.delay(npu.0, now + delay, event, credits);
             }
-            Endpoint::Delay(_) => {}
-            Endpoint::Bus => {
+            EndpointCost::Delay(_) => {}
+            EndpointCost::Bus => {
                 for _ in 0..credits {
-                    let (passing, ticket) = (Passing::Beginning, ticket(event, 1));
+                    let (passing, ticket) = (TransferCause::Beginning, ticket(event, 1));
                     let load = self.manner.load(&stage, turn, seat, passing, ticket);
                     self.carry(now, npu, load);
                 }
@@ -59,8 +63,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    fn carry(&mut self, now: Time, npu: Npu, load: Load) {
-        let clock = &mut BusClock(&mut self.agenda, npu);
+    fn carry(&mut self, now: Time, npu: Npu, load: BusTransfer) {
+        let clock = &mut NpuBusScheduler(&mut self.agenda, npu);
         self.manner.carry(now, npu, load, clock);
     }
 
@@ -76,20 +80,20 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let course = self.courses.get(run.course_at(run.position(cell)));
         let stage = course.stage(run.chunk_in(course, cell), number);
         let endpoint = self.manner.endpoint(stage.expect("it listens in a stage"));
-        if endpoint == Endpoint::Instant {
+        if endpoint == EndpointCost::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
             progress.cells[cell as usize].credits += 1;
             return;
         }
         let group = &self.plan.groups[run.group as usize];
         let npu = group.extent.npus[run.position(cell) as usize];
-        let event = Event::new(Class::Attended, id, cell);
-        if let Endpoint::Delay(delay) = endpoint {
+        let event = Event::new(EventClass::Attended, id, cell);
+        if let EndpointCost::Delay(delay) = endpoint {
             self.agenda.delay(npu.0, now + delay, event, r);
         } else if let Some((stage, turn, Some(seat))) =
             run.place(cell, course, group, &*self.manner)
         {
-            let passing = Passing::Reception(r - 1);
+            let passing = TransferCause::Reception(r - 1);
             let load = self
                 .manner
                 .load(&stage, turn, seat, passing, ticket(event, r));
@@ -99,13 +103,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: u32, event: u32) {
-        let clock = &mut BusClock(&mut self.agenda, Npu(npu));
+        let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
         let Some(ticket) = self.manner.bus(now, Npu(npu), event, clock) else {
             return;
         };
         self.handle(now, Event::from_word(ticket.word), ticket.detail);
         self.hand_out_by_id(now);
-        let clock = &mut BusClock(&mut self.agenda, Npu(npu));
+        let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
         self.manner.bus_resumes(now, Npu(npu), event, clock);
     }
 
@@ -123,7 +127,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             None => self.credit(now, id, cell, 1),
             Some(span) => {
                 let npu = group.extent.npus[run.position(cell) as usize];
-                let event = Event::new(Class::Reduced, id, cell);
+                let event = Event::new(EventClass::Reduced, id, cell);
                 self.agenda.delay(npu.0, now + span, event, 0);
             }
         }

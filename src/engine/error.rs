@@ -30,14 +30,14 @@ impl fmt::Display for NodeRef {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 #[non_exhaustive]
-pub struct Refusal {
+pub struct ReplayRefusal {
     /// Finding and expectation.
     pub found: String,
     /// Hint: what to try.
     pub hint: String,
 }
 
-impl Refusal {
+impl ReplayRefusal {
     pub(super) fn new(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             found: found.into(),
@@ -48,7 +48,7 @@ impl Refusal {
 
 /// A node that never completed although its dependencies did, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingNode {
     /// The node.
     pub node: NodeRef,
     /// Reason in words.
@@ -63,7 +63,7 @@ pub struct Stuck {
     /// Nodes of the workload.
     pub total: u64,
     /// Waiting nodes in order of rank and id, at most a few of each rank.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingNode>,
     /// Number of waiting nodes that `waiting` does not name.
     pub unnamed: u64,
     /// Dependency cycle: nodes that wait for one another, each for the next; empty if there is none.
@@ -100,7 +100,7 @@ impl fmt::Display for Stuck {
 pub enum ReplayError {
     /// Known before the run.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] ReplayRefusal),
     /// Found by the run.
     #[error("{0}")]
     Stuck(Box<Stuck>),

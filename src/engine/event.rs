@@ -12,7 +12,7 @@ pub(super) struct Event(u64);
 /// Classes of events, in the order in which an instant handles them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Class {
+pub(super) enum EventClass {
     /// A node of the rank is complete; the payload is the node.
     Node,
     /// A collective answered by closed form is complete; the payload is its run.
@@ -58,7 +58,7 @@ pub(super) enum Class {
     Memory,
 }
 
-impl Class {
+impl EventClass {
     const ALL: [Self; 21] = [
         Self::Node,
         Self::Run,
@@ -86,7 +86,7 @@ impl Class {
 
 impl Event {
     #[inline]
-    pub fn new(class: Class, rank: u32, payload: u32) -> Self {
+    pub fn new(class: EventClass, rank: u32, payload: u32) -> Self {
         debug_assert!(
             rank < 1 << RANK_BITS,
             "ranks are bounded by the machine's size"
@@ -106,8 +106,8 @@ impl Event {
     }
 
     #[inline]
-    pub fn class(self) -> Class {
-        Class::ALL[(self.0 >> (PAYLOAD_BITS + RANK_BITS)) as usize]
+    pub fn class(self) -> EventClass {
+        EventClass::ALL[(self.0 >> (PAYLOAD_BITS + RANK_BITS)) as usize]
     }
 
     #[inline]
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn words_hold_class_rank_and_payload() {
-        for class in Class::ALL {
+        for class in EventClass::ALL {
             let event = Event::new(class, (1 << RANK_BITS) - 1, u32::MAX);
             assert_eq!(event.class(), class);
             assert_eq!(event.rank(), (1 << RANK_BITS) - 1);
             assert_eq!(event.payload(), u32::MAX);
         }
-        let earlier = Event::new(Class::Node, 9, 9);
-        assert!(earlier < Event::new(Class::Run, 0, 0));
+        let earlier = Event::new(EventClass::Node, 9, 9);
+        assert!(earlier < Event::new(EventClass::Run, 0, 0));
     }
 }

@@ -8,10 +8,10 @@
 
 use super::Engine;
 use super::agenda::Agenda;
-use super::event::{Class, Event};
-use crate::collective::Manner;
+use super::event::{Event, EventClass};
+use crate::collective::CollectiveBackend;
 use crate::ids::Npu;
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
@@ -20,14 +20,14 @@ const FOLDINGS: u32 = 1 << 27;
 
 /// Progress of the present instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reached {
+pub(super) struct InstantProgress {
     /// Settlements of the instant so far.
     settled: u32,
     /// Rounds of events handled since.
     pub rounds: u32,
 }
 
-impl Reached {
+impl InstantProgress {
     /// Counts a settlement.
     pub fn settle(&mut self) {
         self.settled += 1;
@@ -35,7 +35,7 @@ impl Reached {
     }
 }
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
     /// Returns whether it could.
     pub(super) fn fold(&mut self, now: Time, id: u32, span: Span) -> bool {
@@ -56,7 +56,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let run = &mut self.runs[id as usize];
         (run.folding, run.folded_in) = (number, self.reached.settled);
         self.outcome.closed += 1;
-        let event = Event::new(Class::Run, number, id);
+        let event = Event::new(EventClass::Run, number, id);
         self.agenda.push(now + span, event);
         true
     }

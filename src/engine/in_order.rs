@@ -1,19 +1,19 @@
 //! Insertion order: events are handled one by one as they were scheduled, and nodes by id.
 
-use super::event::{Class, Event};
+use super::event::{Event, EventClass};
 use super::plan::NONE;
 use super::{Engine, key};
-use crate::collective::Manner;
-use crate::graph::Kind;
+use crate::collective::CollectiveBackend;
+use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
 
 /// Two members that issued different collectives under one sequence number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Disagreement {
+pub(super) struct IssueMismatch {
     pub group: u32,
     pub sequence: u32,
     /// Instance and node of the later member.
@@ -22,11 +22,11 @@ pub(super) struct Disagreement {
     pub other: (Rank, NodeIndex),
 }
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Handles one event in insertion order, and what follows from it.
     #[inline]
     pub(super) fn happen(&mut self, now: Time, event: Event) {
-        if event.class() != Class::Alarm {
+        if event.class() != EventClass::Alarm {
             self.handle(now, event, 0);
             self.hand_out_by_id(now);
             return;
@@ -45,7 +45,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             self.complete(now, instance, node);
             self.hand_out_by_id(now);
         } else {
-            let event = Event::new(Class::Node, instance, node.0);
+            let event = Event::new(EventClass::Node, instance, node.0);
             self.agenda.push(now, event);
         }
     }
@@ -90,8 +90,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let (instance, node) = ((word >> 32) as u32, NodeIndex(word as u32));
             let running = &self.instances[instance as usize];
             match running.graph.kind(node) {
-                Kind::Receive => self.post_receive(now, instance, node),
-                Kind::Compute
+                NodeKind::Receive => self.post_receive(now, instance, node),
+                NodeKind::Compute
                     if running.shared.prices[node.index()] == Span::ZERO
                         && running.graph.bytes(node) == 0 =>
                 {
@@ -124,7 +124,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Completes a node without work at once. Returns the node that takes its lane next.
     fn skip(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<u64> {
-        self.observer.issued(now, instance, node, Kind::Compute);
+        self.observer.issued(now, instance, node, NodeKind::Compute);
         let dormant = std::mem::take(&mut self.dormant);
         self.complete(now, instance, node);
         self.dormant = dormant;

@@ -5,7 +5,7 @@
 //! right when they do. So it is refused where they do not: the k-th of them, in the order of ids, has to be the same
 //! on all ranks, and every NPU has to have a rank.
 
-use super::error::Refusal;
+use super::error::ReplayRefusal;
 use super::matching::describe;
 use crate::graph::Graph;
 use crate::ids::{NodeIndex, Rank};
@@ -16,7 +16,7 @@ use crate::workload::Workload;
 use std::collections::BTreeSet;
 
 /// Refuses in-switch accesses that are not made by all NPUs, reach no switch, or move more bytes than there are.
-pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusal> {
+pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), ReplayRefusal> {
     let Some(instance) = workload.instances().iter().find(|instance| {
         let graph = workload.graph(instance);
         of(graph).next().is_some()
@@ -25,7 +25,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
     };
     let graph = workload.graph(instance);
     let refusal = |rank: Rank, graph: &Graph, node: NodeIndex, found: &str, hint: &str| {
-        Refusal::new(format!("{}: {found}", describe(rank, graph, node)), hint)
+        ReplayRefusal::new(format!("{}: {found}", describe(rank, graph, node)), hint)
     };
     let first = of(graph).next().expect("it was found by that");
     let (name, npus) = (machine.name(), machine.topology().npus());
@@ -78,7 +78,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
         }
         let theirs = workload.graph(other);
         if let Some((k, ..)) = first_difference(accesses(graph), accesses(theirs)) {
-            return Err(Refusal::new(
+            return Err(ReplayRefusal::new(
                 format!(
                     "ranks disagree on what switches gather and reduce: {} against {}",
                     said(instance.rank, graph, of(graph).nth(k)),

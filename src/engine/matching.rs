@@ -3,9 +3,9 @@
 //! Matches are made once, from program order, before anything runs. So ranks that disagree are named
 //! before the run, and the run never searches.
 
-use super::error::Refusal;
-use super::plan::{CallPlan, GroupPlan, NONE, Plan, group_text};
-use crate::graph::{Call, Graph};
+use super::error::ReplayRefusal;
+use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
+use crate::graph::{CollectiveNode, Graph};
 use crate::ids::{NodeIndex, Rank};
 use crate::matching::{
     CollectiveSignature, CommRef, MessageDisagreement, MessageHalf, SlotCalls, disagreement,
@@ -15,17 +15,17 @@ use crate::trace::shown;
 use crate::workload::Workload;
 
 /// A group slot of an instance: the group, the instance, the slot.
-type Caller = (u32, u32, u32);
+type CallerNode = (u32, u32, u32);
 
 /// Matches the k-th collective of each member of a group, and checks that they are the same.
-pub(super) fn collectives(plan: &mut Plan, workload: &Workload) -> Result<(), Refusal> {
+pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
     renumber_shared_groups(plan, workload);
     let calls_of = workload.graphs().iter().map(|graph| {
         let calls = graph.calls().iter().map(|call| call.group).zip(0..);
         SlotCalls::new(graph.group_slots().len(), calls)
     });
     let calls_of: Vec<SlotCalls> = calls_of.collect();
-    let mut callers: Vec<Caller> = Vec::new();
+    let mut callers: Vec<CallerNode> = Vec::new();
     for (instance, of) in (0..).zip(&plan.instances) {
         let slots = (0..).zip(&of.slots);
         callers.extend(slots.map(|(slot, bound)| (bound.group, instance, slot)));
@@ -42,13 +42,13 @@ pub(super) fn collectives(plan: &mut Plan, workload: &Workload) -> Result<(), Re
 /// Returns the collectives of the group of `callers`, as its first member that has a trace makes them.
 /// Refuses members that make others.
 fn group_calls(
-    plan: &Plan,
+    plan: &ReplayPlan,
     workload: &Workload,
     calls_of: &[SlotCalls],
-    callers: &[Caller],
-) -> Result<Vec<CallPlan>, Refusal> {
+    callers: &[CallerNode],
+) -> Result<Vec<CallPlan>, ReplayRefusal> {
     let group = &plan.groups[callers[0].0 as usize];
-    let member = |instance: u32, slots: &[Caller]| {
+    let member = |instance: u32, slots: &[CallerNode]| {
         let graph = workload.instances()[instance as usize].graph;
         calls_of[graph.index()].member(instance, slots.iter().map(|caller| caller.2))
     };
@@ -80,7 +80,7 @@ fn group_calls(
     let Some(found) = disagreement(&first, members.chain(silent), signature) else {
         return Ok(calls);
     };
-    Err(Refusal::new(
+    Err(ReplayRefusal::new(
         format!(
             "the ranks disagree on collective {} (counted from 0) of the {}: {}, but {}",
             found.k,
@@ -93,7 +93,7 @@ fn group_calls(
     ))
 }
 
-fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &Call) {
+fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) {
     let instance = &workload.instances()[at.0 as usize];
     let graph = workload.graph(instance);
     (instance.rank, graph, &graph.calls()[at.1 as usize])
@@ -115,7 +115,7 @@ fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
 }
 
 /// The root; the first member if the trace does not say.
-fn root(call: &Call, group: &GroupPlan) -> Rank {
+fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     match call.root {
         NONE => group.members[0],
         root => Rank(root),
@@ -123,7 +123,7 @@ fn root(call: &Call, group: &GroupPlan) -> Rank {
 }
 
 /// Numbers the calls of an instance anew where two of its slots are one group.
-pub(super) fn renumber_shared_groups(plan: &mut Plan, workload: &Workload) {
+pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;
         let mut groups: Vec<u32> = slots.iter().map(|slot| slot.group).collect();
@@ -143,11 +143,15 @@ pub(super) fn renumber_shared_groups(plan: &mut Plan, workload: &Workload) {
     }
 }
 
-fn call_plan(workload: &Workload, group: &GroupPlan, at: CommRef) -> Result<CallPlan, Refusal> {
+fn call_plan(
+    workload: &Workload,
+    group: &GroupPlan,
+    at: CommRef,
+) -> Result<CallPlan, ReplayRefusal> {
     let (rank, graph, call) = call_of(workload, at);
     let refusal = |found: String, hint: &str| {
         let node = describe(rank, graph, call.node);
-        Refusal::new(format!("{node}: {found}"), hint)
+        ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
     let root = root(call, group);
     let place = group.members.iter().position(|&m| m == root);
@@ -176,7 +180,11 @@ fn call_plan(workload: &Workload, group: &GroupPlan, at: CommRef) -> Result<Call
 
 /// Numbers the channels of messages that nothing tells apart: the ends, the tag and the size. Refuses a
 /// channel with more halves of one kind than of the other, unless `lonely`.
-pub(super) fn channels(plan: &mut Plan, workload: &Workload, lonely: bool) -> Result<(), Refusal> {
+pub(super) fn channels(
+    plan: &mut ReplayPlan,
+    workload: &Workload,
+    lonely: bool,
+) -> Result<(), ReplayRefusal> {
     let mut halves = halves(plan, workload, |graph, node| graph.bytes(node));
     let mut before = None;
     for found in match_messages(&mut halves) {
@@ -200,7 +208,7 @@ pub(super) fn channels(plan: &mut Plan, workload: &Workload, lonely: bool) -> Re
 }
 
 /// Matches the k-th send from one rank to another with a tag and the k-th such receive.
-pub(super) fn messages(plan: &mut Plan, workload: &Workload) -> Result<(), Refusal> {
+pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
     let mut halves = halves(plan, workload, |_, _| ());
     for found in match_messages(&mut halves) {
         if let Some(disagreement) = found.disagreement(|half| bytes(workload, half)) {
@@ -217,7 +225,7 @@ pub(super) fn messages(plan: &mut Plan, workload: &Workload) -> Result<(), Refus
 
 /// All halves whose other end has a trace, which are of an instance and one of its messages.
 fn halves<S>(
-    plan: &mut Plan,
+    plan: &mut ReplayPlan,
     workload: &Workload,
     scope: impl Fn(&Graph, NodeIndex) -> S,
 ) -> Vec<MessageHalf<S>> {
@@ -249,12 +257,12 @@ fn bytes(workload: &Workload, half: CommRef) -> u64 {
     graph.bytes(node)
 }
 
-fn refuse<S>(workload: &Workload, disagreement: &MessageDisagreement<S>) -> Refusal {
+fn refuse<S>(workload: &Workload, disagreement: &MessageDisagreement<S>) -> ReplayRefusal {
     let named = |half: &MessageHalf<S>| {
         let (rank, graph, node) = node_of(workload, half.at);
         describe(rank, graph, node)
     };
-    Refusal::new(
+    ReplayRefusal::new(
         disagreement.text(named, |half| bytes(workload, half)),
         "the two traces are of different jobs or steps, or one was cut",
     )

@@ -1,21 +1,21 @@
 //! Messages in the loop: sends, receives, and notices of the network about them and about steps of collectives.
 
-use super::collective_run::Op;
-use super::event::{Class, Event};
+use super::collective_run::InFlightOp;
+use super::event::{Event, EventClass};
 use super::plan::NONE;
-use super::ways::Unsorted;
-use super::{Comm, Engine, Pair};
-use crate::collective::{Cue, Manner};
-use crate::graph::Kind;
+use super::ways::UnsortedMessage;
+use super::{CommTiming, Engine, MessageState};
+use crate::collective::{CollectiveBackend, ScriptEvent};
+use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
-use crate::network::{Message, Network, NetworkEvent, Notice};
+use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent, NetworkMessage};
 use crate::report::Observer;
-use crate::units::{Amount, Time};
+use crate::units::{BufferShare, Time};
 use std::collections::VecDeque;
 
 /// Messages between two ranks with one tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
-pub(super) struct Channel {
+pub(super) struct MessageChannel {
     /// Messages that have arrived and that no receive has taken.
     arrived: u32,
     /// Posted receives, as instance and node.
@@ -28,22 +28,22 @@ pub(super) struct Channel {
 
 /// A message submitted at this instant.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct PendingSend {
     /// Content key: NPU of the sender, then its node, or, for a step of a collective, group and sequence, chunk,
     /// stage and step. Messages are submitted in this order, which no other message and no op number changes.
-    key: Key,
+    key: SendOrderKey,
     /// The message.
-    pub message: Message,
+    pub message: NetworkMessage,
 }
 
-type Key = (u32, u32, u32, u32, u64);
+type SendOrderKey = (u32, u32, u32, u32, u64);
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Submits a message `now`; in content order, collects it until all messages of the instant are known.
-    pub(super) fn send_off(&mut self, now: Time, key: Key, message: Message) {
+    pub(super) fn send_off(&mut self, now: Time, key: SendOrderKey, message: NetworkMessage) {
         match M::IN_ORDER {
             true => self.network.submit(now, &message, &mut self.agenda),
-            false => self.leaving.push(Leaving { key, message }),
+            false => self.leaving.push(PendingSend { key, message }),
         }
     }
 
@@ -51,7 +51,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     pub(super) fn hand_over(&mut self, now: Time) {
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
-        for Leaving { message, .. } in leaving.drain(..) {
+        for PendingSend { message, .. } in leaving.drain(..) {
             if N::SHARED {
                 self.ops.hand_over(message.op);
             }
@@ -73,7 +73,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             return;
         }
         let of_one = |a: &Event, b: &Event| {
-            (a.class(), b.class()) == (Class::Hop, Class::Hop) && a.rank() == b.rank()
+            (a.class(), b.class()) == (EventClass::Hop, EventClass::Hop) && a.rank() == b.rank()
         };
         for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
             alike.sort_unstable_by_key(|event| self.ops.handed(event.payload()));
@@ -93,19 +93,19 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let ends = (self.plan.npu_of[from.index()], self.plan.npu_of[to.index()]);
         let ports = self.network.open(2);
         let (sender, node) = sender.map_or((NONE, 0), |(i, n)| (i, n.0));
-        let op = self.ops.insert(Op::Send {
+        let op = self.ops.insert(InFlightOp::Send {
             pair,
             sender,
             node,
             ports,
         });
-        let message = Message {
+        let message = NetworkMessage {
             op,
             ends,
             from: ports.port(0),
             to: ports.port(1),
             path: None,
-            amount: Amount::whole(bytes),
+            amount: BufferShare::whole(bytes),
             // In insertion order a send completes when its message has arrived, so nobody asks when it has left.
             tell_injected: sender != NONE && !M::IN_ORDER,
             sole_sender: true,
@@ -122,7 +122,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     pub(super) fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        self.observer.issued(now, instance, node, Kind::Receive);
+        self.observer.issued(now, instance, node, NodeKind::Receive);
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let pair = self.plan.instances[instance as usize].pairs[index];
@@ -130,7 +130,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             self.listen_to_rank(now, pair, instance, node);
             return;
         }
-        if self.comm != Comm::Model {
+        if self.comm != CommTiming::Model {
             self.start_receive(now, instance, node, pair);
             return;
         }
@@ -140,7 +140,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             state.waiter = instance;
             if state.delivered {
                 self.agenda
-                    .push(now, Event::new(Class::Node, instance, node.0));
+                    .push(now, Event::new(EventClass::Node, instance, node.0));
             }
             return;
         }
@@ -149,7 +149,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let peer = of.peers[graph.messages()[index].peer as usize];
         // Pairs beyond the plan's are those of mirrored senders.
         let pair = self.pairs.len() as u32;
-        self.pairs.push(Pair {
+        self.pairs.push(MessageState {
             delivered: false,
             posted: node.0 + 1,
             waiter: instance,
@@ -170,7 +170,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let channel = &mut self.channels[pair as usize];
         if channel.arrived > 0 {
             channel.arrived -= 1;
-            let event = Event::new(Class::Node, instance, node);
+            let event = Event::new(EventClass::Node, instance, node);
             self.agenda.push(now, event);
         } else {
             channel.listening.push_back((instance, node));
@@ -195,7 +195,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let state = &mut self.pairs[pair as usize];
         state.delivered = true;
         if let Some(node) = state.posted.checked_sub(1) {
-            let event = Event::new(Class::Node, state.waiter, node);
+            let event = Event::new(EventClass::Node, state.waiter, node);
             self.agenda.push(now, event);
         }
     }
@@ -212,23 +212,24 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     fn take_notices(&mut self, now: Time) {
         while let Some(notice) = self.notices.pop() {
             match notice {
-                Notice::Injected(op) => match self.ops.get(op) {
-                    Op::Send { sender, node, .. } => {
-                        self.agenda.push(now, Event::new(Class::Node, sender, node));
+                DeliveryNotice::Injected(op) => match self.ops.get(op) {
+                    InFlightOp::Send { sender, node, .. } => {
+                        self.agenda
+                            .push(now, Event::new(EventClass::Node, sender, node));
                     }
-                    Op::Step { run, from, .. } => {
+                    InFlightOp::Step { run, from, .. } => {
                         if let Some(progress) = &mut self.runs[run as usize].progress {
                             progress.cells[from as usize].leaving = false;
                         }
                         self.advance(now, run, from);
                     }
-                    Op::Scripted {
+                    InFlightOp::Scripted {
                         run, from, part, ..
-                    } => self.play(now, run, from, Cue::Over { part }),
-                    Op::Asking { .. } | Op::AskingRank { .. } => {}
+                    } => self.play(now, run, from, ScriptEvent::Over { part }),
+                    InFlightOp::Asking { .. } | InFlightOp::AskingRank { .. } => {}
                 },
-                Notice::Delivered(op) => match self.ops.remove(op) {
-                    Op::Send {
+                DeliveryNotice::Delivered(op) => match self.ops.remove(op) {
+                    InFlightOp::Send {
                         pair,
                         ports,
                         sender,
@@ -237,7 +238,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                         self.network.close(ports);
                         self.message_arrived(now, pair, sender, node);
                     }
-                    Op::Step {
+                    InFlightOp::Step {
                         run,
                         from,
                         to,
@@ -246,7 +247,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                     } => match self.varies {
                         false => self.reach(now, run, to, stage, heard),
                         true => {
-                            let message = Unsorted {
+                            let message = UnsortedMessage {
                                 from,
                                 stage,
                                 number: heard,
@@ -257,14 +258,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                             }
                         }
                     },
-                    Op::Scripted {
+                    InFlightOp::Scripted {
                         run,
                         from,
                         to,
                         part,
                         label,
                     } => self.scripted(now, run, (from, to), (part, label)),
-                    Op::Asking {
+                    InFlightOp::Asking {
                         run,
                         from,
                         to,
@@ -273,7 +274,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                     } => match self.varies {
                         false => self.asked(now, run, to, stage, step),
                         true => {
-                            let asking = Unsorted {
+                            let asking = UnsortedMessage {
                                 from,
                                 stage,
                                 number: step,
@@ -284,7 +285,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                             }
                         }
                     },
-                    Op::AskingRank {
+                    InFlightOp::AskingRank {
                         pair,
                         receiver,
                         node,

@@ -1,22 +1,22 @@
 //! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
-use super::event::{Class, Event};
+use super::event::{Event, EventClass};
 use super::in_order::wake;
 use super::plan::NONE;
-use super::{COMPLETE, Comm, DELAYED, Engine, key};
-use crate::collective::Manner;
-use crate::graph::Kind;
+use super::{COMPLETE, CommTiming, DELAYED, Engine, key};
+use crate::collective::CollectiveBackend;
+use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Starts the delay of `node`, whose dependencies are complete.
     #[inline(never)]
     pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
         self.observer.delayed(now, instance, node);
-        let event = Event::new(Class::Ready, instance, node.0);
+        let event = Event::new(EventClass::Ready, instance, node.0);
         self.agenda.push(now + delay, event);
     }
 
@@ -77,7 +77,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Schedules the completion of a node that holds its lane until `end`.
     #[inline]
     pub(super) fn until(&mut self, end: Time, instance: u32, node: NodeIndex) {
-        let event = Event::new(Class::Node, instance, node.0);
+        let event = Event::new(EventClass::Node, instance, node.0);
         if M::IN_ORDER {
             let npu = self.plan.instances[instance as usize].npu;
             self.agenda.delay(npu.0, end, event, 0);
@@ -108,17 +108,17 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     pub(super) fn post(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let running = &self.instances[instance as usize];
         match running.graph.kind(node) {
-            Kind::Nothing => {
-                self.observer.issued(now, instance, node, Kind::Nothing);
+            NodeKind::Nothing => {
+                self.observer.issued(now, instance, node, NodeKind::Nothing);
                 self.agenda
-                    .push(now, Event::new(Class::Node, instance, node.0));
+                    .push(now, Event::new(EventClass::Node, instance, node.0));
             }
-            Kind::Receive => self.post_receive(now, instance, node),
-            Kind::Collective => {
-                let alone = self.comm != Comm::Model && self.is_alone(instance, node);
+            NodeKind::Receive => self.post_receive(now, instance, node),
+            NodeKind::Collective => {
+                let alone = self.comm != CommTiming::Model && self.is_alone(instance, node);
                 if alone {
                     self.enqueue(now, instance, node);
-                    if self.comm == Comm::Captured {
+                    if self.comm == CommTiming::Captured {
                         return;
                     }
                 }
@@ -165,14 +165,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let kind = running.graph.kind(node);
         self.observer.issued(now, instance, node, kind);
         match kind {
-            Kind::Compute | Kind::Host | Kind::LocalMemory => {
+            NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
                 let end = now + running.shared.prices[node.index()];
                 self.until(end, instance, node);
             }
-            Kind::RemoteMemory => self.reach_out(now, instance, node),
-            Kind::Send => {
+            NodeKind::RemoteMemory => self.reach_out(now, instance, node),
+            NodeKind::Send => {
                 let index = running.graph.message_index(node);
-                if self.comm != Comm::Model {
+                if self.comm != CommTiming::Model {
                     self.start_send(now, instance, node);
                     return;
                 }
@@ -184,8 +184,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 let bytes = running.graph.bytes(node);
                 self.transfer(now, own, peer, bytes, pair, Some((instance, node)));
             }
-            Kind::Collective => self.arrive(now, instance, node),
-            Kind::Nothing | Kind::Receive => unreachable!("they hold no lane"),
+            NodeKind::Collective => self.arrive(now, instance, node),
+            NodeKind::Nothing | NodeKind::Receive => unreachable!("they hold no lane"),
         }
     }
 }

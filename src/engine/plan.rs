@@ -1,20 +1,20 @@
 //! Everything that can be decided before the run: placement, prices, lanes, groups and matches.
 
-use super::error::Refusal;
-use super::unpriced::Unpriced;
+use super::error::ReplayRefusal;
+use super::unpriced::UnpricedKernels;
 use super::{in_switch, matching, remote};
-use crate::collective::{Custom, Manner, Party};
-use crate::compute::{ComputeModel, Kernel, Price};
-use crate::graph::{Graph, Kind, Lane};
-use crate::group::{Extent, Paths};
+use crate::collective::{CollectiveBackend, CustomCollective, GroupMembers};
+use crate::compute::{ComputeModel, KernelProfile, KernelTiming};
+use crate::graph::{Graph, Lane, NodeKind};
+use crate::group::{GroupExtent, SharedPaths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::{Machine, NpuClass};
 use crate::matching::CommRef;
-use crate::network::Model;
+use crate::network::NetworkKind;
 use crate::topology::Topology;
 use crate::trace::{CollectiveKind, shown};
 use crate::units::{Bytes, Span};
-use crate::workload::{Absent, Instance, Workload, shortened};
+use crate::workload::{MissingRankPolicy, RankInstance, Workload, shortened};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,30 +22,30 @@ use std::fmt;
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Options {
+pub struct ReplayOptions {
     /// Source of the durations of kernels.
     pub compute: ComputeModel,
     /// Source of the durations of collectives and messages.
-    pub comm: Comm,
+    pub comm: CommTiming,
     /// Treatment of ranks without a trace.
-    pub absent: Absent,
+    pub absent: MissingRankPolicy,
     /// NPU of each rank; rank r sits on NPU r if absent.
     pub map: Option<Vec<Npu>>,
-    /// Model of the network; the machine's if absent. Has no effect unless [`Comm::Model`] carries out collectives
+    /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::NetworkKind`] carries out collectives
     /// and messages.
-    pub network: Option<Model>,
+    pub network: Option<NetworkKind>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
-    /// [`Comm::Model`] carries out collectives at all.
+    /// [`CommTiming::NetworkKind`] carries out collectives at all.
     pub stepwise: bool,
     /// Custom algorithms, which replace the machine's in collectives of their kind among as many members as they have
-    /// scripts. Have an effect only where [`Comm::Model`] carries out collectives natively.
-    pub custom: Vec<Custom>,
+    /// scripts. Have an effect only where [`CommTiming::NetworkKind`] carries out collectives natively.
+    pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
-    /// a receive never does. In insertion order only ([`Manner::IN_ORDER`]).
+    /// a receive never does. In insertion order only ([`CollectiveBackend::IN_ORDER`]).
     pub lonely_messages: bool,
 }
 
-impl Options {
+impl ReplayOptions {
     /// Returns the defaults as `change` leaves them.
     pub fn with(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
@@ -62,7 +62,7 @@ impl Options {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum Comm {
+pub enum CommTiming {
     /// By the model of the machine's network.
     #[default]
     Model,
@@ -79,7 +79,7 @@ pub enum Comm {
     Recorded,
 }
 
-impl fmt::Display for Comm {
+impl fmt::Display for CommTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Model => "model",
@@ -94,7 +94,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// Basis of the durations of a replay, counted in nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Basis {
+pub struct PricingCoverage {
     /// Kernels priced by the chosen compute model.
     pub priced: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
@@ -109,7 +109,7 @@ pub struct Basis {
     pub sharing: u64,
 }
 
-impl Basis {
+impl PricingCoverage {
     fn add(&mut self, other: Self) {
         self.priced += other.priced;
         self.fell_back += other.fell_back;
@@ -141,9 +141,9 @@ pub(super) struct GroupPlan {
     pub members: Vec<Rank>,
     /// Members that have a trace.
     pub present: u32,
-    pub extent: Extent,
+    pub extent: GroupExtent,
     /// Per phase: the paths that messages have in common.
-    pub paths: Vec<Paths>,
+    pub paths: Vec<SharedPaths>,
     /// Ports of a member along a phase: two where it may be wired to neighbours on both sides.
     pub sides: u32,
     pub calls: Vec<CallPlan>,
@@ -178,7 +178,7 @@ impl GroupPlan {
 
 /// A group slot of an instance, bound to a group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct BoundSlot {
     /// Index among the plan's groups.
     pub group: u32,
     /// Index of the instance among the members.
@@ -191,7 +191,7 @@ pub(super) struct InstancePlan {
     pub npu: Npu,
     /// Index into prices and lane maps.
     pub shared: u32,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<BoundSlot>,
     /// Sequence of each call within its group, where it differs from the one in the graph because two slots are the
     /// same group here.
     pub sequences: Option<Vec<u32>>,
@@ -201,7 +201,7 @@ pub(super) struct InstancePlan {
 
 /// Plan that instances of one graph on one NPU class share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedGraphPlan {
     /// Duration of each node, where it does not depend on others; of communication that lasts as recorded, the
     /// duration after waiting.
     pub prices: Vec<Span>,
@@ -212,45 +212,45 @@ pub(super) struct Shared {
     /// Per group slot: whether its collectives share a lane with anything else.
     pub mixed: Vec<bool>,
     /// Basis of the prices.
-    pub basis: Basis,
+    pub basis: PricingCoverage,
     /// Kernels without a price.
-    unpriced: Unpriced,
+    unpriced: UnpricedKernels,
 }
 
 /// Coordinates of an NPU in some dimensions, as (dimension, coordinate).
-type Coordinates = Vec<(usize, u32)>;
+type NpuCoordinates = Vec<(usize, u32)>;
 
 /// The plan of a replay.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ReplayPlan {
     pub npu_of: Vec<Npu>,
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
-    pub shared: Vec<Shared>,
+    pub shared: Vec<SharedGraphPlan>,
     pub groups: Vec<GroupPlan>,
     pub pairs: u32,
     /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the
     /// first of those that differ from it in message size alone.
     pub askings: Vec<u32>,
-    pub basis: Basis,
+    pub basis: PricingCoverage,
 }
 
-impl Plan {
-    pub fn new<M: Manner>(
+impl ReplayPlan {
+    pub fn new<M: CollectiveBackend>(
         workload: &Workload,
         machine: &Machine,
-        options: &Options,
+        options: &ReplayOptions,
         manner: &M,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, ReplayRefusal> {
         let npu_of = place(workload.ranks(), machine, options.map.as_deref())?;
         let mut instance_of = vec![NONE; workload.ranks() as usize];
         for (i, instance) in workload.instances().iter().enumerate() {
             instance_of[instance.rank.index()] = i as u32;
         }
-        let mut basis = Basis::default();
+        let mut basis = PricingCoverage::default();
         let mut shared = Vec::new();
         let mut known: BTreeMap<(u32, usize), u32> = BTreeMap::new();
-        let mut unpriced = Unpriced::default();
+        let mut unpriced = UnpricedKernels::default();
         let mut instances = Vec::with_capacity(workload.instances().len());
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
@@ -280,7 +280,7 @@ impl Plan {
         unpriced.refuse(workload, machine)?;
         // Some recorded durations are enough: nodes without one are counted in the report.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
-            return Err(Refusal::new(
+            return Err(ReplayRefusal::new(
                 format!(
                     "communication is to last as {}, but none of the {} communication nodes has a \
                      duration or `wait_ns`",
@@ -318,10 +318,15 @@ impl Plan {
     }
 
     /// Finds the group on the machine for each slot of each instance.
-    fn bind_groups<M: Manner>(&mut self, workload: &Workload, machine: &Machine, manner: &M) {
-        let mut known: BTreeMap<(GroupId, Coordinates), u32> = BTreeMap::new();
+    fn bind_groups<M: CollectiveBackend>(
+        &mut self,
+        workload: &Workload,
+        machine: &Machine,
+        manner: &M,
+    ) {
+        let mut known: BTreeMap<(GroupId, NpuCoordinates), u32> = BTreeMap::new();
         // The members of each group, partitioned by the dimensions that a mask leaves out.
-        let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<Coordinates, Vec<Rank>>> =
+        let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
             BTreeMap::new();
         // A mask that excludes nobody is dropped, so that it makes no second group.
         let mut whole: BTreeMap<GroupId, u32> = BTreeMap::new();
@@ -342,7 +347,7 @@ impl Plan {
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),
                 };
-                let place = |npu| -> Coordinates {
+                let place = |npu| -> NpuCoordinates {
                     let at = |&d: &usize| (d, machine.topology().coordinate(npu, d));
                     out.iter().map(at).collect()
                 };
@@ -351,7 +356,7 @@ impl Plan {
                     let group = &workload.groups()[id.index()];
                     let all = &group.members;
                     let parts = parted.entry((id, out.clone())).or_insert_with(|| {
-                        let mut parts: BTreeMap<Coordinates, Vec<Rank>> = BTreeMap::new();
+                        let mut parts: BTreeMap<NpuCoordinates, Vec<Rank>> = BTreeMap::new();
                         for rank in all {
                             let place = place(self.npu_of[rank.index()]);
                             parts.entry(place).or_default().push(*rank);
@@ -378,7 +383,7 @@ impl Plan {
                     .binary_search(&instance.rank)
                     .ok()
                     .or_else(|| members.iter().position(|&m| m == instance.rank));
-                self.instances[i].slots.push(Slot {
+                self.instances[i].slots.push(BoundSlot {
                     group,
                     member: member.map_or(NONE, |m| m as u32),
                 });
@@ -386,7 +391,7 @@ impl Plan {
         }
     }
 
-    fn group<M: Manner>(
+    fn group<M: CollectiveBackend>(
         &self,
         (id, name): (GroupId, Option<String>),
         dimensions: Option<u32>,
@@ -396,7 +401,7 @@ impl Plan {
     ) -> GroupPlan {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
         let named = name.is_some();
-        let party = Party { npus: &npus, named };
+        let party = GroupMembers { npus: &npus, named };
         let extent = manner.extent(party, machine.topology());
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| manner.paths(&extent, phase, machine.topology()));
@@ -430,11 +435,15 @@ impl Plan {
 /// # Errors
 ///
 /// When the machine has fewer NPUs, or the map is for other ranks, or names an NPU that does not exist, or one twice.
-pub fn place(ranks: u32, machine: &Machine, map: Option<&[Npu]>) -> Result<Vec<Npu>, Refusal> {
+pub fn place(
+    ranks: u32,
+    machine: &Machine,
+    map: Option<&[Npu]>,
+) -> Result<Vec<Npu>, ReplayRefusal> {
     let npus = machine.topology().npus();
     let Some(map) = map else {
         if ranks > npus {
-            return Err(Refusal::new(
+            return Err(ReplayRefusal::new(
                 format!(
                     "the job has {ranks} ranks, but machine `{}` has {npus} NPUs (0 to {})",
                     machine.name(),
@@ -448,7 +457,7 @@ pub fn place(ranks: u32, machine: &Machine, map: Option<&[Npu]>) -> Result<Vec<N
         return Ok((0..ranks).map(Npu).collect());
     };
     if map.len() != ranks as usize {
-        return Err(Refusal::new(
+        return Err(ReplayRefusal::new(
             format!(
                 "the map places {} ranks, but the job has {ranks}",
                 map.len()
@@ -460,13 +469,13 @@ pub fn place(ranks: u32, machine: &Machine, map: Option<&[Npu]>) -> Result<Vec<N
     for (rank, npu) in map.iter().enumerate() {
         match taken.get_mut(npu.index()) {
             None => {
-                return Err(Refusal::new(
+                return Err(ReplayRefusal::new(
                     format!("the map puts rank {rank} on NPU {npu}, but there are {npus} NPUs"),
                     format!("NPUs are numbered 0 to {}", npus - 1),
                 ));
             }
             Some(other) if *other != NONE => {
-                return Err(Refusal::new(
+                return Err(ReplayRefusal::new(
                     format!("the map puts ranks {other} and {rank} on NPU {npu}"),
                     "give each rank an NPU of its own",
                 ));
@@ -482,12 +491,12 @@ fn share(
     graph: &Graph,
     class: &NpuClass,
     machine: &Machine,
-    instance: &Instance,
-    options: &Options,
-) -> Result<Shared, Refusal> {
+    instance: &RankInstance,
+    options: &ReplayOptions,
+) -> Result<SharedGraphPlan, ReplayRefusal> {
     let refusal = |node: NodeIndex, found: String, hint: &str| {
         let node = matching::describe(instance.rank, graph, node);
-        Refusal::new(format!("{node}: {found}"), hint)
+        ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
     // The bytes of a node, if `room` holds them at once.
     let within = |node: NodeIndex, room: Bytes, holder: &str, hint: &str| {
@@ -498,14 +507,14 @@ fn share(
         }
         Ok(bytes.0)
     };
-    let mut basis = Basis::default();
-    let mut unpriced = Unpriced::default();
+    let mut basis = PricingCoverage::default();
+    let mut unpriced = UnpricedKernels::default();
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
-            Kind::Host => graph.recorded(node),
-            Kind::Compute => {
-                let kernel = Kernel {
+            NodeKind::Host => graph.recorded(node),
+            NodeKind::Compute => {
+                let kernel = KernelProfile {
                     recorded: graph.recorded(node),
                     flops: graph.flops(node),
                     bytes: graph.bytes(node),
@@ -514,20 +523,20 @@ fn share(
                 let memory = class.memory.bandwidth;
                 let price = options.compute.price(&kernel, &class.peaks, memory);
                 match price {
-                    Price::Asked(_) => basis.priced += 1,
-                    Price::FellBack(_) => basis.fell_back += 1,
-                    Price::Unknown => basis.unknown += 1,
-                    Price::NoPeak(dtype) => unpriced.kernel(dtype, node),
+                    KernelTiming::Asked(_) => basis.priced += 1,
+                    KernelTiming::FellBack(_) => basis.fell_back += 1,
+                    KernelTiming::Unknown => basis.unknown += 1,
+                    KernelTiming::NoPeak(dtype) => unpriced.kernel(dtype, node),
                 }
                 price.span()
             }
-            Kind::LocalMemory => {
+            NodeKind::LocalMemory => {
                 let holder = format!("an NPU of class `{}`", class.name);
                 let hint = "take a machine with more memory, or split the tensor";
                 let bytes = within(node, class.memory.capacity, &holder, hint)?;
                 class.memory.access(bytes)
             }
-            Kind::RemoteMemory => {
+            NodeKind::RemoteMemory => {
                 let Some(remote) = machine.remote() else {
                     let name = machine.name();
                     return Err(refusal(
@@ -544,19 +553,19 @@ fn share(
                     None => Span::ZERO,
                 }
             }
-            Kind::Nothing => Span::ZERO,
-            Kind::Send | Kind::Receive | Kind::Collective => {
+            NodeKind::Nothing => Span::ZERO,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective => {
                 let (transfer, wait) = (graph.recorded(node), graph.wait(node));
-                if options.comm != Comm::Model {
+                if options.comm != CommTiming::Model {
                     match transfer + wait {
                         Span::ZERO => basis.unrecorded += 1,
                         _ => basis.as_recorded += 1,
                     }
                 }
                 match options.comm {
-                    Comm::Model => Span::ZERO,
-                    Comm::Recorded => transfer,
-                    Comm::Captured => transfer + wait,
+                    CommTiming::Model => Span::ZERO,
+                    CommTiming::Recorded => transfer,
+                    CommTiming::Captured => transfer + wait,
                 }
             }
         });
@@ -582,7 +591,7 @@ fn share(
         .iter()
         .sum();
     let used = lanes.iter().filter(|&&lane| lane != NONE).max();
-    Ok(Shared {
+    Ok(SharedGraphPlan {
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
         mixed: mixed_slots(graph, &lanes),
@@ -597,33 +606,33 @@ fn share(
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// Users of a lane.
     #[derive(Clone, Copy, PartialEq)]
-    enum User {
+    enum LaneUser {
         Nobody,
         Slot(u32),
         Several,
     }
     let count = lanes.iter().filter(|&&lane| lane != NONE).max();
-    let mut users = vec![User::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
+    let mut users = vec![LaneUser::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
     for node in graph.nodes() {
         let lane = lanes[graph.lane(node) as usize];
         if lane == NONE {
             continue;
         }
         let user = match graph.kind(node) {
-            Kind::Collective => User::Slot(graph.call(node).group),
-            _ => User::Several,
+            NodeKind::Collective => LaneUser::Slot(graph.call(node).group),
+            _ => LaneUser::Several,
         };
         let known = &mut users[lane as usize];
         *known = match *known {
-            User::Nobody => user,
+            LaneUser::Nobody => user,
             same if same == user => same,
-            _ => User::Several,
+            _ => LaneUser::Several,
         };
     }
     let mut mixed = vec![false; graph.group_slots().len()];
     for call in graph.calls() {
         let lane = lanes[graph.lane(call.node) as usize];
-        mixed[call.group as usize] |= users[lane as usize] == User::Several;
+        mixed[call.group as usize] |= users[lane as usize] == LaneUser::Several;
     }
     mixed
 }

@@ -1,12 +1,16 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
-use super::plan::{Basis, Comm, NONE, Options, Plan};
-use super::{Engine, Outcome, Refusal, ReplayError};
-use crate::collective::{Custom, Describer, Manner, Native, Players};
-use crate::group::Extent;
+use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
+use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
+use crate::collective::{
+    AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
+};
+use crate::group::GroupExtent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
-use crate::network::{ContentionFree, Links, Model, Network, SharedPorts};
+use crate::network::{
+    ContentionFreeNetwork, LinkNetwork, NetworkBackend, NetworkKind, PortNetwork,
+};
 use crate::report::Observer;
 use crate::trace::CollectiveKind;
 use crate::workload::Workload;
@@ -23,36 +27,36 @@ pub struct GroupView<'a> {
     /// How many of them have a trace.
     pub present: u32,
     /// Where they lie.
-    pub extent: &'a Extent,
+    pub extent: &'a GroupExtent,
 }
 
 /// How `machine` carries out collectives for which there is no `custom` algorithm.
-fn native<'a>(machine: &'a Machine, custom: &'a [Custom]) -> Native<'a> {
-    Native {
+fn native<'a>(machine: &'a Machine, custom: &'a [CustomCollective]) -> NativeBackend<'a> {
+    NativeBackend {
         algorithms: machine.algorithms(),
         topology: machine.topology(),
         pipeline: machine.pipeline(),
         custom,
-        players: Players::default(),
+        players: ScriptExecutor::default(),
     }
 }
 
 /// Everything that was settled before the run, to run from and to report from.
 #[derive(Debug)]
-pub struct Prepared<'a> {
+pub struct CompiledReplay<'a> {
     pub(super) workload: &'a Workload,
     pub(super) machine: &'a Machine,
-    pub(super) plan: Plan,
+    pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
-    pub(super) comm: Comm,
-    network: Model,
-    custom: Vec<Custom>,
-    /// [`Manner::IN_ORDER`] of the manner that it was prepared for.
+    pub(super) comm: CommTiming,
+    network: NetworkKind,
+    custom: Vec<CustomCollective>,
+    /// [`CollectiveBackend::IN_ORDER`] of the manner that it was prepared for.
     in_order: bool,
-    describer: Describer,
+    describer: AlgorithmDescriber,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> CompiledReplay<'a> {
     /// Places ranks, prices nodes and matches collectives and messages.
     ///
     /// Refuses what cannot run: more ranks than NPUs, ranks that disagree on the collectives of a
@@ -61,8 +65,8 @@ impl<'a> Prepared<'a> {
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
-        options: &Options,
-    ) -> Result<Self, Refusal> {
+        options: &ReplayOptions,
+    ) -> Result<Self, ReplayRefusal> {
         Self::in_manner(
             workload,
             machine,
@@ -72,16 +76,16 @@ impl<'a> Prepared<'a> {
     }
 
     /// As [`Self::new`], for collectives that are carried out in another manner; to be run with it.
-    pub fn in_manner<M: Manner>(
+    pub fn in_manner<M: CollectiveBackend>(
         workload: &'a Workload,
         machine: &'a Machine,
-        options: &Options,
+        options: &ReplayOptions,
         manner: &M,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, ReplayRefusal> {
         Ok(Self {
             workload,
             machine,
-            plan: Plan::new(workload, machine, options, manner)?,
+            plan: ReplayPlan::new(workload, machine, options, manner)?,
             stepwise: options.stepwise,
             comm: options.comm,
             network: options.network.unwrap_or(machine.network()),
@@ -92,17 +96,17 @@ impl<'a> Prepared<'a> {
     }
 
     /// What the replay rests on.
-    pub fn basis(&self) -> Basis {
+    pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
     }
 
     /// How durations of collectives and messages are found.
-    pub fn comm(&self) -> Comm {
+    pub fn comm(&self) -> CommTiming {
         self.comm
     }
 
     /// The model of the network that [`Self::run`] takes.
-    pub fn network(&self) -> Model {
+    pub fn network(&self) -> NetworkKind {
         self.network
     }
 
@@ -154,7 +158,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Runs to the end, watched by `observer`.
-    pub fn run<O: Observer>(&self, mut observer: O) -> Result<(Outcome, O), ReplayError> {
+    pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
         // The loop is compiled once for all that come this way: a virtual call for what an observer is told.
         let outcome = self.run_inline::<dyn Observer>(&mut observer)?;
         Ok((outcome, observer))
@@ -164,23 +168,25 @@ impl<'a> Prepared<'a> {
     pub(crate) fn run_inline<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
-    ) -> Result<Outcome, ReplayError> {
+    ) -> Result<ReplayOutcome, ReplayError> {
         let topology = self.machine.topology();
         let manner = &mut native(self.machine, &self.custom);
         match self.network {
-            Model::ContentionFree => self.run_in(observer, ContentionFree::new(topology), manner),
-            Model::Ports => self.run_in(observer, SharedPorts::new(topology), manner),
-            Model::Links => self.run_in(observer, Links::new(topology), manner),
+            NetworkKind::ContentionFree => {
+                self.run_in(observer, ContentionFreeNetwork::new(topology), manner)
+            }
+            NetworkKind::Ports => self.run_in(observer, PortNetwork::new(topology), manner),
+            NetworkKind::Links => self.run_in(observer, LinkNetwork::new(topology), manner),
         }
     }
 
     /// Runs to the end over `network`, with collectives in the manner that this was prepared for.
-    pub fn run_in<O: Observer + ?Sized, N: Network, M: Manner>(
+    pub fn run_in<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend>(
         &self,
         observer: &mut O,
         network: N,
         manner: &mut M,
-    ) -> Result<Outcome, ReplayError> {
+    ) -> Result<ReplayOutcome, ReplayError> {
         assert_eq!(
             self.in_order,
             M::IN_ORDER,

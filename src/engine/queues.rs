@@ -1,12 +1,12 @@
 //! Queues of chunks that wait at an NPU for their stage.
 
-use crate::collective::Queue;
+use crate::collective::ChunkQueueSpec;
 use crate::ids::Npu;
 use std::collections::{BTreeMap, VecDeque};
 
 /// State of one queue of one NPU.
 #[derive(Debug, Default)]
-struct State {
+struct NpuChunkQueue {
     /// Run and cell of each waiting chunk, first come, first served.
     waiting: VecDeque<(u32, u32)>,
     /// Chunks that are in their stage.
@@ -15,17 +15,17 @@ struct State {
 
 /// The queues of all NPUs.
 #[derive(Debug, Default)]
-pub(super) struct Queues {
-    of: Vec<Vec<State>>,
-    /// Queues that exist only while in use ([`Queue::APART`]).
-    apart: BTreeMap<(u32, u32), State>,
+pub(super) struct ChunkQueues {
+    of: Vec<Vec<NpuChunkQueue>>,
+    /// Queues that exist only while in use ([`ChunkQueueSpec::APART`]).
+    apart: BTreeMap<(u32, u32), NpuChunkQueue>,
 }
 
-impl Queues {
+impl ChunkQueues {
     /// Appends a chunk to a queue.
     #[inline]
     pub fn put(&mut self, npu: Npu, number: u32, chunk: (u32, u32)) {
-        if number >= Queue::APART {
+        if number >= ChunkQueueSpec::APART {
             let state = self.apart.entry((npu.0, number)).or_default();
             state.waiting.push_back(chunk);
             return;
@@ -35,16 +35,16 @@ impl Queues {
         }
         let of = &mut self.of[npu.index()];
         if number as usize >= of.len() {
-            of.resize_with(number as usize + 1, State::default);
+            of.resize_with(number as usize + 1, NpuChunkQueue::default);
         }
         of[number as usize].waiting.push_back(chunk);
     }
 
     /// Removes and returns the next chunk to begin its stage, while there is room.
     #[inline]
-    pub fn admit(&mut self, npu: Npu, queue: Queue) -> Option<(u32, u32)> {
+    pub fn admit(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<(u32, u32)> {
         let state = match queue.number {
-            Queue::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
+            ChunkQueueSpec::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
             number => &mut self.of[npu.index()][number as usize],
         };
         if state.running >= queue.capacity {
@@ -58,7 +58,7 @@ impl Queues {
     /// Releases the place of a chunk that has ended its stage.
     #[inline]
     pub fn leave(&mut self, npu: Npu, number: u32) {
-        if number >= Queue::APART {
+        if number >= ChunkQueueSpec::APART {
             let key = (npu.0, number);
             let state = self.apart.get_mut(&key).expect("a chunk is in it");
             state.running -= 1;

@@ -4,13 +4,13 @@
 //! chunk has come. Until then no collective can be answered by closed form over that port, and one that was is
 //! materialized when the access begins. Chunks come to the port when nothing else is left of an instant.
 
-use super::event::{Class, Event};
-use super::{Comm, Engine, Options, Refusal, key};
-use crate::collective::Manner;
+use super::event::{Event, EventClass};
+use super::{CommTiming, Engine, ReplayOptions, ReplayRefusal, key};
+use crate::collective::CollectiveBackend;
 use crate::ids::{NodeIndex, Npu};
 use crate::machine::Machine;
-use crate::memory::{Access, MOST_CHUNKS, RemoteAccess, Turn};
-use crate::network::{Model, Network, Place};
+use crate::memory::{MOST_CHUNKS, PortRequest, RemoteMemoryAccess, RemoteMemoryModel};
+use crate::network::{NetworkBackend, NetworkKind, ServerId};
 use crate::report::Observer;
 use crate::units::Time;
 
@@ -20,9 +20,13 @@ pub(super) const FEWER: &str =
 
 /// Returns an explanation if an access of `bytes` would use ports shared with messages in more chunks than can be
 /// simulated.
-pub(super) fn too_many_chunks(machine: &Machine, options: &Options, bytes: u64) -> Option<String> {
+pub(super) fn too_many_chunks(
+    machine: &Machine,
+    options: &ReplayOptions,
+    bytes: u64,
+) -> Option<String> {
     let model = options.network.unwrap_or(machine.network());
-    if options.comm != Comm::Model || model == Model::ContentionFree {
+    if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
         return None;
     }
     let npus = machine.topology().npus();
@@ -35,18 +39,18 @@ pub(super) fn too_many_chunks(machine: &Machine, options: &Options, bytes: u64) 
 }
 
 /// Returns the port that a load or store of `npu` uses.
-fn port(npu: Npu, dimension: usize, store: bool) -> Place {
+fn port(npu: Npu, dimension: usize, store: bool) -> ServerId {
     match store {
-        true => Place::sending(npu, dimension),
-        false => Place::receiving(npu, dimension),
+        true => ServerId::sending(npu, dimension),
+        false => ServerId::receiving(npu, dimension),
     }
 }
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Starts a load or store beyond the NPU.
     pub(super) fn reach_out(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let graph = self.instances[instance as usize].graph;
-        let access = Access {
+        let access = RemoteMemoryAccess {
             npu: self.plan.instances[instance as usize].npu,
             bytes: graph.bytes(node),
             store: graph.stores(node),
@@ -85,7 +89,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             return;
         };
         let network = &mut self.network;
-        let serve = |turn: Turn| {
+        let serve = |turn: PortRequest| {
             let place = port(turn.npu, dimension, turn.store);
             let Some(servers) = network.attachments() else {
                 return now;
@@ -115,7 +119,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// left. Returns whether it did.
     #[inline]
     pub(super) fn settle_memory(&mut self, now: Time) -> bool {
-        let unsettled = self.remote.as_ref().is_some_and(RemoteAccess::is_unsettled);
+        let unsettled = self
+            .remote
+            .as_ref()
+            .is_some_and(RemoteMemoryModel::is_unsettled);
         if !unsettled || self.agenda.has(now) {
             return false;
         }
@@ -125,11 +132,11 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         };
         if remote.is_full() {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
-            self.refusal = Some(Refusal::new(found.to_owned(), FEWER));
+            self.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
         }
         // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
         if let Some((at, settlement)) = remote.settle(now) {
-            let event = Event::new(Class::Memory, 0, settlement);
+            let event = Event::new(EventClass::Memory, 0, settlement);
             self.agenda.push(at, event);
         }
         true

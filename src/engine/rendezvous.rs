@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// Launch order of a group and its collectives in flight.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct LaunchOrder {
     /// Per collective: its place in the order, or [`NONE`] before it is launched.
     turn_of: Vec<u32>,
     /// Launched collectives in their order.
@@ -38,7 +38,7 @@ pub(super) struct Turns {
     due: Vec<u32>,
 }
 
-impl Turns {
+impl LaunchOrder {
     pub fn new(plan: &GroupPlan) -> Self {
         let (calls, members) = (plan.calls.len(), plan.members.len());
         Self::of(calls, members, plan.present, plan.gathers)
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
-        let mut turns = Turns::of(2, 2, 2, false);
+        let mut turns = LaunchOrder::of(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 before.
         assert!(!turns.ready(0, 1, 70));
         assert_eq!(
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn one_that_all_are_ready_for_goes_first() {
-        let mut turns = Turns::of(2, 2, 2, false);
+        let mut turns = LaunchOrder::of(2, 2, 2, false);
         assert!(!turns.ready(0, 1, 70));
         assert!(turns.ready(1, 1, 81));
         assert_eq!(turns.next_parked(), Some((0, 70)));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_group_that_gathers_lets_all_members_go_at_once() {
-        let mut turns = Turns::of(2, 3, 3, true);
+        let mut turns = LaunchOrder::of(2, 3, 3, true);
         assert!(!turns.ready(0, 0, 70));
         assert!(!turns.ready(2, 0, 90));
         assert_eq!((turns.next_parked(), turns.blocked_by(0, 0)), (None, None));

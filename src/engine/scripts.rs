@@ -6,55 +6,57 @@
 
 use super::Engine;
 use super::chunks::{LAST_ORDER, POSITION_BITS};
-use super::collective_run::Op;
-use super::event::{Class, Event};
-use crate::collective::{Act, Cue, Manner};
-use crate::network::{Message, Network};
+use super::collective_run::InFlightOp;
+use super::event::{Event, EventClass};
+use crate::collective::{CollectiveBackend, ScriptAction, ScriptEvent};
+use crate::network::{NetworkBackend, NetworkMessage};
 use crate::report::Observer;
-use crate::units::{Amount, Time};
+use crate::units::{BufferShare, Time};
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
-    pub(super) fn play(&mut self, now: Time, id: u32, cell: u32, cue: Cue) {
+    pub(super) fn play(&mut self, now: Time, id: u32, cell: u32, cue: ScriptEvent) {
         let mut acts = Vec::new();
         self.cue(id, cell, cue, &mut acts);
         let mut done = 0;
         while let Some(&act) = acts.get(done) {
             done += 1;
             match act {
-                Act::Send {
+                ScriptAction::Send {
                     to,
                     bytes,
                     label,
                     part,
                 } => {
                     let run = &self.runs[id as usize];
-                    let op = Op::Scripted {
+                    let op = InFlightOp::Scripted {
                         run: id,
                         from: cell,
                         to: cell - run.position(cell) + to,
                         part,
                         label,
                     };
-                    self.send_part(now, op, Amount::whole(bytes));
+                    self.send_part(now, op, BufferShare::whole(bytes));
                 }
-                Act::Wait { span, part } if M::IN_ORDER => {
+                ScriptAction::Wait { span, part } if M::IN_ORDER => {
                     let run = &self.runs[id as usize];
                     let group = &self.plan.groups[run.group as usize];
                     let npu = group.extent.npus[run.position(cell) as usize];
-                    let event = Event::new(Class::Cue, id, cell);
+                    let event = Event::new(EventClass::Cue, id, cell);
                     self.agenda.delay(npu.0, now + span, event, part);
                 }
-                Act::Wait { span, part } => self.take_later(now + span, id, cell, part),
-                Act::Take { part } if M::IN_ORDER => self.take_later(now, id, cell, part),
-                Act::Take { part } => self.cue(id, cell, Cue::Over { part }, &mut acts),
-                Act::End => self.leave(now, id, cell),
+                ScriptAction::Wait { span, part } => self.take_later(now + span, id, cell, part),
+                ScriptAction::Take { part } if M::IN_ORDER => self.take_later(now, id, cell, part),
+                ScriptAction::Take { part } => {
+                    self.cue(id, cell, ScriptEvent::Over { part }, &mut acts)
+                }
+                ScriptAction::End => self.leave(now, id, cell),
             }
         }
     }
 
     /// Delivers a script event to the member of `cell`; its actions are appended to `acts`.
-    fn cue(&mut self, id: u32, cell: u32, cue: Cue, acts: &mut Vec<Act>) {
+    fn cue(&mut self, id: u32, cell: u32, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
         let run = &self.runs[id as usize];
         let extent = &self.plan.groups[run.group as usize].extent;
         let (player, root) = ((id, run.position(cell)), run.root);
@@ -68,20 +70,20 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Schedules the end of a part of a script at `at`.
     fn take_later(&mut self, at: Time, id: u32, cell: u32, part: u32) {
         // The op is only a handle for the event, and no message is counted.
-        let op = self.ops.reserve(Op::Scripted {
+        let op = self.ops.reserve(InFlightOp::Scripted {
             run: id,
             from: cell,
             to: cell,
             part,
             label: 0,
         });
-        self.agenda.push(at, Event::new(Class::Taken, 0, op));
+        self.agenda.push(at, Event::new(EventClass::Taken, 0, op));
     }
 
     /// Submits a message of a script. Each member has a port in each phase, or one on each side: the message leaves
     /// through that of the first phase in which the ends differ, and enters through that of the last.
-    fn send_part(&mut self, now: Time, op: Op, amount: Amount) {
-        let Op::Scripted {
+    fn send_part(&mut self, now: Time, op: InFlightOp, amount: BufferShare) {
+        let InFlightOp::Scripted {
             run: id,
             from,
             to,
@@ -98,18 +100,18 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let ends = (extent.npus[from as usize], extent.npus[to as usize]);
         let op = self.ops.insert(op);
         if M::IN_ORDER {
-            let message = Message::plain(op, ends, amount);
+            let message = NetworkMessage::plain(op, ends, amount);
             self.network.submit(now, &message, &mut self.agenda);
             return;
         }
         let progress = run.progress.as_ref().expect("it has begun");
-        let differs = |phase: &crate::group::Phase| phase.index(from) != phase.index(to);
+        let differs = |phase: &crate::group::GroupPhase| phase.index(from) != phase.index(to);
         let port = |phase: Option<usize>, position, side| {
             let port = group.port(phase.unwrap_or(0), position, side);
             progress.ports.port(port)
         };
         let [out, into] = group.sides_between(self.topology, from, to);
-        let message = Message {
+        let message = NetworkMessage {
             op,
             ends,
             from: port(extent.phases.iter().position(differs), from, out),
@@ -129,19 +131,19 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let ((from, to), (part, label)) = (ends, what);
         let position = self.runs[id as usize].position(from);
         if M::IN_ORDER {
-            self.play(now, id, from, Cue::Over { part });
+            self.play(now, id, from, ScriptEvent::Over { part });
         }
         let from = position;
-        self.play(now, id, to, Cue::Message { from, label });
+        self.play(now, id, to, ScriptEvent::Message { from, label });
     }
 
     /// Ends a part that waited, or that received a message which was there before.
     pub(super) fn taken(&mut self, now: Time, op: u32) {
-        if let Op::Scripted {
+        if let InFlightOp::Scripted {
             run, from, part, ..
         } = self.ops.remove(op)
         {
-            self.play(now, run, from, Cue::Over { part });
+            self.play(now, run, from, ScriptEvent::Over { part });
         }
     }
 }

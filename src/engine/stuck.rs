@@ -1,12 +1,12 @@
 //! Deadlock diagnosis: dependencies among incomplete nodes when nothing is pending.
 
-use super::error::{NodeRef, Stuck, Waiting};
+use super::error::{NodeRef, Stuck, WaitingNode};
 use super::plan::NONE;
-use super::{COMPLETE, Comm, DELAYED, Engine, key};
-use crate::collective::Manner;
-use crate::graph::Kind;
+use super::{COMPLETE, CommTiming, DELAYED, Engine, key};
+use crate::collective::CollectiveBackend;
+use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::trace::shown;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,9 @@ const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
 /// An incomplete node of an instance.
-type Vertex = (u32, NodeIndex);
+type InstanceNode = (u32, NodeIndex);
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Describes the state in which the replay deadlocked.
     pub(super) fn diagnose(&self) -> Stuck {
         let mut waiting = Vec::new();
@@ -42,7 +42,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                     continue;
                 }
                 named += 1;
-                waiting.push(Waiting {
+                waiting.push(WaitingNode {
                     node: self.reference(vertex),
                     why: self.wait_of(vertex).0,
                 });
@@ -57,7 +57,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    fn reference(&self, (instance, node): Vertex) -> NodeRef {
+    fn reference(&self, (instance, node): InstanceNode) -> NodeRef {
         let graph = self.instances[instance as usize].graph;
         NodeRef {
             rank: self.workload.instances()[instance as usize].rank,
@@ -67,13 +67,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    fn is_complete(&self, (instance, node): Vertex) -> bool {
+    fn is_complete(&self, (instance, node): InstanceNode) -> bool {
         let running = &self.instances[instance as usize];
         self.waiting[running.first_node + node.index()] == COMPLETE
     }
 
     /// Describes what a posted node waits for, with one node that it waits for.
-    fn wait_of(&self, vertex: Vertex) -> (String, Option<Vertex>) {
+    fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let (instance, node) = vertex;
         let kind = self.instances[instance as usize].graph.kind(node);
         if self.dormant.contains(&key(instance, node)) {
@@ -83,21 +83,21 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
         if M::IN_ORDER {
             return match kind {
-                Kind::Receive => self.wait_in_channel(vertex),
+                NodeKind::Receive => self.wait_in_channel(vertex),
                 kind => self.wait_for_lane(vertex).unwrap_or_else(|| match kind {
-                    Kind::Send => self.wait_in_channel(vertex),
-                    Kind::Collective => self.wait_in_run(vertex),
+                    NodeKind::Send => self.wait_in_channel(vertex),
+                    NodeKind::Collective => self.wait_in_run(vertex),
                     _ => ("an event that never came".to_owned(), None),
                 }),
             };
         }
         match kind {
-            Kind::Receive => self.wait_for_other_half(vertex),
+            NodeKind::Receive => self.wait_for_other_half(vertex),
             // Where messages last as recorded, a send waits for its receive.
-            Kind::Send if self.comm == Comm::Recorded => self
+            NodeKind::Send if self.comm == CommTiming::Recorded => self
                 .wait_for_lane(vertex)
                 .unwrap_or_else(|| self.wait_for_other_half(vertex)),
-            Kind::Collective => self
+            NodeKind::Collective => self
                 .wait_for_turn(vertex)
                 .or_else(|| self.wait_for_lane(vertex))
                 .unwrap_or_else(|| self.wait_for_members(vertex)),
@@ -107,7 +107,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    fn wait_for_other_half(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+    fn wait_for_other_half(
+        &self,
+        (instance, node): InstanceNode,
+    ) -> (String, Option<InstanceNode>) {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
@@ -132,7 +135,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         (text, half)
     }
 
-    fn wait_for_turn(&self, (instance, node): Vertex) -> Option<(String, Option<Vertex>)> {
+    fn wait_for_turn(
+        &self,
+        (instance, node): InstanceNode,
+    ) -> Option<(String, Option<InstanceNode>)> {
         if self.is_alone(instance, node) {
             return None;
         }
@@ -146,7 +152,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         ))
     }
 
-    fn wait_for_lane(&self, (instance, node): Vertex) -> Option<(String, Option<Vertex>)> {
+    fn wait_for_lane(
+        &self,
+        (instance, node): InstanceNode,
+    ) -> Option<(String, Option<InstanceNode>)> {
         let running = &self.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         if lane == NONE {
@@ -162,7 +171,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         Some((text, Some(holder)))
     }
 
-    fn wait_for_members(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+    fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
         let (slot, sequence) = self.call_of(instance, node);
         let group = &self.plan.groups[slot.group as usize];
@@ -201,7 +210,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Returns the node of an instance for a collective of a group.
-    fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<Vertex> {
+    fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<InstanceNode> {
         let calls = self.instances[instance as usize].graph.calls();
         let of = |node| {
             let (slot, own) = self.call_of(instance, node);
@@ -212,7 +221,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Formats a node with its state.
-    fn state(&self, vertex: Vertex) -> String {
+    fn state(&self, vertex: InstanceNode) -> String {
         let running = &self.instances[vertex.0 as usize];
         let left = match self.waiting[running.first_node + vertex.1.index()] {
             COMPLETE => "is complete".to_owned(),
@@ -228,8 +237,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
     /// Follows waits from `start` until they close a cycle, and returns the nodes of it that wait for, or are waited
     /// for by, more than their rank's own dependencies.
-    fn circle(&self, start: Vertex) -> Vec<NodeRef> {
-        let mut blockers = Blockers::default();
+    fn circle(&self, start: InstanceNode) -> Vec<NodeRef> {
+        let mut blockers = BlockingDependencies::default();
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
@@ -257,7 +266,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Returns whether all dependencies of a node are complete.
-    fn is_posted(&self, (instance, node): Vertex) -> bool {
+    fn is_posted(&self, (instance, node): InstanceNode) -> bool {
         let running = &self.instances[instance as usize];
         self.waiting[running.first_node + node.index()] == 0
     }
@@ -265,14 +274,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
 
 /// Per incomplete node of an instance: one incomplete dependency.
 #[derive(Default)]
-struct Blockers(BTreeMap<u32, Vec<u32>>);
+struct BlockingDependencies(BTreeMap<u32, Vec<u32>>);
 
-impl Blockers {
-    fn of<O: Observer + ?Sized, N: Network, M: Manner>(
+impl BlockingDependencies {
+    fn of<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend>(
         &mut self,
         engine: &Engine<'_, O, N, M>,
-        (i, node): Vertex,
-    ) -> Option<Vertex> {
+        (i, node): InstanceNode,
+    ) -> Option<InstanceNode> {
         // Graphs store successors only: one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(i).or_insert_with(|| {
             let graph = engine.instances[i as usize].graph;

@@ -3,7 +3,7 @@
 //! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and a recorded
 //! kernel keeps its duration. Any other would take no time although it computes, so it is refused.
 
-use super::error::Refusal;
+use super::error::ReplayRefusal;
 use super::matching;
 use crate::ids::{NodeIndex, Rank};
 use crate::machine::Machine;
@@ -13,21 +13,21 @@ use std::collections::BTreeMap;
 
 /// Unpriced kernels by NPU class and format.
 #[derive(Debug, Default)]
-pub(super) struct Unpriced(BTreeMap<(usize, Option<Dtype>), Kernels>);
+pub(super) struct UnpricedKernels(BTreeMap<(usize, Option<Dtype>), UnpricedFormat>);
 
 /// Kernels of one format.
 #[derive(Clone, Copy, Debug)]
-struct Kernels {
+struct UnpricedFormat {
     count: u64,
     /// First kernel of the lowest rank.
     rank: Rank,
     node: NodeIndex,
 }
 
-impl Unpriced {
+impl UnpricedKernels {
     /// Adds a kernel of a graph, before rank and class are known.
     pub fn kernel(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
-        let first = Kernels {
+        let first = UnpricedFormat {
             count: 0,
             rank: Rank(0),
             node,
@@ -38,7 +38,7 @@ impl Unpriced {
     /// Adds the kernels of `graph` for `rank`, which comes after those added before, and a class.
     pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.0 {
-            let first = Kernels {
+            let first = UnpricedFormat {
                 count: 0,
                 rank,
                 ..*kernels
@@ -48,7 +48,7 @@ impl Unpriced {
     }
 
     /// Refuses the kernels, if there are any.
-    pub fn refuse(&self, workload: &Workload, machine: &Machine) -> Result<(), Refusal> {
+    pub fn refuse(&self, workload: &Workload, machine: &Machine) -> Result<(), ReplayRefusal> {
         let lowest = self
             .0
             .iter()
@@ -79,7 +79,7 @@ impl Unpriced {
         });
         let counts: Vec<_> = counts.collect();
         let (format, key) = (of(dtype), dtype.unwrap_or(Dtype::Bf16));
-        Err(Refusal::new(
+        Err(ReplayRefusal::new(
             format!(
                 "{first}: it computes in {format}, and class `{}` of machine `{}` {has}; kernels of the job \
                  without a price: {}",

@@ -7,13 +7,13 @@
 
 use super::Engine;
 use super::collective_run::OUTSIDE;
-use crate::collective::Manner;
-use crate::network::Network;
+use crate::collective::CollectiveBackend;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 
 /// A message or rendezvous request, as its sender numbers it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unsorted {
+pub(super) struct UnsortedMessage {
     /// Cell of the sender.
     pub from: u32,
     pub stage: u16,
@@ -23,10 +23,10 @@ pub(super) struct Unsorted {
     pub asking: bool,
 }
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
     /// receives from the sender, or is not enrolled, in which case it is kept.
-    pub(super) fn sort(&mut self, id: u32, to: u32, message: Unsorted) -> Option<u32> {
+    pub(super) fn sort(&mut self, id: u32, to: u32, message: UnsortedMessage) -> Option<u32> {
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut()?;
         if progress.cells[to as usize].stage == OUTSIDE {
@@ -37,8 +37,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Converts the number where both ends are enrolled.
-    fn as_received(&mut self, id: u32, to: u32, message: Unsorted) -> Option<u32> {
-        let Unsorted {
+    fn as_received(&mut self, id: u32, to: u32, message: UnsortedMessage) -> Option<u32> {
+        let UnsortedMessage {
             from,
             stage,
             number,

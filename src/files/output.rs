@@ -1,9 +1,9 @@
 //! Single output file.
 
-use super::target::{Target, folder};
-use super::temporary::{Renaming, Temporary};
+use super::target::{OutputTarget, folder};
+use super::temporary::{RenameGuard, TemporaryFile};
 use crate::trace::TraceError;
-use crate::trace::file::Seal;
+use crate::trace::file::FileDigest;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ pub struct OutputFile {
     path: PathBuf,
     file: File,
     /// Temporary file and final path of a regular file.
-    waiting: Option<(Temporary, PathBuf)>,
+    waiting: Option<(TemporaryFile, PathBuf)>,
     bytes: u64,
     hasher: Option<Box<blake3::Hasher>>,
 }
 
 impl OutputFile {
-    pub(super) fn create(path: &Path, target: &Target) -> Result<Self, TraceError> {
+    pub(super) fn create(path: &Path, target: &OutputTarget) -> Result<Self, TraceError> {
         let (file, waiting) = match target {
-            Target::File(to, before) => {
+            OutputTarget::File(to, before) => {
                 let (temporary, file) = temporary(path, to, before.as_ref())?;
                 (file, Some((temporary, to.clone())))
             }
@@ -55,13 +55,13 @@ impl OutputFile {
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync()?;
-        let _renaming = Renaming::begin();
+        let _renaming = RenameGuard::begin();
         closed.rename()?;
         closed.folder().map_or(Ok(()), sync_folder)
     }
 
     /// Finishes writing: all data is with the system, under the temporary name.
-    pub(super) fn close(mut self) -> Result<Closed, TraceError> {
+    pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
         let io = |error| TraceError::io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
         let hash = self
@@ -69,9 +69,9 @@ impl OutputFile {
             .take()
             .map(|hasher| *hasher.finalize().as_bytes());
         let (temporary, to) = self.waiting.unzip();
-        Ok(Closed {
+        Ok(FinishedFile {
             path: self.path,
-            seal: Seal {
+            seal: FileDigest {
                 bytes: self.bytes,
                 blake3: hash,
             },
@@ -109,11 +109,11 @@ fn temporary(
     path: &Path,
     to: &Path,
     before: Option<&Metadata>,
-) -> Result<(Temporary, File), TraceError> {
+) -> Result<(TemporaryFile, File), TraceError> {
     let io = |error| TraceError::io(path, "create", error);
     let folder = folder(to);
     fs::create_dir_all(folder).map_err(io)?;
-    let (temporary, file) = Temporary::create(folder, before.map(mode)).map_err(io)?;
+    let (temporary, file) = TemporaryFile::create(folder, before.map(mode)).map_err(io)?;
     if let Some(before) = before {
         // Someone who may write the file without owning it cannot change the owner of theirs.
         #[cfg(unix)]
@@ -139,18 +139,18 @@ fn mode(_: &Metadata) -> u32 {
 
 /// Complete file that waits to be renamed.
 #[derive(Debug)]
-pub(super) struct Closed {
+pub(super) struct FinishedFile {
     /// Path as it was asked for.
     pub path: PathBuf,
-    pub seal: Seal,
+    pub seal: FileDigest,
     /// Final path of a regular file.
     to: Option<PathBuf>,
-    temporary: Option<Temporary>,
+    temporary: Option<TemporaryFile>,
     /// Whether it is a hard link to another output.
     is_link: bool,
 }
 
-impl Closed {
+impl FinishedFile {
     /// Makes the contents durable.
     pub fn sync(&self) -> Result<(), TraceError> {
         match &self.temporary {
@@ -167,21 +167,21 @@ impl Closed {
     pub fn again(
         &self,
         path: &Path,
-        target: &Target,
+        target: &OutputTarget,
         link: bool,
     ) -> Result<Option<Self>, TraceError> {
         let io = |doing| move |error| TraceError::io(path, doing, error);
         let Some(first) = &self.temporary else {
             return Ok(None);
         };
-        if let (Target::File(to, before), true) = (target, link) {
+        if let (OutputTarget::File(to, before), true) = (target, link) {
             let parent = folder(to);
             fs::create_dir_all(parent).map_err(io("create"))?;
             // Hard links share one set of permissions.
             let alike = before.as_ref().is_none_or(|before| {
                 fs::metadata(first.path()).is_ok_and(|m| mode(&m) == mode(before))
             });
-            let linked = alike.then(|| Temporary::link(parent, first.path()).ok());
+            let linked = alike.then(|| TemporaryFile::link(parent, first.path()).ok());
             if let Some(temporary) = linked.flatten() {
                 return Ok(Some(Self {
                     path: path.to_owned(),

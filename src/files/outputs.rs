@@ -1,10 +1,10 @@
 //! Outputs of one command: none is one of its inputs, no two are one file, and those of a job appear together.
 
-use super::output::{Closed, OutputFile, sync_folder};
-use super::target::{Target, folder, identity, refused};
-use super::temporary::{Renaming, sweep};
+use super::output::{FinishedFile, OutputFile, sync_folder};
+use super::target::{OutputTarget, folder, identity, refused};
+use super::temporary::{RenameGuard, sweep};
 use crate::trace::TraceError;
-use crate::trace::file::Seal;
+use crate::trace::file::FileDigest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -13,37 +13,37 @@ use std::thread;
 
 /// Outputs of one command.
 #[derive(Debug, Default)]
-pub struct Outputs {
+pub struct OutputSet {
     inputs: BTreeMap<(u64, u64), PathBuf>,
     /// Claimed files, by their paths behind all links.
     claimed: BTreeSet<PathBuf>,
     swept: BTreeSet<PathBuf>,
-    closed: Vec<Closed>,
+    closed: Vec<FinishedFile>,
 }
 
 /// Exclusive right to write a file.
 #[derive(Debug)]
-pub struct Claim {
+pub struct OutputClaim {
     path: PathBuf,
-    target: Target,
+    target: OutputTarget,
 }
 
 /// Handle of a complete file that waits for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct OutputHandle {
     index: usize,
     /// Length of the file, and its hash if it was hashed.
-    pub seal: Seal,
+    pub seal: FileDigest,
 }
 
-impl Claim {
+impl OutputClaim {
     /// Creates the file.
     pub fn create(&self) -> Result<OutputFile, TraceError> {
         OutputFile::create(&self.path, &self.target)
     }
 }
 
-impl Outputs {
+impl OutputSet {
     /// Registers `path` as an input of the command, if it is a file.
     pub fn reads(&mut self, path: &Path) {
         if path.is_file()
@@ -63,11 +63,11 @@ impl Outputs {
     /// Claims `path`. Nothing is written yet, but stale temporary files of earlier runs are removed.
     ///
     /// Fails if the command reads the file or writes it already, and if no file can be created there.
-    pub fn claim(&mut self, path: &Path) -> Result<Claim, TraceError> {
-        let target = Target::find(path)?;
+    pub fn claim(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
+        let target = OutputTarget::find(path)?;
         let input = identity(path).and_then(|identity| self.inputs.get(&identity));
         let name = match &target {
-            Target::File(to, _) => {
+            OutputTarget::File(to, _) => {
                 if let Some(input) = input {
                     let found = match input == path {
                         true => "this command reads it, and so does not write it".to_owned(),
@@ -88,15 +88,15 @@ impl Outputs {
                 }
             }
             // Several outputs may share such a device.
-            Target::Special(true) => None,
-            Target::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
-            Target::Descriptor(_) => Some(path.to_owned()),
+            OutputTarget::Special(true) => None,
+            OutputTarget::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
+            OutputTarget::Descriptor(_) => Some(path.to_owned()),
         };
         if name.is_some_and(|name| !self.claimed.insert(name)) {
             let found = "two outputs of this command are this file".to_owned();
             return Err(refused(path, found, "another name for one of them"));
         }
-        Ok(Claim {
+        Ok(OutputClaim {
             path: path.to_owned(),
             target,
         })
@@ -107,8 +107,8 @@ impl Outputs {
         self.claim(path)?.create()
     }
 
-    /// Finishes writing `file`, which then waits for [`Outputs::commit`].
-    pub fn keep(&mut self, file: OutputFile) -> Result<Written, TraceError> {
+    /// Finishes writing `file`, which then waits for [`OutputSet::commit`].
+    pub fn keep(&mut self, file: OutputFile) -> Result<OutputHandle, TraceError> {
         Ok(self.wait(file.close()?))
     }
 
@@ -116,18 +116,18 @@ impl Outputs {
     /// or else a copy. `None` if the first went into a device.
     pub fn again(
         &mut self,
-        written: Written,
+        written: OutputHandle,
         path: &Path,
         link: bool,
-    ) -> Result<Option<Written>, TraceError> {
+    ) -> Result<Option<OutputHandle>, TraceError> {
         let claim = self.claim(path)?;
         let again = self.closed[written.index].again(path, &claim.target, link)?;
         Ok(again.map(|closed| self.wait(closed)))
     }
 
-    fn wait(&mut self, closed: Closed) -> Written {
+    fn wait(&mut self, closed: FinishedFile) -> OutputHandle {
         self.closed.push(closed);
-        Written {
+        OutputHandle {
             index: self.closed.len() - 1,
             seal: self.closed[self.closed.len() - 1].seal,
         }
@@ -162,7 +162,7 @@ impl Outputs {
     /// Fails if one cannot be renamed, and tells which files are new by then and which are unchanged.
     pub fn commit(mut self) -> Result<(), TraceError> {
         self.sync()?;
-        let _renaming = Renaming::begin();
+        let _renaming = RenameGuard::begin();
         let mut done = 0;
         while done < self.closed.len() {
             if let Err(error) = self.closed[done].rename() {
@@ -171,16 +171,20 @@ impl Outputs {
             }
             done += 1;
         }
-        let folders: BTreeSet<&Path> = self.closed.iter().filter_map(Closed::folder).collect();
+        let folders: BTreeSet<&Path> = self
+            .closed
+            .iter()
+            .filter_map(FinishedFile::folder)
+            .collect();
         folders.into_iter().try_for_each(sync_folder)
     }
 }
 
 /// Builds the error about the first of `old`, which could not be renamed after `new` were.
-fn halfway(error: TraceError, new: &[Closed], old: &[Closed]) -> TraceError {
+fn halfway(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
     let because = std::error::Error::source(&error);
     let because = because.map_or(String::new(), |cause| format!(": {cause}"));
-    let names = |files: &[Closed]| match files {
+    let names = |files: &[FinishedFile]| match files {
         [] => "none".to_owned(),
         [one] => one.path.display().to_string(),
         [first, .., last] => format!(
@@ -220,7 +224,7 @@ mod tests {
     fn a_commit_that_fails_halfway_says_what_is_new() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let mut outputs = Outputs::default();
+        let mut outputs = OutputSet::default();
         for name in ["a", "b", "c"] {
             let mut file = outputs.create(&at(name)).unwrap();
             file.write_all(name.as_bytes()).unwrap();
@@ -247,7 +251,7 @@ mod tests {
     fn what_is_written_again_is_a_link_or_a_copy() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let mut outputs = Outputs::default();
+        let mut outputs = OutputSet::default();
         let mut file = outputs.create(&at("a")).unwrap().hashed();
         file.write_all(b"text").unwrap();
         let first = outputs.keep(file).unwrap();

@@ -1,6 +1,6 @@
 //! Targets of output paths.
 
-use crate::trace::{Place, TraceError};
+use crate::trace::{TraceError, TraceLocation};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub fn identity(_: &Path) -> Option<(u64, u64)> {
 
 /// Target of an output path.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum OutputTarget {
     /// Regular file: its final path, which is no link, and its metadata if it exists.
     File(PathBuf, Option<Metadata>),
     /// Device, pipe or socket; whether it accepts more than one output.
@@ -36,7 +36,7 @@ pub(super) enum Target {
     Descriptor(i32),
 }
 
-impl Target {
+impl OutputTarget {
     /// Determines the target of `path`.
     pub fn find(path: &Path) -> Result<Self, TraceError> {
         if path.file_name().is_none() {
@@ -77,9 +77,9 @@ impl Target {
 }
 
 pub(super) fn refused(path: &Path, found: String, hint: &str) -> TraceError {
-    let place = Place {
+    let place = TraceLocation {
         file: Some(path.to_owned()),
-        ..Place::default()
+        ..TraceLocation::default()
     };
     TraceError::refused_at(place, found, hint)
 }

@@ -1,6 +1,6 @@
 //! Temporary files that become outputs, and their removal however the program ends.
 
-use crate::trace::registry::{Entry, Registry};
+use crate::trace::registry::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Paths of all temporary files, as system calls take them.
-static ALL: Registry<CString> = Registry::new();
+static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Beginning and end of their names; between them stand the namespace of the process, its id, and a number.
@@ -18,18 +18,18 @@ const END: &str = ".tmp";
 
 /// Temporary file, which is removed when dropped unless it was renamed.
 #[derive(Debug)]
-pub(super) struct Temporary {
+pub(super) struct TemporaryFile {
     path: PathBuf,
-    entry: &'static Entry<CString>,
+    entry: &'static SignalSafeEntry<CString>,
 }
 
-impl std::fmt::Debug for Entry<CString> {
+impl std::fmt::Debug for SignalSafeEntry<CString> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.value().fmt(f)
     }
 }
 
-impl Temporary {
+impl TemporaryFile {
     /// Creates a file in `folder`, at most as accessible as `mode` if that is given.
     pub fn create(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
         let mut options = OpenOptions::new();
@@ -91,7 +91,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         self.entry.remove();
@@ -171,16 +171,16 @@ static RENAMING: AtomicUsize = AtomicUsize::new(0);
 static AWAITING: AtomicI32 = AtomicI32::new(0);
 
 /// Guard of a critical section in which files are renamed and signals are deferred.
-pub(super) struct Renaming;
+pub(super) struct RenameGuard;
 
-impl Renaming {
+impl RenameGuard {
     pub fn begin() -> Self {
         RENAMING.fetch_add(1, Ordering::SeqCst);
         Self
     }
 }
 
-impl Drop for Renaming {
+impl Drop for RenameGuard {
     fn drop(&mut self) {
         if RENAMING.fetch_sub(1, Ordering::SeqCst) == 1 {
             let signal = AWAITING.swap(0, Ordering::SeqCst);
@@ -219,7 +219,7 @@ mod tests {
         for name in [&dead, &elsewhere, &other] {
             fs::write(folder.path().join(name), b"x").unwrap();
         }
-        let (mine, _) = Temporary::create(folder.path(), None).unwrap();
+        let (mine, _) = TemporaryFile::create(folder.path(), None).unwrap();
         sweep(folder.path());
         assert!(mine.path().exists());
         let left = [&dead, &elsewhere, &other].map(|name| folder.path().join(name).exists());

@@ -1,8 +1,8 @@
 //! Chains of kernels: a benchmark of dependencies and lanes alone.
 
 use super::{
-    Emitter, GenerateError, Generator, MOST_WORK, check_at_least, check_limit, check_ranks,
-    check_whole_ns, refused,
+    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    check_ranks, check_whole_ns, refused,
 };
 use crate::trace::{Dtype, Op, TraceError};
 use crate::units::Span;
@@ -10,7 +10,7 @@ use crate::units::Span;
 /// Kernels in chains, the same on every rank. Node `i` of a rank, from 0, belongs to chain
 /// `i % chains` and waits for node `i - chains`; each chain has a lane of its own, numbered like it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chain {
+pub struct ChainPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Kernels per rank, over all of its chains.
@@ -27,7 +27,7 @@ pub struct Chain {
     pub dtype: Option<Dtype>,
 }
 
-impl Chain {
+impl ChainPattern {
     /// One chain of `nodes` kernels per rank that last 1 us and state no FLOPs or bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Chain {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<Prepared, GenerateError> {
+    pub(super) fn prepare(self) -> Result<ChainGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("nodes", self.nodes, 1)?;
         check_whole_ns("duration", self.duration)?;
@@ -51,15 +51,15 @@ impl Chain {
         }
         check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
         check_limit("bytes of a kernel", self.bytes.into(), MOST_WORK, "fewer")?;
-        Ok(Prepared(self))
+        Ok(ChainGenerator(self))
     }
 }
 
 /// Chains whose options make sense.
 #[derive(Debug)]
-pub(super) struct Prepared(Chain);
+pub(super) struct ChainGenerator(ChainPattern);
 
-impl Generator for Prepared {
+impl TraceGenerator for ChainGenerator {
     fn ranks(&self) -> u32 {
         self.0.ranks
     }
@@ -72,7 +72,7 @@ impl Generator for Prepared {
         self.0.nodes.into()
     }
 
-    fn nodes(&self, _: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let chains = u64::from(self.0.chains);
         let op = Op::Compute {
             flops: self.0.flops,
@@ -92,17 +92,17 @@ impl Generator for Prepared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Pattern;
+    use super::super::WorkloadPattern;
     use super::super::testing::{every_rank, why_not};
     use super::*;
 
     #[test]
     fn nodes_take_turns_among_the_chains() {
         // 7 nodes in 3 chains: ids 1 4 7, 2 5 and 3 6, on lanes 0, 1 and 2.
-        let mut options = Chain::new(2, 7);
+        let mut options = ChainPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;
-        let ranks = every_rank(Pattern::Chain(options));
+        let ranks = every_rank(WorkloadPattern::Chain(options));
         assert_eq!((ranks.len(), ranks[0].len()), (2, 7));
         let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[], &[], &[1], &[2], &[3], &[4]]);
@@ -114,23 +114,23 @@ mod tests {
 
     #[test]
     fn a_single_chain_is_a_line() {
-        let ranks = every_rank(Pattern::Chain(Chain::new(1, 4)));
+        let ranks = every_rank(WorkloadPattern::Chain(ChainPattern::new(1, 4)));
         let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2], &[3]]);
     }
 
     #[test]
     fn chains_without_nodes_are_refused() {
-        let mut options = Chain::new(1, 2);
+        let mut options = ChainPattern::new(1, 2);
         options.chains = 3;
-        let why = why_not(Pattern::Chain(options.clone()));
+        let why = why_not(WorkloadPattern::Chain(options.clone()));
         assert_eq!(
             why,
             "`chains` is 3; expected 1 to 2, one node per chain at least"
         );
         options.chains = 1;
         options.duration = Span(1500);
-        let why = why_not(Pattern::Chain(options));
+        let why = why_not(WorkloadPattern::Chain(options));
         assert!(why.contains("`duration` is 1500 ps"), "{why}");
     }
 }

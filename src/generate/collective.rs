@@ -1,10 +1,10 @@
 //! One collective, once or several times, among all ranks or some of them.
 
 use super::{
-    Emitter, GenerateError, Generator, MOST_NODES, check_at_least, check_limit, check_ranks,
-    check_whole_ns, delay, refused,
+    GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    check_ranks, check_whole_ns, delay, refused,
 };
-use crate::trace::groups::Declared;
+use crate::trace::groups::DeclaredGroups;
 use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
 use crate::units::Span;
 
@@ -14,7 +14,7 @@ const GROUP: u64 = 1;
 /// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so that every
 /// rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Collective {
+pub struct CollectivePattern {
     /// Kind of collective.
     pub kind: CollectiveKind,
     /// `comm_size` as files say it: the whole buffer, but the input shard for all-gather and
@@ -39,7 +39,7 @@ pub struct Collective {
     pub skew: Span,
 }
 
-impl Collective {
+impl CollectivePattern {
     /// One `kind` of `bytes` among all of `ranks`, at once.
     pub fn new(kind: CollectiveKind, bytes: u64, ranks: u32) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Collective {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<Prepared, GenerateError> {
+    pub(super) fn prepare(self) -> Result<CollectiveGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("count", self.count, 1)?;
         check_limit(
@@ -66,7 +66,7 @@ impl Collective {
             "a lower count",
         )?;
         let members = match &self.group {
-            Some(group) => Members::of(group, self.ranks)?,
+            Some(group) => CollectiveMembers::of(group, self.ranks)?,
             None => None,
         };
         let size = members
@@ -98,13 +98,13 @@ impl Collective {
             u64::MAX - 1,
             "a smaller skew",
         )?;
-        Ok(Prepared {
+        Ok(CollectiveGenerator {
             options: self,
             members,
         })
     }
 
-    fn check_root(&self, members: Option<&Members>) -> Result<(), GenerateError> {
+    fn check_root(&self, members: Option<&CollectiveMembers>) -> Result<(), GenerateError> {
         let Some(root) = self.root else {
             return Ok(());
         };
@@ -127,13 +127,13 @@ impl Collective {
 
 /// A group that is not the world.
 #[derive(Debug)]
-struct Members {
+struct CollectiveMembers {
     sorted: Vec<u32>,
     /// The lowest rank outside, if there is one.
     outsider: Option<u32>,
 }
 
-impl Members {
+impl CollectiveMembers {
     /// `None` when `group` is the world in its order.
     fn of(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
         if group.is_empty() {
@@ -164,12 +164,12 @@ impl Members {
 
 /// Collectives whose options make sense.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    options: Collective,
-    members: Option<Members>,
+pub(super) struct CollectiveGenerator {
+    options: CollectivePattern,
+    members: Option<CollectiveMembers>,
 }
 
-impl Prepared {
+impl CollectiveGenerator {
     fn takes_part(&self, rank: u32) -> bool {
         self.members
             .as_ref()
@@ -187,15 +187,15 @@ impl Prepared {
     }
 }
 
-impl Generator for Prepared {
+impl TraceGenerator for CollectiveGenerator {
     fn ranks(&self) -> u32 {
         self.options.ranks
     }
 
-    fn groups(&self) -> Declared {
+    fn groups(&self) -> DeclaredGroups {
         match (&self.members, &self.options.group) {
-            (Some(_), Some(group)) => Declared::from([(GROUP.to_string(), group.clone())]),
-            _ => Declared::new(),
+            (Some(_), Some(group)) => DeclaredGroups::from([(GROUP.to_string(), group.clone())]),
+            _ => DeclaredGroups::new(),
         }
     }
 
@@ -216,11 +216,11 @@ impl Generator for Prepared {
         }
     }
 
-    fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         if !self.takes_part(rank) {
             return out.idle();
         }
-        let Collective { kind, root, .. } = self.options;
+        let CollectivePattern { kind, root, .. } = self.options;
         let op = Op::Collective {
             kind,
             bytes: self.options.bytes,
@@ -254,33 +254,33 @@ impl Generator for Prepared {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{every_rank, why_not};
-    use super::super::{Job, Pattern};
+    use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
     #[test]
     fn all_ranks_of_the_world_are_alike() {
-        let mut options = Collective::new(CollectiveKind::AllReduce, 1 << 20, 4);
+        let mut options = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 20, 4);
         options.count = 3;
-        let ranks = every_rank(Pattern::Collective(options.clone()));
+        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
         assert!(ranks[0].iter().all(|node| node.data.is_empty()));
         options.chained = true;
-        let ranks = every_rank(Pattern::Collective(options.clone()));
+        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
         let data: Vec<_> = ranks[3].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2]]);
         assert_eq!(ranks[3][2].name, "all-reduce/2");
-        let job = Job::new(Pattern::Collective(options)).unwrap();
+        let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
         assert_eq!((job.groups().len(), job.class_of(3)), (0, 0));
     }
 
     #[test]
     fn ranks_outside_the_group_do_nothing() {
-        let mut options = Collective::new(CollectiveKind::Broadcast, 64, 6);
+        let mut options = CollectivePattern::new(CollectiveKind::Broadcast, 64, 6);
         options.group = Some(vec![4, 1, 3]);
-        let pattern = Pattern::Collective(options);
-        let job = Job::new(pattern.clone()).unwrap();
+        let pattern = WorkloadPattern::Collective(options);
+        let job = GeneratedJob::new(pattern.clone()).unwrap();
         assert_eq!(
             job.groups(),
-            Declared::from([("1".to_owned(), vec![4, 1, 3])])
+            DeclaredGroups::from([("1".to_owned(), vec![4, 1, 3])])
         );
         // Members 1, 3 and 4 go with the lowest of them, and 0, 2 and 5 likewise.
         let classes: Vec<_> = (0..6).map(|rank| job.class_of(rank)).collect();
@@ -293,36 +293,39 @@ mod tests {
 
     #[test]
     fn a_reordered_world_is_a_group_and_the_world_itself_is_none() {
-        let mut options = Collective::new(CollectiveKind::AllGather, 8, 3);
+        let mut options = CollectivePattern::new(CollectiveKind::AllGather, 8, 3);
         for (group, declared) in [([2, 1, 0], 1), ([0, 1, 2], 0)] {
             options.group = Some(group.to_vec());
-            let pattern = Pattern::Collective(options.clone());
-            assert_eq!(Job::new(pattern.clone()).unwrap().groups().len(), declared);
+            let pattern = WorkloadPattern::Collective(options.clone());
+            assert_eq!(
+                GeneratedJob::new(pattern.clone()).unwrap().groups().len(),
+                declared
+            );
             every_rank(pattern);
         }
     }
 
     #[test]
     fn skew_makes_stragglers() {
-        let mut options = Collective::new(CollectiveKind::Barrier, 0, 3);
+        let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
-        let ranks = every_rank(Pattern::Collective(options.clone()));
+        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
         // Rank 0 waits 0 x 500 ns, which needs no node; rank 2 computes 2 x 500 ns first.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);
         options.before = Span::from_ns(7);
-        let ranks = every_rank(Pattern::Collective(options));
+        let ranks = every_rank(WorkloadPattern::Collective(options));
         assert_eq!(ranks[2][0].recorded, Span::from_ns(1007));
     }
 
     #[test]
     fn options_that_make_no_sense_say_why() {
-        let good = Collective::new(CollectiveKind::Reduce, 1, 4);
-        let why = |change: &dyn Fn(&mut Collective)| {
+        let good = CollectivePattern::new(CollectiveKind::Reduce, 1, 4);
+        let why = |change: &dyn Fn(&mut CollectivePattern)| {
             let mut options = good.clone();
             change(&mut options);
-            why_not(Pattern::Collective(options))
+            why_not(WorkloadPattern::Collective(options))
         };
         let text = why(&|o| o.root = Some(4));
         assert_eq!(text, "`root` is 4; expected a rank, 0 to 3");

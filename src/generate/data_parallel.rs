@@ -31,11 +31,11 @@
 //! optimizers from the top layer down.
 
 use super::{
-    Emitter, GenerateError, Generator, MOST_NODES, MOST_WORK, check_at_least, check_limit,
-    check_ranks, refused,
+    GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
+    check_limit, check_ranks, refused,
 };
 use crate::trace::{CollectiveKind, Dtype, GroupName, Op, TraceError};
-use crate::units::{Amount, Bandwidth, FlopRate, Span};
+use crate::units::{Bandwidth, BufferShare, FlopRate, Span};
 
 /// The lane of kernels.
 pub const COMPUTE_LANE: i64 = 0;
@@ -50,7 +50,7 @@ const K: u64 = KERNELS.len() as u64;
 
 /// Training steps, the same on every rank. The module's page derives all of its numbers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DataParallel {
+pub struct DataParallelPattern {
     /// Number of ranks, each with a replica.
     pub ranks: u32,
     /// Layers of the model.
@@ -73,7 +73,7 @@ pub struct DataParallel {
     pub reference_bandwidth: Bandwidth,
 }
 
-impl DataParallel {
+impl DataParallelPattern {
     /// One step of a model with 32 layers of 4,096 in bf16 on 4,096 tokens, a sequence of its own,
     /// recorded on an A100 with 80 GB (312 TFLOP/s dense, 2.039 TB/s).
     pub fn new(ranks: u32) -> Self {
@@ -101,7 +101,7 @@ impl DataParallel {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<Prepared, GenerateError> {
+    pub(super) fn prepare(self) -> Result<DataParallelGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         for (option, value) in [
             ("layers", self.layers),
@@ -140,12 +140,12 @@ impl DataParallel {
         let parameters = 12 * hh;
         let adam = self.bytes(2 * parameters) + 24 * parameters;
         let gradient = self.bytes(parameters);
-        let mut kernels = [[Cost::default(); 2]; KERNELS.len()];
+        let mut kernels = [[KernelCost::default(); 2]; KERNELS.len()];
         for (costs, (flops, numbers)) in kernels.iter_mut().zip(forward) {
             let bytes = self.bytes(numbers);
             *costs = [self.cost(flops, bytes)?, self.cost(2 * flops, 2 * bytes)?];
         }
-        Ok(Prepared {
+        Ok(DataParallelGenerator {
             nodes,
             kernels,
             optimizer: self.cost(12 * parameters, adam)?,
@@ -166,11 +166,13 @@ impl DataParallel {
         (numbers * bits).div_ceil(8)
     }
 
-    fn cost(&self, flops: u128, bytes: u128) -> Result<Cost, GenerateError> {
+    fn cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, GenerateError> {
         let flops = check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?;
         let bytes = check_limit("bytes of a kernel", bytes, MOST_WORK, SMALLER)?;
         let computing = self.reference_flops.duration(flops);
-        let moving = self.reference_bandwidth.serialization(Amount::whole(bytes));
+        let moving = self
+            .reference_bandwidth
+            .serialization(BufferShare::whole(bytes));
         let longer = computing.max(moving);
         if longer == Span::MAX {
             let found = longer.0.into();
@@ -179,7 +181,7 @@ impl DataParallel {
         }
         // Files carry nanoseconds, so the recorded duration is rounded to them, and never to zero.
         let ns = longer.0 / 1000 + u64::from(longer.0 % 1000 >= 500);
-        Ok(Cost {
+        Ok(KernelCost {
             flops,
             bytes,
             recorded: Span::from_ns(ns.max(1)),
@@ -191,7 +193,7 @@ const SMALLER: &str = "a smaller hidden size or fewer tokens";
 
 /// FLOPs, bytes and recorded duration of a kernel.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cost {
+struct KernelCost {
     flops: u64,
     bytes: u64,
     recorded: Span,
@@ -199,17 +201,22 @@ struct Cost {
 
 /// Training steps whose options make sense.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    options: DataParallel,
+pub(super) struct DataParallelGenerator {
+    options: DataParallelPattern,
     nodes: u64,
     /// By kernel: forward, backward.
-    kernels: [[Cost; 2]; KERNELS.len()],
-    optimizer: Cost,
+    kernels: [[KernelCost; 2]; KERNELS.len()],
+    optimizer: KernelCost,
     gradient: u64,
 }
 
-impl Prepared {
-    fn kernel(&self, cost: Cost, data: &[u64], out: &mut Emitter<'_>) -> Result<u64, TraceError> {
+impl DataParallelGenerator {
+    fn kernel(
+        &self,
+        cost: KernelCost,
+        data: &[u64],
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<u64, TraceError> {
         let op = Op::Compute {
             flops: cost.flops,
             bytes: cost.bytes,
@@ -218,7 +225,7 @@ impl Prepared {
         out.emit(op, Some(COMPUTE_LANE), cost.recorded, data)
     }
 
-    fn all_reduce(&self, after: u64, out: &mut Emitter<'_>) -> Result<u64, TraceError> {
+    fn all_reduce(&self, after: u64, out: &mut TraceEmitter<'_>) -> Result<u64, TraceError> {
         let op = Op::Collective {
             kind: CollectiveKind::AllReduce,
             bytes: self.gradient,
@@ -231,7 +238,7 @@ impl Prepared {
     }
 }
 
-impl Generator for Prepared {
+impl TraceGenerator for DataParallelGenerator {
     fn ranks(&self) -> u32 {
         self.options.ranks
     }
@@ -244,7 +251,7 @@ impl Generator for Prepared {
         self.nodes
     }
 
-    fn nodes(&self, _: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let layers = u64::from(self.options.layers);
         for step in 0..self.options.steps {
             // Ids count on through the step, so those of earlier nodes are computed, not kept.
@@ -286,27 +293,27 @@ impl Generator for Prepared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Seen, every_rank, why_not};
-    use super::super::{Job, Pattern};
+    use super::super::testing::{EmittedNode, every_rank, why_not};
+    use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
-    fn tiny() -> DataParallel {
-        DataParallel {
+    fn tiny() -> DataParallelPattern {
+        DataParallelPattern {
             layers: 2,
             hidden: 10,
             tokens: 6,
             sequence: 3,
             steps: 2,
-            ..DataParallel::new(2)
+            ..DataParallelPattern::new(2)
         }
     }
 
     /// The id of the node called `name`.
-    fn id(nodes: &[Seen], name: &str) -> u64 {
+    fn id(nodes: &[EmittedNode], name: &str) -> u64 {
         nodes.iter().position(|node| node.name == name).unwrap() as u64 + 1
     }
 
-    fn data<'a>(nodes: &'a [Seen], name: &str) -> &'a [u64] {
+    fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> &'a [u64] {
         &nodes[id(nodes, name) as usize - 1].data
     }
 
@@ -342,7 +349,7 @@ mod tests {
 
     #[test]
     fn recorded_durations_are_those_of_the_slower_of_compute_and_memory() {
-        let prepared = DataParallel::new(1).prepare().unwrap();
+        let prepared = DataParallelPattern::new(1).prepare().unwrap();
         // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns; its bytes need less.
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
         // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns; its FLOPs need less.
@@ -354,7 +361,7 @@ mod tests {
 
     #[test]
     fn layers_wait_for_what_they_need() {
-        let ranks = every_rank(Pattern::DataParallel(tiny()));
+        let ranks = every_rank(WorkloadPattern::DataParallel(tiny()));
         let nodes = &ranks[1];
         // 2 steps x 2 layers x 14 nodes.
         assert_eq!(nodes.len(), 56);
@@ -391,17 +398,19 @@ mod tests {
         // A step of 32 layers has 448 nodes: 23 of them have 10,304, 22 only 9,856.
         // 100 nodes are 7 layers (98) and then some: 2 steps. 0 nodes are one layer, one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
-            let job = Job::new(Pattern::DataParallel(DataParallel::with_nodes(8, nodes)));
+            let job = GeneratedJob::new(WorkloadPattern::DataParallel(
+                DataParallelPattern::with_nodes(8, nodes),
+            ));
             assert_eq!(job.unwrap().node_count(7), expected);
         }
     }
 
     #[test]
     fn options_that_make_no_sense_say_why() {
-        let why = |change: &dyn Fn(&mut DataParallel)| {
+        let why = |change: &dyn Fn(&mut DataParallelPattern)| {
             let mut options = tiny();
             change(&mut options);
-            why_not(Pattern::DataParallel(options))
+            why_not(WorkloadPattern::DataParallel(options))
         };
         let text = why(&|o| o.tokens = 7);
         assert_eq!(

@@ -1,17 +1,17 @@
 //! Loads, kernels that need them, and stores: a benchmark of memory alone.
 
 use super::{
-    Emitter, GenerateError, Generator, MOST_WORK, check_at_least, check_limit, check_ranks,
-    check_whole_ns, refused,
+    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    check_ranks, check_whole_ns, refused,
 };
-use crate::trace::{MemoryPlace, Op, TraceError};
+use crate::trace::{MemoryLocation, Op, TraceError};
 use crate::units::Span;
 
 /// Rounds of a load, a kernel and perhaps a store, the same on every rank. Each node waits for the one
 /// before, but with `prefetch` a load waits for the load before only. Loads, kernels and stores have lanes 0,
 /// 1 and 2.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
+pub struct MemoryPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Rounds.
@@ -19,7 +19,7 @@ pub struct Memory {
     /// Bytes of each load and store; with `in_switch`, those of this rank, which all share.
     pub bytes: u64,
     /// Memory that is accessed.
-    pub place: MemoryPlace,
+    pub place: MemoryLocation,
     /// Recorded duration of each kernel; whole nanoseconds. Zero for no kernels.
     pub kernel: Span,
     /// True if each round ends with a store.
@@ -30,14 +30,14 @@ pub struct Memory {
     pub prefetch: bool,
 }
 
-impl Memory {
+impl MemoryPattern {
     /// `loads` loads of `bytes` from remote memory per rank, without kernels or stores.
     pub fn new(ranks: u32, loads: u32, bytes: u64) -> Self {
         Self {
             ranks,
             loads,
             bytes,
-            place: MemoryPlace::Remote,
+            place: MemoryLocation::Remote,
             kernel: Span::ZERO,
             store: false,
             in_switch: false,
@@ -45,24 +45,24 @@ impl Memory {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<Prepared, GenerateError> {
+    pub(super) fn prepare(self) -> Result<MemoryGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("loads", self.loads, 1)?;
         check_whole_ns("kernel", self.kernel)?;
         check_limit("bytes", self.bytes.into(), MOST_WORK, "fewer bytes")?;
-        if self.in_switch && self.place == MemoryPlace::Local {
+        if self.in_switch && self.place == MemoryLocation::Local {
             let expected = "remote: local memory is behind no switch";
             return Err(refused("place", "local, with in_switch", expected));
         }
-        Ok(Prepared(self))
+        Ok(MemoryGenerator(self))
     }
 }
 
 /// Options that make sense.
 #[derive(Debug)]
-pub(super) struct Prepared(Memory);
+pub(super) struct MemoryGenerator(MemoryPattern);
 
-impl Prepared {
+impl MemoryGenerator {
     fn access(&self, store: bool) -> Op<'static> {
         Op::Memory {
             store,
@@ -77,7 +77,7 @@ impl Prepared {
     }
 }
 
-impl Generator for Prepared {
+impl TraceGenerator for MemoryGenerator {
     fn ranks(&self) -> u32 {
         self.0.ranks
     }
@@ -90,7 +90,7 @@ impl Generator for Prepared {
         u64::from(self.0.loads) * self.nodes_per_round()
     }
 
-    fn nodes(&self, _: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let kernel = Op::Compute {
             flops: 0,
             bytes: 0,
@@ -118,19 +118,22 @@ impl Generator for Prepared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Pattern;
+    use super::super::WorkloadPattern;
     use super::super::testing::{every_rank, why_not};
     use super::*;
 
-    fn data(options: Memory) -> Vec<Vec<u64>> {
-        let ranks = every_rank(Pattern::Memory(options));
+    fn data(options: MemoryPattern) -> Vec<Vec<u64>> {
+        let ranks = every_rank(WorkloadPattern::Memory(options));
         ranks[0].iter().map(|node| node.data.clone()).collect()
     }
 
     #[test]
     fn rounds_follow_one_another_unless_loads_run_ahead() {
-        assert_eq!(data(Memory::new(2, 3, 8)), [vec![], vec![1], vec![2]]);
-        let mut options = Memory::new(2, 2, 8);
+        assert_eq!(
+            data(MemoryPattern::new(2, 3, 8)),
+            [vec![], vec![1], vec![2]]
+        );
+        let mut options = MemoryPattern::new(2, 2, 8);
         (options.kernel, options.store) = (Span::from_us(1), true);
         // Load 1, kernel 2, store 3; load 4, kernel 5, store 6.
         let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
@@ -138,26 +141,26 @@ mod tests {
         options.prefetch = true;
         let ahead = [vec![], vec![1], vec![2], vec![1], vec![4], vec![5]];
         assert_eq!(data(options.clone()), ahead);
-        let ranks = every_rank(Pattern::Memory(options));
+        let ranks = every_rank(WorkloadPattern::Memory(options));
         let lanes: Vec<_> = ranks[1].iter().map(|node| node.lane.unwrap()).collect();
         assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
     fn switches_gather_loads_and_reduce_stores() {
-        let mut options = Memory::new(1, 1, 8);
+        let mut options = MemoryPattern::new(1, 1, 8);
         (options.in_switch, options.store) = (true, true);
-        let ranks = every_rank(Pattern::Memory(options.clone()));
+        let ranks = every_rank(WorkloadPattern::Memory(options.clone()));
         let ops: Vec<_> = ranks[0].iter().map(|node| &node.op[..]).collect();
         let what = |store| {
             format!("Memory {{ store: {store}, place: Remote, bytes: 8, in_switch: true }}")
         };
         assert_eq!(ops, [what(false), what(true)]);
-        options.place = MemoryPlace::Local;
-        let why = why_not(Pattern::Memory(options.clone()));
+        options.place = MemoryLocation::Local;
+        let why = why_not(WorkloadPattern::Memory(options.clone()));
         assert!(why.contains("behind no switch"), "{why}");
         options.loads = 0;
-        let why = why_not(Pattern::Memory(options));
+        let why = why_not(WorkloadPattern::Memory(options));
         assert!(why.starts_with("`loads` is 0"), "{why}");
     }
 }

@@ -1,17 +1,17 @@
 //! Point-to-point traffic patterns: messages between pairs of ranks.
 
 use super::{
-    Emitter, GenerateError, Generator, MOST_NODES, MOST_WORK, check_at_least, check_limit,
-    check_ranks, refused,
+    GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
+    check_limit, check_ranks, refused,
 };
 use crate::trace::{Op, TraceError};
 use crate::units::Span;
 
 /// `count` rounds of messages. Message `i` between two ranks has tag `i`, which makes it unique.
 #[derive(Clone, Debug, PartialEq)]
-pub struct P2p {
+pub struct P2pPattern {
     /// Senders and receivers of a round.
-    pub traffic: Traffic,
+    pub traffic: TrafficPattern,
     /// Number of ranks, at least 2.
     pub ranks: u32,
     /// Bytes of each message.
@@ -24,7 +24,7 @@ pub struct P2p {
 /// has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Traffic {
+pub enum TrafficPattern {
     /// Rank 0 to the last rank, which answers when it has received; then the next round.
     PingPong,
     /// Every rank r to r + 1, and the last to rank 0. As for every traffic below except for incast,
@@ -41,9 +41,9 @@ pub enum Traffic {
     Random(u64),
 }
 
-impl P2p {
+impl P2pPattern {
     /// One round of `traffic` with `bytes` in each message.
-    pub fn new(traffic: Traffic, bytes: u64, ranks: u32) -> Self {
+    pub fn new(traffic: TrafficPattern, bytes: u64, ranks: u32) -> Self {
         Self {
             traffic,
             ranks,
@@ -52,13 +52,13 @@ impl P2p {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<Prepared, GenerateError> {
+    pub(super) fn prepare(self) -> Result<P2pGenerator, GenerateError> {
         check_ranks(self.ranks, 2)?;
         check_at_least("count", self.count, 1)?;
         check_limit("tags", self.count.into(), i32::MAX as u64, "a lower count")?;
         check_limit("bytes of a message", self.bytes.into(), MOST_WORK, "fewer")?;
         let per_round = match self.traffic {
-            Traffic::Incast => self.ranks - 1,
+            TrafficPattern::Incast => self.ranks - 1,
             _ => 2,
         };
         let most = u128::from(self.count) * u128::from(per_round);
@@ -70,11 +70,11 @@ impl P2p {
         )?;
         let (mut to, mut from) = (Vec::new(), Vec::new());
         match self.traffic {
-            Traffic::Stride(stride) if stride.is_multiple_of(self.ranks) => {
+            TrafficPattern::Stride(stride) if stride.is_multiple_of(self.ranks) => {
                 let expected = format!("no multiple of {}, the number of ranks", self.ranks);
                 return Err(refused("stride", stride, expected));
             }
-            Traffic::Random(seed) => {
+            TrafficPattern::Random(seed) => {
                 to = cycle(self.ranks, seed);
                 from = vec![0; to.len()];
                 for (rank, peer) in (0..).zip(&to) {
@@ -83,7 +83,7 @@ impl P2p {
             }
             _ => {}
         }
-        Ok(Prepared {
+        Ok(P2pGenerator {
             options: self,
             to,
             from,
@@ -115,14 +115,14 @@ fn split_mix(state: &mut u64) -> u64 {
 
 /// Traffic whose options make sense.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    options: P2p,
+pub(super) struct P2pGenerator {
+    options: P2pPattern,
     /// Receiver and sender for each rank; empty unless random.
     to: Vec<u32>,
     from: Vec<u32>,
 }
 
-impl Prepared {
+impl P2pGenerator {
     /// Receiver and sender for `rank`; `rank` itself when it is idle. Not used for incast, whose ranks differ in
     /// their number of peers.
     fn peers(&self, rank: u32) -> (u32, u32) {
@@ -135,13 +135,15 @@ impl Prepared {
         };
         let both = |peer| (peer, peer);
         match self.options.traffic {
-            Traffic::PingPong if rank == 0 => both(ranks - 1),
-            Traffic::PingPong if rank == ranks - 1 => both(0),
-            Traffic::PingPong | Traffic::Incast => both(rank),
-            Traffic::Ring => shifted(1),
-            Traffic::Stride(stride) => shifted(stride),
-            Traffic::Pairs => both(Some(rank ^ 1).filter(|peer| *peer < ranks).unwrap_or(rank)),
-            Traffic::Random(_) => (self.to[rank as usize], self.from[rank as usize]),
+            TrafficPattern::PingPong if rank == 0 => both(ranks - 1),
+            TrafficPattern::PingPong if rank == ranks - 1 => both(0),
+            TrafficPattern::PingPong | TrafficPattern::Incast => both(rank),
+            TrafficPattern::Ring => shifted(1),
+            TrafficPattern::Stride(stride) => shifted(stride),
+            TrafficPattern::Pairs => {
+                both(Some(rank ^ 1).filter(|peer| *peer < ranks).unwrap_or(rank))
+            }
+            TrafficPattern::Random(_) => (self.to[rank as usize], self.from[rank as usize]),
         }
     }
 
@@ -152,7 +154,7 @@ impl Prepared {
         peer: u32,
         round: u32,
         data: &[u64],
-        out: &mut Emitter<'_>,
+        out: &mut TraceEmitter<'_>,
     ) -> Result<u64, TraceError> {
         match receive {
             true => out.name(format_args!("round{round}/receive-from-{peer}")),
@@ -169,7 +171,7 @@ impl Prepared {
         out.emit(op, None, Span::ZERO, data)
     }
 
-    fn incast(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+    fn incast(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let senders = match rank {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
@@ -187,14 +189,14 @@ impl Prepared {
     }
 }
 
-impl Generator for Prepared {
+impl TraceGenerator for P2pGenerator {
     fn ranks(&self) -> u32 {
         self.options.ranks
     }
 
     fn class_of(&self, rank: u32) -> u32 {
         match self.options.traffic {
-            Traffic::PingPong if rank != 0 && rank != self.options.ranks - 1 => 1,
+            TrafficPattern::PingPong if rank != 0 && rank != self.options.ranks - 1 => 1,
             _ => rank,
         }
     }
@@ -202,23 +204,23 @@ impl Generator for Prepared {
     fn node_count(&self, rank: u32) -> u64 {
         let count = u64::from(self.options.count);
         match self.options.traffic {
-            Traffic::Incast if rank == 0 => count * u64::from(self.options.ranks - 1),
-            Traffic::Incast => count,
+            TrafficPattern::Incast if rank == 0 => count * u64::from(self.options.ranks - 1),
+            TrafficPattern::Incast => count,
             _ if self.peers(rank).0 == rank => 1,
             _ => count * 2,
         }
     }
 
-    fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let (to, from) = match self.options.traffic {
-            Traffic::Incast => return self.incast(rank, out),
+            TrafficPattern::Incast => return self.incast(rank, out),
             _ => self.peers(rank),
         };
         if to == rank {
             return out.idle();
         }
         // Only in ping-pong does the answer depend on the message.
-        let in_turn = self.options.traffic == Traffic::PingPong;
+        let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {
             halves.reverse();
@@ -242,21 +244,21 @@ impl Generator for Prepared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Seen, every_rank, why_not};
-    use super::super::{Job, Pattern};
+    use super::super::testing::{EmittedNode, every_rank, why_not};
+    use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
-    fn generate(traffic: Traffic, ranks: u32, count: u32) -> Vec<Vec<Seen>> {
-        let mut options = P2p::new(traffic, 1000, ranks);
+    fn generate(traffic: TrafficPattern, ranks: u32, count: u32) -> Vec<Vec<EmittedNode>> {
+        let mut options = P2pPattern::new(traffic, 1000, ranks);
         options.count = count;
-        every_rank(Pattern::P2p(options))
+        every_rank(WorkloadPattern::P2p(options))
     }
 
-    fn names(nodes: &[Seen]) -> Vec<&str> {
+    fn names(nodes: &[EmittedNode]) -> Vec<&str> {
         nodes.iter().map(|node| &node.name[..]).collect()
     }
 
-    fn data(nodes: &[Seen]) -> Vec<&[u64]> {
+    fn data(nodes: &[EmittedNode]) -> Vec<&[u64]> {
         nodes.iter().map(|node| &node.data[..]).collect()
     }
 
@@ -264,13 +266,13 @@ mod tests {
     fn every_traffic_balances_for_every_number_of_ranks() {
         for ranks in 2..10 {
             for traffic in [
-                Traffic::PingPong,
-                Traffic::Ring,
-                Traffic::Stride(ranks + 1),
-                Traffic::Stride(u32::MAX - u32::MAX % ranks - 1),
-                Traffic::Incast,
-                Traffic::Pairs,
-                Traffic::Random(ranks.into()),
+                TrafficPattern::PingPong,
+                TrafficPattern::Ring,
+                TrafficPattern::Stride(ranks + 1),
+                TrafficPattern::Stride(u32::MAX - u32::MAX % ranks - 1),
+                TrafficPattern::Incast,
+                TrafficPattern::Pairs,
+                TrafficPattern::Random(ranks.into()),
             ] {
                 generate(traffic, ranks, 3);
             }
@@ -279,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_ping_is_answered_when_it_has_come() {
-        let ranks = generate(Traffic::PingPong, 4, 2);
+        let ranks = generate(TrafficPattern::PingPong, 4, 2);
         let ping = [
             "round0/send-to-3",
             "round0/receive-from-3",
@@ -295,20 +297,25 @@ mod tests {
             (names(&ranks[1]), names(&ranks[2])),
             (vec!["idle"], vec!["idle"])
         );
-        let job = Job::new(Pattern::P2p(P2p::new(Traffic::PingPong, 1, 4))).unwrap();
+        let job = GeneratedJob::new(WorkloadPattern::P2p(P2pPattern::new(
+            TrafficPattern::PingPong,
+            1,
+            4,
+        )))
+        .unwrap();
         assert_eq!([0, 1, 2, 3].map(|rank| job.class_of(rank)), [0, 1, 1, 3]);
     }
 
     #[test]
     fn a_round_of_a_ring_waits_for_both_halves_of_the_last() {
-        let ranks = generate(Traffic::Ring, 5, 2);
+        let ranks = generate(TrafficPattern::Ring, 5, 2);
         assert_eq!(
             names(&ranks[0])[..2],
             ["round0/send-to-1", "round0/receive-from-4"]
         );
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[1, 2], &[1, 2]]);
         // 4 + 2 = 6 = 1 and 4 - 2 = 2, modulo 5.
-        let ranks = generate(Traffic::Stride(2), 5, 1);
+        let ranks = generate(TrafficPattern::Stride(2), 5, 1);
         assert_eq!(
             names(&ranks[4]),
             ["round0/send-to-1", "round0/receive-from-2"]
@@ -317,7 +324,7 @@ mod tests {
 
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
-        let ranks = generate(Traffic::Incast, 4, 2);
+        let ranks = generate(TrafficPattern::Incast, 4, 2);
         // 3 senders x 2 rounds; each receive follows that of the same sender, 3 nodes before.
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
         assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
@@ -326,7 +333,7 @@ mod tests {
 
     #[test]
     fn the_odd_one_out_is_idle() {
-        let ranks = generate(Traffic::Pairs, 5, 1);
+        let ranks = generate(TrafficPattern::Pairs, 5, 1);
         assert_eq!(
             names(&ranks[3]),
             ["round0/send-to-2", "round0/receive-from-2"]
@@ -360,19 +367,19 @@ mod tests {
     #[test]
     fn options_that_make_no_sense_say_why() {
         let why = |traffic, ranks, count| {
-            let mut options = P2p::new(traffic, 1, ranks);
+            let mut options = P2pPattern::new(traffic, 1, ranks);
             options.count = count;
-            why_not(Pattern::P2p(options))
+            why_not(WorkloadPattern::P2p(options))
         };
-        let text = why(Traffic::Stride(8), 4, 1);
+        let text = why(TrafficPattern::Stride(8), 4, 1);
         assert_eq!(
             text,
             "`stride` is 8; expected no multiple of 4, the number of ranks"
         );
-        assert!(why(Traffic::Ring, 1, 1).contains("`ranks` is 1; expected 2 or more"));
-        assert!(why(Traffic::Ring, 2, 0).contains("`count` is 0"));
-        assert!(why(Traffic::Ring, 2, 1 << 31).contains("tags would be 2147483648"));
+        assert!(why(TrafficPattern::Ring, 1, 1).contains("`ranks` is 1; expected 2 or more"));
+        assert!(why(TrafficPattern::Ring, 2, 0).contains("`count` is 0"));
+        assert!(why(TrafficPattern::Ring, 2, 1 << 31).contains("tags would be 2147483648"));
         // 2^20 rounds of 2^12 messages are 2^32.
-        assert!(why(Traffic::Incast, 4097, 1 << 20).contains("4294967296"));
+        assert!(why(TrafficPattern::Incast, 4097, 1 << 20).contains("4294967296"));
     }
 }

@@ -1,9 +1,9 @@
 //! Plans: on how many NPUs a model runs, and how its work and its state are dealt out among them.
 //!
-//! A [`Plan`] says nothing of a model and nothing of a machine. [`Training`](super::Training) brings it together
+//! A [`ParallelismPlan`] says nothing of a model and nothing of a machine. [`Training`](super::Training) brings it together
 //! with a model and refuses what does not fit.
 
-use super::schedule::Schedule;
+use super::schedule::PipelineSchedule;
 use super::{GenerateError, refused};
 use std::fmt;
 
@@ -14,12 +14,12 @@ mod operators;
 mod options;
 mod placement;
 
-pub use map::{Along, Stretch};
+pub use map::{AxisMapping, DimensionRef};
 pub use operators::OperatorDegrees;
-pub use options::{OPTIONS, Plan, PlanDraft, PlanOption, ValueSyntax};
-pub use placement::{Family, Place, Placement};
+pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
+pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
 
-impl Plan {
+impl ParallelismPlan {
     /// How many ranks it takes, if they can be counted.
     pub fn ranks(&self) -> u128 {
         [self.data, self.tensor, self.pipeline]
@@ -30,7 +30,7 @@ impl Plan {
 
     /// Whether there is a backward pass.
     pub fn trains(&self) -> bool {
-        self.schedule != Schedule::Inference
+        self.schedule != PipelineSchedule::Inference
     }
 
     /// Micro-batches of a replica in a step; what is left over is refused elsewhere.
@@ -40,7 +40,7 @@ impl Plan {
     }
 }
 
-impl Default for Plan {
+impl Default for ParallelismPlan {
     fn default() -> Self {
         Self::new()
     }
@@ -68,7 +68,7 @@ macro_rules! words {
 
 words! {
     /// What ranks differ in.
-    Axis {
+    ParallelAxis {
         /// The part of a matrix.
         Tensor = "tp",
         /// The samples.
@@ -81,7 +81,7 @@ words! {
 words! {
     /// What replicas share of the state of training, so that each has a part of it (Rajbhandari et al., "ZeRO",
     /// 2020): each stage shares what those before it do.
-    Zero {
+    ZeroStage {
         /// Nothing: every replica has all of it.
         None = "0",
         /// What the optimizer keeps.
@@ -95,7 +95,7 @@ words! {
 
 words! {
     /// What is computed again for the backward pass instead of being kept.
-    Recompute {
+    RecomputePolicy {
         /// Nothing.
         None = "none",
         /// Scores of attention, from queries and keys to what they weigh.
@@ -109,7 +109,7 @@ words! {
 
 words! {
     /// What gradients are put into buckets by.
-    Buckets {
+    BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
         Layers = "layers",
         /// Weights and biases one by one, as PyTorch's `DistributedDataParallel` does; a bucket is reduced when
@@ -132,7 +132,7 @@ words! {
 
 words! {
     /// How attention is carried out.
-    Attention {
+    AttentionKernel {
         /// In one kernel; scores stay on chip and are found again by the backward one (Dao et al.,
         /// "FlashAttention", 2022).
         Flash = "flash",
@@ -143,7 +143,7 @@ words! {
 
 words! {
     /// What can be left out, to see what it matters.
-    Effect {
+    AblationEffect {
         /// Stages wait for one another.
         Bubble = "bubble",
         /// Logits and the loss, with other products behind the blocks.
@@ -165,16 +165,16 @@ words! {
 
 /// Effects that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Without(u8);
+pub struct AblationSet(u8);
 
-impl Without {
+impl AblationSet {
     /// Leaves `effect` out.
-    pub fn add(&mut self, effect: Effect) {
+    pub fn add(&mut self, effect: AblationEffect) {
         self.0 |= 1 << effect as u8;
     }
 
     /// Whether `effect` is left out.
-    pub fn has(self, effect: Effect) -> bool {
+    pub fn has(self, effect: AblationEffect) -> bool {
         self.0 & (1 << effect as u8) != 0
     }
 }
@@ -197,13 +197,13 @@ words! {
 
 impl ScheduleName {
     /// The name of `schedule`.
-    pub fn of(schedule: Schedule) -> Self {
+    pub fn of(schedule: PipelineSchedule) -> Self {
         match schedule {
-            Schedule::GPipe => Self::GPipe,
-            Schedule::OneForwardOneBackward => Self::OneForwardOneBackward,
-            Schedule::Interleaved { .. } => Self::Interleaved,
-            Schedule::LayerWise { .. } => Self::LayerWise,
-            Schedule::Inference => Self::Inference,
+            PipelineSchedule::GPipe => Self::GPipe,
+            PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,
+            PipelineSchedule::Interleaved { .. } => Self::Interleaved,
+            PipelineSchedule::LayerWise { .. } => Self::LayerWise,
+            PipelineSchedule::Inference => Self::Inference,
         }
     }
 
@@ -212,18 +212,20 @@ impl ScheduleName {
     /// # Errors
     ///
     /// Chunks of a schedule that has none, or none of the one that needs them.
-    pub fn schedule(self, chunks: Option<u32>) -> Result<Schedule, GenerateError> {
+    pub fn schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, GenerateError> {
         let schedule = match (self, chunks) {
-            (Self::Interleaved, Some(chunks)) => return Ok(Schedule::Interleaved { chunks }),
+            (Self::Interleaved, Some(chunks)) => {
+                return Ok(PipelineSchedule::Interleaved { chunks });
+            }
             (Self::Interleaved, None) => {
                 let expected = "a number, 2 or more, with schedule = interleaved";
                 return Err(refused("chunks", "not given", expected));
             }
-            (Self::GPipe, None) => Schedule::GPipe,
-            (Self::OneForwardOneBackward, None) => Schedule::OneForwardOneBackward,
+            (Self::GPipe, None) => PipelineSchedule::GPipe,
+            (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
             // A layer is a chunk; how many there are, the model says.
-            (Self::LayerWise, None) => Schedule::LayerWise { layers: 1 },
-            (Self::Inference, None) => Schedule::Inference,
+            (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
+            (Self::Inference, None) => PipelineSchedule::Inference,
             (_, Some(chunks)) => {
                 let expected = format!("nothing with schedule = {self}, which has no chunks");
                 return Err(refused("chunks", chunks, expected));

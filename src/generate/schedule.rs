@@ -7,7 +7,7 @@
 //! "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures 3 and 4), and
 //! reverse that of chunks.
 //!
-//! Dependencies between stages are the same in all of them: [`Schedule::needs`]. With buffered sends no order of
+//! Dependencies between stages are the same in all of them: [`PipelineSchedule::needs`]. With buffered sends no order of
 //! passes deadlocks, even if receives block.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit};
@@ -22,11 +22,11 @@ mod passes;
 #[cfg(test)]
 mod tests;
 
-pub use passes::Passes;
+pub use passes::PassIter;
 
 /// Order of the passes in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schedule {
+pub enum PipelineSchedule {
     /// All forward passes, then all backward passes.
     GPipe,
     /// One forward, one backward, after a warm-up.
@@ -47,7 +47,7 @@ pub enum Schedule {
 
 /// Direction of a pass through the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
+pub enum PassDirection {
     /// From the first layer to the last.
     Forward,
     /// From the last layer to the first.
@@ -56,9 +56,9 @@ pub enum Direction {
 
 /// A pass of one micro-batch through one chunk of a stage's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pass {
+pub struct PipelinePass {
     /// Direction of the pass.
-    pub direction: Direction,
+    pub direction: PassDirection,
     /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
     /// Index of the chunk among the stage's layers, from 0; the layers of chunk c on stage s of S are the (c S +
@@ -68,7 +68,7 @@ pub struct Pass {
 
 /// Parameters in which schedules differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct ScheduleShape {
     /// Parts of a stage's layers.
     chunks: u32,
     /// Number of micro-batches that pass a chunk before the next chunk is scheduled.
@@ -79,7 +79,7 @@ struct Shape {
     training: bool,
 }
 
-impl Schedule {
+impl PipelineSchedule {
     /// Checks that a pipeline of `stages` can run `micro_batches` a step.
     pub fn check(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
         check_at_least("stages", stages, 1)?;
@@ -117,9 +117,9 @@ impl Schedule {
     /// The passes of stage `stage` of `stages` in the order in which it runs them.
     ///
     /// # Panics
-    /// Where [`Schedule::check`] refuses, or when `stage` is not below `stages`.
-    pub fn passes(&self, stage: u32, stages: u32, micro_batches: u32) -> Passes {
-        Passes::new(self.shape(stage, stages, micro_batches), micro_batches)
+    /// Where [`PipelineSchedule::check`] refuses, or when `stage` is not below `stages`.
+    pub fn passes(&self, stage: u32, stages: u32, micro_batches: u32) -> PassIter {
+        PassIter::new(self.shape(stage, stages, micro_batches), micro_batches)
     }
 
     /// Maximum number of passes whose activations stage `stage` holds: forward passes whose backward pass is not
@@ -129,7 +129,7 @@ impl Schedule {
     /// GPipe, none for inference, which saves nothing.
     ///
     /// # Panics
-    /// As [`Schedule::passes`].
+    /// As [`PipelineSchedule::passes`].
     pub fn stored(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
         let shape = self.shape(stage, stages, micro_batches);
         match shape.training {
@@ -138,7 +138,7 @@ impl Schedule {
         }
     }
 
-    fn shape(&self, stage: u32, stages: u32, micro_batches: u32) -> Shape {
+    fn shape(&self, stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
         if let Err(error) = self.check(stages, micro_batches) {
             panic!("{error}");
         }
@@ -160,35 +160,50 @@ impl Schedule {
     /// From the last stage it goes on with the next chunk on the first, and back likewise; with one stage that
     /// is the stage itself, and no message. A backward pass needs its own forward pass as well, which is on the
     /// same stage and earlier in its order.
-    pub fn needs(&self, pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+    pub fn needs(
+        &self,
+        pass: PipelinePass,
+        stage: u32,
+        stages: u32,
+    ) -> Option<(u32, PipelinePass)> {
         match pass.direction {
-            Direction::Forward => towards_first(pass, stage, stages),
-            Direction::Backward => self.towards_last(pass, stage, stages),
+            PassDirection::Forward => towards_first(pass, stage, stages),
+            PassDirection::Backward => self.towards_last(pass, stage, stages),
         }
     }
 
     /// The stage and the pass there that begins with the result of `pass` on stage `stage` of `stages`: the
-    /// other side of [`Schedule::needs`].
-    pub fn feeds(&self, pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+    /// other side of [`PipelineSchedule::needs`].
+    pub fn feeds(
+        &self,
+        pass: PipelinePass,
+        stage: u32,
+        stages: u32,
+    ) -> Option<(u32, PipelinePass)> {
         match pass.direction {
-            Direction::Forward => self.towards_last(pass, stage, stages),
-            Direction::Backward => towards_first(pass, stage, stages),
+            PassDirection::Forward => self.towards_last(pass, stage, stages),
+            PassDirection::Backward => towards_first(pass, stage, stages),
         }
     }
 
-    fn towards_last(&self, pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+    fn towards_last(
+        &self,
+        pass: PipelinePass,
+        stage: u32,
+        stages: u32,
+    ) -> Option<(u32, PipelinePass)> {
         if stage + 1 < stages {
             return Some((stage + 1, pass));
         }
         let chunk = pass.chunk + 1;
-        (chunk < self.chunks()).then_some((0, Pass { chunk, ..pass }))
+        (chunk < self.chunks()).then_some((0, PipelinePass { chunk, ..pass }))
     }
 }
 
-fn towards_first(pass: Pass, stage: u32, stages: u32) -> Option<(u32, Pass)> {
+fn towards_first(pass: PipelinePass, stage: u32, stages: u32) -> Option<(u32, PipelinePass)> {
     if stage > 0 {
         return Some((stage - 1, pass));
     }
     let chunk = pass.chunk.checked_sub(1)?;
-    Some((stages - 1, Pass { chunk, ..pass }))
+    Some((stages - 1, PipelinePass { chunk, ..pass }))
 }

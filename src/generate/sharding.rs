@@ -1,6 +1,6 @@
 //! Operators that several NPUs share, each with degrees of its own (PALM, Table III).
 //!
-//! [`Degrees`] split an operator's samples, rows, outputs and inputs into equal shards; there is one device for each
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards; there is one device for each
 //! combination of shards, which multiplies what it has. If an operator is sharded along an axis over which a result
 //! is summed, each device has a partial sum:
 //!
@@ -14,10 +14,10 @@
 //! the code have it as here, which products of small matrices confirm. A bias, which Table III leaves out, adds its
 //! part, `N / n`, to the update.
 //!
-//! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`Degrees`]. The
+//! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`ShardingDegrees`]. The
 //! table takes the input's size in its FLOPs and windows without padding that stay within a device's rows. Here
 //! the output has its own size, with stride and padding, in FLOPs too, and a device gets from its neighbours
-//! the rows that its windows reach into ([`Sharding::rows`], [`Sharding::halo`]); their gradients go back the
+//! the rows that its windows reach into ([`OperatorSharding::rows`], [`OperatorSharding::halo`]); their gradients go back the
 //! same way before they are summed over k, and are not counted in that sum. The gradient of the input has its own
 //! channels (`B H W C`; in print it is `B H W K`).
 //!
@@ -25,7 +25,7 @@
 
 use super::{GenerateError, MOST_WORK, check_limit, refused};
 use crate::ids::Rank;
-use crate::model::Work;
+use crate::model::OperatorKind;
 use std::ops::Range;
 
 mod grid;
@@ -36,10 +36,12 @@ mod sizes;
 mod tests;
 mod transformer;
 
-use grid::Grid;
-use sizes::{Sizes, product};
+use grid::DeviceGrid;
+use sizes::{OperatorTotals, product};
 
-pub use layout::{Digit, Layout, Message, Move, Partition, moves, scatters};
+pub use layout::{
+    MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, moves, scatters,
+};
 pub use transformer::TransformerRow;
 
 /// Number of equal shards of an operator along each axis.
@@ -55,7 +57,7 @@ pub use transformer::TransformerRow;
 /// all. Devices are numbered in the order in which the table writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and
 /// `(b, c, i)`, the last one fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Degrees {
+pub struct ShardingDegrees {
     /// Parts of the samples.
     pub b: u32,
     /// Parts of the rows.
@@ -68,7 +70,7 @@ pub struct Degrees {
 
 /// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Axis {
+pub enum OperatorAxis {
     /// Samples.
     B,
     /// Rows.
@@ -79,12 +81,12 @@ pub enum Axis {
     K,
 }
 
-impl Axis {
-    /// All of them, as [`Degrees`] have them.
+impl OperatorAxis {
+    /// All of them, as [`ShardingDegrees`] have them.
     pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
 }
 
-impl Degrees {
+impl ShardingDegrees {
     /// Degrees of a convolution in the notation of Table III: samples, input channels, rows of the image, output
     /// channels.
     pub fn convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
@@ -107,18 +109,18 @@ impl Degrees {
     }
 
     /// Parts along `axis`.
-    pub fn along(&self, axis: Axis) -> u32 {
+    pub fn along(&self, axis: OperatorAxis) -> u32 {
         match axis {
-            Axis::B => self.b,
-            Axis::M => self.m,
-            Axis::N => self.n,
-            Axis::K => self.k,
+            OperatorAxis::B => self.b,
+            OperatorAxis::M => self.m,
+            OperatorAxis::N => self.n,
+            OperatorAxis::K => self.k,
         }
     }
 
     /// Devices that it takes, if they can be counted.
     pub fn devices(&self) -> u128 {
-        Axis::ALL
+        OperatorAxis::ALL
             .iter()
             .map(|&axis| u128::from(self.along(axis)))
             .product()
@@ -127,44 +129,48 @@ impl Degrees {
 
 /// Parts of a result that have to be summed, each device of a group having one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reduction {
+pub struct ShardReduction {
     /// Elements that a device has of it; 0 where there is no such result.
     pub elements: u64,
     /// Number of devices in the sum; 1 for no communication.
     pub size: u32,
     /// Axes in which these devices differ.
-    pub over: &'static [Axis],
+    pub over: &'static [OperatorAxis],
 }
 
 /// A sharded operator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sharding {
-    grid: Grid,
-    degrees: Degrees,
-    rows: Option<halo::Rows>,
+pub struct OperatorSharding {
+    grid: DeviceGrid,
+    degrees: ShardingDegrees,
+    rows: Option<halo::WindowRows>,
     /// FLOPs of a device's forward pass, two for each multiplication, products with padding among them. As in
-    /// [`Work::multiplications`], only matrix products count, and Table III's windows of a pooling.
+    /// [`OperatorKind::multiplications`], only matrix products count, and Table III's windows of a pooling.
     pub flops: u64,
     /// Sum after a forward pass.
-    pub forward: Reduction,
+    pub forward: ShardReduction,
     /// Sum of the input's gradient after a backward pass.
-    pub backward: Reduction,
+    pub backward: ShardReduction,
     /// Sum of the weights' gradient before they are updated.
-    pub update: Reduction,
+    pub update: ShardReduction,
 }
 
-impl Sharding {
+impl OperatorSharding {
     /// Shards `work` on `batch` samples by `degrees` over `devices` devices; the error states possible degrees.
     pub fn new(
-        work: &Work,
+        work: &OperatorKind,
         batch: u64,
-        degrees: Degrees,
+        degrees: ShardingDegrees,
         devices: u32,
     ) -> Result<Self, GenerateError> {
-        Self::of(Sizes::new(work, batch), degrees, devices)
+        Self::of(OperatorTotals::new(work, batch), degrees, devices)
     }
 
-    fn of(sizes: Sizes, degrees: Degrees, devices: u32) -> Result<Self, GenerateError> {
+    fn of(
+        sizes: OperatorTotals,
+        degrees: ShardingDegrees,
+        devices: u32,
+    ) -> Result<Self, GenerateError> {
         let letters = sizes.letters;
         let named: Vec<String> = sizes
             .order
@@ -172,7 +178,7 @@ impl Sharding {
             .filter(|&&axis| !letters[axis as usize].is_empty())
             .map(|&axis| format!("{} {}", letters[axis as usize], degrees.along(axis)))
             .collect();
-        for axis in Axis::ALL {
+        for axis in OperatorAxis::ALL {
             if degrees.along(axis) == 0 {
                 return Err(refused(letters[axis as usize], 0, "1 or more"));
             }
@@ -183,17 +189,17 @@ impl Sharding {
             let expected = format!("{product}, the product of the degrees {all}");
             return Err(refused("devices", devices, expected));
         }
-        for axis in Axis::ALL {
+        for axis in OperatorAxis::ALL {
             sizes.check(axis, degrees.along(axis))?;
         }
         // The degrees divide, so the divisions are exact; none is above the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
-        let reduction = |amount, over: &'static [Axis]| {
+        let reduction = |amount, over: &'static [OperatorAxis]| {
             let elements = limit("elements of a device", amount)?;
             // No result, no sum.
             let over = if elements == 0 { &[] } else { over };
-            Ok(Reduction {
+            Ok(ShardReduction {
                 elements,
                 size: over.iter().map(|&axis| degrees.along(axis)).product(),
                 over,
@@ -201,23 +207,23 @@ impl Sharding {
         };
         let weights = (sizes.weights / (n * k)).saturating_add(sizes.biases / n);
         Ok(Self {
-            grid: Grid::new(sizes.order.map(|axis| (axis, degrees.along(axis)))),
+            grid: DeviceGrid::new(sizes.order.map(|axis| (axis, degrees.along(axis)))),
             degrees,
             rows: sizes.rows,
             flops: limit("FLOPs of a device", sizes.flops / (b * m * n * k))?,
-            forward: reduction(sizes.outputs / (b * m * n), &[Axis::K])?,
-            backward: reduction(sizes.inputs / (b * m * k), &[Axis::N])?,
-            update: reduction(weights, &[Axis::B, Axis::M])?,
+            forward: reduction(sizes.outputs / (b * m * n), &[OperatorAxis::K])?,
+            backward: reduction(sizes.inputs / (b * m * k), &[OperatorAxis::N])?,
+            update: reduction(weights, &[OperatorAxis::B, OperatorAxis::M])?,
         })
     }
 
     /// Shard along `axis` that the device at `position` has.
-    pub fn part(&self, position: u32, axis: Axis) -> u32 {
+    pub fn part(&self, position: u32, axis: OperatorAxis) -> u32 {
         self.digit(axis).part(position)
     }
 
     /// Digit of a device's position that selects its shard along `axis`.
-    pub fn digit(&self, axis: Axis) -> Digit {
+    pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
         self.grid.digit(axis)
     }
 
@@ -226,7 +232,7 @@ impl Sharding {
     ///
     /// # Panics
     /// When there are not as many `devices` as positions.
-    pub fn groups(&self, reduction: &Reduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
+    pub fn groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
         assert_eq!(devices.len() as u128, self.degrees.devices());
         let groups = self.grid.groups(reduction.over);
         let of = |positions: Vec<u32>| positions.iter().map(|&p| devices[p as usize]).collect();
@@ -238,7 +244,7 @@ impl Sharding {
     /// Rows of the image that the device at `position` has, and those that its windows reach; none if the
     /// operator has no windows.
     pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
-        self.rows_of(self.part(position, Axis::M))
+        self.rows_of(self.part(position, OperatorAxis::M))
     }
 
     /// The same for the devices with shard `part` of the rows.
@@ -258,7 +264,7 @@ impl Sharding {
         };
         // A convolution's input channels are sharded by k, a pooling's channels by n.
         let channels = match rows.cut {
-            Axis::K => self.degrees.k,
+            OperatorAxis::K => self.degrees.k,
             _ => self.degrees.n,
         };
         let parts = u128::from(self.degrees.b) * u128::from(channels);

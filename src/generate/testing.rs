@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// A node as a sink received it; `op` in the words of `Debug`.
 #[derive(Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct EmittedNode {
     pub name: String,
     pub op: String,
     pub lane: Option<i64>,
@@ -17,15 +17,15 @@ pub(super) struct Seen {
 
 /// Records the nodes of one rank, and the bytes sent and received by all, by (source, destination, tag).
 #[derive(Default)]
-struct Recorder {
+struct EmissionRecorder {
     rank: u32,
-    seen: Vec<Seen>,
+    seen: Vec<EmittedNode>,
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
 }
 
-impl Sink for Recorder {
+impl Sink for EmissionRecorder {
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        self.seen.push(Seen {
+        self.seen.push(EmittedNode {
             name: node.name.to_owned(),
             op: format!("{:?}", node.op),
             lane: node.lane,
@@ -56,7 +56,7 @@ impl Sink for Recorder {
     }
 }
 
-fn written(job: &Job, rank: u32) -> Vec<u8> {
+fn written(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     job.nodes(rank, &mut writer).unwrap();
     writer.into_inner()
@@ -66,13 +66,13 @@ fn written(job: &Job, rank: u32) -> Vec<u8> {
 /// gaps and name only earlier ones, counts are as promised, ranks of one class and repeated
 /// runs give the same bytes, ranks of one shape the same graph with the slots bound as promised,
 /// and every message is sent once and received once.
-pub(super) fn every_rank(pattern: Pattern) -> Vec<Vec<Seen>> {
+pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate().unwrap();
     let (job, again) = (
-        Job::new(pattern.clone()).unwrap(),
-        Job::new(pattern).unwrap(),
+        GeneratedJob::new(pattern.clone()).unwrap(),
+        GeneratedJob::new(pattern).unwrap(),
     );
-    let mut recorder = Recorder::default();
+    let mut recorder = EmissionRecorder::default();
     let mut ranks = Vec::new();
     for rank in 0..job.ranks() {
         recorder.rank = rank;
@@ -98,7 +98,7 @@ pub(super) fn every_rank(pattern: Pattern) -> Vec<Vec<Seen>> {
 }
 
 /// Holds every rank's own graph and slots against those that it gets from the rank of its shape.
-pub(super) fn shapes_hold(job: &Job) {
+pub(super) fn shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.ranks() {
         let shape = job.shape_of(rank);
         assert_eq!(job.shape_of(shape), shape, "a shape stands for itself");
@@ -115,25 +115,25 @@ pub(super) fn shapes_hold(job: &Job) {
 }
 
 /// The error with which `pattern` is refused.
-pub(super) fn why_not(pattern: Pattern) -> String {
+pub(super) fn why_not(pattern: WorkloadPattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
 
 /// Ranks in groups of two, each of which reduces and passes bytes on to the next; of the last pair the bytes
 /// are others.
 #[derive(Debug)]
-struct Pairs {
+struct PairedRanks {
     pairs: u32,
     /// Error deliberately added to the announced slots.
     wrong: u32,
 }
 
-impl Generator for Pairs {
+impl TraceGenerator for PairedRanks {
     fn ranks(&self) -> u32 {
         self.pairs * 2
     }
 
-    fn groups(&self) -> Declared {
+    fn groups(&self) -> DeclaredGroups {
         let pair = |p| (format!("pair{p}"), vec![p * 2, p * 2 + 1]);
         (0..self.pairs).map(pair).collect()
     }
@@ -146,9 +146,9 @@ impl Generator for Pairs {
         if rank / 2 + 1 == self.pairs { rank } else { 0 }
     }
 
-    fn bind(&self, rank: u32, first: &Binding) -> Binding {
+    fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
         let ranks = self.ranks();
-        Binding {
+        SlotBinding {
             peers: vec![(rank + 2 + self.wrong) % ranks, (rank + ranks - 2) % ranks],
             groups: vec![None, Some(format!("pair{}", rank / 2))],
             ..first.clone()
@@ -159,7 +159,7 @@ impl Generator for Pairs {
         4
     }
 
-    fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let last = rank / 2 + 1 == self.pairs;
         let name = format!("pair{}", rank / 2);
         let groups = [
@@ -195,7 +195,7 @@ impl Generator for Pairs {
 
 #[test]
 fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
-    let job = Job(Box::new(Pairs { pairs: 3, wrong: 0 }));
+    let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
     shapes_hold(&job);
     let workload = job.workload().unwrap();
     // Ranks 0 to 3 are of one shape. Ranks 4 and 5 each have their own, and the same graph.
@@ -217,5 +217,5 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
 #[test]
 #[should_panic(expected = "slots of rank 0")]
 fn slots_that_are_not_those_of_the_nodes_are_found() {
-    shapes_hold(&Job(Box::new(Pairs { pairs: 3, wrong: 1 })));
+    shapes_hold(&GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 1 })));
 }

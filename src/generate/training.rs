@@ -5,12 +5,13 @@
 //! parameter (`state`), and the order of a rank's nodes (`walk`).
 
 use super::plan::{
-    Attention, Buckets, Effect, Family, Optimizer, Placement, Plan, Recompute, Zero,
+    AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
+    RankPlacement, RecomputePolicy, ZeroStage,
 };
-use super::schedule::{Passes, Schedule};
-use super::sharding::Partition;
+use super::schedule::{PassIter, PipelineSchedule};
+use super::sharding::MemberPartition;
 use super::{GenerateError, check_limit};
-use crate::model::{Model, Work};
+use crate::model::{Model, OperatorKind};
 use crate::trace::Dtype;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,53 +36,57 @@ mod tied;
 mod together;
 mod walk;
 
-pub use state::{Resident, State};
-pub use summary::{Communication, Groups, Stage, Summary};
+pub use state::{ParameterState, ResidentBytes};
+pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
 pub use walk::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, TENSOR_LANE};
 
-use buckets::Bucket;
-use cost::Sizes;
-use flow::{Flow, Follow};
-use layer::{Context, Lowered};
-use parts::Parts;
-use sharded::Lowering;
-use tied::Tied;
+use buckets::GradientBucket;
+use cost::CostParameters;
+use flow::{DataflowTracer, LayerDataflow};
+use layer::{LoweredLayer, LoweringContext};
+use parts::ModelChunks;
+use sharded::ShardedLowering;
+use tied::TiedEmbedding;
 
 /// Numbers of groups.
 const MOST_GROUPS: u64 = i32::MAX as u64;
 
 /// A model and the plan by which it is trained or served.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Training {
+pub struct TrainingPattern {
     /// The model.
     pub model: Model,
     /// The plan.
-    pub plan: Plan,
+    pub plan: ParallelismPlan,
 }
 
-impl Training {
+impl TrainingPattern {
     /// Checks that the model can be distributed as the plan says, and prepares the data that all ranks share.
-    pub(super) fn prepare(mut self) -> Result<Prepared, GenerateError> {
-        if matches!(self.plan.schedule, Schedule::LayerWise { .. }) {
+    pub(super) fn prepare(mut self) -> Result<TrainingGenerator, GenerateError> {
+        if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
-            self.plan.schedule = Schedule::LayerWise { layers };
+            self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
         let micro_batches = check::check(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.placed()?;
             self.plan.place.clear();
         }
-        if self.plan.recompute == Recompute::AsNeeded {
+        if self.plan.recompute == RecomputePolicy::AsNeeded {
             return self.least_recomputed(micro_batches);
         }
-        Prepared::new(self, micro_batches)
+        TrainingGenerator::new(self, micro_batches)
     }
 
     /// The first recomputation, from least to most, with which every stage fits.
-    fn least_recomputed(self, micro_batches: u32) -> Result<Prepared, GenerateError> {
+    fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
         let capacity = self.plan.capacity.unwrap_or(u64::MAX);
-        let mut choices = vec![Recompute::None, Recompute::Selective, Recompute::Full];
-        if self.plan.attention == Attention::Flash {
+        let mut choices = vec![
+            RecomputePolicy::None,
+            RecomputePolicy::Selective,
+            RecomputePolicy::Full,
+        ];
+        if self.plan.attention == AttentionKernel::Flash {
             // Flash attention recomputes its scores anyway, so selective recomputation would be a duplicate.
             choices.remove(1);
         }
@@ -90,7 +95,7 @@ impl Training {
             let mut plan = self.plan.clone();
             plan.recompute = recompute;
             let model = self.model.clone();
-            let prepared = Prepared::new(Self { model, plan }, micro_batches)?;
+            let prepared = TrainingGenerator::new(Self { model, plan }, micro_batches)?;
             let stages = 0..prepared.plan.pipeline;
             let peak = stages.map(|stage| prepared.peak(stage)).max();
             least = least.min(peak.unwrap_or(0));
@@ -111,16 +116,16 @@ impl Training {
 
 /// A model under a plan, lowered.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct TrainingGenerator {
     model: Model,
-    plan: Plan,
-    placement: Placement,
+    plan: ParallelismPlan,
+    placement: RankPlacement,
     micro_batches: u32,
-    sizes: Sizes,
+    sizes: CostParameters,
     /// Layers that differ, and which of them each layer is.
-    lowered: Vec<Lowered>,
+    lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
-    parts: Parts,
+    parts: ModelChunks,
     /// Messages of a layer in a pass that the same two members may send each other, at most; 0 if members of a tensor
     /// group are all alike.
     slots: u32,
@@ -138,22 +143,22 @@ fn bytes_of(dtype: Dtype) -> u64 {
     }
 }
 
-impl Prepared {
-    fn new(training: Training, micro_batches: u32) -> Result<Self, GenerateError> {
-        let Training { model, plan } = training;
+impl TrainingGenerator {
+    fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, GenerateError> {
+        let TrainingPattern { model, plan } = training;
         let mut recompute = plan.recompute;
-        if plan.without.has(Effect::Recompute) {
-            recompute = Recompute::None;
+        if plan.without.has(AblationEffect::Recompute) {
+            recompute = RecomputePolicy::None;
         }
-        let sizes = Sizes {
+        let sizes = CostParameters {
             samples: plan.micro_batch,
             number: bytes_of(plan.dtype),
             gradient: bytes_of(plan.gradients.unwrap_or(plan.dtype)),
             sums: micro_batches > 1,
-            fused: plan.attention == Attention::Flash,
+            fused: plan.attention == AttentionKernel::Flash,
             dropout: plan.dropout && plan.trains(),
         };
-        let context = Context {
+        let context = LoweringContext {
             sizes,
             tensor: plan.tensor.into(),
             sequence: plan.sequence_parallel && plan.tensor > 1,
@@ -162,20 +167,20 @@ impl Prepared {
             overlap: plan.tensor_overlap,
             trains: plan.trains(),
         };
-        let Layers {
+        let DistinctLayers {
             lowered,
             lowered_of,
             partitions,
             slots,
         } = match plan.operators.is_empty() {
-            true => Layers::as_the_model_says(&model, &context)?,
-            false => Layers::by_degrees(&model, &plan, &context)?,
+            true => DistinctLayers::as_the_model_says(&model, &context)?,
+            false => DistinctLayers::by_degrees(&model, &plan, &context)?,
         };
         check::messages(&model, &plan, slots, micro_batches)?;
         let layers = lowered_of.iter().map(|of| &lowered[*of as usize]);
-        let layers: Vec<&Lowered> = layers.collect();
-        let parts = Parts::new(&model, &plan, &layers, sizes);
-        let mut placement = Placement::new(&plan);
+        let layers: Vec<&LoweredLayer> = layers.collect();
+        let parts = ModelChunks::new(&model, &plan, &layers, sizes);
+        let mut placement = RankPlacement::new(&plan);
         placement.use_partitions(partitions);
         if parts.tied().is_some() && plan.trains() {
             placement.use_embedding();
@@ -201,7 +206,7 @@ impl Prepared {
     }
 
     /// Passes of a rank on `stage`, in order.
-    fn passes(&self, stage: u32) -> Passes {
+    fn passes(&self, stage: u32) -> PassIter {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
         self.plan.schedule.passes(stage, stages, count)
     }
@@ -219,7 +224,7 @@ impl Prepared {
         self.parts.layers(part)
     }
 
-    fn lowered(&self, layer: usize) -> &Lowered {
+    fn lowered(&self, layer: usize) -> &LoweredLayer {
         &self.lowered[self.lowered_of[layer] as usize]
     }
 
@@ -237,9 +242,9 @@ impl Prepared {
         })
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> ParameterState {
         let trains = self.plan.trains();
-        State {
+        ParameterState {
             weight: self.sizes.number,
             gradient: self.sizes.gradient,
             optimizer: match trains {
@@ -252,7 +257,7 @@ impl Prepared {
         }
     }
 
-    fn resident(&self, stage: u32) -> Resident {
+    fn resident(&self, stage: u32) -> ResidentBytes {
         let parameters = self.stage_parameters(stage);
         let mut resident = self.state().resident(parameters);
         if self.plan.trains() && self.plan.accumulate && self.micro_batches > 1 {
@@ -263,7 +268,7 @@ impl Prepared {
 
     /// Returns true if gradients are sharded among replicas, between micro-batches too.
     fn shares_gradients(&self) -> bool {
-        self.plan.zero >= Zero::Gradients
+        self.plan.zero >= ZeroStage::Gradients
             && self.communicates()
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
@@ -281,21 +286,21 @@ impl Prepared {
     }
 
     fn communicates(&self) -> bool {
-        self.plan.data > 1 && !self.plan.without.has(Effect::DataCommunication)
+        self.plan.data > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
     }
 
     fn gathers_parameters(&self) -> bool {
-        self.plan.zero == Zero::Parameters && self.communicates()
+        self.plan.zero == ZeroStage::Parameters && self.communicates()
     }
 
     fn gathers_after_step(&self) -> bool {
-        let shared = matches!(self.plan.zero, Zero::Optimizer | Zero::Gradients);
+        let shared = matches!(self.plan.zero, ZeroStage::Optimizer | ZeroStage::Gradients);
         shared && self.communicates() && self.plan.optimizer != Optimizer::None
     }
 
     /// Returns true if a backward pass ends with reductions; `complete` for the pass that completes its gradients.
     fn reduces(&self, complete: bool) -> bool {
-        let each = self.plan.zero >= Zero::Gradients && !self.plan.accumulate;
+        let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
         self.communicates() && self.plan.trains() && (complete || each)
     }
 
@@ -305,16 +310,16 @@ impl Prepared {
     }
 
     /// Gradients that are reduced when they are found in `layer`.
-    fn buckets(&self, layer: usize) -> &[Bucket] {
+    fn buckets(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets(layer)
     }
 
     /// Name of the place where a bucket ends, in parts: layer, slash, operator.
-    fn bucket_end(&self, bucket: &Bucket) -> [&str; 3] {
+    fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
-            Buckets::Layers => [&layer.name, "", ""],
-            Buckets::Parameters => {
+            BucketPolicy::Layers => [&layer.name, "", ""],
+            BucketPolicy::Parameters => {
                 let operator = layer.operators.len() - bucket.operators as usize;
                 [&layer.name, "/", &layer.operators[operator].name]
             }
@@ -322,19 +327,19 @@ impl Prepared {
     }
 
     /// Bytes of gradients in a bucket.
-    fn bucket_bytes(&self, bucket: &Bucket) -> u64 {
+    fn bucket_bytes(&self, bucket: &GradientBucket) -> u64 {
         bucket.weights * self.sizes.gradient
     }
 
     /// Bytes of the parameters of a bucket that one replica has stepped.
-    fn bucket_shard(&self, bucket: &Bucket) -> u64 {
+    fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
         let bytes = bucket.weights * self.sizes.number;
         bytes.div_ceil(self.plan.data.into())
     }
 
     /// Bytes between part `below` and the next, for a member of a tensor group.
     fn boundary(&self, below: u32) -> u64 {
-        if self.plan.without.has(Effect::PipelineCommunication) {
+        if self.plan.without.has(AblationEffect::PipelineCommunication) {
             return 0;
         }
         let last = self.layers(below).last();
@@ -347,17 +352,18 @@ impl Prepared {
     }
 
     /// Sums at the end of a step, in order: (name, bytes, group).
-    fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, Family)> {
+    fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
         let mut sums = Vec::new();
         // Ordered by group kind, so that all members of a group emit sums in one order.
-        let mut partial: BTreeMap<Family, u64> = BTreeMap::new();
+        let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for layer in self.stage_layers(stage) {
             for (family, weights) in &self.lowered(layer).partial {
                 let sum = partial.entry(*family).or_default();
                 *sum = sum.saturating_add(*weights);
             }
         }
-        let tensor = self.plan.tensor > 1 && !self.plan.without.has(Effect::TensorCommunication);
+        let tensor =
+            self.plan.tensor > 1 && !self.plan.without.has(AblationEffect::TensorCommunication);
         for (family, weights) in partial.into_iter().filter(|_| tensor) {
             let what = match self.plan.operators.is_empty() {
                 true => "norms/all-reduce",
@@ -368,31 +374,31 @@ impl Prepared {
         }
         // Tied weights have one copy on the first and one on the last stage.
         let ends = stage == 0 || stage + 1 == self.plan.pipeline;
-        let tied = ends && !self.plan.without.has(Effect::DataCommunication);
+        let tied = ends && !self.plan.without.has(AblationEffect::DataCommunication);
         if let Some(weights) = self.parts.tied().filter(|_| tied) {
             let bytes = weights * self.sizes.gradient;
-            sums.push(("embedding/all-reduce", bytes, Family::Embedding));
+            sums.push(("embedding/all-reduce", bytes, ParallelGroupKind::Embedding));
         }
-        if self.plan.clip && self.placement.members(Family::Model) > 1 {
+        if self.plan.clip && self.placement.members(ParallelGroupKind::Model) > 1 {
             // The norm of all gradients is one number in single precision.
-            sums.push(("norm/all-reduce", 4, Family::Model));
+            sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         sums
     }
 }
 
 /// Layers that differ, and which of them each layer is.
-struct Layers {
-    lowered: Vec<Lowered>,
+struct DistinctLayers {
+    lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
-    partitions: Vec<Partition>,
+    partitions: Vec<MemberPartition>,
     slots: u32,
 }
 
-impl Layers {
+impl DistinctLayers {
     /// Lowers layers with the model's own tensor parallelism.
-    fn as_the_model_says(model: &Model, context: &Context) -> Result<Self, GenerateError> {
-        let mut lowered: Vec<Lowered> = Vec::new();
+    fn as_the_model_says(model: &Model, context: &LoweringContext) -> Result<Self, GenerateError> {
+        let mut lowered: Vec<LoweredLayer> = Vec::new();
         let mut examples: Vec<usize> = Vec::new();
         let mut lowered_of = Vec::new();
         for (i, layer) in model.layers.iter().enumerate() {
@@ -418,12 +424,16 @@ impl Layers {
     }
 
     /// Lowers layers whose operators have degrees of their own.
-    fn by_degrees(model: &Model, plan: &Plan, context: &Context) -> Result<Self, GenerateError> {
-        let follow = Follow::new(plan, context);
-        let mut lowering = Lowering::new(*context, plan.pipeline > 1);
-        let mut tied = Tied::default();
-        let mut lowered: Vec<Lowered> = Vec::new();
-        let mut examples: Vec<(usize, Flow<'_>)> = Vec::new();
+    fn by_degrees(
+        model: &Model,
+        plan: &ParallelismPlan,
+        context: &LoweringContext,
+    ) -> Result<Self, GenerateError> {
+        let follow = DataflowTracer::new(plan, context);
+        let mut lowering = ShardedLowering::new(*context, plan.pipeline > 1);
+        let mut tied = TiedEmbedding::default();
+        let mut lowered: Vec<LoweredLayer> = Vec::new();
+        let mut examples: Vec<(usize, LayerDataflow<'_>)> = Vec::new();
         let mut lowered_of = Vec::new();
         let mut held = None;
         for (i, layer) in model.layers.iter().enumerate() {
@@ -432,7 +442,7 @@ impl Layers {
                 tied.meets(&layer.name, step)?;
             }
             held = Some(flow.end);
-            let same = |(other, known): &(usize, Flow<'_>)| {
+            let same = |(other, known): &(usize, LayerDataflow<'_>)| {
                 let example = &model.layers[*other];
                 example.role == layer.role && *known == flow
             };
@@ -463,7 +473,7 @@ impl Layers {
 }
 
 /// Returns true if any of the model's operators satisfies `wanted`.
-fn any(model: &Model, mut wanted: impl FnMut(&Work) -> bool) -> bool {
+fn any(model: &Model, mut wanted: impl FnMut(&OperatorKind) -> bool) -> bool {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     operators.into_iter().any(|operator| wanted(&operator.work))
 }

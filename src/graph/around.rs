@@ -1,13 +1,13 @@
 //! Breadth-first neighbourhood of a node.
 
-use super::Rows;
+use super::Csr;
 use petgraph::visit::Bfs;
 
 /// Returns the nodes that can be reached from `centre` in at most `depth` steps along `rows`, nearest first, each with
 /// its distance, without `centre` itself; `most` at most.
 ///
 /// The second value is whether there are more.
-pub fn around(centre: u32, depth: u32, most: usize, rows: &Rows) -> (Vec<(u32, u32)>, bool) {
+pub fn around(centre: u32, depth: u32, most: usize, rows: &Csr) -> (Vec<(u32, u32)>, bool) {
     let mut found = Vec::new();
     let mut search = Bfs::new(rows, centre);
     search.next(rows);
@@ -34,7 +34,7 @@ mod tests {
     fn nearest_come_first_and_once() {
         // 0 → 1 → 3, 0 → 2 → 3 → 4 → 0.
         let edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 0)];
-        let rows = Rows::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
+        let rows = Csr::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
         let rows = &rows;
         assert_eq!(
             around(0, 2, 10, rows),

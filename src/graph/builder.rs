@@ -1,15 +1,15 @@
 //! Builder of a graph from nodes in any order of ids.
 
 use super::{
-    Call, GATHERED, Graph, GroupSlot, IdMap, Interner, Kind, Lane, Message, NO_DTYPE, Names,
-    REDUCED, STORED,
+    CollectiveNode, GATHERED, Graph, GroupSlot, IdMap, Interner, Lane, MessageNode, NO_DTYPE,
+    NameTable, NodeKind, REDUCED, STORED,
 };
 use crate::ids::NodeIndex;
-use crate::trace::groups::{Declared, parse_metadata};
-use crate::trace::roles::Roles;
+use crate::trace::groups::{DeclaredGroups, parse_metadata};
+use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, MemoryChanges, MemoryPlace, Op, TraceError, shown};
+use crate::trace::{GroupName, MemoryChanges, MemoryLocation, Op, TraceError, shown};
 use crate::units::Span;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ mod sort;
 
 /// Policy for data and control dependencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dependencies {
+pub enum DependencyPolicy {
     /// Both; if the control dependencies close a cycle, data alone, with a warning.
     #[default]
     Auto,
@@ -30,13 +30,13 @@ pub enum Dependencies {
 
 /// Peers and groups behind the slots of a graph on one rank, and declarations of that rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Binding {
+pub struct SlotBinding {
     /// Rank of each peer slot.
     pub peers: Vec<u32>,
     /// Name of the group of each group slot; `None` means all ranks.
     pub groups: Vec<Option<String>>,
     /// Groups that the trace declares in metadata nodes.
-    pub declared: Arc<Declared>,
+    pub declared: Arc<DeclaredGroups>,
 }
 
 /// Flag of a control dependency in the list of predecessors.
@@ -50,15 +50,15 @@ const MAX_NODES: usize = (CONTROL - 1) as usize;
 #[derive(Debug)]
 pub struct GraphBuilder {
     rank: u32,
-    policy: Dependencies,
+    policy: DependencyPolicy,
     graph: Graph,
     index_of: IdMap,
-    names: Names,
+    names: NameTable,
     lanes: Interner<Lane>,
     /// Name and dimension mask of each group slot.
     groups: Interner<(Option<String>, Option<u32>)>,
     peers: Interner<u32>,
-    declared: Declared,
+    declared: DeclaredGroups,
     changes: Interner<MemoryChanges>,
     /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
     preds: Vec<u32>,
@@ -69,17 +69,17 @@ pub struct GraphBuilder {
 
 impl GraphBuilder {
     /// Starts the graph of `rank`; ids below `dense_ids` cost at most 4 bytes each.
-    pub fn new(rank: u32, policy: Dependencies, dense_ids: u64) -> Self {
+    pub fn new(rank: u32, policy: DependencyPolicy, dense_ids: u64) -> Self {
         Self {
             rank,
             policy,
             graph: Graph::default(),
             index_of: IdMap::new(dense_ids.max(1024)),
-            names: Names::default(),
+            names: NameTable::default(),
             lanes: Interner::default(),
             groups: Interner::default(),
             peers: Interner::default(),
-            declared: Declared::new(),
+            declared: DeclaredGroups::new(),
             changes: Interner::default(),
             preds: Vec::new(),
             pred_end: Vec::new(),
@@ -119,7 +119,7 @@ impl GraphBuilder {
             self.settle_names(node.id)?;
         }
         if let Some(values) = node.groups {
-            let declared: Declared = parse_metadata(node.id, values)?;
+            let declared: DeclaredGroups = parse_metadata(node.id, values)?;
             for (name, ranks) in declared {
                 match self.declared.get(&name) {
                     Some(known) if *known != ranks => {
@@ -147,7 +147,10 @@ impl GraphBuilder {
         if node.delay > Span::ZERO {
             put(&mut graph.delays, index, Span::ZERO, node.delay);
         }
-        let communicates = matches!(kind, Kind::Send | Kind::Receive | Kind::Collective);
+        let communicates = matches!(
+            kind,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective
+        );
         if node.wait > Span::ZERO && communicates {
             put(&mut graph.waits, index, Span::ZERO, node.wait);
         }
@@ -168,7 +171,7 @@ impl GraphBuilder {
     }
 
     /// Sets the roles of groups.
-    pub fn roles(&mut self, roles: Roles) {
+    pub fn roles(&mut self, roles: GroupRoles) {
         self.graph.roles = roles;
     }
 
@@ -185,19 +188,28 @@ impl GraphBuilder {
 
     /// Returns type, lane, FLOPs, bytes and detail of a node; collectives and messages are appended to their
     /// lists.
-    fn decode(&mut self, node: &NodeView<'_>) -> Result<(Kind, Lane, u64, u64, u32), TraceError> {
+    fn decode(
+        &mut self,
+        node: &NodeView<'_>,
+    ) -> Result<(NodeKind, Lane, u64, u64, u32), TraceError> {
         let index = NodeIndex(self.graph.ids.len() as u32);
         let stream = |other: Lane| node.lane.map_or(other, Lane::Stream);
         Ok(match node.op {
-            Op::Nothing => (Kind::Nothing, Lane::None, 0, 0, 0),
-            Op::Host => (Kind::Host, Lane::Host(node.lane), 0, 0, 0),
+            Op::Nothing => (NodeKind::Nothing, Lane::None, 0, 0, 0),
+            Op::Host => (NodeKind::Host, Lane::Host(node.lane), 0, 0, 0),
             Op::Compute {
                 flops,
                 bytes,
                 dtype,
             } => {
                 let detail = dtype.map_or(NO_DTYPE, |d| d as u32);
-                (Kind::Compute, stream(Lane::Compute), flops, bytes, detail)
+                (
+                    NodeKind::Compute,
+                    stream(Lane::Compute),
+                    flops,
+                    bytes,
+                    detail,
+                )
             }
             Op::Memory {
                 store,
@@ -206,8 +218,8 @@ impl GraphBuilder {
                 in_switch,
             } => {
                 let kind = match place {
-                    MemoryPlace::Local => Kind::LocalMemory,
-                    MemoryPlace::Remote => Kind::RemoteMemory,
+                    MemoryLocation::Local => NodeKind::LocalMemory,
+                    MemoryLocation::Remote => NodeKind::RemoteMemory,
                 };
                 let detail = match (in_switch, store) {
                     (false, false) => 0,
@@ -229,7 +241,7 @@ impl GraphBuilder {
                 self.graph.repairs.host_communication += u64::from(host);
                 let peer = self.peers.intern(peer);
                 let detail = self.graph.messages.len() as u32;
-                self.graph.messages.push(Message {
+                self.graph.messages.push(MessageNode {
                     node: index,
                     peer,
                     tag,
@@ -239,9 +251,9 @@ impl GraphBuilder {
                 // A posted receive needs no engine of its NPU: the wire is the sender's. So it holds
                 // no lane, and a send behind it in program order cannot be blocked by it.
                 let (kind, lane) = if receive {
-                    (Kind::Receive, Lane::None)
+                    (NodeKind::Receive, Lane::None)
                 } else {
-                    (Kind::Send, stream(Lane::Peer(peer)))
+                    (NodeKind::Send, stream(Lane::Peer(peer)))
                 };
                 (kind, lane, 0, bytes, detail)
             }
@@ -261,7 +273,7 @@ impl GraphBuilder {
                 };
                 let slot = self.groups.intern((name, dimensions));
                 let detail = self.graph.calls.len() as u32;
-                self.graph.calls.push(Call {
+                self.graph.calls.push(CollectiveNode {
                     node: index,
                     group: slot,
                     sequence: 0,
@@ -270,7 +282,7 @@ impl GraphBuilder {
                     eager: node.eager,
                 });
                 (
-                    Kind::Collective,
+                    NodeKind::Collective,
                     stream(Lane::Group(slot)),
                     0,
                     bytes,
@@ -302,7 +314,7 @@ impl GraphBuilder {
     /// Sorts, links and checks the nodes.
     ///
     /// Fails on data dependencies on missing nodes or on the node itself, and on cycles.
-    pub fn finish(mut self) -> Result<(Graph, Binding), TraceError> {
+    pub fn finish(mut self) -> Result<(Graph, SlotBinding), TraceError> {
         self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
         for values in [&mut self.graph.delays, &mut self.graph.waits] {
@@ -316,10 +328,10 @@ impl GraphBuilder {
         self.resolve_forward()?;
         self.sort_by_id();
         self.drop_self()?;
-        let with_control = self.policy != Dependencies::Data;
+        let with_control = self.policy != DependencyPolicy::Data;
         // Ascending ids are program order in nearly all traces, which linking finds out on the way.
         if !self.link(with_control) && !self.order() {
-            if self.policy != Dependencies::Auto || self.control() == 0 {
+            if self.policy != DependencyPolicy::Auto || self.control() == 0 {
                 return Err(self.cyclic());
             }
             self.graph.repairs.cyclic_control = self.control();
@@ -345,7 +357,7 @@ impl GraphBuilder {
         graph.groups = slots;
         graph.changes = self.changes.into_keys();
         graph.shrink();
-        let binding = Binding {
+        let binding = SlotBinding {
             peers: self.peers.into_keys(),
             groups,
             declared: Arc::new(self.declared),
@@ -366,7 +378,7 @@ fn row<'a>(preds: &'a [u32], ends: &[u32], node: usize) -> &'a [u32] {
     &preds[start as usize..ends[node] as usize]
 }
 
-impl crate::trace::scan::Dependencies for GraphBuilder {
+impl crate::trace::scan::DependencyVisitor for GraphBuilder {
     #[inline]
     fn data(&mut self, id: u64) -> Result<(), TraceError> {
         self.dependency(id, 0);

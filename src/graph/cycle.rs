@@ -1,6 +1,6 @@
 //! Finding a short cycle to show, without recursion.
 
-use super::Rows;
+use super::Csr;
 use super::visit::BothDirections;
 use petgraph::algo::kosaraju_scc;
 use petgraph::visit::NodeFiltered;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 ///
 /// The cycle is the shortest through the smallest node of the smallest knot (strongly connected
 /// component), which is found in linear time; the shortest of all would take quadratic time.
-pub fn short_cycle(rows: &Rows, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
+pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = rows.count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));
     if let Some(node) = to_self.find(|&node| rows.row(node).contains(&node)) {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     fn cycle(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
-        let rows = Rows::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
+        let rows = Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
         let stuck = rows.stuck(&rows.order());
         short_cycle(&rows, |node| stuck[node as usize])
     }

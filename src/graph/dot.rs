@@ -5,7 +5,7 @@ use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
 
 /// Node of a drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vertex {
+pub struct DotVertex {
     /// Text in the node, line by line.
     pub lines: Vec<String>,
     /// Whether it is drawn bold.
@@ -14,7 +14,7 @@ pub struct Vertex {
 
 /// Edge of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrow {
+pub struct DotEdge {
     /// Index of its source node.
     pub from: u32,
     /// Index of its target node.
@@ -24,8 +24,8 @@ pub struct Arrow {
 }
 
 /// Renders `vertices` and `arrows` in DOT, in their order.
-pub fn dot(vertices: &[Vertex], arrows: &[Arrow]) -> String {
-    let mut graph = DiGraph::<&Vertex, bool>::new();
+pub fn dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
+    let mut graph = DiGraph::<&DotVertex, bool>::new();
     for vertex in vertices {
         graph.add_node(vertex);
     }
@@ -33,7 +33,7 @@ pub fn dot(vertices: &[Vertex], arrows: &[Arrow]) -> String {
         let ends = [arrow.from, arrow.to].map(|i| NodeIndex::new(i as usize));
         graph.add_edge(ends[0], ends[1], arrow.control);
     }
-    let node = |_: &_, (_, vertex): (NodeIndex, &&Vertex)| {
+    let node = |_: &_, (_, vertex): (NodeIndex, &&DotVertex)| {
         let lines: Vec<String> = vertex.lines.iter().map(|line| escaped(line)).collect();
         let mark = if vertex.marked { ", style=bold" } else { "" };
         format!("label=\"{}\", shape=box{mark}", lines.join("\\n"))
@@ -66,12 +66,12 @@ mod tests {
 
     #[test]
     fn nodes_and_arrows_are_drawn_with_escaped_labels() {
-        let vertex = |line: &str, marked| Vertex {
+        let vertex = |line: &str, marked| DotVertex {
             lines: vec![line.to_owned(), "2 us".to_owned()],
             marked,
         };
         let vertices = [vertex("a \"b\" \\c\n", true), vertex("d", false)];
-        let arrow = |control| Arrow {
+        let arrow = |control| DotEdge {
             from: 0,
             to: 1,
             control,

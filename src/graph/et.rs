@@ -1,10 +1,10 @@
 //! Reading of a trace file's contents into a graph, in one pass.
 
-use super::builder::{Binding, Dependencies, GraphBuilder};
+use super::builder::{DependencyPolicy, GraphBuilder, SlotBinding};
 use super::{Graph, Lane};
 use crate::trace::TraceError;
 use crate::trace::scan::{self, NodeView};
-use crate::trace::wire::Frames;
+use crate::trace::wire::FrameCursor;
 
 impl Graph {
     /// Reads the (decompressed) contents of rank `rank`'s trace file.
@@ -14,8 +14,8 @@ impl Graph {
     pub fn read(
         contents: &[u8],
         rank: u32,
-        policy: Dependencies,
-    ) -> Result<(Self, Binding), TraceError> {
+        policy: DependencyPolicy,
+    ) -> Result<(Self, SlotBinding), TraceError> {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
@@ -23,10 +23,10 @@ impl Graph {
     pub fn read_edited(
         contents: &[u8],
         rank: u32,
-        policy: Dependencies,
+        policy: DependencyPolicy,
         mut edit: impl FnMut(&mut NodeView<'_>) -> Result<(), TraceError>,
-    ) -> Result<(Self, Binding), TraceError> {
-        let mut frames = Frames::new(contents);
+    ) -> Result<(Self, SlotBinding), TraceError> {
+        let mut frames = FrameCursor::new(contents);
         let Some(first) = frames.next_record()? else {
             return Err(TraceError::empty());
         };

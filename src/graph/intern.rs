@@ -15,12 +15,12 @@ pub fn fingerprint(value: &impl Hash) -> u64 {
 
 /// Distinct strings in one arena, numbered in order of first use.
 #[derive(Clone, Default)]
-pub struct Names {
+pub struct NameTable {
     text: String,
     ends: Vec<u32>,
     /// Upper half of each name's hash with its number, so that a growing table reads no text.
     index: HashTable<(u32, u32)>,
-    /// Staged names, concatenated, with the halves of their hashes and their ends; see [`Names::settle`].
+    /// Staged names, concatenated, with the halves of their hashes and their ends; see [`NameTable::settle`].
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
@@ -28,8 +28,8 @@ pub struct Names {
 /// Number of names that are looked up together.
 const BATCH: usize = 64;
 
-impl Names {
-    /// Stages `name` to be numbered later. Returns whether it is time to [`Names::settle`].
+impl NameTable {
+    /// Stages `name` to be numbered later. Returns whether it is time to [`NameTable::settle`].
     ///
     /// Look-ups in a large table wait for memory. Consecutive look-ups overlap their cache misses, which they
     /// do not with the reading of a node in between.
@@ -142,15 +142,15 @@ fn slice<'t>(text: &'t str, ends: &[u32], i: u32) -> &'t str {
     &text[start..ends[i] as usize]
 }
 
-impl PartialEq for Names {
+impl PartialEq for NameTable {
     fn eq(&self, other: &Self) -> bool {
         self.ends == other.ends && self.text == other.text
     }
 }
 
-impl Eq for Names {}
+impl Eq for NameTable {}
 
-impl std::fmt::Debug for Names {
+impl std::fmt::Debug for NameTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
             .entries((0..self.ends.len() as u32).map(|i| self.get(i)))
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn names_are_numbered_in_order_of_first_use() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let numbers: Vec<_> = ["mm", "", "add", "mm", ""]
             .iter()
             .map(|n| names.intern(n).unwrap())

@@ -6,29 +6,29 @@
 //! dependency, and for each node 40 and the size of what its reader [keeps](Keep): by default nearly
 //! everything, some 200 bytes.
 
-use super::{IdMap, Rows, large};
-use crate::trace::scan::{self, Metadata, NodeView};
-use crate::trace::wire::{Frames, Record};
+use super::{Csr, IdMap, large};
+use crate::trace::scan::{self, NodeView, TraceMetadata};
+use crate::trace::wire::{FrameCursor, RawRecord};
 use crate::trace::{MemoryChanges, TraceError};
 use std::ops::Range;
 
 mod view;
 
-pub use view::View;
+pub use view::CompactNodeView;
 
 /// Dependency as a node names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dependency {
+pub struct RawDependency {
     /// Id of the node that is waited for.
     pub id: u64,
-    /// Index of that node in [`Outline::nodes`], of the first if several have the id; [`Dependency::NOWHERE`]
+    /// Index of that node in [`RawTrace::nodes`], of the first if several have the id; [`RawDependency::NOWHERE`]
     /// if none has.
     pub node: u32,
     /// Whether it is a control dependency, which only orders the two; if not, data passes.
     pub control: bool,
 }
 
-impl Dependency {
+impl RawDependency {
     /// Index of a missing node.
     pub const NOWHERE: u32 = u32::MAX;
 
@@ -40,7 +40,7 @@ impl Dependency {
 }
 
 /// Selection of the data kept of each node. Less is faster: large traces exceed caches.
-pub trait Keep<'a>: Default {
+pub trait NodeRetention<'a>: Default {
     /// Data kept of each node.
     type Kept: Copy;
 
@@ -53,39 +53,39 @@ pub trait Keep<'a>: Default {
     fn id(kept: &Self::Kept) -> u64;
 }
 
-/// Keeps nearly all fields of each record, as a [`View`].
+/// Keeps nearly all fields of each record, as a [`CompactNodeView`].
 #[derive(Debug, Default)]
-pub struct Views;
+pub struct FullRecords;
 
-impl<'a> Keep<'a> for Views {
-    type Kept = View<'a>;
+impl<'a> NodeRetention<'a> for FullRecords {
+    type Kept = CompactNodeView<'a>;
 
     #[inline]
-    fn keep(&mut self, view: &NodeView<'a>) -> View<'a> {
-        View::from(view)
+    fn keep(&mut self, view: &NodeView<'a>) -> CompactNodeView<'a> {
+        CompactNodeView::from(view)
     }
 
     #[inline]
-    fn id(view: &View<'a>) -> u64 {
+    fn id(view: &CompactNodeView<'a>) -> u64 {
         view.id
     }
 }
 
 /// Node and its record.
 #[derive(Clone, Copy, Debug)]
-pub struct Item<'a, V = View<'a>> {
+pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
     /// Data kept of the record.
     pub view: V,
     /// The undecoded record.
-    pub record: Record<'a>,
+    pub record: RawRecord<'a>,
     /// Range of its dependencies in the list of all.
     deps: (u32, u32),
 }
 
 /// Record or dependency that cannot be read, or makes no sense.
 #[derive(Debug)]
-pub struct Fault {
-    /// Index of the node in [`Outline::nodes`], if a node was kept.
+pub struct ReadFault {
+    /// Index of the node in [`RawTrace::nodes`], if a node was kept.
     pub node: Option<u32>,
     /// Error with its location.
     pub error: TraceError,
@@ -94,19 +94,19 @@ pub struct Fault {
 /// Trace of one rank, sound or not. Nodes are in ascending order of their ids, those with the same id in the
 /// order of the file.
 #[derive(Debug)]
-pub struct Outline<'a, K: Keep<'a> = Views> {
+pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecords> {
     /// Metadata record.
-    pub metadata: Metadata,
+    pub metadata: TraceMetadata,
     /// The nodes.
-    pub nodes: Vec<Item<'a, K::Kept>>,
+    pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
     /// Data kept besides, across nodes.
     pub keep: K,
     /// Errors, in the order of the file.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ReadFault>,
     /// Memory that nodes allocate and free on their NPU, for those that do, ascending by their index in
     /// `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
-    deps: Vec<Dependency>,
+    deps: Vec<RawDependency>,
     index_of: IdMap,
     unsorted: bool,
 }
@@ -118,29 +118,29 @@ const USUAL_RECORD: usize = 64;
 /// empty record is a node of defaults; several in a row are no nodes, and there can be as many as the file has
 /// bytes.
 #[cold]
-fn zeros(record: Record<'_>) -> Fault {
+fn zeros(record: RawRecord<'_>) -> ReadFault {
     let found = "zeros, where a node is expected: a second record of no bytes in a row";
     let error = TraceError::malformed(record.offset, found);
-    Fault {
+    ReadFault {
         node: None,
         error: error.in_record(record.number, record.offset),
     }
 }
 
 /// Collects the dependencies of a record.
-struct Collect<'d>(&'d mut Vec<Dependency>);
+struct DependencyCollector<'d>(&'d mut Vec<RawDependency>);
 
-impl Collect<'_> {
+impl DependencyCollector<'_> {
     fn push(&mut self, id: u64, control: bool) {
-        self.0.push(Dependency {
+        self.0.push(RawDependency {
             id,
-            node: Dependency::NOWHERE,
+            node: RawDependency::NOWHERE,
             control,
         });
     }
 }
 
-impl scan::Dependencies for Collect<'_> {
+impl scan::DependencyVisitor for DependencyCollector<'_> {
     fn data(&mut self, id: u64) -> Result<(), TraceError> {
         self.push(id, false);
         Ok(())
@@ -152,7 +152,7 @@ impl scan::Dependencies for Collect<'_> {
     }
 }
 
-impl<'a> Outline<'a> {
+impl<'a> RawTrace<'a> {
     /// Reads the (decompressed) contents of a trace file. Errors are added to the [`faults`](Self::faults); a
     /// truncated file gives the nodes before the break.
     pub fn read(contents: &'a [u8]) -> Self {
@@ -160,14 +160,14 @@ impl<'a> Outline<'a> {
     }
 }
 
-impl<'a, K: Keep<'a>> Outline<'a, K> {
+impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Maximum number of nodes or dependencies: indices have 32 bits.
     const MOST: usize = (u32::MAX - 1) as usize;
 
-    /// Reads like [`Outline::read`], with the data that `K` keeps of the nodes.
+    /// Reads like [`RawTrace::read`], with the data that `K` keeps of the nodes.
     pub fn keeping(contents: &'a [u8]) -> Self {
         let mut outline = Self {
-            metadata: Metadata::default(),
+            metadata: TraceMetadata::default(),
             nodes: large::list(contents.len() / USUAL_RECORD),
             keep: K::default(),
             faults: Vec::new(),
@@ -177,21 +177,21 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
             index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
             unsorted: false,
         };
-        let mut frames = Frames::new(contents);
+        let mut frames = FrameCursor::new(contents);
         let mut after_empty = false;
         loop {
             let record = match frames.next_record() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
                 Err(error) => {
-                    outline.faults.push(Fault { node: None, error });
+                    outline.faults.push(ReadFault { node: None, error });
                     break;
                 }
             };
             if record.number == 0 {
                 match scan::metadata(record) {
                     Ok(metadata) => outline.metadata = metadata,
-                    Err(error) => outline.faults.push(Fault { node: None, error }),
+                    Err(error) => outline.faults.push(ReadFault { node: None, error }),
                 }
             } else if after_empty && record.bytes.is_empty() {
                 outline.faults.push(zeros(record));
@@ -203,14 +203,14 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
         }
         if contents.is_empty() {
             let error = TraceError::malformed(0, "the file is empty");
-            outline.faults.push(Fault { node: None, error });
+            outline.faults.push(ReadFault { node: None, error });
         }
         outline.settle();
         outline
     }
 
     /// Adds the node of `record`. Returns whether there is room for more.
-    fn take(&mut self, record: Record<'a>) -> bool {
+    fn take(&mut self, record: RawRecord<'a>) -> bool {
         let from = self.deps.len();
         // A dependency takes at least a byte, so the length of the record bounds their number.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
@@ -218,11 +218,11 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
                 record.offset,
                 "more nodes or dependencies than 32-bit indices can tell apart",
             );
-            self.faults.push(Fault { node: None, error });
+            self.faults.push(ReadFault { node: None, error });
             return false;
         }
         let index = self.nodes.len() as u32;
-        let view = match scan::node(record, &mut Collect(&mut self.deps)) {
+        let view = match scan::node(record, &mut DependencyCollector(&mut self.deps)) {
             Ok(view) => {
                 if !view.memory.is_none() {
                     self.memory.push((index, view.memory));
@@ -232,11 +232,11 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
             Err(error) => {
                 // The failed scan may have pushed some; the recovery below pushes them again.
                 self.deps.truncate(from);
-                self.faults.push(Fault {
+                self.faults.push(ReadFault {
                     node: Some(index),
                     error,
                 });
-                let view = scan::skeleton(record, &mut Collect(&mut self.deps));
+                let view = scan::skeleton(record, &mut DependencyCollector(&mut self.deps));
                 self.keep.keep(&view)
             }
         };
@@ -245,7 +245,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
         let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
         self.unsorted |= id < last;
         self.index_of.insert(id, index);
-        self.nodes.push(Item {
+        self.nodes.push(RawTraceNode {
             view,
             record,
             deps: (from as u32, self.deps.len() as u32),
@@ -273,7 +273,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
             self.index_of.renumber(&new);
         }
         for dep in &mut self.deps {
-            dep.node = self.index_of.get(dep.id).unwrap_or(Dependency::NOWHERE);
+            dep.node = self.index_of.get(dep.id).unwrap_or(RawDependency::NOWHERE);
         }
     }
 
@@ -281,7 +281,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
     /// converted contents.
     pub fn blame(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
-            self.faults.push(Fault {
+            self.faults.push(ReadFault {
                 error: told(fault.error),
                 ..fault
             });
@@ -295,7 +295,7 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
 
     /// Returns the dependencies of node `i`, as its record names them.
     #[inline]
-    pub fn deps(&self, i: u32) -> &[Dependency] {
+    pub fn deps(&self, i: u32) -> &[RawDependency] {
         let (from, to) = self.nodes[i as usize].deps;
         &self.deps[from as usize..to as usize]
     }
@@ -307,12 +307,12 @@ impl<'a, K: Keep<'a>> Outline<'a, K> {
 
     /// Returns for each node its successors, ascending, over the dependencies that lead to a node and for which
     /// `holds`, given the waiting node and the dependency, is true.
-    pub fn successors(&self, mut holds: impl FnMut(u32, &Dependency) -> bool) -> Rows {
+    pub fn successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
         let all = 0..self.nodes.len() as u32;
-        Rows::new(self.nodes.len(), |each| {
+        Csr::new(self.nodes.len(), |each| {
             for node in all.clone() {
                 for dep in self.deps(node) {
-                    if dep.node != Dependency::NOWHERE && holds(node, dep) {
+                    if dep.node != RawDependency::NOWHERE && holds(node, dep) {
                         each(dep.node, node);
                     }
                 }
@@ -359,7 +359,7 @@ mod tests {
             node(3, &[3], &[100]),
             node(9, &[], &[3]),
         ]);
-        let outline = Outline::read(&contents);
+        let outline = RawTrace::read(&contents);
         assert!(outline.faults.is_empty());
         let ids: Vec<u64> = outline.nodes.iter().map(|n| n.view.id).collect();
         assert_eq!(ids, [3, 7, 9]);
@@ -383,9 +383,9 @@ mod tests {
     fn zeros_end_a_trace() {
         // A node of defaults is a record of no bytes; behind a second one nothing is read.
         let mut contents = file(&[node(1, &[], &[]), Node::default()]);
-        assert_eq!(Outline::read(&contents).nodes.len(), 2);
+        assert_eq!(RawTrace::read(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);
-        let outline = Outline::read(&contents);
+        let outline = RawTrace::read(&contents);
         assert_eq!((outline.nodes.len(), outline.faults.len()), (2, 1));
         let told = outline.faults[0].error.to_string();
         assert!(
@@ -403,7 +403,7 @@ mod tests {
         };
         let mut contents = file(&[node(1, &[], &[]), send, node(5, &[1], &[])]);
         contents.extend([9, 8]);
-        let outline = Outline::read(&contents);
+        let outline = RawTrace::read(&contents);
         let ids: Vec<u64> = outline.nodes.iter().map(|n| n.view.id).collect();
         assert_eq!(ids, [1, 5, 5]);
         assert_eq!(outline.deps(1).len(), 1);

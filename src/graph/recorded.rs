@@ -6,7 +6,7 @@
 //! lane is free, first ready, first served, those that are ready at one instant in the order of their ids; and
 //! it ends its length later. Each node is looked at once, in the order in which they are ready.
 
-use super::Rows;
+use super::Csr;
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// Properties of a node that the pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct NodeTiming {
     /// From the end of all that it waits for until it is ready.
     pub delay: Span,
     /// From its start to its end.
@@ -29,7 +29,7 @@ pub struct Step {
 
 /// Times at which nodes ran, and why not earlier. Nodes on a cycle of dependencies, and those behind one, do not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
+pub struct CapturedTimeline {
     /// Start of each node; [`Time::END`] if it does not run.
     pub start: Vec<Time>,
     /// End of each node; [`Time::END`] if it does not run.
@@ -45,7 +45,7 @@ pub struct Recorded {
 
 /// An instant, and the order among what happens then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Moment {
+struct TimelineInstant {
     time: Time,
     /// Number of times that nothing else was left to happen, so that nodes settled.
     settled: u32,
@@ -53,7 +53,7 @@ struct Moment {
     round: u32,
 }
 
-impl Moment {
+impl TimelineInstant {
     /// The moment `span` later.
     fn after(self, span: Span, settles: bool) -> Self {
         let time = self.time + span;
@@ -70,10 +70,10 @@ impl Moment {
     }
 }
 
-impl Recorded {
+impl CapturedTimeline {
     /// Runs the nodes that `next` leads to one another; `step` tells each node's, whose lanes are below
     /// `lanes`.
-    pub fn new(next: &Rows, lanes: usize, step: impl Fn(u32) -> Step) -> Self {
+    pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTiming) -> Self {
         let count = next.count();
         let mut waiting = vec![0_u32; count];
         for (_, to) in next.edges() {
@@ -87,17 +87,17 @@ impl Recorded {
             ran: 0,
         };
         // When all that a node waits for have ended, and when a lane is free again, and after whom.
-        let mut freed = vec![Moment::default(); count];
-        let mut lanes = vec![(Moment::default(), NONE); lanes];
+        let mut freed = vec![TimelineInstant::default(); count];
+        let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
         // Nothing sets a node free before the node itself was ready, so nodes are taken in the order in
         // which they are ready, and that is the order in which lanes serve them.
         let mut ready = BinaryHeap::new();
-        let ready_at = |freed: Moment, node| match step(node).delay {
+        let ready_at = |freed: TimelineInstant, node| match step(node).delay {
             Span::ZERO => Reverse((freed, node)),
             delay => Reverse((freed.after(delay, false), node)),
         };
         let first = (0..count as u32).filter(|&node| waiting[node as usize] == 0);
-        ready.extend(first.map(|node| ready_at(Moment::default(), node)));
+        ready.extend(first.map(|node| ready_at(TimelineInstant::default(), node)));
         while let Some(Reverse((mut start, node))) = ready.pop() {
             let (of, i) = (step(node), node as usize);
             let lane = lanes.get_mut(of.lane as usize);

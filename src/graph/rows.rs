@@ -5,12 +5,12 @@ use std::collections::BinaryHeap;
 
 /// Sparse matrix in CSR form: row `i` lists the nodes that node `i` leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rows {
+pub struct Csr {
     start: Vec<u32>,
     list: Vec<u32>,
 }
 
-impl Rows {
+impl Csr {
     /// Creates the rows of `count` nodes. `edges` hands every edge (row, entry) to its argument; it is called
     /// twice and must give the same order. Entries of a row keep their order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
@@ -109,8 +109,8 @@ impl Rows {
 mod tests {
     use super::*;
 
-    fn rows(count: usize, edges: &[(u32, u32)]) -> Rows {
-        Rows::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
+    fn rows(count: usize, edges: &[(u32, u32)]) -> Csr {
+        Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
     }
 
     #[test]

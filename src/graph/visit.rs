@@ -1,6 +1,6 @@
 //! Implementation of petgraph's traits for rows, so that its algorithms run on them without a copy.
 
-use super::Rows;
+use super::Csr;
 use petgraph::Direction;
 use petgraph::graph::DiGraph;
 use petgraph::visit::{
@@ -13,12 +13,12 @@ use std::slice;
 /// Set of nodes, one bit per node.
 type NodeSet = <DiGraph<(), (), u32> as Visitable>::Map;
 
-impl GraphBase for Rows {
+impl GraphBase for Csr {
     type NodeId = u32;
     type EdgeId = ();
 }
 
-impl Visitable for Rows {
+impl Visitable for Csr {
     type Map = NodeSet;
 
     fn visit_map(&self) -> NodeSet {
@@ -31,7 +31,7 @@ impl Visitable for Rows {
     }
 }
 
-impl<'a> IntoNeighbors for &'a Rows {
+impl<'a> IntoNeighbors for &'a Csr {
     type Neighbors = Copied<slice::Iter<'a, u32>>;
 
     #[inline]
@@ -40,7 +40,7 @@ impl<'a> IntoNeighbors for &'a Rows {
     }
 }
 
-impl IntoNodeIdentifiers for &Rows {
+impl IntoNodeIdentifiers for &Csr {
     type NodeIdentifiers = Range<u32>;
 
     fn node_identifiers(self) -> Range<u32> {
@@ -52,9 +52,9 @@ impl IntoNodeIdentifiers for &Rows {
 #[derive(Clone, Copy, Debug)]
 pub struct BothDirections<'a> {
     /// The nodes that each node leads to.
-    pub forward: &'a Rows,
+    pub forward: &'a Csr,
     /// The nodes that lead to it.
-    pub backward: &'a Rows,
+    pub backward: &'a Csr,
 }
 
 impl GraphBase for BothDirections<'_> {
@@ -115,7 +115,7 @@ mod tests {
     fn algorithms_of_the_library_walk_rows_both_ways() {
         // 0 → 1 → 2 → 1, 2 → 3, and 4 by itself.
         let edges = [(0, 1), (1, 2), (2, 1), (2, 3)];
-        let forward = Rows::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
+        let forward = Csr::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
         let backward = forward.reversed();
         let both = BothDirections {
             forward: &forward,

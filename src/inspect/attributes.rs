@@ -1,8 +1,8 @@
 //! Counts of the attributes and fields of nodes.
 
-use crate::graph::{Interner, Outline};
-use crate::trace::attr::Attr;
-use crate::trace::wire::{Cursor, Raw};
+use crate::graph::{Interner, RawTrace};
+use crate::trace::attr::AttrView;
+use crate::trace::wire::{WireCursor, WireValue};
 use std::collections::BTreeMap;
 
 /// Fields of a node that are counted with its attributes: number, name, type.
@@ -15,7 +15,7 @@ const FIELDS: [(u32, &str, &str); 4] = [
 
 /// Counts for each attribute, by name and type, the nodes among `selected` that have it.
 pub fn count(
-    outline: &Outline<'_>,
+    outline: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
     let mut known: Interner<(&[u8], &'static str)> = Interner::default();
@@ -26,11 +26,11 @@ pub fn count(
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in outline.all().filter(|&node| selected(node)) {
         let record = &outline.nodes[node as usize].record;
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         let mut place = 0;
         let mut seen = [false; FIELDS.len()];
         while !cursor.is_empty() {
-            let usual = Attr::take_usual(&mut cursor);
+            let usual = AttrView::take_usual(&mut cursor);
             let Some(attr) = usual.or_else(|| other(&mut cursor, &mut seen)) else {
                 continue;
             };
@@ -75,15 +75,15 @@ pub fn count(
 
 /// Reads the next field of a node and returns it if it is an attribute; one of [`FIELDS`] is marked in `seen`.
 /// Whatever follows a broken field is left out.
-fn other<'a>(node: &mut Cursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<Attr<'a>> {
+fn other<'a>(node: &mut WireCursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<AttrView<'a>> {
     let Ok((number, raw)) = node.field() else {
-        *node = Cursor::new(&[], 0);
+        *node = WireCursor::new(&[], 0);
         return None;
     };
     match (number, raw) {
-        (6 | 7, Raw::Varint(1..)) => seen[number as usize - 6] = true,
-        (8 | 9, Raw::Bytes(message, _)) => seen[number as usize - 6] |= !message.is_empty(),
-        (10, Raw::Bytes(message, at)) => return Attr::scan(message, at).ok(),
+        (6 | 7, WireValue::Varint(1..)) => seen[number as usize - 6] = true,
+        (8 | 9, WireValue::Bytes(message, _)) => seen[number as usize - 6] |= !message.is_empty(),
+        (10, WireValue::Bytes(message, at)) => return AttrView::scan(message, at).ok(),
         _ => {}
     }
     None

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
+pub enum NodeClass {
     /// Work on the host.
     Host,
     /// A kernel.
@@ -27,18 +27,18 @@ pub enum Class {
 }
 
 /// Types that are not collectives, with their names.
-const PLAIN: [(Class, &str); 8] = [
-    (Class::Host, "host"),
-    (Class::Compute, "compute"),
-    (Class::Load, "load"),
-    (Class::Store, "store"),
-    (Class::Send, "send"),
-    (Class::Receive, "receive"),
-    (Class::Metadata, "metadata"),
-    (Class::Unreadable, "unreadable"),
+const PLAIN: [(NodeClass, &str); 8] = [
+    (NodeClass::Host, "host"),
+    (NodeClass::Compute, "compute"),
+    (NodeClass::Load, "load"),
+    (NodeClass::Store, "store"),
+    (NodeClass::Send, "send"),
+    (NodeClass::Receive, "receive"),
+    (NodeClass::Metadata, "metadata"),
+    (NodeClass::Unreadable, "unreadable"),
 ];
 
-impl Class {
+impl NodeClass {
     /// Returns the type of a node that could be read.
     pub fn of(op: &Op<'_>) -> Self {
         match *op {
@@ -85,7 +85,7 @@ impl Class {
     }
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for NodeClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Collective(kind) => kind.fmt(f),
@@ -105,14 +105,14 @@ mod tests {
     fn names_are_read_back() {
         for (class, name) in PLAIN {
             assert_eq!(
-                (Class::named(name), class.to_string()),
+                (NodeClass::named(name), class.to_string()),
                 (vec![class], name.to_owned())
             );
         }
-        let kind = Class::Collective(CollectiveKind::AllToAll);
-        assert_eq!(Class::named(&kind.to_string()), [kind]);
-        assert_eq!(Class::named("collective").len(), 9);
-        assert!(Class::named("kernel").is_empty());
-        assert!(Class::names().contains("unreadable, collective, all-reduce"));
+        let kind = NodeClass::Collective(CollectiveKind::AllToAll);
+        assert_eq!(NodeClass::named(&kind.to_string()), [kind]);
+        assert_eq!(NodeClass::named("collective").len(), 9);
+        assert!(NodeClass::named("kernel").is_empty());
+        assert!(NodeClass::names().contains("unreadable, collective, all-reduce"));
     }
 }

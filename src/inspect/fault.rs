@@ -1,13 +1,13 @@
 //! Faults of a file, counted, with examples.
 
 use crate::graph::cycle::short_cycle;
-use crate::graph::outline::Dependency;
-use crate::graph::{Outline, Recorded, Rows};
+use crate::graph::outline::RawDependency;
+use crate::graph::{CapturedTimeline, Csr, RawTrace};
 use crate::trace::shown;
 
 /// Faults of one sort.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Complaint {
+pub struct CountedFault {
     /// Number of faults.
     pub count: u64,
     /// Description of the first.
@@ -16,17 +16,17 @@ pub struct Complaint {
 
 /// Faults of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct FaultSummary {
     /// Faults that a replay would refuse.
-    pub faults: Vec<Complaint>,
+    pub faults: Vec<CountedFault>,
     /// Faults that a replay repairs with a notice.
-    pub notes: Vec<Complaint>,
+    pub notes: Vec<CountedFault>,
 }
 
 /// Maximum number of unreadable records that are named one by one.
 const NAMED: usize = 5;
 
-impl Faults {
+impl FaultSummary {
     /// Returns the number of faults that a replay would refuse.
     pub fn count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
@@ -34,7 +34,7 @@ impl Faults {
 
     fn fault(&mut self, count: u64, text: impl FnOnce() -> String) {
         if count > 0 {
-            self.faults.push(Complaint {
+            self.faults.push(CountedFault {
                 count,
                 text: text(),
             });
@@ -43,7 +43,7 @@ impl Faults {
 
     fn note(&mut self, count: u64, text: impl FnOnce() -> String) {
         if count > 0 {
-            self.notes.push(Complaint {
+            self.notes.push(CountedFault {
                 count,
                 text: text(),
             });
@@ -51,7 +51,7 @@ impl Faults {
     }
 
     /// Adds the records that cannot be read.
-    pub(super) fn unreadable(&mut self, outline: &mut Outline<'_>) {
+    pub(super) fn unreadable(&mut self, outline: &mut RawTrace<'_>) {
         let faults = std::mem::take(&mut outline.faults);
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
@@ -67,19 +67,19 @@ impl Faults {
     }
 
     /// Adds the faults of ids and dependencies.
-    pub(super) fn structure(&mut self, outline: &Outline<'_>) {
+    pub(super) fn structure(&mut self, outline: &RawTrace<'_>) {
         let id = |i: u32| outline.nodes[i as usize].view.id;
-        let mut twice = Found::default();
+        let mut twice = FaultCounter::default();
         for pair in outline.nodes.windows(2) {
             if pair[0].view.id == pair[1].view.id {
                 twice.one(|| (pair[1].view.id, 0));
             }
         }
-        let (mut nowhere, mut own) = ([Found::default(); 2], [Found::default(); 2]);
+        let (mut nowhere, mut own) = ([FaultCounter::default(); 2], [FaultCounter::default(); 2]);
         for node in outline.all() {
             for dep in outline.deps(node) {
                 let control = usize::from(dep.control);
-                if dep.node == Dependency::NOWHERE {
+                if dep.node == RawDependency::NOWHERE {
                     nowhere[control].one(|| (id(node), dep.id));
                 } else if dep.node == node {
                     own[control].one(|| (id(node), dep.id));
@@ -111,7 +111,12 @@ impl Faults {
     }
 
     /// Adds the nodes that do not run in `recorded`, with the successors `next`.
-    pub(super) fn cycle(&mut self, outline: &Outline<'_>, next: &Rows, recorded: &Recorded) {
+    pub(super) fn cycle(
+        &mut self,
+        outline: &RawTrace<'_>,
+        next: &Csr,
+        recorded: &CapturedTimeline,
+    ) {
         const SHOWN: usize = 6;
         let stuck = next.count() - recorded.ran;
         if stuck == 0 {
@@ -136,12 +141,12 @@ impl Faults {
 
 /// Number of faults, and the ids of the first.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct FaultCounter {
     count: u64,
     first: (u64, u64),
 }
 
-impl Found {
+impl FaultCounter {
     fn one(&mut self, ids: impl FnOnce() -> (u64, u64)) {
         if self.count == 0 {
             self.first = ids();

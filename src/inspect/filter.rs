@@ -1,10 +1,10 @@
 //! Filters that select nodes.
 
-use super::class::Class;
+use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
-use super::trace::Trace;
-use crate::trace::attr::Attr;
-use crate::trace::wire::{Cursor, Raw, Record};
+use super::trace::InspectedTrace;
+use crate::trace::attr::AttrView;
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 use crate::trace::{GroupName, Op};
 use crate::units::Time;
 use std::fmt;
@@ -13,14 +13,14 @@ use std::str::FromStr;
 /// Pattern of a name: with `*`, `?` or `[` it must match the whole name, otherwise any part of it. Case
 /// matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum NamePattern {
     /// Glob pattern that matches the whole name.
     Whole(Box<glob::Pattern>),
     /// Text that the name contains.
     Part(String),
 }
 
-impl Pattern {
+impl NamePattern {
     /// Returns whether `name` fits.
     pub fn fits(&self, name: &str) -> bool {
         match self {
@@ -37,13 +37,13 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for NamePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
     }
 }
 
-impl FromStr for Pattern {
+impl FromStr for NamePattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -57,11 +57,11 @@ impl FromStr for Pattern {
     }
 }
 
-/// Types of nodes, by the names that [`Class::named`] accepts.
+/// Types of nodes, by the names that [`NodeClass::named`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Types(Vec<Class>);
+pub struct ClassFilter(Vec<NodeClass>);
 
-impl fmt::Display for Types {
+impl fmt::Display for ClassFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, class) in self.0.iter().enumerate() {
             write!(f, "{}{class}", if i > 0 { "," } else { "" })?;
@@ -70,17 +70,17 @@ impl fmt::Display for Types {
     }
 }
 
-impl FromStr for Types {
+impl FromStr for ClassFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut classes = Vec::new();
         for name in text.split(',') {
-            let named = Class::named(name.trim());
+            let named = NodeClass::named(name.trim());
             if named.is_empty() {
                 return Err(format!(
                     "no node is a `{name}`; there are {}",
-                    Class::names()
+                    NodeClass::names()
                 ));
             }
             classes.extend(named);
@@ -135,13 +135,13 @@ impl FromStr for RankSet {
 
 /// Attribute and its required value: `phase=backward`, `layer=3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Label {
+pub struct AttributeFilter {
     name: String,
     value: String,
 }
 
-impl Label {
-    fn fits(&self, attr: &Attr<'_>) -> bool {
+impl AttributeFilter {
+    fn fits(&self, attr: &AttrView<'_>) -> bool {
         if attr.name != self.name.as_bytes() {
             return false;
         }
@@ -154,13 +154,13 @@ impl Label {
     }
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for AttributeFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.value)
     }
 }
 
-impl FromStr for Label {
+impl FromStr for AttributeFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -174,31 +174,31 @@ impl FromStr for Label {
 
 /// Filter of nodes, which must fulfil every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct NodeFilter {
     /// Their names match one of these.
-    pub names: Vec<Pattern>,
+    pub names: Vec<NamePattern>,
     /// They have one of these types.
-    pub types: Vec<Types>,
+    pub types: Vec<ClassFilter>,
     /// They are collectives of one of these groups.
     pub groups: Vec<String>,
     /// Their lane is called one of these in tables, or its name in the file matches one of these.
-    pub lanes: Vec<Pattern>,
+    pub lanes: Vec<NamePattern>,
     /// For each attribute named here, they have it with one of the values given.
-    pub labels: Vec<Label>,
+    pub labels: Vec<AttributeFilter>,
     /// They end after this, or are an instant at or after it.
     pub from: Option<Time>,
     /// They start before this.
     pub to: Option<Time>,
 }
 
-impl Filter {
+impl NodeFilter {
     /// Returns whether all nodes are looked at.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// Returns for each node of `trace` whether it is selected; `None` if all are.
-    pub fn select(&self, trace: &Trace<'_>) -> Option<Vec<bool>> {
+    pub fn select(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
         }
@@ -223,7 +223,7 @@ impl Filter {
         self.names.is_empty() || self.names.iter().any(|pattern| pattern.fits(name))
     }
 
-    fn fits_kind(&self, class: Class) -> bool {
+    fn fits_kind(&self, class: NodeClass) -> bool {
         self.types.is_empty() || self.types.iter().any(|types| types.0.contains(&class))
     }
 
@@ -236,27 +236,27 @@ impl Filter {
         self.groups.is_empty() || self.groups.iter().any(|text| *text == label || all(text))
     }
 
-    fn fits_labels(&self, record: &Record<'_>) -> bool {
+    fn fits_labels(&self, record: &RawRecord<'_>) -> bool {
         if self.labels.is_empty() {
             return true;
         }
         let mut attributes = Vec::new();
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while let Ok((number, raw)) = cursor.field() {
-            if let (10, Raw::Bytes(message, at)) = (number, raw) {
-                attributes.extend(Attr::scan(message, at).ok());
+            if let (10, WireValue::Bytes(message, at)) = (number, raw) {
+                attributes.extend(AttrView::scan(message, at).ok());
             }
         }
         self.labels.iter().all(|label| {
             // Several values of one attribute are alternatives.
-            let alike = |other: &&Label| other.name == label.name;
+            let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.fits(attr)))
         })
     }
 
     /// Nodes without times are never in the window.
-    fn fits_time(&self, trace: &Trace<'_>, node: u32) -> bool {
+    fn fits_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;
         }
@@ -269,7 +269,7 @@ impl Filter {
     }
 }
 
-fn fits_lane(wanted: &Pattern, key: &LaneKey, name: Option<&str>) -> bool {
+fn fits_lane(wanted: &NamePattern, key: &LaneKey, name: Option<&str>) -> bool {
     wanted.text() == key.to_string() || name.is_some_and(|name| wanted.fits(name))
 }
 
@@ -279,13 +279,13 @@ mod tests {
 
     #[test]
     fn patterns_fit_whole_names_and_other_texts_parts() {
-        let fits = |pattern: &str, name| pattern.parse::<Pattern>().unwrap().fits(name);
+        let fits = |pattern: &str, name| pattern.parse::<NamePattern>().unwrap().fits(name);
         assert!(fits("aten::*mm", "aten::addmm") && !fits("aten::*mm", "aten::mm_out"));
         assert!(fits("mm", "aten::mm_out") && !fits("MM", "aten::mm"));
         assert!(fits("layer?/m*", "layer3/mlp/1") && !fits("layer?/m*", "layer31/mlp"));
         assert!(fits("", "anything"));
         assert!(
-            "a[".parse::<Pattern>()
+            "a[".parse::<NamePattern>()
                 .unwrap_err()
                 .contains("[[] for a bracket")
         );
@@ -306,11 +306,11 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_refused_by_name() {
-        let error = "send,kernel".parse::<Types>().unwrap_err();
+        let error = "send,kernel".parse::<ClassFilter>().unwrap_err();
         assert!(
             error.contains("no node is a `kernel`; there are host, compute"),
             "{error}"
         );
-        assert_eq!("send, receive".parse::<Types>().unwrap().0.len(), 2);
+        assert_eq!("send, receive".parse::<ClassFilter>().unwrap().0.len(), 2);
     }
 }

@@ -1,23 +1,23 @@
 //! Summary of the files of a job.
 
-use super::filter::Filter;
+use super::filter::NodeFilter;
 use super::parallel::in_order;
-use super::summary::{Inspection, RankSummary};
-use super::trace::Trace;
+use super::summary::{JobInspection, RankInspection};
+use super::trace::InspectedTrace;
 use crate::trace::TraceError;
-use crate::trace::file::{Contents, RankFile};
+use crate::trace::file::{RankFile, TraceContents};
 
 /// Sums up the nodes in `files`, sorted by rank, that match `filter`, on up to `threads` threads.
 ///
 /// Fails with the first error if no file can be read at all.
 pub fn gather(
     files: &[RankFile],
-    filter: &Filter,
+    filter: &NodeFilter,
     threads: usize,
-) -> Result<Inspection, TraceError> {
-    let mut job = Inspection::default();
+) -> Result<JobInspection, TraceError> {
+    let mut job = JobInspection::default();
     let mut first = None;
-    let take = |file: &RankFile, summary: Result<RankSummary, TraceError>| {
+    let take = |file: &RankFile, summary: Result<RankInspection, TraceError>| {
         match summary {
             Ok(summary) => job.add(summary),
             Err(error) => {
@@ -35,16 +35,16 @@ pub fn gather(
     }
 }
 
-fn summary(file: &RankFile, filter: &Filter) -> Result<RankSummary, TraceError> {
-    let contents = Contents::of(file)?;
+fn summary(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, TraceError> {
+    let contents = TraceContents::of(file)?;
     let length = contents.as_slice().len() as u64;
     let size = std::fs::metadata(&file.path).map_or(length, |m| m.len());
     if filter.is_empty() {
-        return RankSummary::read(file.rank, &file.path, size, &contents);
+        return RankInspection::read(file.rank, &file.path, size, &contents);
     }
-    let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+    let trace = InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
     let sizes = (size, length);
-    Ok(RankSummary::new(&trace, filter, &file.path, sizes))
+    Ok(RankInspection::new(&trace, filter, &file.path, sizes))
 }
 
 /// Formats an error with its cause on one line, without the remedy, which concerns replays.

@@ -1,8 +1,8 @@
 //! Lanes on which the nodes of a rank ran.
 
-use super::class::Class;
+use super::class::NodeClass;
 use crate::graph::recorded::NONE;
-use crate::graph::{Interner, Lane, Outline};
+use crate::graph::{Interner, Lane, RawTrace};
 use crate::trace::{GroupName, Op};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +56,7 @@ impl fmt::Display for LaneKey {
 
 /// Lanes of a rank, assigned by the rules of a replay.
 #[derive(Debug)]
-pub struct Lanes<'a> {
+pub struct LaneTable<'a> {
     /// Lane of each node, an index into `keys`.
     of: Vec<u32>,
     /// Lanes in order of first use; groups are indices into `groups`, peers are ranks.
@@ -66,9 +66,9 @@ pub struct Lanes<'a> {
     names: BTreeMap<(bool, i64), String>,
 }
 
-impl<'a> Lanes<'a> {
+impl<'a> LaneTable<'a> {
     /// Assigns the nodes of `outline` to lanes.
-    pub fn new(outline: &Outline<'a>) -> Self {
+    pub fn new(outline: &RawTrace<'a>) -> Self {
         let mut lanes = Interner::default();
         let mut groups = Interner::default();
         let mut of = Vec::with_capacity(outline.nodes.len());
@@ -143,7 +143,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Returns whether the node begins only when nothing else is due at the instant, as collectives do.
-    pub fn settles(class: Class) -> bool {
-        matches!(class, Class::Collective(_))
+    pub fn settles(class: NodeClass) -> bool {
+        matches!(class, NodeClass::Collective(_))
     }
 }

@@ -1,33 +1,33 @@
 //! Metadata record of a file, in full.
 
-use crate::trace::attr::Attr;
+use crate::trace::attr::AttrView;
 use crate::trace::shown;
-use crate::trace::wire::{Cursor, Frames, Raw};
+use crate::trace::wire::{FrameCursor, WireCursor, WireValue};
 
 /// Metadata record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Header {
+pub struct TraceHeader {
     /// Schema version that the file claims.
     pub version: String,
     /// Attributes: name, type, and value as text. Names of lanes are left out.
     pub attributes: Vec<(String, &'static str, String)>,
 }
 
-impl Header {
+impl TraceHeader {
     /// Reads the record from the (decompressed) contents of a file, as far as it can be decoded.
     pub fn read(contents: &[u8]) -> Self {
         let mut header = Self::default();
-        let Ok(Some(record)) = Frames::new(contents).next_record() else {
+        let Ok(Some(record)) = FrameCursor::new(contents).next_record() else {
             return header;
         };
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
             match cursor.field() {
-                Ok((1, Raw::Bytes(text, _))) => {
+                Ok((1, WireValue::Bytes(text, _))) => {
                     header.version = shown(&String::from_utf8_lossy(text));
                 }
-                Ok((2, Raw::Bytes(message, at))) => {
-                    let Ok(attr) = Attr::scan(message, at) else {
+                Ok((2, WireValue::Bytes(message, at))) => {
+                    let Ok(attr) = AttrView::scan(message, at) else {
                         continue;
                     };
                     let name = String::from_utf8_lossy(attr.name);

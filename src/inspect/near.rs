@@ -1,16 +1,16 @@
 //! Single nodes in full, with their neighbourhood.
 
 use super::row::NodeRow;
-use super::trace::Trace;
+use super::trace::InspectedTrace;
 use crate::graph::around::around;
-use crate::graph::dot::{Arrow, Vertex, dot};
-use crate::trace::attr::Attr;
+use crate::graph::dot::{DotEdge, DotVertex, dot};
+use crate::trace::attr::AttrView;
 use crate::trace::shown;
-use crate::trace::wire::{Cursor, Raw};
+use crate::trace::wire::{WireCursor, WireValue};
 use std::collections::BTreeMap;
 
 /// Attribute or other field of a node: name, type, and value as text.
-pub type Field = (String, &'static str, String);
+pub type FieldText = (String, &'static str, String);
 
 /// All fields of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +22,12 @@ pub struct NodeRecord<'a> {
     /// Number of its record, and the byte offset of that in the (decompressed) file.
     pub place: (usize, usize),
     /// Fields except name, id and dependencies, in the order of the file.
-    pub fields: Vec<Field>,
+    pub fields: Vec<FieldText>,
 }
 
 /// Node in the neighbourhood of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbour<'a> {
+pub struct NearbyNode<'a> {
     /// The node.
     pub row: NodeRow<'a>,
     /// Distance in dependencies.
@@ -38,32 +38,32 @@ pub struct Neighbour<'a> {
 
 /// Nodes on one side of another, nearest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Near<'a> {
+pub struct NearbyNodes<'a> {
     /// The nodes.
-    pub nodes: Vec<Neighbour<'a>>,
+    pub nodes: Vec<NearbyNode<'a>>,
     /// Whether there are more.
     pub more: bool,
 }
 
 /// Node with its neighbourhood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbourhood<'a> {
+pub struct NodeNeighbourhood<'a> {
     /// The node.
     pub node: NodeRecord<'a>,
     /// Nodes that it depends on.
-    pub before: Near<'a>,
+    pub before: NearbyNodes<'a>,
     /// Nodes that depend on it.
-    pub after: Near<'a>,
+    pub after: NearbyNodes<'a>,
     /// Ids of missing nodes that it names as dependencies.
     pub nowhere: Vec<u64>,
     /// Dependencies among all of them, as ids: predecessor, successor, and whether it is for control alone.
     pub edges: Vec<(u64, u64, bool)>,
 }
 
-impl<'a> Neighbourhood<'a> {
+impl<'a> NodeNeighbourhood<'a> {
     /// Collects the node with this id in `trace`, and the nodes at most `depth` dependencies away, `most` on
     /// either side; `None` if there is no such node.
-    pub fn new(trace: &Trace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
+    pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.outline.find(id)?;
         let outline = &trace.outline;
         let next = outline.successors(|node, dep| dep.node != node);
@@ -103,12 +103,12 @@ impl<'a> Neighbourhood<'a> {
                 };
                 nearer.map(pair).all(|pair| pairs.get(&pair) == Some(&true))
             };
-            let nodes = found.iter().map(|&(node, distance)| Neighbour {
+            let nodes = found.iter().map(|&(node, distance)| NearbyNode {
                 row: trace.row(node),
                 distance,
                 control: control(node, distance),
             });
-            Near {
+            NearbyNodes {
                 nodes: nodes.collect(),
                 more,
             }
@@ -148,7 +148,7 @@ impl<'a> Neighbourhood<'a> {
         for row in rows {
             let next = vertices.len() as u32;
             if *places.entry(row.id).or_insert(next) == next {
-                vertices.push(Vertex {
+                vertices.push(DotVertex {
                     lines: vec![
                         format!("{}: {}", row.id, shown(row.name)),
                         format!("{}, {}", row.class, row.length),
@@ -157,10 +157,10 @@ impl<'a> Neighbourhood<'a> {
                 });
             }
         }
-        let arrows: Vec<Arrow> = self
+        let arrows: Vec<DotEdge> = self
             .edges
             .iter()
-            .map(|&(from, to, control)| Arrow {
+            .map(|&(from, to, control)| DotEdge {
                 from: places[&from],
                 to: places[&to],
                 control,
@@ -171,26 +171,26 @@ impl<'a> Neighbourhood<'a> {
 }
 
 /// Reads all fields of `node`.
-fn record<'a>(trace: &Trace<'a>, node: u32) -> NodeRecord<'a> {
+fn record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
     let item = &trace.outline.nodes[node as usize];
     let mut fields = Vec::new();
-    let mut cursor = Cursor::new(item.record.bytes, item.record.offset);
+    let mut cursor = WireCursor::new(item.record.bytes, item.record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.field() else {
             break;
         };
         match (number, raw) {
-            (3, Raw::Varint(v)) => fields.push(("type".to_owned(), "field", v.to_string())),
-            (6, Raw::Varint(v)) => {
+            (3, WireValue::Varint(v)) => fields.push(("type".to_owned(), "field", v.to_string())),
+            (6, WireValue::Varint(v)) => {
                 fields.push(("start_time_micros".to_owned(), "field", v.to_string()));
             }
-            (7, Raw::Varint(v)) => {
+            (7, WireValue::Varint(v)) => {
                 fields.push(("duration_micros".to_owned(), "field", v.to_string()));
             }
-            (8, Raw::Bytes(io, at)) => texts("inputs", io, at, &mut fields),
-            (9, Raw::Bytes(io, at)) => texts("outputs", io, at, &mut fields),
-            (10, Raw::Bytes(message, at)) => {
-                if let Ok(attr) = Attr::scan(message, at) {
+            (8, WireValue::Bytes(io, at)) => texts("inputs", io, at, &mut fields),
+            (9, WireValue::Bytes(io, at)) => texts("outputs", io, at, &mut fields),
+            (10, WireValue::Bytes(message, at)) => {
+                if let Ok(attr) = AttrView::scan(message, at) {
                     let name = String::from_utf8_lossy(attr.name).into_owned();
                     let value = attr.value_text().unwrap_or_default();
                     fields.push((name, attr.type_name(), value));
@@ -209,8 +209,8 @@ fn record<'a>(trace: &Trace<'a>, node: u32) -> NodeRecord<'a> {
 }
 
 /// Reads the three texts of inputs or outputs.
-fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<Field>) {
-    let mut cursor = Cursor::new(message, at);
+fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
+    let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.field() else {
             return;
@@ -221,7 +221,7 @@ fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<Field>) {
             3 => "types",
             _ => continue,
         };
-        if let Raw::Bytes(text, _) = raw {
+        if let WireValue::Bytes(text, _) = raw {
             let text = String::from_utf8_lossy(text).into_owned();
             fields.push((format!("{of}.{part}"), "field", text));
         }

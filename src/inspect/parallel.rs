@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
 /// Progress shared by the threads.
-struct State<R> {
+struct OrderedWork<R> {
     /// Index of the next item to be worked on.
     next: usize,
     /// Number of results that were taken.
@@ -29,7 +29,7 @@ pub fn in_order<T: Sync, R: Send, E>(
     if threads == 1 {
         return items.iter().try_for_each(|item| take(item, work(item)));
     }
-    let state = Mutex::new(State {
+    let state = Mutex::new(OrderedWork {
         next: 0,
         taken: 0,
         done: BTreeMap::new(),

@@ -6,15 +6,15 @@
 //! rank hands over to that rank: a collective began when the last member came, and a message when both ends
 //! were there. So the path goes on from the one that came last, at the moment when it did.
 
-use super::class::Class;
-use super::track::Track;
+use super::class::NodeClass;
+use super::track::PathInput;
 use crate::matching::{CommMatches, CommStep};
 use crate::units::{Span, Time};
 use std::collections::BTreeMap;
 
 /// A part of the path: a node, and the time before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct PathSegment {
     /// The place of its rank among the tracks.
     pub track: u32,
     /// The node's index.
@@ -33,7 +33,7 @@ pub struct Piece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
     /// Its parts, the first first. Each begins where the one before it ends.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<PathSegment>,
     /// How often it goes on from one rank to another.
     pub changes: u32,
 }
@@ -52,7 +52,7 @@ impl CriticalPath {
 /// and before `end`.
 fn last(
     matches: &CommMatches<'_>,
-    tracks: &[Track],
+    tracks: &[PathInput],
     (track, step): (u32, &CommStep),
     (start, end): (Time, Time),
 ) -> Option<(u32, u32)> {
@@ -67,7 +67,7 @@ fn last(
 
 /// The critical path through `tracks`, up to the node that ends last; `None` if no node runs. Ranks are
 /// `joined` if their times count from one start.
-pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
+pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
         let node = track.last?;
@@ -84,7 +84,7 @@ pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
             && let Some((other, met)) = last(matches, tracks, (at, step), (start, end))
         {
             let came = tracks[other as usize].start[met as usize];
-            path.pieces.push(Piece {
+            path.pieces.push(PathSegment {
                 track: at,
                 node,
                 from: came,
@@ -101,7 +101,7 @@ pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
         let from = cause.map_or(Time::ZERO, |cause| track.end[cause as usize]);
         let length = end.since(start);
         let wait = waited.map_or(Span::ZERO, |(_, wait)| wait.min(length));
-        path.pieces.push(Piece {
+        path.pieces.push(PathSegment {
             track: at,
             node,
             from,
@@ -120,7 +120,7 @@ pub fn critical_path(tracks: &[Track], joined: bool) -> Option<CriticalPath> {
 
 /// What a path spends its time on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct PathTime {
     /// Parts of the path.
     pub pieces: u64,
     /// Time before they started.
@@ -131,8 +131,8 @@ pub struct Spent {
     pub work: Span,
 }
 
-impl Spent {
-    fn add(&mut self, piece: &Piece) {
+impl PathTime {
+    fn add(&mut self, piece: &PathSegment) {
         self.pieces += 1;
         self.delay += piece.delay;
         self.wait += piece.wait;
@@ -146,8 +146,11 @@ impl Spent {
 }
 
 /// What is spent by `key`, most first.
-pub fn spent_by<K: Ord>(path: &CriticalPath, key: impl Fn(&Piece) -> K) -> Vec<(K, Spent)> {
-    let mut by: BTreeMap<K, Spent> = BTreeMap::new();
+pub fn spent_by<K: Ord>(
+    path: &CriticalPath,
+    key: impl Fn(&PathSegment) -> K,
+) -> Vec<(K, PathTime)> {
+    let mut by: BTreeMap<K, PathTime> = BTreeMap::new();
     for piece in &path.pieces {
         by.entry(key(piece)).or_default().add(piece);
     }
@@ -156,14 +159,14 @@ pub fn spent_by<K: Ord>(path: &CriticalPath, key: impl Fn(&Piece) -> K) -> Vec<(
     rows
 }
 
-impl Piece {
+impl PathSegment {
     /// The kind of its node.
-    pub fn class(&self, tracks: &[Track]) -> Class {
+    pub fn class(&self, tracks: &[PathInput]) -> NodeClass {
         tracks[self.track as usize].classes[self.node as usize]
     }
 
     /// The id of its node.
-    pub fn id(&self, tracks: &[Track]) -> u64 {
+    pub fn id(&self, tracks: &[PathInput]) -> u64 {
         tracks[self.track as usize].ids[self.node as usize]
     }
 

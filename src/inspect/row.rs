@@ -1,8 +1,8 @@
 //! Rows of single nodes in lists.
 
-use super::class::Class;
+use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
-use super::trace::Trace;
+use super::trace::InspectedTrace;
 use crate::trace::Op;
 use crate::units::{Span, Time};
 
@@ -22,7 +22,7 @@ pub struct NodeRow<'a> {
     /// Delay from the end of its last dependency until it was ready.
     pub delay: Span,
     /// Type.
-    pub class: Class,
+    pub class: NodeClass,
     /// Lane.
     pub lane: LaneKey,
     /// Name.
@@ -37,7 +37,7 @@ pub struct NodeRow<'a> {
     pub bytes: u64,
 }
 
-impl<'a> Trace<'a> {
+impl<'a> InspectedTrace<'a> {
     /// Returns the row of `node`.
     pub fn row(&self, node: u32) -> NodeRow<'a> {
         let view = &self.outline.nodes[node as usize].view;

@@ -1,16 +1,16 @@
 //! Summaries of a rank and of a job.
 
 use super::attributes;
-use super::class::Class;
-use super::fault::{Complaint, Faults};
-use super::filter::Filter;
+use super::class::NodeClass;
+use super::fault::{CountedFault, FaultSummary};
+use super::filter::NodeFilter;
 use super::lanes::{LaneKey, group_label};
-use super::metadata::Header;
-use super::table::{Table, Tally};
-use super::times::Basis;
-use super::trace::Trace;
-use crate::graph::{DeclaredGroups, Interner, Names, Outline};
-use crate::trace::file::Contents;
+use super::metadata::TraceHeader;
+use super::table::{NodeSums, SpreadTable};
+use super::times::TimeBasis;
+use super::trace::InspectedTrace;
+use crate::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
+use crate::trace::file::TraceContents;
 use crate::trace::groups::parse_metadata;
 use crate::trace::{CollectiveKind, Op, TraceError, family};
 use crate::units::{Span, Time};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Properties of a rank as a whole, whatever the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankFacts {
+pub struct RankOverview {
     /// The rank.
     pub rank: u32,
     /// File.
@@ -45,7 +45,7 @@ pub struct RankFacts {
     /// End of its last node.
     pub end: Time,
     /// Basis of these times.
-    pub basis: Basis,
+    pub basis: TimeBasis,
     /// Whether every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// Recorded end of the rank's last event, if the file states it.
@@ -53,20 +53,20 @@ pub struct RankFacts {
     /// Number of nodes with a start in the file.
     pub given_starts: u64,
     /// Faults of the file.
-    pub faults: Faults,
+    pub faults: FaultSummary,
 }
 
 /// Summary of one rank.
 #[derive(Clone, Debug)]
-pub struct RankSummary {
-    facts: RankFacts,
-    header: Header,
+pub struct RankInspection {
+    facts: RankOverview,
+    header: TraceHeader,
     groups: DeclaredGroups,
-    types: BTreeMap<Class, Tally>,
-    lanes: BTreeMap<LaneKey, (Option<String>, Tally)>,
-    collectives: BTreeMap<(String, CollectiveKind), Tally>,
-    messages: BTreeMap<(u32, u32), [Tally; 2]>,
-    operators: BTreeMap<(String, Class), Tally>,
+    types: BTreeMap<NodeClass, NodeSums>,
+    lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
+    collectives: BTreeMap<(String, CollectiveKind), NodeSums>,
+    messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
+    operators: BTreeMap<(String, NodeClass), NodeSums>,
     attributes: BTreeMap<(String, &'static str), u64>,
 }
 
@@ -75,10 +75,15 @@ pub const SENT: usize = 0;
 /// Index of the receiving ends.
 pub const RECEIVED: usize = 1;
 
-impl RankSummary {
+impl RankInspection {
     /// Sums up the nodes of `trace` that match `filter`. Its file is `path`; `sizes` are those of the file and
     /// of its contents in bytes.
-    pub fn new(trace: &Trace<'_>, filter: &Filter, path: &Path, sizes: (u64, u64)) -> Self {
+    pub fn new(
+        trace: &InspectedTrace<'_>,
+        filter: &NodeFilter,
+        path: &Path,
+        sizes: (u64, u64),
+    ) -> Self {
         let chosen = filter.select(trace);
         let selected = |node: u32| chosen.as_ref().is_none_or(|chosen| chosen[node as usize]);
         let attributes = attributes::count(&trace.outline, selected);
@@ -90,26 +95,26 @@ impl RankSummary {
         rank: u32,
         path: &Path,
         file_bytes: u64,
-        contents: &Contents,
+        contents: &TraceContents,
     ) -> Result<Self, TraceError> {
         // Attributes are counted from records, so that can run in parallel with the rest, which uses decoded
         // nodes.
-        let count = |outline: &Outline<'_>| attributes::count(outline, |_| true);
+        let count = |outline: &RawTrace<'_>| attributes::count(outline, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.blame(e);
-        let (trace, attributes) = Trace::read_beside(rank, bytes, told, count)?;
+        let (trace, attributes) = InspectedTrace::read_beside(rank, bytes, told, count)?;
         let sizes = (file_bytes, bytes.len() as u64);
         Ok(Self::with(&trace, |_| true, attributes, path, sizes))
     }
 
     fn with(
-        trace: &Trace<'_>,
+        trace: &InspectedTrace<'_>,
         selected: impl Fn(u32) -> bool,
         attributes: BTreeMap<(String, &'static str), u64>,
         path: &Path,
         (file_bytes, contents_bytes): (u64, u64),
     ) -> Self {
-        let sums = Sums::new(trace, selected);
+        let sums = RankTables::new(trace, selected);
         let outline = &trace.outline;
         let control = outline.all().flat_map(|node| outline.deps(node));
         let control = control.filter(|dep| dep.control).count() as u64;
@@ -121,7 +126,7 @@ impl RankSummary {
             .nodes
             .iter()
             .filter(|item| item.view.start_micros > 0);
-        let facts = RankFacts {
+        let facts = RankOverview {
             rank: trace.rank,
             path: path.to_owned(),
             file_bytes,
@@ -155,7 +160,7 @@ impl RankSummary {
 }
 
 /// Collects the groups that metadata nodes declare; unreadable ones are added to the faults.
-fn groups(trace: &Trace<'_>, faults: &mut Faults) -> DeclaredGroups {
+fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
     let mut groups = DeclaredGroups::new();
     for item in &trace.outline.nodes {
         let Some(text) = item.view.groups else {
@@ -166,7 +171,7 @@ fn groups(trace: &Trace<'_>, faults: &mut Faults) -> DeclaredGroups {
             Err(error) => {
                 let text = error.to_string();
                 let text = text.lines().next().unwrap_or_default().to_owned();
-                faults.faults.push(Complaint { count: 1, text });
+                faults.faults.push(CountedFault { count: 1, text });
             }
         }
     }
@@ -174,22 +179,22 @@ fn groups(trace: &Trace<'_>, faults: &mut Faults) -> DeclaredGroups {
 }
 
 /// Tables of one rank.
-struct Sums {
+struct RankTables {
     selected: u64,
-    types: BTreeMap<Class, Tally>,
-    lanes: BTreeMap<LaneKey, (Option<String>, Tally)>,
-    collectives: BTreeMap<(String, CollectiveKind), Tally>,
-    messages: BTreeMap<(u32, u32), [Tally; 2]>,
-    operators: BTreeMap<(String, Class), Tally>,
+    types: BTreeMap<NodeClass, NodeSums>,
+    lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
+    collectives: BTreeMap<(String, CollectiveKind), NodeSums>,
+    messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
+    operators: BTreeMap<(String, NodeClass), NodeSums>,
 }
 
 /// Sums by a small key, in order of first use.
-struct Sum<K> {
+struct KeyedSums<K> {
     keys: Interner<K>,
-    sums: Vec<Tally>,
+    sums: Vec<NodeSums>,
 }
 
-impl<K: std::hash::Hash + Eq + Clone> Sum<K> {
+impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
     fn new() -> Self {
         Self {
             keys: Interner::default(),
@@ -197,17 +202,17 @@ impl<K: std::hash::Hash + Eq + Clone> Sum<K> {
         }
     }
 
-    fn add(&mut self, key: K, tally: &Tally) {
+    fn add(&mut self, key: K, tally: &NodeSums) {
         let index = self.keys.intern(key) as usize;
         if index == self.sums.len() {
-            self.sums.push(Tally::default());
+            self.sums.push(NodeSums::default());
         }
         self.sums[index].add(tally);
     }
 
     /// Returns the sums by the names of the keys, merging keys of one name.
-    fn named<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, Tally> {
-        let mut named: BTreeMap<N, Tally> = BTreeMap::new();
+    fn named<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, NodeSums> {
+        let mut named: BTreeMap<N, NodeSums> = BTreeMap::new();
         for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
             named.entry(name(key)).or_default().add(&sum);
         }
@@ -215,14 +220,14 @@ impl<K: std::hash::Hash + Eq + Clone> Sum<K> {
     }
 }
 
-impl Sums {
-    fn new(trace: &Trace<'_>, selected: impl Fn(u32) -> bool) -> Self {
-        let mut types = Sum::new();
-        let mut lanes = Sum::new();
-        let mut collectives = Sum::new();
-        let mut messages: [Sum<(u32, u32)>; 2] = [Sum::new(), Sum::new()];
-        let mut operators = Sum::new();
-        let mut families = Names::default();
+impl RankTables {
+    fn new(trace: &InspectedTrace<'_>, selected: impl Fn(u32) -> bool) -> Self {
+        let mut types = KeyedSums::new();
+        let mut lanes = KeyedSums::new();
+        let mut collectives = KeyedSums::new();
+        let mut messages: [KeyedSums<(u32, u32)>; 2] = [KeyedSums::new(), KeyedSums::new()];
+        let mut operators = KeyedSums::new();
+        let mut families = NameTable::default();
         let mut family_name = String::new();
         let mut count = 0;
         for node in trace.outline.all().filter(|&node| selected(node)) {
@@ -230,7 +235,7 @@ impl Sums {
             let class = trace.classes[node as usize];
             let (flops, bytes) = trace.effort(node);
             let time = trace.length(node);
-            let tally = Tally {
+            let tally = NodeSums {
                 nodes: 1,
                 time,
                 wait: trace.wait(node),
@@ -259,18 +264,18 @@ impl Sums {
             let name = families.intern(&family_name).unwrap_or(u32::MAX);
             operators.add((name, class), &tally);
         }
-        let mut pairs: BTreeMap<(u32, u32), [Tally; 2]> = BTreeMap::new();
+        let mut pairs: BTreeMap<(u32, u32), [NodeSums; 2]> = BTreeMap::new();
         for (end, sum) in messages.into_iter().enumerate() {
             for (pair, tally) in sum.named(|pair| pair) {
                 pairs.entry(pair).or_default()[end].add(&tally);
             }
         }
-        let mut by_lane: BTreeMap<LaneKey, (Option<String>, Tally)> = BTreeMap::new();
+        let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
         for (lane, tally) in lanes.named(|lane: u32| lane) {
             let name = trace.lanes.name(lane).map(str::to_owned);
             // Groups over different dimensions have lanes of their own and one name, hence one row.
             let entry = by_lane.entry(trace.lanes.key(lane));
-            entry.or_insert((name, Tally::default())).1.add(&tally);
+            entry.or_insert((name, NodeSums::default())).1.add(&tally);
         }
         let family_of = |name: u32| match name {
             u32::MAX => String::new(),
@@ -289,9 +294,9 @@ impl Sums {
 
 /// Summary of a job.
 #[derive(Clone, Debug, Default)]
-pub struct Inspection {
+pub struct JobInspection {
     /// Ranks, ascending.
-    pub ranks: Vec<RankFacts>,
+    pub ranks: Vec<RankOverview>,
     /// Files that could not be read at all, with the reason.
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// Schema versions that files claim, each with the number of ranks that do.
@@ -304,24 +309,24 @@ pub struct Inspection {
     /// Groups that ranks declare differently.
     pub torn_groups: Vec<String>,
     /// Sums by type of node.
-    pub types: Table<Class>,
+    pub types: SpreadTable<NodeClass>,
     /// Sums by lane.
-    pub lanes: Table<LaneKey>,
+    pub lanes: SpreadTable<LaneKey>,
     /// Name of each lane on the first rank that names it, and whether others name it differently.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.
-    pub collectives: Table<(String, CollectiveKind)>,
+    pub collectives: SpreadTable<(String, CollectiveKind)>,
     /// Sums of messages by sender and receiver, for the sending and the receiving ends.
-    pub messages: BTreeMap<(u32, u32), [Tally; 2]>,
+    pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
     /// Sums by operator, the name without numbers of steps and layers, and type.
-    pub operators: Table<(String, Class)>,
+    pub operators: SpreadTable<(String, NodeClass)>,
     /// Number of nodes with each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }
 
-impl Inspection {
+impl JobInspection {
     /// Adds a rank; ranks must come in ascending order.
-    pub fn add(&mut self, summary: RankSummary) {
+    pub fn add(&mut self, summary: RankInspection) {
         let rank = summary.facts.rank;
         *self.versions.entry(summary.header.version).or_default() += 1;
         for (name, kind, value) in summary.header.attributes {
@@ -375,6 +380,6 @@ impl Inspection {
     pub fn one_clock(&self) -> bool {
         self.ranks
             .iter()
-            .all(|rank| rank.captured.is_some() && rank.basis == Basis::Kept)
+            .all(|rank| rank.captured.is_some() && rank.basis == TimeBasis::Kept)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Sums over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct NodeSums {
     /// Number of nodes.
     pub nodes: u64,
     /// Total duration, with the time of waiting for other ranks.
@@ -20,7 +20,7 @@ pub struct Tally {
     pub untimed: u64,
 }
 
-impl Tally {
+impl NodeSums {
     /// Adds the sums of `other`.
     pub fn add(&mut self, other: &Self) {
         self.nodes += other.nodes;
@@ -39,9 +39,9 @@ impl Tally {
 
 /// Sum over ranks, with the ranks of the least and the most.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct SpreadRow {
     /// Sum over ranks.
-    pub sum: Tally,
+    pub sum: NodeSums,
     /// Number of ranks that have such nodes.
     pub ranks: u32,
     /// Least time on one of them, and the first rank with it.
@@ -54,8 +54,8 @@ pub struct Row {
     pub largest: (u64, u32),
 }
 
-impl Row {
-    fn new(rank: u32, tally: &Tally) -> Self {
+impl SpreadRow {
+    fn new(rank: u32, tally: &NodeSums) -> Self {
         Self {
             sum: *tally,
             ranks: 1,
@@ -66,7 +66,7 @@ impl Row {
         }
     }
 
-    fn add(&mut self, rank: u32, tally: &Tally) {
+    fn add(&mut self, rank: u32, tally: &NodeSums) {
         self.sum.add(tally);
         self.ranks += 1;
         if tally.time < self.least.0 {
@@ -86,31 +86,31 @@ impl Row {
 
 /// Table of sums over ranks, by a property of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table<K: Ord>(BTreeMap<K, Row>);
+pub struct SpreadTable<K: Ord>(BTreeMap<K, SpreadRow>);
 
-impl<K: Ord> Default for Table<K> {
+impl<K: Ord> Default for SpreadTable<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord> Table<K> {
+impl<K: Ord> SpreadTable<K> {
     /// Adds the sums of `rank`.
-    pub fn add(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, Tally)>) {
+    pub fn add(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, NodeSums)>) {
         for (key, tally) in tallies {
             let row = self.0.entry(key);
             row.and_modify(|row| row.add(rank, &tally))
-                .or_insert_with(|| Row::new(rank, &tally));
+                .or_insert_with(|| SpreadRow::new(rank, &tally));
         }
     }
 
     /// Iterates over the rows in the order of their keys.
-    pub fn rows(&self) -> impl ExactSizeIterator<Item = (&K, &Row)> {
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = (&K, &SpreadRow)> {
         self.0.iter()
     }
 
     /// Returns the rows, those with most time first, and among those without time the ones with most nodes.
-    pub fn by_time(&self) -> Vec<(&K, &Row)> {
+    pub fn by_time(&self) -> Vec<(&K, &SpreadRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));
         rows
@@ -122,8 +122,8 @@ impl<K: Ord> Table<K> {
     }
 
     /// Returns the sum over all rows.
-    pub fn total(&self) -> Tally {
-        let mut total = Tally::default();
+    pub fn total(&self) -> NodeSums {
+        let mut total = NodeSums::default();
         for row in self.0.values() {
             total.add(&row.sum);
         }

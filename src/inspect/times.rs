@@ -1,15 +1,15 @@
 //! When the nodes of a rank ran, and how well that is known.
 
-use super::class::Class;
-use super::lanes::Lanes;
-use crate::graph::outline::Dependency;
-use crate::graph::recorded::{NONE, Step};
-use crate::graph::{Outline, Recorded, Rows};
+use super::class::NodeClass;
+use super::lanes::LaneTable;
+use crate::graph::outline::RawDependency;
+use crate::graph::recorded::{NONE, NodeTiming};
+use crate::graph::{CapturedTimeline, Csr, RawTrace};
 use crate::units::{Span, Time};
 
 /// What the times of a rank rest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Basis {
+pub enum TimeBasis {
     /// The file says when nodes started.
     Given,
     /// Durations, and delays between causes and effects: the run as it was captured.
@@ -20,7 +20,7 @@ pub enum Basis {
     Unknown,
 }
 
-impl Basis {
+impl TimeBasis {
     /// The word for it in files.
     pub fn word(self) -> &'static str {
         match self {
@@ -34,25 +34,30 @@ impl Basis {
 
 /// When the nodes of a rank ran.
 #[derive(Debug)]
-pub struct Times {
+pub struct RankTimes {
     /// What that rests on.
-    pub basis: Basis,
+    pub basis: TimeBasis,
     /// Whether every duration is a whole number of microseconds, all that the schema's own field holds.
     pub whole_micros: bool,
     /// The run.
-    pub run: Recorded,
+    pub run: CapturedTimeline,
 }
 
-impl Times {
+impl RankTimes {
     /// Those of `outline`, whose dependencies that hold are `next`.
-    pub fn new(outline: &Outline<'_>, classes: &[Class], lanes: &Lanes<'_>, next: &Rows) -> Self {
-        let step = |node: u32| Step {
+    pub fn new(
+        outline: &RawTrace<'_>,
+        classes: &[NodeClass],
+        lanes: &LaneTable<'_>,
+        next: &Csr,
+    ) -> Self {
+        let step = |node: u32| NodeTiming {
             delay: outline.nodes[node as usize].view.delay,
             length: outline.nodes[node as usize].view.lasted(),
             lane: lanes.held(node),
-            settles: Lanes::settles(classes[node as usize]),
+            settles: LaneTable::settles(classes[node as usize]),
         };
-        let mut run = Recorded::new(next, lanes.count(), step);
+        let mut run = CapturedTimeline::new(next, lanes.count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
         for node in outline.all() {
@@ -68,13 +73,13 @@ impl Times {
         }
         let basis = if started && all {
             given(outline, classes, lanes, &mut run);
-            Basis::Given
+            TimeBasis::Given
         } else if outline.metadata.captured.is_some() || (delays && durations) {
-            Basis::Kept
+            TimeBasis::Kept
         } else if durations {
-            Basis::Estimated
+            TimeBasis::Estimated
         } else {
-            Basis::Unknown
+            TimeBasis::Unknown
         };
         Self {
             basis,
@@ -94,7 +99,12 @@ impl Times {
 
 /// Replaces starts and ends by what the file says, counted from the first node that took time, and causes by
 /// what ended last before.
-fn given(outline: &Outline<'_>, classes: &[Class], lanes: &Lanes<'_>, run: &mut Recorded) {
+fn given(
+    outline: &RawTrace<'_>,
+    classes: &[NodeClass],
+    lanes: &LaneTable<'_>,
+    run: &mut CapturedTimeline,
+) {
     let micros = |node: u32| outline.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();
     let origin = outline.all().filter(timed).map(micros).min().unwrap_or(0);
@@ -119,7 +129,7 @@ fn given(outline: &Outline<'_>, classes: &[Class], lanes: &Lanes<'_>, run: &mut 
         let deps = outline.deps(node).iter().map(|dep| dep.node);
         let earlier = deps
             .chain([before[node as usize]])
-            .filter(|&d| d != Dependency::NOWHERE && d != NONE)
+            .filter(|&d| d != RawDependency::NOWHERE && d != NONE)
             // Of two at one instant the one with the higher id is the effect, so that causes go back in time.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));

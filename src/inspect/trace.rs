@@ -1,51 +1,51 @@
 //! Trace of one rank, analysed for inspection.
 
-use super::class::Class;
-use super::fault::Faults;
-use super::lanes::Lanes;
-use super::metadata::Header;
-use super::times::Times;
-use crate::graph::{Outline, Rows};
+use super::class::NodeClass;
+use super::fault::FaultSummary;
+use super::lanes::LaneTable;
+use super::metadata::TraceHeader;
+use super::times::RankTimes;
+use crate::graph::{Csr, RawTrace};
 use crate::trace::{Op, TraceError};
 use crate::units::Span;
 use std::{panic, thread};
 
 /// Trace of one rank, analysed for inspection.
 #[derive(Debug)]
-pub struct Trace<'a> {
+pub struct InspectedTrace<'a> {
     /// The rank.
     pub rank: u32,
     /// Nodes and dependencies; what cannot be read has moved to `faults`.
-    pub outline: Outline<'a>,
+    pub outline: RawTrace<'a>,
     /// Metadata record.
-    pub header: Header,
+    pub header: TraceHeader,
     /// Type of each node.
-    pub classes: Vec<Class>,
+    pub classes: Vec<NodeClass>,
     /// Lanes.
-    pub lanes: Lanes<'a>,
+    pub lanes: LaneTable<'a>,
     /// Successors of each node, over the dependencies that hold.
-    pub next: Rows,
+    pub next: Csr,
     /// Whether control dependencies hold, which they do not if they close a cycle.
     pub control_holds: bool,
     /// Times of the nodes.
-    pub times: Times,
+    pub times: RankTimes,
     /// Faults of the file.
-    pub faults: Faults,
+    pub faults: FaultSummary,
 }
 
 /// Data derived from an outline.
-struct Analysis<'a> {
-    lanes: Lanes<'a>,
-    next: Rows,
+struct TraceAnalysis<'a> {
+    lanes: LaneTable<'a>,
+    next: Csr,
     control_holds: bool,
-    times: Times,
+    times: RankTimes,
 }
 
-impl<'a> Analysis<'a> {
-    fn new(outline: &Outline<'a>, classes: &[Class], faults: &mut Faults) -> Self {
-        let lanes = Lanes::new(outline);
+impl<'a> TraceAnalysis<'a> {
+    fn new(outline: &RawTrace<'a>, classes: &[NodeClass], faults: &mut FaultSummary) -> Self {
+        let lanes = LaneTable::new(outline);
         let mut next = outline.successors(|node, dep| dep.node != node);
-        let mut times = Times::new(outline, classes, &lanes, &next);
+        let mut times = RankTimes::new(outline, classes, &lanes, &next);
         let mut control_holds = true;
         // Nodes that did not run are on a cycle, or behind one.
         if times.run.ran < outline.nodes.len() {
@@ -53,7 +53,7 @@ impl<'a> Analysis<'a> {
             let control = all.filter(|dep| dep.control).count() as u64;
             if control > 0 {
                 let data = outline.successors(|node, dep| dep.node != node && !dep.control);
-                let again = Times::new(outline, classes, &lanes, &data);
+                let again = RankTimes::new(outline, classes, &lanes, &data);
                 faults.without_control(control);
                 (next, times, control_holds) = (data, again, false);
             }
@@ -68,7 +68,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-impl<'a> Trace<'a> {
+impl<'a> InspectedTrace<'a> {
     /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file to an error.
     ///
     /// Fails only if no node can be read, nor the metadata record.
@@ -85,31 +85,31 @@ impl<'a> Trace<'a> {
         rank: u32,
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
-        beside: impl FnOnce(&Outline<'a>) -> R + Send,
+        beside: impl FnOnce(&RawTrace<'a>) -> R + Send,
     ) -> Result<(Self, R), TraceError> {
-        let mut outline = Outline::read(contents);
+        let mut outline = RawTrace::read(contents);
         outline.blame(told);
-        let header = Header::read(contents);
+        let header = TraceHeader::read(contents);
         if outline.nodes.is_empty()
-            && header == Header::default()
+            && header == TraceHeader::default()
             && let Some(first) = outline.faults.pop()
         {
             return Err(first.error);
         }
-        let mut classes: Vec<Class> = outline
+        let mut classes: Vec<NodeClass> = outline
             .nodes
             .iter()
-            .map(|item| Class::of(&item.view.op))
+            .map(|item| NodeClass::of(&item.view.op))
             .collect();
         for node in outline.faults.iter().filter_map(|fault| fault.node) {
-            classes[node as usize] = Class::Unreadable;
+            classes[node as usize] = NodeClass::Unreadable;
         }
-        let mut faults = Faults::default();
+        let mut faults = FaultSummary::default();
         faults.unreadable(&mut outline);
         faults.structure(&outline);
         let (analysis, beside) = thread::scope(|scope| {
             let beside = scope.spawn(|| beside(&outline));
-            let analysis = Analysis::new(&outline, &classes, &mut faults);
+            let analysis = TraceAnalysis::new(&outline, &classes, &mut faults);
             (analysis, beside.join())
         });
         let beside = beside.unwrap_or_else(|panic| panic::resume_unwind(panic));

@@ -1,22 +1,22 @@
 //! Data of a rank for the critical path of a job, in flat arrays of some 50 bytes for each node.
 
-use super::class::Class;
-use super::times::Basis;
-use super::trace::Trace;
+use super::class::NodeClass;
+use super::times::TimeBasis;
+use super::trace::InspectedTrace;
 use crate::graph::recorded::NONE;
-use crate::graph::{Names, Recorded};
+use crate::graph::{CapturedTimeline, NameTable};
 use crate::matching::{CommStep, RankComms};
-use crate::trace::groups::{Declared, parse_metadata};
+use crate::trace::groups::{DeclaredGroups, parse_metadata};
 use crate::trace::{Op, TraceError};
 use crate::units::{Span, Time};
 
 /// Data of a rank for the critical path of a job.
 #[derive(Debug)]
-pub struct Track {
+pub struct PathInput {
     /// The rank.
     pub rank: u32,
     /// Basis of its times.
-    pub basis: Basis,
+    pub basis: TimeBasis,
     /// Whether every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// Recorded end of the rank's last event, if the file states it.
@@ -30,8 +30,8 @@ pub struct Track {
     pub(super) end: Vec<Time>,
     pub(super) cause: Vec<u32>,
     pub(super) ids: Vec<u64>,
-    pub(super) classes: Vec<Class>,
-    pub(super) names: Names,
+    pub(super) classes: Vec<NodeClass>,
+    pub(super) names: NameTable,
     pub(super) name_of: Vec<u32>,
     /// Its communication, sorted by node.
     pub(super) comms: RankComms,
@@ -39,13 +39,13 @@ pub struct Track {
     waits: Vec<Span>,
 }
 
-impl Track {
+impl PathInput {
     /// Extracts the data from `trace`.
     ///
     /// Fails on more than 4 GiB of names.
-    pub fn new(trace: Trace<'_>) -> Result<Self, TraceError> {
+    pub fn new(trace: InspectedTrace<'_>) -> Result<Self, TraceError> {
         let nodes = &trace.outline.nodes;
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let mut name_of = Vec::with_capacity(nodes.len());
         for item in nodes {
             let number = names.intern(item.view.name);
@@ -62,7 +62,7 @@ impl Track {
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
         let captured = trace.outline.metadata.captured;
         let whole_micros = trace.times.whole_micros;
-        let Recorded {
+        let CapturedTimeline {
             start,
             end,
             cause,
@@ -115,9 +115,9 @@ impl Track {
 }
 
 /// Lists the communication of a rank, counted in program order and sorted by nodes.
-fn comms(trace: &Trace<'_>) -> RankComms {
+fn comms(trace: &InspectedTrace<'_>) -> RankComms {
     let outline = &trace.outline;
-    let mut declared = Declared::new();
+    let mut declared = DeclaredGroups::new();
     for item in &outline.nodes {
         if let Some(text) = item.view.groups
             && let Ok(groups) = parse_metadata(item.view.id, text)

@@ -2,21 +2,22 @@
 
 use super::JobError;
 use super::input::hashed_input;
-use super::load::{Progress, read_traces};
+use super::load::{LoadProgress, read_traces};
 use crate::astra_sim::{
-    self, Aware, Collectives, Flags, Inputs, Links, NetworkModel, NodeTypes, Note, Ported, Quirk,
-    Reader, Tensors, Unaware, Work, custom,
+    self, AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs, AstraTraceReader,
+    CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts, InputNote, NodeTypes,
+    Quirk, RankTensors, RankWork, custom,
 };
-use crate::collective::Scripts;
-use crate::engine::{Options, Outcome, Prepared, ReplayError};
+use crate::collective::ScriptedAlgorithm;
+use crate::engine::{CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome};
 use crate::machine::Machine;
-use crate::network::Network;
-use crate::report::summary::Input;
+use crate::network::NetworkBackend;
+use crate::report::summary::HashedInput;
 use crate::report::{self, Observer, Report};
 use crate::trace::TraceError;
-use crate::trace::file::{Contents, Named, RankFile, read_text};
+use crate::trace::file::{PrefixFiles, RankFile, TraceContents, read_text};
 use crate::units::Time;
-use crate::workload::{Absent, Workload, WorkloadBuilder};
+use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::path::Path;
 
 /// A job of ASTRA-sim's inputs: inputs, traces, and notes about them.
@@ -36,9 +37,9 @@ use std::path::Path;
 #[non_exhaustive]
 pub struct AstraSimJob {
     /// Everything but the traces.
-    pub inputs: Inputs,
+    pub inputs: AstraInputs,
     /// Collective backend.
-    pub collectives: Collectives,
+    pub collectives: AstraCollectives,
     /// The traces.
     pub workload: Workload,
     /// Lanes that an NPU needs.
@@ -46,15 +47,15 @@ pub struct AstraSimJob {
     /// Whether sends and receives may have no other half.
     pub lenient: bool,
     /// Statistics of each instance that are known before it runs.
-    pub work: Vec<Work>,
+    pub work: Vec<RankWork>,
     /// Tensors of each instance, if memory is tracked.
-    pub tensors: Option<Vec<Tensors>>,
+    pub tensors: Option<Vec<RankTensors>>,
     /// Node types of each instance, if nodes are logged.
     pub types: Option<Vec<NodeTypes>>,
     /// Notes about the inputs.
-    pub notes: Vec<Note>,
+    pub notes: Vec<InputNote>,
     /// Files with their hashes, if those are requested.
-    pub files: Vec<Input>,
+    pub files: Vec<HashedInput>,
 }
 
 impl AstraSimJob {
@@ -63,7 +64,7 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// When a file cannot be read or is refused.
-    pub fn open(flags: &Flags) -> Result<Self, JobError> {
+    pub fn open(flags: &AstraFlags) -> Result<Self, JobError> {
         Self::load(flags, false, &mut |_, _| {})
     }
 
@@ -72,9 +73,13 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// As [`Self::open`].
-    pub fn load(flags: &Flags, hash: bool, progress: &mut Progress<'_>) -> Result<Self, JobError> {
+    pub fn load(
+        flags: &AstraFlags,
+        hash: bool,
+        progress: &mut LoadProgress<'_>,
+    ) -> Result<Self, JobError> {
         let mut files = Vec::new();
-        let inputs = Inputs::read(flags, &mut |role, path| {
+        let inputs = AstraInputs::read(flags, &mut |role, path| {
             let file = std::fs::File::open(path)?;
             let text = read_text(&file, file.metadata()?.len())?;
             if hash {
@@ -83,7 +88,7 @@ impl AstraSimJob {
             Ok(text)
         })?;
         let mut notes = inputs.notes.clone();
-        let mut collectives = Collectives::new(&inputs);
+        let mut collectives = AstraCollectives::new(&inputs);
         for prefix in inputs.custom_prefixes() {
             let algorithm = custom_algorithm(prefix, inputs.network.npus())?;
             collectives.add_custom(&inputs, prefix, algorithm);
@@ -92,7 +97,7 @@ impl AstraSimJob {
         let ranks = rank_files(&inputs.workload, inputs.network.npus());
         let mut builder = WorkloadBuilder::default();
         builder.declare(inputs.groups.declared());
-        let reader = Reader::new(&inputs, &collectives, flags.lenient);
+        let reader = AstraTraceReader::new(&inputs, &collectives, flags.lenient);
         let mut lanes = 1;
         let read = |contents: &[u8], file: &RankFile| {
             let path = file.path.display().to_string();
@@ -104,7 +109,7 @@ impl AstraSimJob {
         };
         let hashed = hash.then_some(&mut files);
         read_traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read, progress)?;
-        let workload = builder.finish(Some(inputs.network.npus()), Absent::Refuse)?;
+        let workload = builder.finish(Some(inputs.network.npus()), MissingRankPolicy::Refuse)?;
         let tensors = if inputs.system.track_memory {
             Some(tensors(&ranks, flags.lenient, &mut notes)?)
         } else {
@@ -142,13 +147,13 @@ impl AstraSimJob {
     pub fn prepare<'a>(
         &'a self,
         machine: &'a Machine,
-        options: &Options,
-    ) -> Result<Prepared<'a>, ReplayError> {
-        let options = Options {
+        options: &ReplayOptions,
+    ) -> Result<CompiledReplay<'a>, ReplayError> {
+        let options = ReplayOptions {
             lonely_messages: self.lenient,
             ..options.clone()
         };
-        Ok(Prepared::in_manner(
+        Ok(CompiledReplay::in_manner(
             &self.workload,
             machine,
             &options,
@@ -161,7 +166,7 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// When the machine cannot run the job, or the replay gets stuck.
-    pub fn replay(&self, options: &Options) -> Result<Report, ReplayError> {
+    pub fn replay(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
         let machine = self.machine();
         let prepared = self.prepare(&machine, options)?;
         let mut collectives = self.collectives.clone();
@@ -171,46 +176,46 @@ impl AstraSimJob {
 }
 
 /// Outcome of a replay, a report if one was requested, and the observer.
-pub type Replayed<O> = Result<(Outcome, Option<Report>, O), ReplayError>;
+pub type AstraReplay<O> = Result<(ReplayOutcome, Option<Report>, O), ReplayError>;
 
 /// Replays `prepared` over the network that `inputs` choose, with a report if `full`.
 pub fn run_inputs<O: Observer>(
-    prepared: &Prepared<'_>,
-    inputs: &Inputs,
-    collectives: &mut Collectives,
+    prepared: &CompiledReplay<'_>,
+    inputs: &AstraInputs,
+    collectives: &mut AstraCollectives,
     full: bool,
     observer: O,
-) -> Replayed<O> {
+) -> AstraReplay<O> {
     let (file, quirks) = (&inputs.network, inputs.quirks);
     let shares = !quirks.has(Quirk::FreePorts);
     let cuts_through = !quirks.has(Quirk::StoreAndForward);
     match inputs.model {
-        NetworkModel::Unaware if shares => {
-            let network = Ported::new(file, quirks);
+        AnalyticalNetwork::Unaware if shares => {
+            let network = CutThroughPorts::new(file, quirks);
             replay_over(network, prepared, collectives, full, observer)
         }
-        NetworkModel::Unaware => {
-            let network = Unaware::new(file, quirks);
+        AnalyticalNetwork::Unaware => {
+            let network = CongestionUnaware::new(file, quirks);
             replay_over(network, prepared, collectives, full, observer)
         }
-        NetworkModel::Aware if cuts_through => {
-            let network = Links::new(file, quirks);
+        AnalyticalNetwork::Aware if cuts_through => {
+            let network = CutThroughLinks::new(file, quirks);
             replay_over(network, prepared, collectives, full, observer)
         }
-        NetworkModel::Aware => {
-            let network = Aware::new(file, quirks);
+        AnalyticalNetwork::Aware => {
+            let network = CongestionAware::new(file, quirks);
             replay_over(network, prepared, collectives, full, observer)
         }
     }
 }
 
-fn replay_over<N: Network, O: Observer>(
+fn replay_over<N: NetworkBackend, O: Observer>(
     network: N,
-    prepared: &Prepared<'_>,
-    collectives: &mut Collectives,
+    prepared: &CompiledReplay<'_>,
+    collectives: &mut AstraCollectives,
     full: bool,
     mut observer: O,
-) -> Replayed<O> {
+) -> AstraReplay<O> {
     if full {
         let replayed = report::replay_in(prepared, observer, network, collectives);
         return replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer));
@@ -220,9 +225,9 @@ fn replay_over<N: Network, O: Observer>(
 }
 
 /// Returns the work of each instance; graphs that ranks share are examined once.
-fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
+fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     let graphs = workload.graphs().iter();
-    let graphs: Vec<Work> = graphs.map(|graph| Work::of(graph, inputs)).collect();
+    let graphs: Vec<RankWork> = graphs.map(|graph| RankWork::of(graph, inputs)).collect();
     let instances = workload.instances().iter();
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
@@ -230,7 +235,7 @@ fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
 /// Returns the node types of each rank, in a separate pass over its file.
 fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
-        let contents = Contents::open(&file.path)?;
+        let contents = TraceContents::open(&file.path)?;
         NodeTypes::read(contents.as_slice()).map_err(|e| contents.blame(e))
     };
     ranks.iter().map(read).collect()
@@ -240,12 +245,12 @@ fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
 fn tensors(
     ranks: &[RankFile],
     lenient: bool,
-    notes: &mut Vec<Note>,
-) -> Result<Vec<Tensors>, TraceError> {
+    notes: &mut Vec<InputNote>,
+) -> Result<Vec<RankTensors>, TraceError> {
     let mut read = |file: &RankFile| {
-        let contents = Contents::open(&file.path)?;
+        let contents = TraceContents::open(&file.path)?;
         let path = file.path.display().to_string();
-        let tensors = Tensors::read(contents.as_slice(), lenient, &path, notes);
+        let tensors = RankTensors::read(contents.as_slice(), lenient, &path, notes);
         tensors.map_err(|e| contents.blame(e))
     };
     ranks.iter().map(&mut read).collect()
@@ -253,20 +258,20 @@ fn tensors(
 
 /// Returns the file of each rank; a compressed one, or one of another form, may take its place.
 fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
-    let named = Named::new(prefix);
+    let named = PrefixFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));
     (0..npus).map(file).collect()
 }
 
 /// Reads the custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
 /// the number of NPUs.
-fn custom_algorithm(prefix: &Path, npus: u32) -> Result<Scripts, TraceError> {
-    let named = Named::new(prefix);
+fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
+    let named = PrefixFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has(rank));
     let files: Vec<_> = (0..1).chain(more).map(|rank| named.path(rank)).collect();
-    let contents = files.iter().map(|path| Contents::open(path));
-    let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
-    let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
-    let algorithm = custom::read(&bytes, custom::Lasting::AstraSim);
+    let contents = files.iter().map(|path| TraceContents::open(path));
+    let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
+    let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
+    let algorithm = custom::read(&bytes, custom::ScriptTiming::AstraSim);
     algorithm.map_err(|(position, error)| contents[position as usize].blame(error))
 }

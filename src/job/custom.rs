@@ -2,10 +2,10 @@
 
 use super::input::hashed_input;
 use crate::astra_sim::custom;
-use crate::collective::{Custom, Fault, Scripts};
-use crate::report::summary::Input;
-use crate::trace::file::{Contents, RankFile, discover};
-use crate::trace::{CollectiveKind, Place, TraceError};
+use crate::collective::{CustomCollective, ScriptFault, ScriptedAlgorithm};
+use crate::report::summary::HashedInput;
+use crate::trace::file::{RankFile, TraceContents, discover};
+use crate::trace::{CollectiveKind, TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 
 /// An algorithm in files: the collectives that it carries out, and what the names of its files begin with.
@@ -24,21 +24,21 @@ pub struct CustomFiles {
 /// When positions lack a file, or a file is no algorithm or does not go with the others.
 pub fn load_custom(
     args: &[CustomFiles],
-    mut inputs: Option<&mut Vec<Input>>,
-) -> Result<Vec<Custom>, TraceError> {
+    mut inputs: Option<&mut Vec<HashedInput>>,
+) -> Result<Vec<CustomCollective>, TraceError> {
     let mut load = |arg: &CustomFiles| {
         let files = files(&arg.prefix)?;
-        let contents = files.iter().map(Contents::of);
-        let contents: Vec<Contents> = contents.collect::<Result<_, _>>()?;
-        let bytes: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
+        let contents = files.iter().map(TraceContents::of);
+        let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
+        let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
         if let Some(inputs) = &mut inputs {
             let all = files.iter().zip(&bytes);
             inputs.extend(all.map(|(file, bytes)| hashed_input("custom", &file.path, bytes)));
         }
-        let scripts = custom::read(&bytes, custom::Lasting::Recorded);
+        let scripts = custom::read(&bytes, custom::ScriptTiming::Recorded);
         let scripts = scripts.map_err(|(p, error)| contents[p as usize].blame(error))?;
         let matched = scripts.matched();
-        Ok(Custom {
+        Ok(CustomCollective {
             kind: arg.kind,
             name: arg.prefix.display().to_string(),
             scripts: matched.map_err(|fault| refusal(fault, &scripts, &files))?,
@@ -59,9 +59,9 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     };
     let beside = &files[0].path;
     Err(TraceError::refused_at(
-        Place {
+        TraceLocation {
             file: Some(prefix.to_owned()),
-            ..Place::default()
+            ..TraceLocation::default()
         },
         format!(
             "there is a file {}, but none for position {position}",
@@ -72,9 +72,9 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
 }
 
 /// `fault`, where it is in the files.
-fn refusal(fault: Fault, scripts: &Scripts, files: &[RankFile]) -> TraceError {
+fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) -> TraceError {
     let (position, part, found, hint) = match fault {
-        Fault::Stranger {
+        ScriptFault::Stranger {
             position,
             part,
             peer,
@@ -84,7 +84,7 @@ fn refusal(fault: Fault, scripts: &Scripts, files: &[RankFile]) -> TraceError {
             format!("the peer {peer} has no file; there are {}", files.len()),
             "peers are positions of the group, counted from 0",
         ),
-        Fault::Unpaired {
+        ScriptFault::Unpaired {
             position,
             part,
             peer,
@@ -99,17 +99,17 @@ fn refusal(fault: Fault, scripts: &Scripts, files: &[RankFile]) -> TraceError {
             },
             "a receive for each send, with the same tag and size",
         ),
-        Fault::Circle { position, part } => (
+        ScriptFault::Circle { position, part } => (
             position,
             part,
             "it waits, through other positions, for itself".to_owned(),
             "a send in front of a receive at one of them; sends do not wait for their receivers",
         ),
     };
-    let place = Place {
+    let place = TraceLocation {
         file: Some(files[position as usize].path.clone()),
         node: Some(scripts.script(position).id(part)),
-        ..Place::default()
+        ..TraceLocation::default()
     };
     TraceError::refused_at(place, found, hint)
 }

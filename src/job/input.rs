@@ -1,8 +1,8 @@
 //! Files that a job is read from: their text, their hashes, and what people call them together.
 
-use crate::report::summary::Input;
+use crate::report::summary::HashedInput;
 use crate::trace::TraceError;
-use crate::trace::file::{self, Found, RankFile};
+use crate::trace::file::{self, FoundTraces, RankFile};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 pub const CASE_MACHINE: &str = "machine.toml";
 
 /// Describes an input with the hash of its bytes.
-pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> Input {
-    Input {
+pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInput {
+    HashedInput {
         role: role.into(),
         name: path.display().to_string(),
         blake3: blake3::hash(bytes).to_hex().to_string(),
@@ -41,7 +41,7 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
 }
 
 /// Returns the machine of a case, beside its traces, or that for which the job was made.
-pub fn machine_of(paths: &[PathBuf], found: &Found) -> Option<String> {
+pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     let folder = paths.first().map(|path| {
         if path.is_dir() {
             path.as_path()

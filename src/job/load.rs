@@ -2,16 +2,18 @@
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
-use crate::bounds::{self, TooMuch};
-use crate::files::{Outputs, identity};
-use crate::graph::{Binding, Dependencies, Graph};
+use crate::bounds::{self, MemoryLimitError};
+use crate::files::{OutputSet, identity};
+use crate::graph::{DependencyPolicy, Graph, SlotBinding};
 use crate::ids::{GraphId, Rank};
-use crate::report::summary::Input;
+use crate::report::summary::HashedInput;
 use crate::trace::TraceError;
-use crate::trace::file::{Contents, Finder, Found, RankFile, Seal, Verify};
-use crate::trace::groups::{self, Declared};
+use crate::trace::file::{
+    FileDigest, FoundTraces, RankFile, TraceContents, TraceFinder, VerifyLevel,
+};
+use crate::trace::groups::{self, DeclaredGroups};
 use crate::units::{Span, Time};
-use crate::workload::{Absent, Workload, WorkloadBuilder};
+use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -20,16 +22,16 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub struct JobOptions {
     /// Checks of traces against the job's file, `PREFIX.job.json`.
-    pub verify: Verify,
+    pub verify: VerifyLevel,
     /// A file of groups in place of those that the job's file declares.
     pub groups: Option<PathBuf>,
     /// Dependencies that hold.
-    pub dependencies: Dependencies,
+    pub dependencies: DependencyPolicy,
     /// Treatment of ranks without a trace.
-    pub absent: Absent,
+    pub absent: MissingRankPolicy,
     /// Ranks of the job, if more than the traces show.
     pub ranks: Option<u32>,
-    /// Ranks that a job with [`Absent::Mirror`] has at least where `ranks` does not say it: the NPUs of the machine.
+    /// Ranks that a job with [`MissingRankPolicy::Mirror`] has at least where `ranks` does not say it: the NPUs of the machine.
     pub mirrored: u32,
     /// Ranks that start later, and by how much.
     pub delays: Vec<(u32, Span)>,
@@ -38,21 +40,21 @@ pub struct JobOptions {
 }
 
 /// Receives the number of ranks that were read, of how many.
-pub type Progress<'p> = dyn FnMut(usize, usize) + 'p;
+pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
 /// Finds the files of a job. Several paths are files or folders of one job.
 pub fn find<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
-    verify: Verify,
-) -> Result<Found, TraceError> {
-    let mut finder = Finder::new(verify);
+    verify: VerifyLevel,
+) -> Result<FoundTraces, TraceError> {
+    let mut finder = TraceFinder::new(verify);
     let mut paths = paths.into_iter();
     paths.try_for_each(|path| finder.add(path.as_ref()))?;
     Ok(finder.finish())
 }
 
 /// Tells `outputs` that the files in `found` are read.
-pub fn mark_read(outputs: &mut Outputs, found: &Found) {
+pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
         .chain(found.jobs.keys())
@@ -60,8 +62,8 @@ pub fn mark_read(outputs: &mut Outputs, found: &Found) {
 }
 
 /// Collects the groups that the files of jobs declare.
-pub fn declared_groups(found: &Found) -> Result<Declared, JobError> {
-    let mut all = Declared::new();
+pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> {
+    let mut all = DeclaredGroups::new();
     for (path, job) in &found.jobs {
         for (name, ranks) in &job.groups {
             let before = all.insert(name.clone(), ranks.clone());
@@ -80,9 +82,9 @@ pub fn declared_groups(found: &Found) -> Result<Declared, JobError> {
 /// `inputs`, if hashes are wanted.
 pub fn groups_of(
     path: Option<&Path>,
-    found: &Found,
-    inputs: Option<&mut Vec<Input>>,
-) -> Result<Declared, JobError> {
+    found: &FoundTraces,
+    inputs: Option<&mut Vec<HashedInput>>,
+) -> Result<DeclaredGroups, JobError> {
     let Some(path) = path else {
         return declared_groups(found);
     };
@@ -95,10 +97,10 @@ pub fn groups_of(
 
 /// Loads the job in `found`, which is called `name`.
 pub fn load(
-    found: &Found,
+    found: &FoundTraces,
     name: String,
     options: &JobOptions,
-    progress: &mut Progress<'_>,
+    progress: &mut LoadProgress<'_>,
 ) -> Result<Job, JobError> {
     let mut builder = WorkloadBuilder::default();
     let mut inputs = Vec::new();
@@ -129,7 +131,7 @@ pub fn load(
         }
     }
     let ranks = match (options.ranks, options.absent) {
-        (None, Absent::Mirror) => Some(builder.ranks_seen().max(options.mirrored)),
+        (None, MissingRankPolicy::Mirror) => Some(builder.ranks_seen().max(options.mirrored)),
         (ranks, _) => ranks,
     };
     let workload = builder.finish(ranks, options.absent)?;
@@ -144,7 +146,7 @@ pub fn load(
 
 /// Whether the state of a run fits, of which each node has 4 bytes on each rank; ranks can share a file and still
 /// be many.
-fn check_memory(workload: &Workload) -> Result<(), TooMuch> {
+fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let graphs = workload.graphs();
     let nodes = workload.instances().iter();
     let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);
@@ -163,9 +165,9 @@ pub fn read_traces(
     files: &[RankFile],
     builder: &mut WorkloadBuilder,
     release: impl Fn(u32) -> Time,
-    mut inputs: Option<&mut Vec<Input>>,
-    mut read: impl FnMut(&[u8], &RankFile) -> Result<(Graph, Binding), TraceError>,
-    progress: &mut Progress<'_>,
+    mut inputs: Option<&mut Vec<HashedInput>>,
+    mut read: impl FnMut(&[u8], &RankFile) -> Result<(Graph, SlotBinding), TraceError>,
+    progress: &mut LoadProgress<'_>,
 ) -> Result<(), JobError> {
     let mut linked = LinkedFiles::default();
     for (done, file) in (1..).zip(files) {
@@ -174,8 +176,8 @@ pub fn read_traces(
             // One file under several names says the same of every rank, unless it names its rank.
             Some((graph, binding, index)) if binding.peers.is_empty() => {
                 if let (Some(inputs), Some(index)) = (&mut inputs, index) {
-                    let known: &Input = &inputs[*index];
-                    let again = Input {
+                    let known: &HashedInput = &inputs[*index];
+                    let again = HashedInput {
                         name: file.path.display().to_string(),
                         ..known.clone()
                     };
@@ -184,7 +186,7 @@ pub fn read_traces(
                 (*graph, binding.clone())
             }
             _ => {
-                let contents = Contents::of(file)?;
+                let contents = TraceContents::of(file)?;
                 let read = read(contents.as_slice(), file);
                 let (graph, binding) = read.map_err(|e| contents.blame(e))?;
                 let index = inputs.as_mut().map(|inputs| {
@@ -206,7 +208,7 @@ pub fn read_traces(
 
 /// Files that are one file under several names, by device and inode.
 #[derive(Default)]
-struct LinkedFiles(BTreeMap<LinkKey, (GraphId, Binding, Option<usize>)>);
+struct LinkedFiles(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
 
 /// The file, and what it should hold.
-type LinkKey = ((u64, u64), Option<Seal>);
+type LinkKey = ((u64, u64), Option<FileDigest>);

@@ -1,9 +1,9 @@
 //! Output of a job: no file appears before all are complete, and the job file appears last.
 
 use super::JobError;
-use crate::files::{OutputFile, Outputs, Written, numbered};
-use crate::trace::file::{Packer, prefix_of};
-use crate::trace::groups::Declared;
+use crate::files::{OutputFile, OutputHandle, OutputSet, numbered};
+use crate::trace::file::{CompressedWriter, prefix_of};
+use crate::trace::groups::DeclaredGroups;
 use crate::trace::job::{JobFile, JobRank};
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
@@ -32,7 +32,7 @@ fn prefix(output: &Path) -> Result<PathBuf, JobError> {
 }
 
 /// A trace that is being written.
-pub type TraceOutput = Packer<BufWriter<OutputFile>>;
+pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 
 /// Output of a job.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
     /// Output files, and inputs that they must not replace.
-    pub files: Outputs,
+    pub files: OutputSet,
     ranks: Vec<JobRank>,
     names: Vec<PathBuf>,
 }
 
 impl JobOutputs {
     /// Starts a job that `output` names, of files that end with `packed`: `.zst`, `.gz` or nothing.
-    pub fn new(output: &Path, packed: &'static str, files: Outputs) -> Result<Self, JobError> {
+    pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
         Ok(Self {
             prefix: prefix(output)?,
             packed,
@@ -66,11 +66,14 @@ impl JobOutputs {
     pub fn start(&mut self, rank: u32) -> Result<TraceOutput, JobError> {
         let file = self.files.create(&self.path(rank))?.hashed();
         let file = BufWriter::with_capacity(1 << 18, file);
-        Ok(Packer::new(file, self.packed.trim_start_matches('.'))?)
+        Ok(CompressedWriter::new(
+            file,
+            self.packed.trim_start_matches('.'),
+        )?)
     }
 
     /// Ends the trace of a rank.
-    pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<Written, JobError> {
+    pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<OutputHandle, JobError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
         let written = self.files.keep(file)?;
@@ -80,7 +83,7 @@ impl JobOutputs {
     }
 
     /// Writes the trace of a rank, which is there as a whole.
-    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Written, JobError> {
+    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<OutputHandle, JobError> {
         let mut file = self.start(rank)?;
         file.write_all(trace)?;
         self.finish(rank, file)
@@ -91,9 +94,9 @@ impl JobOutputs {
     pub fn share(
         &mut self,
         rank: u32,
-        written: Written,
+        written: OutputHandle,
         link: bool,
-    ) -> Result<Option<Written>, JobError> {
+    ) -> Result<Option<OutputHandle>, JobError> {
         let path = self.path(rank);
         let shared = self.files.again(written, &path, link)?;
         if let Some(shared) = shared {
@@ -103,7 +106,7 @@ impl JobOutputs {
     }
 
     /// Adds `written` as the trace of `rank`.
-    pub fn add(&mut self, rank: u32, path: PathBuf, written: Written) {
+    pub fn add(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobRank {
             rank,
@@ -114,7 +117,7 @@ impl JobOutputs {
     }
 
     /// Writes groups into a file of their own, for tools that read no job file, and returns its path.
-    pub fn groups(&mut self, declared: &Declared) -> Result<PathBuf, JobError> {
+    pub fn groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
         let path = numbered(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create(&path)?);
         serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
@@ -156,7 +159,7 @@ pub struct SavedJob {
 }
 
 /// Writes a job file.
-pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), JobError> {
+pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let mut file = files.create(path)?;
     file.write_all(job.to_text().as_bytes())?;
     files.keep(file)?;
@@ -164,7 +167,11 @@ pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), 
 }
 
 /// Updates the job file beside `path`, if it lists that file, with the contents now `written`.
-pub fn rename_contents(files: &mut Outputs, path: &Path, written: Written) -> Result<(), JobError> {
+pub fn rename_contents(
+    files: &mut OutputSet,
+    path: &Path,
+    written: OutputHandle,
+) -> Result<(), JobError> {
     let Some(prefix) = prefix_of(path) else {
         return Ok(());
     };

@@ -3,8 +3,8 @@
 use super::JobError;
 use super::load::find;
 use crate::trace::TraceError;
-use crate::trace::file::{Contents, Found, RankFile, Verify};
-use crate::trace::groups::Declared;
+use crate::trace::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
+use crate::trace::groups::DeclaredGroups;
 use crate::trace::job::JobFile;
 use std::io::Read;
 use std::path::PathBuf;
@@ -13,21 +13,21 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub struct JobTraces {
     /// The files, by rank, and the jobs' files that name them.
-    pub found: Found,
-    piped: Option<Contents>,
+    pub found: FoundTraces,
+    piped: Option<TraceContents>,
 }
 
 /// The contents of a trace.
 #[derive(Debug)]
 pub enum OpenedTrace<'t> {
     /// Of a file.
-    File(Contents),
+    File(TraceContents),
     /// Of the pipe.
-    Pipe(&'t Contents),
+    Pipe(&'t TraceContents),
 }
 
 impl OpenedTrace<'_> {
-    fn contents(&self) -> &Contents {
+    fn contents(&self) -> &TraceContents {
         match self {
             Self::File(contents) => contents,
             Self::Pipe(contents) => contents,
@@ -47,7 +47,7 @@ impl OpenedTrace<'_> {
 
 impl JobTraces {
     /// Finds the files that `paths` name.
-    pub fn find(paths: &[PathBuf], verify: Verify) -> Result<Self, TraceError> {
+    pub fn find(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
         let found = find(paths, verify)?;
         Ok(Self { found, piped: None })
     }
@@ -55,11 +55,11 @@ impl JobTraces {
     /// Reads the trace of rank 0 from `pipe`, which messages call `name`.
     pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
         Ok(Self {
-            found: Found {
+            found: FoundTraces {
                 files: vec![RankFile::new(0, PathBuf::from(name))],
-                ..Found::default()
+                ..FoundTraces::default()
             },
-            piped: Some(Contents::from_pipe(pipe)?),
+            piped: Some(TraceContents::from_pipe(pipe)?),
         })
     }
 
@@ -69,7 +69,7 @@ impl JobTraces {
     }
 
     /// Returns the declarations of the job beside its ranks, with these groups.
-    pub fn about(&self, groups: Declared) -> JobFile {
+    pub fn about(&self, groups: DeclaredGroups) -> JobFile {
         about(&self.found, groups)
     }
 
@@ -77,13 +77,13 @@ impl JobTraces {
     pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
             Some(contents) => OpenedTrace::Pipe(contents),
-            None => OpenedTrace::File(Contents::of(file)?),
+            None => OpenedTrace::File(TraceContents::of(file)?),
         })
     }
 }
 
 /// Collects what the jobs in `found` say beside their ranks, with these groups.
-pub fn about(found: &Found, groups: Declared) -> JobFile {
+pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
     let mut about = JobFile {
         groups,
         ..JobFile::default()

@@ -4,14 +4,14 @@ use crate::ids::Npu;
 
 /// The class of every NPU: runs of NPUs in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Assignment {
+pub(super) struct ClassAssignment {
     /// The first NPU after each run, and the run's class.
     runs: Vec<(u32, u32)>,
 }
 
 /// NPUs `first` to `last`, both included, of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct NpuRange {
     pub first: u32,
     pub last: u32,
     pub class: u32,
@@ -19,14 +19,14 @@ pub(super) struct Range {
 
 /// Violation of the rule that each NPU has exactly one class.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum AssignmentFault {
     /// `npu` is in two ranges.
     Twice { npu: u32, earlier: u32, later: u32 },
     /// NPUs `first` to `last` are in no range.
     Never { first: u32, last: u32 },
 }
 
-impl Assignment {
+impl ClassAssignment {
     /// All of `npus` NPUs are of the first class.
     pub(super) fn uniform(npus: u32) -> Self {
         Self {
@@ -35,20 +35,20 @@ impl Assignment {
     }
 
     /// Puts `ranges` in order; together they must hold each of `npus` NPUs once, and none beyond.
-    pub(super) fn new(mut ranges: Vec<Range>, npus: u32) -> Result<Self, Fault> {
+    pub(super) fn new(mut ranges: Vec<NpuRange>, npus: u32) -> Result<Self, AssignmentFault> {
         ranges.sort_unstable_by_key(|range| (range.first, range.class));
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         let mut next = 0;
         for range in ranges {
             // Ranges are sorted by their begin, so any gap or overlap shows at the next range's first NPU.
             if range.first > next {
-                return Err(Fault::Never {
+                return Err(AssignmentFault::Never {
                     first: next,
                     last: range.first - 1,
                 });
             }
             if range.first < next {
-                return Err(Fault::Twice {
+                return Err(AssignmentFault::Twice {
                     npu: range.first,
                     earlier: runs.last().map_or(0, |&(_, class)| class),
                     later: range.class,
@@ -58,7 +58,7 @@ impl Assignment {
             runs.push((next, range.class));
         }
         if next < npus {
-            return Err(Fault::Never {
+            return Err(AssignmentFault::Never {
                 first: next,
                 last: npus - 1,
             });
@@ -84,7 +84,7 @@ impl Assignment {
 }
 
 /// Reads `"0-3,6"`; the piece that is not a range of NPUs below `npus` comes back as the error.
-pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<Range>, &str> {
+pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
@@ -95,7 +95,7 @@ pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<Range>, &s
             let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
             match (number(first), number(last)) {
                 (Some(first), Some(last)) if first <= last && last < npus => {
-                    Ok(Range { first, last, class })
+                    Ok(NpuRange { first, last, class })
                 }
                 _ => Err(piece.trim()),
             }
@@ -107,10 +107,10 @@ pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<Range>, &s
 mod tests {
     use super::*;
 
-    fn assign(texts: &[&str], npus: u32) -> Result<Assignment, Fault> {
+    fn assign(texts: &[&str], npus: u32) -> Result<ClassAssignment, AssignmentFault> {
         let all = texts.iter().zip(0..);
         let all = all.flat_map(|(text, class)| ranges(text, class, npus).unwrap());
-        Assignment::new(all.collect(), npus)
+        ClassAssignment::new(all.collect(), npus)
     }
 
     #[test]
@@ -120,17 +120,17 @@ mod tests {
         assert_eq!(classes, [0, 0, 0, 1, 1, 1, 0, 1]);
         let runs: Vec<_> = assignment.runs().collect();
         assert_eq!(runs, [(0, 2, 0), (3, 5, 1), (6, 6, 0), (7, 7, 1)]);
-        assert_eq!(Assignment::uniform(4).class(Npu(3)), 0);
+        assert_eq!(ClassAssignment::uniform(4).class(Npu(3)), 0);
     }
 
     #[test]
     fn gaps_and_overlaps_are_named() {
-        let never = |first, last| Err(Fault::Never { first, last });
+        let never = |first, last| Err(AssignmentFault::Never { first, last });
         assert_eq!(assign(&["1-3"], 4), never(0, 0));
         assert_eq!(assign(&["0", "3"], 8), never(1, 2));
         assert_eq!(assign(&["0-3"], 8), never(4, 7));
         let (npu, earlier, later) = (2, 0, 1);
-        let twice = Fault::Twice {
+        let twice = AssignmentFault::Twice {
             npu,
             earlier,
             later,

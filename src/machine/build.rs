@@ -1,8 +1,8 @@
 //! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
 
-use super::assign::{self, Assignment, Fault};
+use super::assign::{self, AssignmentFault, ClassAssignment};
 use super::{Machine, NpuClass};
-use crate::config::{ConfigError, Document, Table, quoted};
+use crate::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
 use crate::units::Bytes;
 
 mod class;
@@ -29,7 +29,7 @@ const SEGMENT: &str = "4 KiB";
 const CAPACITY: &str = "80 GB";
 
 /// Reads and checks the machine that `document` describes.
-pub(super) fn machine(document: &Document<'_>) -> Result<Machine, ConfigError> {
+pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigError> {
     let root = document.root(ROOT)?;
     let name = root.need("name", "the machine's name")?.line()?.to_owned();
     let description = match root.get("description") {
@@ -58,17 +58,21 @@ pub(super) fn machine(document: &Document<'_>) -> Result<Machine, ConfigError> {
 }
 
 /// Byte ranges in the text of `document` of the values of `name` and of the outermost size.
-pub(super) fn scale_spans(document: &Document<'_>) -> Option<[std::ops::Range<usize>; 2]> {
+pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root(ROOT).ok()?;
     let dimensions = root.get("dimension")?.tables(network::KEYS).ok()?;
     let size = dimensions.last()?.get("size")?.span();
     Some([root.get("name")?.span(), size])
 }
 
-fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignment, ConfigError> {
+fn class_of(
+    root: &ConfigTable<'_>,
+    classes: &[NpuClass],
+    npus: u32,
+) -> Result<ClassAssignment, ConfigError> {
     let Some(field) = root.get("assign") else {
         return match classes {
-            [_] => Ok(Assignment::uniform(npus)),
+            [_] => Ok(ClassAssignment::uniform(npus)),
             _ => Err(root.missing("assign", "a table that says which NPUs are of which class")),
         };
     };
@@ -82,15 +86,15 @@ fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignm
         let more = assign::ranges(text, class, npus);
         ranges.extend(more.map_err(|piece| field.refuse(quoted(piece), &expected))?);
     }
-    Assignment::new(ranges, npus).map_err(|fault| match fault {
-        Fault::Never { first, last } if first == last => {
+    ClassAssignment::new(ranges, npus).map_err(|fault| match fault {
+        AssignmentFault::Never { first, last } if first == last => {
             table.refuse(format_args!("no class for NPU {first}"), "each NPU once")
         }
-        Fault::Never { first, last } => {
+        AssignmentFault::Never { first, last } => {
             let found = format!("no class for NPUs {first} to {last}");
             table.refuse(found, "each NPU once")
         }
-        Fault::Twice {
+        AssignmentFault::Twice {
             npu,
             earlier,
             later,
@@ -103,12 +107,12 @@ fn class_of(root: &Table<'_>, classes: &[NpuClass], npus: u32) -> Result<Assignm
 }
 
 /// The capacity at `key`.
-fn capacity(table: &Table<'_>, key: &str) -> Result<Bytes, ConfigError> {
+fn capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
     size(table, key, CAPACITY)
 }
 
 /// The size at `key`, which is not zero; `example` illustrates it in errors.
-fn size(table: &Table<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
+fn size(table: &ConfigTable<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
     let size: Bytes = table.quantity(key, example)?;
     match size {
         Bytes(0) => Err(table

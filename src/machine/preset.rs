@@ -2,12 +2,12 @@
 
 use super::build;
 use super::error::MachineError;
-use crate::config::{Document, nearest, read};
+use crate::config::{ConfigDocument, nearest, read};
 use std::borrow::Cow;
 
 /// A machine that comes with the program.
 #[derive(Clone, Copy, Debug)]
-pub struct Preset {
+pub struct MachinePreset {
     /// Name for `--machine`.
     pub name: &'static str,
     /// Its machine file; comments give the source of every number.
@@ -17,7 +17,7 @@ pub struct Preset {
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
         /// Every preset: products first, then the machines of the ASTRA-sim 2.0 paper.
-        pub const PRESETS: &[Preset] = &[$(Preset {
+        pub const PRESETS: &[MachinePreset] = &[$(MachinePreset {
             name: $name,
             text: include_str!(concat!("presets/", $name, ".toml")),
         }),*];
@@ -46,7 +46,7 @@ presets!(
 
 /// Text of a machine file, with its name in errors.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct MachineSource {
     /// The preset's name, or the path as given.
     pub file: String,
     /// The machine file.
@@ -59,18 +59,18 @@ pub struct Source {
 /// # Errors
 ///
 /// If there is no such preset, it comes in one size, or the file cannot be read.
-pub fn source(name: &str) -> Result<Source, MachineError> {
+pub fn source(name: &str) -> Result<MachineSource, MachineError> {
     if name.contains('/') || name.ends_with(".toml") {
         let text = read(name).map_err(|source| MachineError::Read {
             file: name.to_owned(),
             source,
         })?;
-        return Ok(Source {
+        return Ok(MachineSource {
             file: name.to_owned(),
             text: Cow::Owned(text),
         });
     }
-    preset(name).map(|text| Source {
+    preset(name).map(|text| MachineSource {
         file: name.to_owned(),
         text,
     })
@@ -96,8 +96,12 @@ pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
 }
 
 /// The text of `preset` with `name` and its outermost dimension at `size`, which is digits.
-fn scale(preset: &Preset, name: &str, size: &str) -> Result<Cow<'static, str>, MachineError> {
-    let document = Document::parse(preset.text, preset.name)?;
+fn scale(
+    preset: &MachinePreset,
+    name: &str,
+    size: &str,
+) -> Result<Cow<'static, str>, MachineError> {
+    let document = ConfigDocument::parse(preset.text, preset.name)?;
     let scalable = build::machine(&document)?.scalable();
     let spans = build::scale_spans(&document).filter(|_| scalable);
     let Some([at_name, at_size]) = spans else {
@@ -123,7 +127,7 @@ fn closest(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::topology::Shape;
+    use crate::topology::DimensionShape;
     use crate::trace::Dtype;
     use crate::units::Bandwidth;
 
@@ -167,13 +171,13 @@ mod tests {
 
     #[test]
     fn pools_have_the_published_figures() {
-        use crate::memory::Attachment;
+        use crate::memory::MemoryAttachment;
         // Table V: GB/s of local memory and of a memory group, groups, switches, GB/s within a node.
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
             let machine = Machine::preset(name).unwrap();
             let remote = machine.remote().unwrap();
-            let Attachment::Hierarchical(design) = &remote.attachment else {
+            let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
                 panic!("{name}")
             };
             assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
@@ -183,7 +187,7 @@ mod tests {
         }
         let machine = Machine::preset("zero-infinity").unwrap();
         let remote = machine.remote().unwrap();
-        assert_eq!(remote.attachment, Attachment::PerNpu);
+        assert_eq!(remote.attachment, MemoryAttachment::PerNpu);
         assert_eq!(gb(remote.bandwidth), 100.0);
         assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
     }
@@ -222,7 +226,7 @@ mod tests {
         // 7 links of 64 GB/s, one to each of the 7 others.
         let machine = Machine::preset("mi300x").unwrap();
         let fabric = &machine.topology().dimensions()[0];
-        assert_eq!(fabric.shape, Shape::FullyConnected);
+        assert_eq!(fabric.shape, DimensionShape::FullyConnected);
         let links = f64::from(fabric.size - 1);
         assert_eq!(fabric.bandwidth.bytes_per_second(), links * 64e9);
         // 6 links of 50 GB/s, two along each dimension.

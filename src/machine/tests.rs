@@ -1,9 +1,9 @@
 //! Every way a machine file can be wrong, each by line, key and what is allowed; and what is right.
 
 use super::*;
-use crate::collective::Algorithm;
-use crate::network::Model;
-use crate::topology::Switching;
+use crate::collective::CollectiveAlgorithm;
+use crate::network::NetworkKind;
+use crate::topology::SwitchingMode;
 use crate::trace::Dtype;
 use crate::units::{Bandwidth, Bytes, Span};
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ fn a_good_file_is_read_as_written() {
     assert_eq!(machine.classes()[1].memory.capacity, Bytes(40_000_000_000));
     assert_eq!(
         machine.algorithms(),
-        [Algorithm::Ring, Algorithm::Direct].map(Choice::Named)
+        [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct].map(AlgorithmChoice::Named)
     );
     let [inner, outer] = machine.topology().dimensions() else {
         panic!()
@@ -132,21 +132,27 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
         let machine = Machine::parse(&text, "m.toml").unwrap();
         (machine.network(), machine.topology().switching())
     };
-    let by = |bytes| Switching::CutThrough {
+    let by = |bytes| SwitchingMode::CutThrough {
         segment: Bytes(bytes),
     };
-    assert_eq!(read(""), (Model::ContentionFree, Switching::IDEAL));
-    assert_eq!(read("model = \"ports\""), (Model::Ports, Switching::IDEAL));
+    assert_eq!(
+        read(""),
+        (NetworkKind::ContentionFree, SwitchingMode::IDEAL)
+    );
+    assert_eq!(
+        read("model = \"ports\""),
+        (NetworkKind::Ports, SwitchingMode::IDEAL)
+    );
     assert_eq!(read("segment = \"4 KiB\"").1, by(4096));
     let all = "model = \"links\"\nswitching = \"cut_through\"\nsegment = \"0 B\"";
-    assert_eq!(read(all), (Model::Links, Switching::IDEAL));
+    assert_eq!(read(all), (NetworkKind::Links, SwitchingMode::IDEAL));
     let whole = "switching = \"store_and_forward\"";
     assert_eq!(
         read(whole),
-        (Model::ContentionFree, Switching::StoreAndForward)
+        (NetworkKind::ContentionFree, SwitchingMode::StoreAndForward)
     );
     let machine = Machine::parse(GOOD, "m.toml").unwrap();
-    assert_eq!(machine.network(), Model::ContentionFree);
+    assert_eq!(machine.network(), NetworkKind::ContentionFree);
     refused(
         r#"
         [remote_memory] => [network]\nmodle = 1\n[remote_memory] => 42: `network.modle` … unknown … model, switching, segment
@@ -299,8 +305,12 @@ fn assignments_that_do_not_fit_are_refused() {
 #[test]
 fn uniform_machines_are_checked() {
     let whole = Machine::parse(GOOD, "m.toml").unwrap();
-    let make = |algorithms: &[Algorithm], class: NpuClass| {
-        let algorithms = algorithms.iter().copied().map(Choice::Named).collect();
+    let make = |algorithms: &[CollectiveAlgorithm], class: NpuClass| {
+        let algorithms = algorithms
+            .iter()
+            .copied()
+            .map(AlgorithmChoice::Named)
+            .collect();
         Machine::uniform(
             "m".to_owned(),
             whole.topology().clone(),
@@ -310,10 +320,16 @@ fn uniform_machines_are_checked() {
         )
     };
     let class = whole.classes()[1].clone();
-    let machine = make(&[Algorithm::Ring; 2], class.clone()).unwrap();
+    let machine = make(&[CollectiveAlgorithm::Ring; 2], class.clone()).unwrap();
     assert_eq!(machine.class(Npu(7)), 0);
-    assert!(make(&[Algorithm::Ring], class.clone()).is_none());
-    assert!(make(&[Algorithm::Ring; 2], NpuClass { lanes: 0, ..class }).is_none());
+    assert!(make(&[CollectiveAlgorithm::Ring], class.clone()).is_none());
+    assert!(
+        make(
+            &[CollectiveAlgorithm::Ring; 2],
+            NpuClass { lanes: 0, ..class }
+        )
+        .is_none()
+    );
 }
 
 /// Random text that the test below inserts into a file: anything printable, or much TOML syntax.

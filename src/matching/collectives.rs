@@ -1,7 +1,7 @@
 //! The k-th collective of a group on each of its members.
 
 use super::CommRef;
-use crate::graph::Rows;
+use crate::graph::Csr;
 use crate::trace::CollectiveKind;
 use std::borrow::{Borrow, Cow};
 
@@ -119,7 +119,7 @@ pub fn first_difference<T: PartialEq>(
 
 /// The calls that a trace makes of each group that it names.
 #[derive(Clone, Debug, Default)]
-pub struct SlotCalls(Rows);
+pub struct SlotCalls(Csr);
 
 impl SlotCalls {
     /// Takes (slot, number) of each call, in program order; numbers ascend.
@@ -127,7 +127,7 @@ impl SlotCalls {
         let each_call = |each: &mut dyn FnMut(u32, u32)| {
             calls.clone().for_each(|(slot, call)| each(slot, call));
         };
-        Self(Rows::new(slots, each_call))
+        Self(Csr::new(slots, each_call))
     }
 
     /// Returns the calls of `rank`, whose trace it is, in the group that it names by these slots.

@@ -1,7 +1,7 @@
 //! Matches among traces as their files say them, for what looks at them or rewrites them without a replay.
 
 use super::{CommRef, MessageChannel, MessageHalf};
-use crate::graph::{Interner, Outline};
+use crate::graph::{Interner, RawTrace};
 use crate::trace::{GroupName, Op};
 
 /// Channel on which nodes of several ranks are matched.
@@ -50,7 +50,7 @@ impl RankComms {
     /// Takes those of the nodes of `rank` that `order` gives, in program order. Groups have the members that are
     /// `declared`.
     pub fn new<'m>(
-        outline: &Outline<'_>,
+        outline: &RawTrace<'_>,
         rank: u32,
         order: impl IntoIterator<Item = u32>,
         declared: impl Fn(&str) -> Option<&'m Vec<u32>>,

@@ -35,7 +35,7 @@
 //! chunks, except for those between their stream and the port: as many as arrive during the latencies. If these are
 //! too many at a time, the replay is refused.
 
-use super::{Access, End};
+use super::{AccessEnd, RemoteMemoryAccess};
 use crate::ids::Npu;
 use crate::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
@@ -52,7 +52,7 @@ const MOST: usize = 1 << 23;
 
 /// Arrival of a chunk at the port of its NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct PortRequest {
     /// NPU whose port it is.
     pub npu: Npu,
     /// True for a store, which goes out; false for a load, which comes in.
@@ -70,7 +70,7 @@ pub(super) fn count(bytes: f64, piece: f64) -> u64 {
 
 /// The time of a chunk: in all stages in front of the port, in the port, in the longest of all.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+pub(super) struct ChunkTimes {
     pub front: f64,
     pub port: f64,
     pub longest: f64,
@@ -78,8 +78,8 @@ pub(super) struct Times {
 
 /// An access with its progress.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
-    access: Access,
+struct ChunkedAccess {
+    access: RemoteMemoryAccess,
     /// Bytes of a chunk, of the access.
     piece: f64,
     /// Bytes that pass the port for each byte of the access.
@@ -97,7 +97,7 @@ struct Cut {
 
 /// Arrival of a chunk of a load or store at its port, or, after the last of a store, its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Coming {
+struct ChunkArrival {
     at: Time,
     npu: u32,
     token: u64,
@@ -107,16 +107,16 @@ struct Coming {
 
 /// The accesses that have chunks to come.
 #[derive(Debug)]
-pub(super) struct Chunks {
+pub(super) struct ChunkedTransfers {
     port: Bandwidth,
     /// The latencies, which follow when a chunk has streamed.
     latency: Span,
-    cuts: Vec<Cut>,
+    cuts: Vec<ChunkedAccess>,
     free: Vec<u32>,
-    coming: BinaryHeap<Reverse<Coming>>,
+    coming: BinaryHeap<Reverse<ChunkArrival>>,
 }
 
-impl Chunks {
+impl ChunkedTransfers {
     pub fn new(port: Bandwidth, latency: Span) -> Self {
         Self {
             port,
@@ -128,10 +128,16 @@ impl Chunks {
     }
 
     /// An access begins to stream. Its number, which is used again when it is over.
-    pub fn open(&mut self, access: Access, piece: f64, weight: f64, times: Times) -> u32 {
+    pub fn open(
+        &mut self,
+        access: RemoteMemoryAccess,
+        piece: f64,
+        weight: f64,
+        times: ChunkTimes,
+    ) -> u32 {
         // Negative if the port alone takes longer than all stages in front: then chunks count as streamed early.
         let behind = times.front - times.longest;
-        let cut = Cut {
+        let cut = ChunkedAccess {
             access,
             piece,
             weight,
@@ -173,7 +179,7 @@ impl Chunks {
             true => now,
             false => now + self.latency + cut.behind,
         };
-        self.coming.push(Reverse(Coming {
+        self.coming.push(Reverse(ChunkArrival {
             at,
             npu: cut.access.npu.0,
             token: cut.access.token,
@@ -198,15 +204,15 @@ impl Chunks {
     pub fn pass(
         &mut self,
         now: Time,
-        mut serve: impl FnMut(Turn) -> Time,
-        mut take: impl FnMut(End),
+        mut serve: impl FnMut(PortRequest) -> Time,
+        mut take: impl FnMut(AccessEnd),
     ) {
         while let Some(&Reverse(coming)) = self.coming.peek().filter(|next| next.0.at <= now) {
             self.coming.pop();
             let cut = &mut self.cuts[coming.cut as usize];
             let mut over = |at| {
                 let token = coming.token;
-                take(End { token, at });
+                take(AccessEnd { token, at });
                 self.free.push(coming.cut);
             };
             // The entry behind a store's last chunk is the end of its stream.
@@ -214,12 +220,12 @@ impl Chunks {
                 over(now + cut.waited + cut.span(cut.count - 1, self.port));
                 continue;
             }
-            let Access { npu, store, .. } = cut.access;
+            let RemoteMemoryAccess { npu, store, .. } = cut.access;
             let (span, last) = (
                 cut.span(coming.number, self.port),
                 coming.number + 1 == cut.count,
             );
-            let begin = serve(Turn {
+            let begin = serve(PortRequest {
                 npu,
                 store,
                 span,
@@ -234,7 +240,7 @@ impl Chunks {
     }
 }
 
-impl Cut {
+impl ChunkedAccess {
     /// Bytes before a chunk.
     fn before(&self, chunk: u64) -> f64 {
         match chunk < self.count {

@@ -26,13 +26,13 @@
 //! In the switches W is the part that the memory holds for each NPU: all n parts reach every node and
 //! every NPU, or n sums are formed on the way to the memory.
 
-use super::Level;
-use super::layout::Layout;
+use super::SwitchLevel;
+use super::layout::PoolLayout;
 use crate::units::{Bandwidth, Bytes};
 
 /// A pool behind two levels of switches. NPUs of a node are consecutive.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Hierarchical {
+pub struct HierarchicalPool {
     /// Groups of memories; at least 1.
     pub groups: u32,
     /// Out-node switches; at least 1.
@@ -47,7 +47,7 @@ pub struct Hierarchical {
     pub chunk: Bytes,
 }
 
-impl Hierarchical {
+impl HierarchicalPool {
     pub(super) fn fits(&self, npus: u32) -> bool {
         let some = self.groups > 0 && self.out_switches > 0 && self.npus_per_node > 0;
         some && npus.is_multiple_of(self.npus_per_node)
@@ -64,27 +64,27 @@ impl Hierarchical {
     }
 
     /// The servers of a pool whose groups have bandwidth `group` each.
-    pub(super) fn layout(&self, group: Bandwidth, npus: u32) -> Layout {
-        let nodes = [Level {
+    pub(super) fn layout(&self, group: Bandwidth, npus: u32) -> PoolLayout {
+        let nodes = [SwitchLevel {
             fan_in: self.npus_per_node,
             bandwidth: self.node_bandwidth,
         }];
         let memories = f64::from(self.groups) * group.bytes_per_second();
         let port = self.in_node_bandwidth;
-        Layout::tree(npus, memories, port, self.round(), &nodes)
+        PoolLayout::tree(npus, memories, port, self.round(), &nodes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::sharing::testing::{alone, each, late, pool, together};
-    use super::super::{Attachment, RemoteMemory};
+    use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
     /// The paper's example: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. Rates in GB/s.
     fn example(group: f64, node: f64, in_node: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let design = Hierarchical {
+        let design = HierarchicalPool {
             groups: 8,
             out_switches: 4,
             npus_per_node: 16,
@@ -92,7 +92,7 @@ mod tests {
             in_node_bandwidth: rate(in_node),
             chunk: Bytes(1_000_000),
         };
-        pool(Attachment::Hierarchical(design), group)
+        pool(MemoryAttachment::Hierarchical(design), group)
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         // Two nodes of 2 NPUs, one group of 100 GB/s behind one switch, chunks of 4 kB: pieces of 1 kB.
         let memory = |group: f64| {
             let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-            let design = Hierarchical {
+            let design = HierarchicalPool {
                 groups: 1,
                 out_switches: 1,
                 npus_per_node: 2,
@@ -151,7 +151,7 @@ mod tests {
                 in_node_bandwidth: rate(100.0),
                 chunk: Bytes(4_000),
             };
-            pool(Attachment::Hierarchical(design), group)
+            pool(MemoryAttachment::Hierarchical(design), group)
         };
         // The nodes are full, at 5 GB/s each NPU: 100 kB take 20 us, and a piece of 1 kB 10 ns of a port
         // and n x 10 ns of the memories. Node 1 is as fast with node 0 as it is without, but for these.
@@ -171,7 +171,7 @@ mod tests {
         // loads 100 kB from 0 on and NPU 1 from 5 us on, when 50 kB are left. Each has 5 GB/s until NPU
         // 0 is through, 10 us later; then NPU 1 has 50 kB left, which take 5 us.
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let design = Hierarchical {
+        let design = HierarchicalPool {
             groups: 2,
             out_switches: 5,
             npus_per_node: 1,
@@ -179,7 +179,7 @@ mod tests {
             in_node_bandwidth: rate(100.0),
             chunk: Bytes(100),
         };
-        let memory = pool(Attachment::Hierarchical(design), 5.0);
+        let memory = pool(MemoryAttachment::Hierarchical(design), 5.0);
         // Pieces of 2 x 5 x 100 / 2 = 500 B: 5 ns in a port and 5 ns in a node.
         let ends = late(&memory, 2, 100_000, 5_000_000);
         assert_eq!(ends, [15_010_000, 20_010_000]);

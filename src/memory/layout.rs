@@ -4,23 +4,23 @@
 //! tensor are spread evenly over all memories, so the memories act as one server with their total rate. A server is a
 //! link, or several links that always carry equal loads.
 
-use super::{Access, Level};
+use super::{RemoteMemoryAccess, SwitchLevel};
 use crate::units::Bandwidth;
 
 /// A server on the way of an access.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Leg {
+pub(super) struct AccessHop {
     /// Number of the server.
     pub server: u32,
     /// Its stage: bytes cross servers of one stage side by side, and stages one after another.
     pub stage: u32,
     /// Bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// The same where switches gather or reduce: see [`Leg::alike`].
+    /// The same where switches gather or reduce: see [`AccessHop::alike`].
     pub in_switch: f64,
 }
 
-impl Leg {
+impl AccessHop {
     /// A server that carries every byte of the access, one of `alike` in its stage.
     ///
     /// With in-switch gathering each of the servers carries the bytes of all n NPUs instead of those of the n /
@@ -37,11 +37,11 @@ impl Leg {
 
 /// The servers of a design, and the way of each NPU.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct PoolLayout {
     /// Bytes per second of each server.
     rates: Vec<f64>,
     /// The ways of NPUs that differ only in their ports: at station s those from s x `per_station` on.
-    stations: Vec<Vec<Leg>>,
+    stations: Vec<Vec<AccessHop>>,
     per_station: u32,
     npus: u32,
     /// The first server of those that stores pass in place of the NPUs' ports, or these.
@@ -60,13 +60,13 @@ const FIRST_PORT: u32 = 1;
 /// The first stage between them. The order of stages does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
-impl Layout {
+impl PoolLayout {
     /// Creates a layout of the memories, with `memories` bytes per second together, and the ports of NPUs, spread
     /// evenly over `stations`. `round` is the number of bytes that all memories send in one chunk per link.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
-        let memories = Leg::alike(0, MEMORIES, 1);
+        let memories = AccessHop::alike(0, MEMORIES, 1);
         Self {
             rates,
             stations: vec![vec![memories]; stations as usize],
@@ -94,7 +94,7 @@ impl Layout {
     }
 
     /// Accesses from `station` pass `leg`.
-    pub fn pass(&mut self, station: u32, leg: Leg) {
+    pub fn pass(&mut self, station: u32, leg: AccessHop) {
         self.stations[station as usize].push(leg);
         self.stages = self.stages.max(leg.stage + 1);
     }
@@ -110,7 +110,7 @@ impl Layout {
     }
 
     /// Servers on the path of `access`.
-    pub fn way(&self, access: &Access) -> impl Iterator<Item = Leg> + use<'_> {
+    pub fn way(&self, access: &RemoteMemoryAccess) -> impl Iterator<Item = AccessHop> + use<'_> {
         let npu = access.npu.0;
         let station = &self.stations[(npu / self.per_station) as usize];
         // Without separate directions `outward` equals FIRST_PORT, and stores share the port with loads.
@@ -119,17 +119,23 @@ impl Layout {
         } else {
             FIRST_PORT
         };
-        let port = Leg::alike(first + npu, PORTS, self.npus);
+        let port = AccessHop::alike(first + npu, PORTS, self.npus);
         station.iter().copied().chain([port])
     }
 
     /// The port's part in it.
-    pub fn port(&self, access: &Access) -> Leg {
+    pub fn port(&self, access: &RemoteMemoryAccess) -> AccessHop {
         self.way(access).last().expect("the port is the last")
     }
 
     /// Levels of switches between the NPUs and the memories, that of the NPUs first.
-    pub fn tree(npus: u32, memories: f64, port: Bandwidth, round: f64, levels: &[Level]) -> Self {
+    pub fn tree(
+        npus: u32,
+        memories: f64,
+        port: Bandwidth,
+        round: f64,
+        levels: &[SwitchLevel],
+    ) -> Self {
         let stations = npus / levels.first().map_or(1, |level| level.fan_in);
         let mut layout = Self::new(npus, stations, memories, port, round);
         let mut below = 1;
@@ -140,7 +146,7 @@ impl Layout {
             }
             let first = layout.servers(stations / below, level.bandwidth);
             for station in 0..stations {
-                let leg = Leg::alike(first + station / below, stage, stations / below);
+                let leg = AccessHop::alike(first + station / below, stage, stations / below);
                 layout.pass(station, leg);
             }
         }

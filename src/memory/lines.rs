@@ -3,18 +3,18 @@
 //! A channel sends at its bandwidth, or at the port's if that is less, so its stream is known when it
 //! begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
 
-use super::chunks::{Chunks, Times, Turn};
-use super::{Access, End, Through};
+use super::chunks::{ChunkTimes, ChunkedTransfers, PortRequest};
+use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
 use crate::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// The accesses of all channels, those that wait for theirs included.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct ChannelStreams {
     channel: Bandwidth,
-    through: Through,
-    chunks: Chunks,
+    through: NetworkAttachment,
+    chunks: ChunkedTransfers,
     /// Begin of each stream, by the number of its access.
     begins: Vec<Time>,
     /// Times at which streams reach the positions that their chunks wait for.
@@ -24,7 +24,7 @@ pub(super) struct Lines {
 }
 
 /// The rate of a stream: the channel's, or the port's if that is less.
-pub(super) fn rate(channel: Bandwidth, through: &Through) -> Bandwidth {
+pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
     match through.bandwidth() < channel {
         true => through.bandwidth(),
         false => channel,
@@ -32,18 +32,18 @@ pub(super) fn rate(channel: Bandwidth, through: &Through) -> Bandwidth {
 }
 
 /// The time of a chunk of an access of `bytes` in the channel and in the port.
-pub(super) fn times(channel: Bandwidth, through: &Through, bytes: u64) -> [f64; 2] {
+pub(super) fn times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
     let piece = through.chunk().0.min(bytes) as f64;
     [channel, through.bandwidth()].map(|rate| piece / rate.bytes_per_second())
 }
 
-impl Lines {
+impl ChannelStreams {
     /// Nothing is on its way; `latency` is that of channel and port together.
-    pub fn new(channel: Bandwidth, through: &Through, latency: Span) -> Self {
+    pub fn new(channel: Bandwidth, through: &NetworkAttachment, latency: Span) -> Self {
         Self {
             channel,
             through: through.clone(),
-            chunks: Chunks::new(through.bandwidth(), latency),
+            chunks: ChunkedTransfers::new(through.bandwidth(), latency),
             begins: Vec::new(),
             due: BinaryHeap::new(),
             unsettled: false,
@@ -52,9 +52,9 @@ impl Lines {
     }
 
     /// An access has its channel from `begin` on.
-    pub fn begin(&mut self, begin: Time, access: Access) {
+    pub fn begin(&mut self, begin: Time, access: RemoteMemoryAccess) {
         let [front, port] = times(self.channel, &self.through, access.bytes);
-        let times = Times {
+        let times = ChunkTimes {
             front,
             port,
             longest: front.max(port),
@@ -106,13 +106,18 @@ impl Lines {
         self.unsettled = true;
     }
 
-    /// See [`Chunks::is_full`].
+    /// See [`ChunkedTransfers::is_full`].
     pub fn is_full(&self) -> bool {
         self.chunks.is_full()
     }
 
-    /// See [`Chunks::pass`].
-    pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {
+    /// See [`ChunkedTransfers::pass`].
+    pub fn pass(
+        &mut self,
+        now: Time,
+        serve: impl FnMut(PortRequest) -> Time,
+        take: impl FnMut(AccessEnd),
+    ) {
         self.chunks.pass(now, serve, take);
     }
 }

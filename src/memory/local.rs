@@ -3,12 +3,12 @@
 //! ASTRA-sim 2.0 paper, section on memory: local accesses cost a latency and a bandwidth term.
 
 use super::LocalMemory;
-use crate::units::{Amount, Span};
+use crate::units::{BufferShare, Span};
 
 impl LocalMemory {
     /// Duration of one load or store of `bytes`.
     pub fn access(&self, bytes: u64) -> Span {
-        self.latency + self.bandwidth.serialization(Amount::whole(bytes))
+        self.latency + self.bandwidth.serialization(BufferShare::whole(bytes))
     }
 }
 

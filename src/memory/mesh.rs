@@ -28,12 +28,12 @@
 //! Every NPU is behind links of the middle, so if the mesh is the bottleneck it slows all equally. Every link is a
 //! server.
 
-use super::layout::{BETWEEN, Layout, Leg};
+use super::layout::{AccessHop, BETWEEN, PoolLayout};
 use crate::units::{Bandwidth, Bytes};
 
 /// A pool on a mesh. Stations are numbered along the rows, and NPUs of one are neighbours by number.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mesh {
+pub struct MeshPool {
     /// Stations along a row; at least 1.
     pub columns: u32,
     /// Rows; at least 1. The stations are at most [`Self::MOST`], and the machine's NPUs a multiple.
@@ -46,7 +46,7 @@ pub struct Mesh {
     pub chunk: Bytes,
 }
 
-impl Mesh {
+impl MeshPool {
     /// The most stations there may be: an access passes more than half as many links.
     pub const MOST: u32 = 1024;
 
@@ -56,18 +56,18 @@ impl Mesh {
     }
 
     /// The servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> Layout {
+    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let (columns, rows) = (self.columns, self.rows);
         let stations = columns * rows;
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
-        let mut layout = Layout::new(npus, stations, memories, self.npu_bandwidth, round);
+        let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
         // From each station: to the right, to the left, up and down. Links beyond the edge stay unused.
         let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
             let mut carry = |direction: usize, from: (u32, u32), memories: u32| {
-                let leg = Leg {
+                let leg = AccessHop {
                     server: links[direction] + from.1 * columns + from.0,
                     stage: BETWEEN,
                     weight: f64::from(memories) / f64::from(stations),
@@ -98,20 +98,20 @@ impl Mesh {
 #[cfg(test)]
 mod tests {
     use super::super::sharing::testing::{alone, pool, together};
-    use super::super::{Attachment, RemoteMemory};
+    use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
     /// Memories and ports 100 GB/s, links 10 GB/s, chunks of 40 kB.
     fn mesh(columns: u32, rows: u32) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let design = Mesh {
+        let design = MeshPool {
             columns,
             rows,
             link_bandwidth: rate(10.0),
             npu_bandwidth: rate(100.0),
             chunk: Bytes(40_000),
         };
-        pool(Attachment::Mesh(design), 100.0)
+        pool(MemoryAttachment::Mesh(design), 100.0)
     }
 
     #[test]

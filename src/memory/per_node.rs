@@ -1,23 +1,23 @@
 //! A channel for each node of consecutive NPUs: accesses of one node queue, those of different nodes do not contend.
 
-use super::pool::Channel;
+use super::pool::PoolChannel;
 use crate::ids::Npu;
 use crate::units::{Span, Time};
 
 /// The channels of the nodes.
 #[derive(Debug)]
-pub(super) struct Channels {
+pub(super) struct NodeChannels {
     size: u32,
-    of: Vec<Channel>,
+    of: Vec<PoolChannel>,
 }
 
-impl Channels {
+impl NodeChannels {
     /// Creates channels for `npus` NPUs, `size` of which share one.
     pub fn new(npus: u32, size: u32) -> Self {
         let nodes = npus.div_ceil(size) as usize;
         Self {
             size,
-            of: std::iter::repeat_with(Channel::default)
+            of: std::iter::repeat_with(PoolChannel::default)
                 .take(nodes)
                 .collect(),
         }

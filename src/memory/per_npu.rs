@@ -5,11 +5,11 @@ use crate::units::{Span, Time};
 
 /// Time from which each NPU's channel is free.
 #[derive(Debug)]
-pub(super) struct Channels {
+pub(super) struct NpuChannels {
     free: Vec<Time>,
 }
 
-impl Channels {
+impl NpuChannels {
     pub fn new(npus: u32) -> Self {
         Self {
             free: vec![Time::ZERO; npus as usize],

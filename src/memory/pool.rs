@@ -6,11 +6,11 @@ use crate::units::{Span, Time};
 
 /// Time from which the channel is free.
 #[derive(Debug, Default)]
-pub(super) struct Channel {
+pub(super) struct PoolChannel {
     free: Time,
 }
 
-impl Channel {
+impl PoolChannel {
     /// The end of an access that keeps the channel for `span`.
     pub fn access(&mut self, now: Time, span: Span) -> Time {
         self.free = now.max(self.free) + span;

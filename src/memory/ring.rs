@@ -28,12 +28,12 @@
 //! Every link is a server. An access passes the links towards its station: the j-th before it (from 0) carries bytes
 //! of memories more than j stations away, on its side.
 
-use super::layout::{BETWEEN, Layout, Leg};
+use super::layout::{AccessHop, BETWEEN, PoolLayout};
 use crate::units::{Bandwidth, Bytes};
 
 /// A pool on a ring. NPUs of a station are neighbours by number.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ring {
+pub struct RingPool {
     /// Stations, each with a memory; 1 to [`Self::MOST`], and the machine's NPUs are a multiple.
     pub groups: u32,
     /// Bytes per second of a link, in its one direction.
@@ -44,7 +44,7 @@ pub struct Ring {
     pub chunk: Bytes,
 }
 
-impl Ring {
+impl RingPool {
     /// The most stations there may be: an access passes as many links.
     pub const MOST: u32 = 1024;
 
@@ -53,11 +53,11 @@ impl Ring {
     }
 
     /// The servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> Layout {
+    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let k = self.groups;
         let round = f64::from(k) * self.chunk.0 as f64;
         let memories = f64::from(k) * memory.bytes_per_second();
-        let mut layout = Layout::new(npus, k, memories, self.npu_bandwidth, round);
+        let mut layout = PoolLayout::new(npus, k, memories, self.npu_bandwidth, round);
         // The links upwards from each station, and then those downwards.
         let up = layout.servers(2 * k, self.link_bandwidth);
         let down = up + k;
@@ -66,7 +66,7 @@ impl Ring {
             // half on each side.
             for j in 0..k / 2 {
                 let twice = k - 1 - 2 * j;
-                let leg = |server| Leg {
+                let leg = |server| AccessHop {
                     server,
                     stage: BETWEEN,
                     weight: f64::from(twice) / f64::from(2 * k),
@@ -83,19 +83,19 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::super::sharing::testing::{alone, pool, together};
-    use super::super::{Attachment, RemoteMemory};
+    use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
     /// Ports 100 GB/s, chunks of 40 kB.
     fn ring(groups: u32, memory: f64, link: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let design = Ring {
+        let design = RingPool {
             groups,
             link_bandwidth: rate(link),
             npu_bandwidth: rate(100.0),
             chunk: Bytes(40_000),
         };
-        pool(Attachment::Ring(design), memory)
+        pool(MemoryAttachment::Ring(design), memory)
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Remote loads and stores in flight, for every attachment.
 
 use super::{
-    Attachment, End, RemoteMemory, Through, Turn, chunks, layout, lines, per_node, per_npu, pool,
-    sharing,
+    AccessEnd, MemoryAttachment, NetworkAttachment, PortRequest, RemoteMemory, chunks, layout,
+    lines, per_node, per_npu, pool, sharing,
 };
 use crate::ids::Npu;
-use crate::units::{Amount, Bandwidth, Span, Time};
+use crate::units::{Bandwidth, BufferShare, Span, Time};
 
 /// A load or store beyond the NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct RemoteMemoryAccess {
     /// NPU that issues the access.
     pub npu: Npu,
     /// Bytes that the memory reads or writes for it.
@@ -25,56 +25,59 @@ pub struct Access {
 
 /// State of the remote memory of a running machine: its channels or links.
 #[derive(Debug)]
-pub struct RemoteAccess {
+pub struct RemoteMemoryModel {
     latency: Span,
     /// Bandwidth of a channel, or of the ports behind it if that is less.
     bandwidth: Bandwidth,
     whole_ns: bool,
-    state: State,
-    ports: Ports,
+    state: AttachmentState,
+    ports: ChannelPort,
 }
 
 #[derive(Debug)]
-enum State {
-    PerNpu(per_npu::Channels),
-    Pool(pool::Channel),
-    PerNode(per_node::Channels),
-    Shared(Box<sharing::Sharing>),
+enum AttachmentState {
+    PerNpu(per_npu::NpuChannels),
+    Pool(pool::PoolChannel),
+    PerNode(per_node::NodeChannels),
+    Shared(Box<sharing::FairSharing>),
 }
 
 /// Stage between a channel and the NPU.
 #[derive(Debug)]
-enum Ports {
+enum ChannelPort {
     /// Nothing.
     None,
     /// A network port without contention, and the channel's own bandwidth.
-    Alone(Through, Bandwidth),
+    Alone(NetworkAttachment, Bandwidth),
     /// A network port shared with messages.
-    Met(Box<lines::Lines>),
+    Met(Box<lines::ChannelStreams>),
 }
 
-impl RemoteAccess {
+impl RemoteMemoryModel {
     /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked. If it is reached through
     /// the network, `met` is true if messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, met: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
-        let latency = memory.latency + through.map_or(Span::ZERO, Through::latency);
-        let shared = |mut layout: layout::Layout| {
+        let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
+        let shared = |mut layout: layout::PoolLayout| {
             if through.is_some() {
                 layout.two_ways();
             }
             let through = through.filter(|_| met);
-            let chunks = through.map(|through| chunks::Chunks::new(through.bandwidth(), latency));
-            State::Shared(Box::new(sharing::Sharing::new(layout, latency, chunks)))
+            let chunks =
+                through.map(|through| chunks::ChunkedTransfers::new(through.bandwidth(), latency));
+            AttachmentState::Shared(Box::new(sharing::FairSharing::new(layout, latency, chunks)))
         };
         let state = match &memory.attachment {
-            Attachment::PerNpu => State::PerNpu(per_npu::Channels::new(npus)),
-            Attachment::Pool => State::Pool(pool::Channel::default()),
-            Attachment::PerNode(size) => State::PerNode(per_node::Channels::new(npus, *size)),
-            Attachment::Hierarchical(design) => shared(design.layout(one, npus)),
-            Attachment::Switch(design) => shared(design.layout(one, npus)),
-            Attachment::Ring(design) => shared(design.layout(one, npus)),
-            Attachment::Mesh(design) => shared(design.layout(one, npus)),
+            MemoryAttachment::PerNpu => AttachmentState::PerNpu(per_npu::NpuChannels::new(npus)),
+            MemoryAttachment::Pool => AttachmentState::Pool(pool::PoolChannel::default()),
+            MemoryAttachment::PerNode(size) => {
+                AttachmentState::PerNode(per_node::NodeChannels::new(npus, *size))
+            }
+            MemoryAttachment::Hierarchical(design) => shared(design.layout(one, npus)),
+            MemoryAttachment::Switch(design) => shared(design.layout(one, npus)),
+            MemoryAttachment::Ring(design) => shared(design.layout(one, npus)),
+            MemoryAttachment::Mesh(design) => shared(design.layout(one, npus)),
         };
         Self {
             latency: memory.latency,
@@ -82,11 +85,11 @@ impl RemoteAccess {
             whole_ns: memory.whole_ns,
             state,
             ports: match through {
-                None => Ports::None,
+                None => ChannelPort::None,
                 Some(through) if met => {
-                    Ports::Met(Box::new(lines::Lines::new(one, through, latency)))
+                    ChannelPort::Met(Box::new(lines::ChannelStreams::new(one, through, latency)))
                 }
-                Some(through) => Ports::Alone(through.clone(), one),
+                Some(through) => ChannelPort::Alone(through.clone(), one),
             },
         }
     }
@@ -94,33 +97,35 @@ impl RemoteAccess {
     /// Begins an access. Returns its end if known: channels serve accesses in the order of these calls, and an access
     /// occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later accesses; then it
     /// follows from [`Self::settle`], [`Self::ended`] and [`Self::pass`].
-    pub fn begin(&mut self, now: Time, access: Access) -> Option<Time> {
+    pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = match self.whole_ns {
             true => {
                 let per_ns = self.bandwidth.bytes_per_second() / 1e9;
                 // Truncation, not rounding: ASTRA-sim casts to whole nanoseconds.
                 Span::from_ns((access.bytes as f64 / per_ns) as u64)
             }
-            false => self.bandwidth.serialization(Amount::whole(access.bytes)),
+            false => self
+                .bandwidth
+                .serialization(BufferShare::whole(access.bytes)),
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {
-            State::PerNpu(channels) => channels.access(now, access.npu, span),
-            State::Pool(channel) => channel.access(now, span),
-            State::PerNode(channels) => channels.access(now, access.npu, span),
-            State::Shared(sharing) => {
+            AttachmentState::PerNpu(channels) => channels.access(now, access.npu, span),
+            AttachmentState::Pool(channel) => channel.access(now, span),
+            AttachmentState::PerNode(channels) => channels.access(now, access.npu, span),
+            AttachmentState::Shared(sharing) => {
                 sharing.begin(now, access);
                 return None;
             }
         };
         match &mut self.ports {
-            Ports::None => Some(free),
-            Ports::Alone(through, channel) => {
+            ChannelPort::None => Some(free),
+            ChannelPort::Alone(through, channel) => {
                 let [front, port] = lines::times(*channel, through, access.bytes);
                 // A pipeline of two stages: only one chunk's time in the faster stage is not hidden.
                 Some(free + through.latency() + Span::from_seconds(front.min(port)))
             }
-            Ports::Met(lines) => {
+            ChannelPort::Met(lines) => {
                 // The stream begins when the channel is granted: `span` before it is free again.
                 lines.begin(Time(free.0.saturating_sub(span.0)), access);
                 None
@@ -132,8 +137,8 @@ impl RemoteAccess {
     #[inline]
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
-            (State::Shared(sharing), _) => sharing.is_unsettled(),
-            (_, Ports::Met(lines)) => lines.is_unsettled(),
+            (AttachmentState::Shared(sharing), _) => sharing.is_unsettled(),
+            (_, ChannelPort::Met(lines)) => lines.is_unsettled(),
             _ => false,
         }
     }
@@ -142,17 +147,17 @@ impl RemoteAccess {
     /// the settlement number for the next call of [`Self::ended`], which replace earlier ones.
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
-            (State::Shared(sharing), _) => sharing.settle(now),
-            (_, Ports::Met(lines)) => lines.settle(),
+            (AttachmentState::Shared(sharing), _) => sharing.settle(now),
+            (_, ChannelPort::Met(lines)) => lines.settle(),
             _ => None,
         }
     }
 
     /// Passes the ends of accesses to `take`, unless `settlement` is outdated.
-    pub fn ended(&mut self, now: Time, settlement: u32, take: impl FnMut(End)) {
+    pub fn ended(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
-            (State::Shared(sharing), _) => sharing.ended(now, settlement, take),
-            (_, Ports::Met(lines)) => lines.ended(now, settlement),
+            (AttachmentState::Shared(sharing), _) => sharing.ended(now, settlement, take),
+            (_, ChannelPort::Met(lines)) => lines.ended(now, settlement),
             _ => {}
         }
     }
@@ -160,18 +165,23 @@ impl RemoteAccess {
     /// Returns true if more chunks are in flight to ports than fit in memory, so that the replay cannot continue.
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
-            (State::Shared(sharing), _) => sharing.is_full(),
-            (_, Ports::Met(lines)) => lines.is_full(),
+            (AttachmentState::Shared(sharing), _) => sharing.is_full(),
+            (_, ChannelPort::Met(lines)) => lines.is_full(),
             _ => false,
         }
     }
 
     /// Serves chunks that are due `now` at ports shared with messages: `serve` returns the begin of the service of a
     /// chunk, and `take` receives the ends of accesses. Called after the other events of an instant.
-    pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {
+    pub fn pass(
+        &mut self,
+        now: Time,
+        serve: impl FnMut(PortRequest) -> Time,
+        take: impl FnMut(AccessEnd),
+    ) {
         match (&mut self.state, &mut self.ports) {
-            (State::Shared(sharing), _) => sharing.pass(now, serve, take),
-            (_, Ports::Met(lines)) => lines.pass(now, serve, take),
+            (AttachmentState::Shared(sharing), _) => sharing.pass(now, serve, take),
+            (_, ChannelPort::Met(lines)) => lines.pass(now, serve, take),
             _ => {}
         }
     }
@@ -182,7 +192,7 @@ mod tests {
     use super::*;
     use crate::units::Bytes;
 
-    fn ends(attachment: Attachment) -> Vec<Time> {
+    fn ends(attachment: MemoryAttachment) -> Vec<Time> {
         let memory = RemoteMemory {
             attachment,
             bandwidth: Bandwidth::new(25e9).unwrap(),
@@ -191,10 +201,10 @@ mod tests {
             whole_ns: false,
             through: None,
         };
-        let mut remote = RemoteAccess::new(&memory, 4, false);
+        let mut remote = RemoteMemoryModel::new(&memory, 4, false);
         (0..4)
             .map(|npu| {
-                let access = Access {
+                let access = RemoteMemoryAccess {
                     npu: Npu(npu),
                     bytes: 1 << 20,
                     store: false,
@@ -210,11 +220,11 @@ mod tests {
     fn a_pool_serves_one_after_another_and_channels_of_their_own_at_once() {
         // 1 MiB / 25 GB/s = 41.943,04 us, + 0.1 us = 42,043,040 ps.
         let one = 42_043_040;
-        assert_eq!(ends(Attachment::PerNpu), vec![Time(one); 4]);
+        assert_eq!(ends(MemoryAttachment::PerNpu), vec![Time(one); 4]);
         let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
-        assert_eq!(ends(Attachment::Pool), expected);
+        assert_eq!(ends(MemoryAttachment::Pool), expected);
         // NPUs 0 and 1 share a channel, and 2 and 3 do.
         let two = [one, 2 * one, one, 2 * one].map(Time);
-        assert_eq!(ends(Attachment::PerNode(2)), two);
+        assert_eq!(ends(MemoryAttachment::PerNode(2)), two);
     }
 }

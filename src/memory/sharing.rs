@@ -25,9 +25,9 @@
 //! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of the
 //! calls.
 
-use super::Access;
-use super::chunks::{Chunks, Times, Turn};
-use super::layout::{Layout, Leg, PORTS};
+use super::RemoteMemoryAccess;
+use super::chunks::{ChunkTimes, ChunkedTransfers, PortRequest};
+use super::layout::{AccessHop, PORTS, PoolLayout};
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -41,7 +41,7 @@ const ALIKE: f64 = 1.0 + 1e-9;
 
 /// The end of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct AccessEnd {
     /// The caller's own number.
     pub token: u64,
     /// Arrival of its last byte; not before now.
@@ -50,8 +50,8 @@ pub struct End {
 
 /// An access in flight.
 #[derive(Clone, Copy, Debug)]
-struct Stream {
-    access: Access,
+struct AccessStream {
+    access: RemoteMemoryAccess,
     /// Bytes left at `since`.
     left: f64,
     since: Time,
@@ -69,26 +69,26 @@ struct Stream {
 
 /// The accesses in flight in one layout.
 #[derive(Debug)]
-pub(super) struct Sharing {
-    layout: Layout,
+pub(super) struct FairSharing {
+    layout: PoolLayout,
     latency: Span,
-    streams: Vec<Stream>,
+    streams: Vec<AccessStream>,
     /// Chunked accesses, if ports are the network's.
-    chunks: Option<Chunks>,
+    chunks: Option<ChunkedTransfers>,
     /// There, when streams are where their chunks ask for, or have passed.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     /// True if streams began or ended since rates were fixed.
     changed: bool,
     settlement: u32,
-    servers: Vec<Server>,
+    servers: Vec<ServerLoad>,
     /// The time of a chunk in each stage, while a fill is worked out.
     stages: Vec<f64>,
 }
 
 /// A server in the course of a settlement.
 #[derive(Clone, Copy, Debug, Default)]
-struct Server {
+struct ServerLoad {
     /// Weights of all streams.
     load: f64,
     /// Weights and number of the streams whose rate is not fixed.
@@ -100,11 +100,11 @@ struct Server {
     full: f64,
 }
 
-impl Sharing {
+impl FairSharing {
     /// Nothing is on its way. With `chunks`, they say when accesses end.
-    pub fn new(layout: Layout, latency: Span, chunks: Option<Chunks>) -> Self {
+    pub fn new(layout: PoolLayout, latency: Span, chunks: Option<ChunkedTransfers>) -> Self {
         Self {
-            servers: vec![Server::default(); layout.rates().len()],
+            servers: vec![ServerLoad::default(); layout.rates().len()],
             stages: vec![0.0; layout.stages()],
             layout,
             latency,
@@ -121,8 +121,8 @@ impl Sharing {
         self.unsettled
     }
 
-    pub fn begin(&mut self, now: Time, access: Access) {
-        self.streams.push(Stream {
+    pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) {
+        self.streams.push(AccessStream {
             access,
             left: access.bytes as f64,
             since: now,
@@ -137,7 +137,7 @@ impl Sharing {
         self.changed = true;
     }
 
-    pub fn ended(&mut self, now: Time, settlement: u32, mut take: impl FnMut(End)) {
+    pub fn ended(&mut self, now: Time, settlement: u32, mut take: impl FnMut(AccessEnd)) {
         if settlement != self.settlement {
             return;
         }
@@ -150,7 +150,7 @@ impl Sharing {
         self.streams.retain(|stream| {
             let over = stream.passed <= now;
             if over {
-                take(End {
+                take(AccessEnd {
                     token: stream.access.token,
                     at: now + latency + stream.fill.unwrap_or(Span::ZERO),
                 });
@@ -160,16 +160,21 @@ impl Sharing {
         self.changed = true;
     }
 
-    /// See [`Chunks::pass`].
-    pub fn pass(&mut self, now: Time, serve: impl FnMut(Turn) -> Time, take: impl FnMut(End)) {
+    /// See [`ChunkedTransfers::pass`].
+    pub fn pass(
+        &mut self,
+        now: Time,
+        serve: impl FnMut(PortRequest) -> Time,
+        take: impl FnMut(AccessEnd),
+    ) {
         if let Some(chunks) = &mut self.chunks {
             chunks.pass(now, serve, take);
         }
     }
 
-    /// See [`Chunks::is_full`].
+    /// See [`ChunkedTransfers::is_full`].
     pub fn is_full(&self) -> bool {
-        self.chunks.as_ref().is_some_and(Chunks::is_full)
+        self.chunks.as_ref().is_some_and(ChunkedTransfers::is_full)
     }
 
     /// Notifies the chunks of the positions that streams have reached.
@@ -236,7 +241,7 @@ impl Sharing {
 
     /// Sums the weights at each server; no rate is fixed.
     fn count(&mut self) {
-        self.servers.fill(Server::default());
+        self.servers.fill(ServerLoad::default());
         for stream in &mut self.streams {
             stream.fixed = false;
             for leg in self.layout.way(&stream.access) {
@@ -270,7 +275,7 @@ impl Sharing {
             stream.fill = Some(Span::from_seconds(all - longest));
             if let Some(chunks) = &mut self.chunks {
                 let port = std::mem::take(&mut self.stages[PORTS as usize]);
-                let times = Times {
+                let times = ChunkTimes {
                     front: self.stages.iter().sum(),
                     port,
                     longest,
@@ -295,7 +300,7 @@ impl Sharing {
         for stream in &mut self.streams {
             let mut way = self.layout.way(&stream.access);
             // Within the tolerance, so that streams at one bottleneck are fixed in one round.
-            let full = |leg: Leg| self.servers[leg.server as usize].full <= lowest * ALIKE;
+            let full = |leg: AccessHop| self.servers[leg.server as usize].full <= lowest * ALIKE;
             if stream.fixed || !way.any(full) {
                 continue;
             }
@@ -314,7 +319,7 @@ impl Sharing {
     }
 }
 
-impl Stream {
+impl AccessStream {
     /// Streams on at `rate`.
     fn go_on(&mut self, now: Time, rate: f64) {
         // An unchanged rate keeps `since`, so that its end is not rounded again.
@@ -329,7 +334,7 @@ impl Stream {
     }
 
     /// Time at which the stream reaches the position that its chunks wait for, or ends if they wait for none.
-    fn asked_for(&mut self, chunks: &Chunks) -> Time {
+    fn asked_for(&mut self, chunks: &ChunkedTransfers) -> Time {
         self.cut = self.cut.filter(|&cut| chunks.position(cut).is_some());
         let Some(position) = self.cut.and_then(|cut| chunks.position(cut)) else {
             return self.passed;
@@ -340,7 +345,7 @@ impl Stream {
 }
 
 /// Bytes that the server of `leg` carries for each byte of `access`.
-fn weight(leg: Leg, access: &Access) -> f64 {
+fn weight(leg: AccessHop, access: &RemoteMemoryAccess) -> f64 {
     match access.in_switch {
         true => leg.in_switch,
         false => leg.weight,

@@ -20,12 +20,12 @@
 //!
 //! Each is a stage of the pipeline in `memory/sharing.rs`. Every link up is a server of its own.
 
-use super::layout::Layout;
+use super::layout::PoolLayout;
 use crate::units::{Bandwidth, Bytes};
 
 /// A level of switches that are alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Level {
+pub struct SwitchLevel {
     /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
     pub fan_in: u32,
     /// Bytes per second of its link up.
@@ -34,18 +34,18 @@ pub struct Level {
 
 /// A pool behind levels of switches. NPUs of a switch are consecutive.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Switch {
+pub struct SwitchPool {
     /// Memories; at least 1.
     pub groups: u32,
     /// Bytes per second between an NPU and its switch.
     pub npu_bandwidth: Bandwidth,
     /// The levels, that of the NPUs first. The machine's NPUs are a multiple of their fan-ins' product.
-    pub levels: Vec<Level>,
+    pub levels: Vec<SwitchLevel>,
     /// Bytes that a memory sends at once.
     pub chunk: Bytes,
 }
 
-impl Switch {
+impl SwitchPool {
     pub(super) fn fits(&self, npus: u32) -> bool {
         let mut below = npus;
         let joined = self.levels.iter().all(|level| {
@@ -67,33 +67,33 @@ impl Switch {
     }
 
     /// The servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> Layout {
+    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let memories = f64::from(self.groups) * memory.bytes_per_second();
         let port = self.npu_bandwidth;
-        Layout::tree(npus, memories, port, self.round(), &self.levels)
+        PoolLayout::tree(npus, memories, port, self.round(), &self.levels)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::sharing::testing::{alone, each, pool, together};
-    use super::super::{Attachment, RemoteMemory};
+    use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
     /// 16 NPUs, 4 to a switch of 20 GB/s, 2 of these to one of 30 GB/s; 2 memories of 50 GB/s.
     fn three_levels() -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-        let level = |fan_in, gb| Level {
+        let level = |fan_in, gb| SwitchLevel {
             fan_in,
             bandwidth: rate(gb),
         };
-        let design = Switch {
+        let design = SwitchPool {
             groups: 2,
             npu_bandwidth: rate(10.0),
             levels: vec![level(4, 20.0), level(2, 30.0)],
             chunk: Bytes(120_000),
         };
-        pool(Attachment::Switch(design), 50.0)
+        pool(MemoryAttachment::Switch(design), 50.0)
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub const MOST_CHUNKS: u64 = 1 << 20;
 
 /// Attachment to the network: the dimension whose ports carry remote loads and stores.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Through {
+pub struct NetworkAttachment {
     dimension: usize,
     name: String,
     bandwidth: Bandwidth,
@@ -16,7 +16,7 @@ pub struct Through {
     chunk: Bytes,
 }
 
-impl Through {
+impl NetworkAttachment {
     /// Creates the attachment to the dimension with number `dimension`; `None` if there is none or NPUs have no port
     /// of their own there. `chunk` is the number of bytes that a channel sends at once, at least 1; pools have their
     /// own.

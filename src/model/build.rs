@@ -1,7 +1,7 @@
-//! From the tables of a model's file to a [`Definition`]: the format, and every rule that a model keeps.
+//! From the tables of a model's file to a [`ModelDefinition`]: the format, and every rule that a model keeps.
 
-use super::{Definition, Kind, Model, ModelError};
-use crate::config::{ConfigError, Document, Field, Table};
+use super::{DefinitionKind, Model, ModelDefinition, ModelError};
+use crate::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod chain;
 mod operator;
@@ -23,22 +23,22 @@ pub(super) fn definition(
     text: &str,
     file: &str,
     tokens: Option<u64>,
-) -> Result<Definition, ModelError> {
-    let document = Document::parse(text, file)?;
-    let kind = document.entries().choice("kind", &Kind::ALL)?;
+) -> Result<ModelDefinition, ModelError> {
+    let document = ConfigDocument::parse(text, file)?;
+    let kind = document.entries().choice("kind", &DefinitionKind::ALL)?;
     let keys = match kind {
-        Kind::Transformer => transformer::KEYS,
-        Kind::Vit => vit::KEYS,
-        Kind::Layers => chain::KEYS,
+        DefinitionKind::Transformer => transformer::KEYS,
+        DefinitionKind::Vit => vit::KEYS,
+        DefinitionKind::Layers => chain::KEYS,
     };
     let root = document.root(&[&COMMON, keys].concat())?;
     let text = |key: &str, expected: &str| root.need(key, expected)?.line().map(str::to_owned);
     let name = text("name", "the model's name")?;
     let source = text("source", "where its sizes are published, in quotes")?;
     let (sequence, hidden, layers) = match kind {
-        Kind::Transformer => transformer::layers(&root, tokens)?,
-        Kind::Vit => vit::layers(&root, tokens)?,
-        Kind::Layers => chain::layers(&root, tokens)?,
+        DefinitionKind::Transformer => transformer::layers(&root, tokens)?,
+        DefinitionKind::Vit => vit::layers(&root, tokens)?,
+        DefinitionKind::Layers => chain::layers(&root, tokens)?,
     };
     let model = Model {
         name,
@@ -47,7 +47,7 @@ pub(super) fn definition(
         layers,
     };
     check(&model, file)?;
-    Ok(Definition {
+    Ok(ModelDefinition {
         kind,
         hidden,
         model,
@@ -78,13 +78,18 @@ fn check(model: &Model, file: &str) -> Result<(), ModelError> {
 }
 
 /// The whole number at `key`, at least 1.
-fn size(table: &Table<'_>, key: &str) -> Result<u64, ConfigError> {
+fn size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     let expected = format_args!("a whole number from 1 to {MOST}");
     table.need(key, expected)?.between(1, MOST)
 }
 
 /// The whole number from `least` at `key`, or `default` without the key.
-fn size_or(table: &Table<'_>, key: &str, least: u64, default: u64) -> Result<u64, ConfigError> {
+fn size_or(
+    table: &ConfigTable<'_>,
+    key: &str,
+    least: u64,
+    default: u64,
+) -> Result<u64, ConfigError> {
     match table.get(key) {
         Some(field) => field.between(least, MOST),
         None => Ok(default),
@@ -92,12 +97,12 @@ fn size_or(table: &Table<'_>, key: &str, least: u64, default: u64) -> Result<u64
 }
 
 /// The `true` or `false` at `key`, or `default` without the key.
-fn flag_or(table: &Table<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
+fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
     table.get(key).map_or(Ok(default), |field| field.flag())
 }
 
 /// Height and width at `key`: one number for both, or two.
-fn area(field: &Field<'_>) -> Result<[u64; 2], ConfigError> {
+fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     if field.whole().is_some() {
         let side = field.between(1, MOST)?;
         return Ok([side, side]);
@@ -110,7 +115,7 @@ fn area(field: &Field<'_>) -> Result<[u64; 2], ConfigError> {
 }
 
 /// Refuses another number of tokens for a sample whose size does not follow from it.
-fn no_sequence(root: &Table<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
+fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),
         Some(tokens) => Err(root.need("kind", "a kind")?.refuse(

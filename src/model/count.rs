@@ -1,6 +1,6 @@
 //! Weights, multiplications and elements of operators, and their sums.
 
-use super::{Layer, Model, Operator, Work};
+use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 /// The product, or the largest number there is.
 pub(super) fn product(factors: &[u64]) -> u64 {
@@ -22,7 +22,7 @@ pub(super) fn windows(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 
     }
 }
 
-impl Work {
+impl OperatorKind {
     /// Number of weights; 0 where they are tied to another operator's.
     pub fn parameters(&self) -> u64 {
         match *self {
@@ -234,7 +234,7 @@ fn pairs(n: u64) -> u64 {
     }
 }
 
-impl Operator {
+impl LayerOperator {
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
         self.work.parameters()
@@ -246,20 +246,20 @@ impl Operator {
     }
 }
 
-impl Layer {
+impl ModelLayer {
     /// Number of weights of its operators.
     pub fn parameters(&self) -> u64 {
-        sum(self.operators.iter().map(Operator::parameters))
+        sum(self.operators.iter().map(LayerOperator::parameters))
     }
 
     /// Multiplications of a forward pass of one sample.
     pub fn multiplications(&self) -> u64 {
-        sum(self.operators.iter().map(Operator::multiplications))
+        sum(self.operators.iter().map(LayerOperator::multiplications))
     }
 
     /// Number of its multiplications that a causal kernel skips.
     pub fn skippable_multiplications(&self) -> u64 {
-        let each = |operator: &Operator| operator.work.skippable_multiplications();
+        let each = |operator: &LayerOperator| operator.work.skippable_multiplications();
         sum(self.operators.iter().map(each))
     }
 
@@ -284,21 +284,24 @@ impl Layer {
 impl Model {
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
-        sum(self.layers.iter().map(Layer::parameters))
+        sum(self.layers.iter().map(ModelLayer::parameters))
     }
 
     /// Multiplications of a forward pass of one sample.
     pub fn multiplications(&self) -> u64 {
-        sum(self.layers.iter().map(Layer::multiplications))
+        sum(self.layers.iter().map(ModelLayer::multiplications))
     }
 
     /// Number of its multiplications that a causal kernel skips.
     pub fn skippable_multiplications(&self) -> u64 {
-        sum(self.layers.iter().map(Layer::skippable_multiplications))
+        sum(self
+            .layers
+            .iter()
+            .map(ModelLayer::skippable_multiplications))
     }
 
     /// Weights of its tables.
     pub fn table_weights(&self) -> u64 {
-        sum(self.layers.iter().map(Layer::table_weights))
+        sum(self.layers.iter().map(ModelLayer::table_weights))
     }
 }

@@ -24,13 +24,13 @@
 //!   An operator with `around = true` works on what goes around the layer, up to the next residual, which adds both and
 //!   wants them of one size.
 
-use super::{Model, ModelError, Source, build};
+use super::{Model, ModelError, ModelSource, build};
 
 /// A model with properties that its file states for it as a whole.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Definition {
+pub struct ModelDefinition {
     /// Form of the description.
-    pub kind: Kind,
+    pub kind: DefinitionKind,
     /// Width of the activations between blocks, if it is one number.
     pub hidden: Option<u64>,
     /// The model.
@@ -39,7 +39,7 @@ pub struct Definition {
 
 /// Form in which a file describes a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DefinitionKind {
     /// By the numbers of a transformer over tokens.
     Transformer,
     /// By the numbers of a transformer over the patches of an image.
@@ -48,7 +48,7 @@ pub enum Kind {
     Layers,
 }
 
-impl Kind {
+impl DefinitionKind {
     /// Every kind with its name.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Transformer, "transformer"),
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-impl Definition {
+impl ModelDefinition {
     /// Parses a model's file, called `file` in errors. With `tokens` samples have that many tokens instead of those
     /// in the file.
     ///
@@ -85,7 +85,7 @@ impl Model {
     ///
     /// If there is no such preset, or the file cannot be read or is refused.
     pub fn named(name: &str) -> Result<Self, ModelError> {
-        Ok(Source::find(name)?.definition(None)?.model)
+        Ok(ModelSource::find(name)?.definition(None)?.model)
     }
 
     /// The same with samples of `tokens` tokens. A table of positions keeps its size, and cannot have fewer rows.
@@ -94,6 +94,6 @@ impl Model {
     ///
     /// As [`Model::named`], and if the model's samples cannot have that many tokens.
     pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
-        Ok(Source::find(name)?.definition(Some(tokens))?.model)
+        Ok(ModelSource::find(name)?.definition(Some(tokens))?.model)
     }
 }

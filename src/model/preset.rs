@@ -1,12 +1,12 @@
 //! The models that come with the program, and the translation of a name to the text of a model's file.
 
-use super::{Definition, ModelError};
+use super::{ModelDefinition, ModelError};
 use crate::config::{nearest, read};
 use std::borrow::Cow;
 
 /// A model that comes with the program.
 #[derive(Clone, Copy, Debug)]
-pub struct Preset {
+pub struct ModelPreset {
     /// Name of the preset.
     pub name: &'static str,
     /// Its file; comments give the source of every number.
@@ -16,7 +16,7 @@ pub struct Preset {
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
         /// Every preset, by family and size.
-        pub const PRESETS: &[Preset] = &[$(Preset {
+        pub const PRESETS: &[ModelPreset] = &[$(ModelPreset {
             name: $name,
             text: include_str!(concat!("presets/", $name, ".toml")),
         }),*];
@@ -73,14 +73,14 @@ presets!(
 
 /// Text of a model's file, with its name in errors.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ModelSource {
     /// The preset's name, or the path as given.
     pub file: String,
     /// The model's file.
     pub text: Cow<'static, str>,
 }
 
-impl Source {
+impl ModelSource {
     /// Finds the text of `name`: a path if it contains a `/` or ends in `.toml`, otherwise a preset.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ impl Source {
     /// # Errors
     ///
     /// If the text is refused, or the model's samples cannot have that many tokens.
-    pub fn definition(&self, tokens: Option<u64>) -> Result<Definition, ModelError> {
-        Definition::parse(&self.text, &self.file, tokens)
+    pub fn definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
+        ModelDefinition::parse(&self.text, &self.file, tokens)
     }
 }
 

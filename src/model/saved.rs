@@ -12,13 +12,13 @@
 //! input, and both count it.
 
 use super::count::{product, sum};
-use super::{Function, Layer, Model, Operator, Work};
+use super::{ActivationFunction, LayerOperator, Model, ModelLayer, OperatorKind};
 
 /// Bytes of an element of a mask, and of a number that stays in full precision.
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
-impl Work {
+impl OperatorKind {
     /// Bytes kept from the forward pass of one sample for its backward pass, with `element` bytes an element.
     ///
     /// Attention is `fused` where scores never reach memory (FlashAttention): a number of 4 bytes for each row of
@@ -33,7 +33,7 @@ impl Work {
             | Self::Interaction { .. } => input,
             // Its output, which the next operator saves as its input, shows where the input was negative.
             Self::Activation {
-                function: Function::Relu,
+                function: ActivationFunction::Relu,
                 gated: false,
                 ..
             } => 0,
@@ -64,22 +64,22 @@ impl Work {
     }
 }
 
-impl Operator {
-    /// Bytes kept for the backward pass of one sample, as [`Work::saved_bytes`] has them.
+impl LayerOperator {
+    /// Bytes kept for the backward pass of one sample, as [`OperatorKind::saved_bytes`] has them.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.work.saved_bytes(element, fused)
     }
 }
 
-impl Layer {
-    /// Bytes kept for the backward pass of one sample, as [`Work::saved_bytes`] has them.
+impl ModelLayer {
+    /// Bytes kept for the backward pass of one sample, as [`OperatorKind::saved_bytes`] has them.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         sum(self.operators.iter().map(|o| o.saved_bytes(element, fused)))
     }
 }
 
 impl Model {
-    /// Bytes kept for the backward pass of one sample, as [`Work::saved_bytes`] has them.
+    /// Bytes kept for the backward pass of one sample, as [`OperatorKind::saved_bytes`] has them.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         sum(self.layers.iter().map(|l| l.saved_bytes(element, fused)))
     }

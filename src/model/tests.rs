@@ -1,6 +1,6 @@
 //! Counts of presets against formulas and published numbers, and files that are refused.
 
-use super::{Model, Role};
+use super::{LayerRole, Model};
 
 mod files;
 mod multiplications;
@@ -13,7 +13,7 @@ fn preset(name: &str) -> Model {
 }
 
 /// The sum of `count` over layers of role `role`.
-fn over(model: &Model, role: Role, count: impl Fn(&super::Layer) -> u64) -> u64 {
+fn over(model: &Model, role: LayerRole, count: impl Fn(&super::ModelLayer) -> u64) -> u64 {
     let layers = model.layers.iter().filter(|layer| layer.role == role);
     layers.map(count).sum()
 }

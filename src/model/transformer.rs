@@ -1,18 +1,18 @@
 //! Dense transformers from a few numbers: GPT, BERT, Llama and their kin.
 
-use super::{Cut, Function, Layer, Operator, Role, Work};
+use super::{ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit};
 
 /// A transformer over tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transformer {
+pub struct TransformerModel {
     /// Number of blocks.
     pub layers: u64,
     /// Sizes of each block.
-    pub block: Block,
+    pub block: TransformerBlock,
     /// Words of the table of tokens.
     pub vocabulary: u64,
     /// Position encoding.
-    pub positions: Positions,
+    pub positions: PositionEncoding,
     /// Rows of the table of kinds of token (BERT's sentences A and B); 0 where there is none.
     pub segments: u64,
     /// True if embeddings are normalized before the first block.
@@ -20,12 +20,12 @@ pub struct Transformer {
     /// True if a norm follows the last block.
     pub final_norm: bool,
     /// Head on the last block's output.
-    pub head: Head,
+    pub head: OutputHead,
 }
 
 /// A block: attention and a perceptron, each with a norm and a way around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct TransformerBlock {
     /// Rows: tokens of a sample.
     pub tokens: u64,
     /// Width of the activations between blocks.
@@ -39,7 +39,7 @@ pub struct Block {
     /// Columns between the two products of the perceptron.
     pub ffn: u64,
     /// The perceptron's function.
-    pub function: Function,
+    pub function: ActivationFunction,
     /// True if half of the first product gates the other half.
     pub gated: bool,
     /// True if norms have a bias, as in LayerNorm but not in RMSNorm.
@@ -57,7 +57,7 @@ pub struct Block {
 
 /// Position encoding of a transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Positions {
+pub enum PositionEncoding {
     /// A table with this number of rows, one per position.
     Learned(u64),
     /// Queries and keys are turned, which takes no weights.
@@ -68,7 +68,7 @@ pub enum Positions {
 
 /// Head of a transformer: the operators behind its last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Head {
+pub enum OutputHead {
     /// Scores of all words for each token, and their cross entropy.
     Logits {
         /// True if the weights of the logits are those of the embedding.
@@ -80,33 +80,37 @@ pub enum Head {
     Pooler,
 }
 
-impl Block {
+impl TransformerBlock {
     /// The operators of one block, first to last.
-    pub fn operators(&self) -> Vec<Operator> {
+    pub fn operators(&self) -> Vec<LayerOperator> {
         let ([norm1, norm2], [out, down]) = (["norm1", "norm2"], ["attention.out", "mlp.down"]);
         let attention = [
             self.linear(
                 "attention.qkv",
                 [self.hidden, self.qkv_width()],
-                Cut::Outputs,
+                TensorSplit::Outputs,
             ),
-            Operator::new("attention.core", self.attention(), Cut::Between),
-            self.linear(out, [self.attention_width(), self.hidden], Cut::Inputs),
+            LayerOperator::new("attention.core", self.attention(), TensorSplit::Between),
+            self.linear(
+                out,
+                [self.attention_width(), self.hidden],
+                TensorSplit::Inputs,
+            ),
         ];
         let up = match self.gated {
             true => self.ffn.saturating_mul(2),
             false => self.ffn,
         };
-        let activation = Work::Activation {
+        let activation = OperatorKind::Activation {
             function: self.function,
             rows: self.tokens,
             width: self.ffn,
             gated: self.gated,
         };
         let mlp = [
-            self.linear("mlp.up", [self.hidden, up], Cut::Outputs),
-            Operator::new("mlp.activation", activation, Cut::Between),
-            self.linear(down, [self.ffn, self.hidden], Cut::Inputs),
+            self.linear("mlp.up", [self.hidden, up], TensorSplit::Outputs),
+            LayerOperator::new("mlp.activation", activation, TensorSplit::Between),
+            self.linear(down, [self.ffn, self.hidden], TensorSplit::Inputs),
         ];
         let mut operators = Vec::with_capacity(10);
         for (norm, branch, residual) in [(norm1, attention, "residual1"), (norm2, mlp, "residual2")]
@@ -134,8 +138,8 @@ impl Block {
         heads.saturating_mul(self.head_width)
     }
 
-    fn attention(&self) -> Work {
-        Work::Attention {
+    fn attention(&self) -> OperatorKind {
+        OperatorKind::Attention {
             tokens: self.tokens,
             heads: self.heads,
             kv_heads: self.kv_heads,
@@ -145,68 +149,72 @@ impl Block {
         }
     }
 
-    fn linear(&self, name: &str, [inputs, outputs]: [u64; 2], cut: Cut) -> Operator {
-        let work = Work::Linear {
+    fn linear(&self, name: &str, [inputs, outputs]: [u64; 2], cut: TensorSplit) -> LayerOperator {
+        let work = OperatorKind::Linear {
             rows: self.tokens,
             inputs,
             outputs,
             bias: self.biases,
             tied: false,
         };
-        Operator::new(name, work, cut)
+        LayerOperator::new(name, work, cut)
     }
 
     /// A norm over all tokens.
-    pub(super) fn norm(&self, name: &str) -> Operator {
-        let work = Work::Norm {
+    pub(super) fn norm(&self, name: &str) -> LayerOperator {
+        let work = OperatorKind::Norm {
             rows: self.tokens,
             width: self.hidden,
             bias: self.norm_bias,
         };
-        Operator::new(name, work, Cut::Whole)
+        LayerOperator::new(name, work, TensorSplit::Whole)
     }
 
     /// A sum over all tokens.
-    pub(super) fn residual(&self, name: &str) -> Operator {
-        let work = Work::Residual {
+    pub(super) fn residual(&self, name: &str) -> LayerOperator {
+        let work = OperatorKind::Residual {
             rows: self.tokens,
             width: self.hidden,
             dropout: self.dropout,
         };
-        Operator::new(name, work, Cut::Whole)
+        LayerOperator::new(name, work, TensorSplit::Whole)
     }
 }
 
-impl Transformer {
+impl TransformerModel {
     /// Its layers: `embedding`, `layer0`, `layer1`, …, `head`.
-    pub fn layers(&self) -> Vec<Layer> {
+    pub fn layers(&self) -> Vec<ModelLayer> {
         let operators = self.block.operators();
         let block = |index| {
             let name = format!("layer{index}");
-            Layer::new(name, Role::Block, operators.clone())
+            ModelLayer::new(name, LayerRole::Block, operators.clone())
         };
-        let mut layers = vec![Layer::new("embedding", Role::Input, self.embedding())];
+        let mut layers = vec![ModelLayer::new(
+            "embedding",
+            LayerRole::Input,
+            self.embedding(),
+        )];
         layers.extend((0..self.layers).map(block));
-        layers.push(Layer::new("head", Role::Output, self.head()));
+        layers.push(ModelLayer::new("head", LayerRole::Output, self.head()));
         layers
     }
 
-    fn embedding(&self) -> Vec<Operator> {
-        let table = |name: &str, vocabulary: u64, cut: Cut| {
-            let work = Work::Embedding {
+    fn embedding(&self) -> Vec<LayerOperator> {
+        let table = |name: &str, vocabulary: u64, cut: TensorSplit| {
+            let work = OperatorKind::Embedding {
                 vocabulary,
                 width: self.block.hidden,
                 tokens: self.block.tokens,
             };
-            Operator::new(name, work, cut)
+            LayerOperator::new(name, work, cut)
         };
         // Sharded by words: each member looks up those that it has, and rows are summed over members.
-        let mut operators = vec![table("tokens", self.vocabulary, Cut::Inputs)];
-        if let Positions::Learned(rows) = self.positions {
-            operators.push(table("positions", rows, Cut::Whole));
+        let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::Inputs)];
+        if let PositionEncoding::Learned(rows) = self.positions {
+            operators.push(table("positions", rows, TensorSplit::Whole));
         }
         if self.segments > 0 {
-            operators.push(table("segments", self.segments, Cut::Whole));
+            operators.push(table("segments", self.segments, TensorSplit::Whole));
         }
         // A single table without dropout needs no sum.
         if operators.len() > 1 || self.block.dropout {
@@ -218,13 +226,13 @@ impl Transformer {
         operators
     }
 
-    fn head(&self) -> Vec<Operator> {
-        let Block { tokens, hidden, .. } = self.block;
+    fn head(&self) -> Vec<LayerOperator> {
+        let TransformerBlock { tokens, hidden, .. } = self.block;
         let mut operators = Vec::new();
         if self.final_norm {
             operators.push(self.block.norm("norm"));
         }
-        let product = |rows, outputs, bias, tied| Work::Linear {
+        let product = |rows, outputs, bias, tied| OperatorKind::Linear {
             rows,
             inputs: hidden,
             outputs,
@@ -233,33 +241,37 @@ impl Transformer {
         };
         let (bias, tied) = match self.head {
             // The model ends with the pooler: no logits and no loss.
-            Head::Pooler => {
+            OutputHead::Pooler => {
                 let work = product(1, hidden, true, false);
-                operators.push(Operator::new("pooler", work, Cut::Whole));
+                operators.push(LayerOperator::new("pooler", work, TensorSplit::Whole));
                 return operators;
             }
-            Head::Logits { tied } => (false, tied),
-            Head::Masked => {
+            OutputHead::Logits { tied } => (false, tied),
+            OutputHead::Masked => {
                 let work = product(tokens, hidden, true, false);
-                operators.push(Operator::new("transform", work, Cut::Whole));
-                let function = Work::Activation {
+                operators.push(LayerOperator::new("transform", work, TensorSplit::Whole));
+                let function = OperatorKind::Activation {
                     function: self.block.function,
                     rows: tokens,
                     width: hidden,
                     gated: false,
                 };
-                operators.push(Operator::new("transform.activation", function, Cut::Whole));
+                operators.push(LayerOperator::new(
+                    "transform.activation",
+                    function,
+                    TensorSplit::Whole,
+                ));
                 operators.push(self.block.norm("transform.norm"));
                 (true, true)
             }
         };
         let logits = product(tokens, self.vocabulary, bias, tied);
-        operators.push(Operator::new("logits", logits, Cut::Outputs));
-        let loss = Work::Loss {
+        operators.push(LayerOperator::new("logits", logits, TensorSplit::Outputs));
+        let loss = OperatorKind::Loss {
             rows: tokens,
             classes: self.vocabulary,
         };
-        operators.push(Operator::new("loss", loss, Cut::Between));
+        operators.push(LayerOperator::new("loss", loss, TensorSplit::Between));
         operators
     }
 }

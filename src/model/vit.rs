@@ -1,11 +1,14 @@
 //! Vision transformers from a few numbers.
 
-use super::{Block, Cut, Function, Layer, Operator, Role, Work};
+use super::{
+    ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit,
+    TransformerBlock,
+};
 
 /// A transformer over the patches of an image and one token for the class (Dosovitskiy et al., "An Image is Worth
 /// 16x16 Words", 2021): LayerNorm in front of attention and perceptron, biases everywhere, GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vit {
+pub struct VisionTransformer {
     /// Number of blocks.
     pub layers: u64,
     /// Width of the activations between blocks.
@@ -28,7 +31,7 @@ pub struct Vit {
     pub dropout: bool,
 }
 
-impl Vit {
+impl VisionTransformer {
     /// Patches, and one for the class.
     pub fn tokens(&self) -> u64 {
         let [height, width] = self.image.map(|side| side / self.patch.max(1));
@@ -36,15 +39,15 @@ impl Vit {
     }
 
     /// Its layers: `embedding`, `layer0`, `layer1`, …, `head`.
-    pub fn layers(&self) -> Vec<Layer> {
-        let block = Block {
+    pub fn layers(&self) -> Vec<ModelLayer> {
+        let block = TransformerBlock {
             tokens: self.tokens(),
             hidden: self.hidden,
             heads: self.heads,
             kv_heads: self.heads,
             head_width: self.head_width,
             ffn: self.ffn,
-            function: Function::Gelu,
+            function: ActivationFunction::Gelu,
             gated: false,
             norm_bias: true,
             norm_after: false,
@@ -53,17 +56,24 @@ impl Vit {
             dropout: self.dropout,
         };
         let operators = block.operators();
-        let mut layers = vec![Layer::new("embedding", Role::Input, self.embedding(&block))];
-        layers.extend(
-            (0..self.layers)
-                .map(|index| Layer::new(format!("layer{index}"), Role::Block, operators.clone())),
-        );
-        layers.push(Layer::new("head", Role::Output, self.head(&block)));
+        let mut layers = vec![ModelLayer::new(
+            "embedding",
+            LayerRole::Input,
+            self.embedding(&block),
+        )];
+        layers.extend((0..self.layers).map(|index| {
+            ModelLayer::new(format!("layer{index}"), LayerRole::Block, operators.clone())
+        }));
+        layers.push(ModelLayer::new(
+            "head",
+            LayerRole::Output,
+            self.head(&block),
+        ));
         layers
     }
 
-    fn embedding(&self, block: &Block) -> Vec<Operator> {
-        let patches = Work::Convolution {
+    fn embedding(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
+        let patches = OperatorKind::Convolution {
             inputs: self.channels,
             outputs: self.hidden,
             size: self.image,
@@ -73,35 +83,35 @@ impl Vit {
             groups: 1,
             bias: true,
         };
-        let table = |rows| Work::Embedding {
+        let table = |rows| OperatorKind::Embedding {
             vocabulary: rows,
             width: self.hidden,
             tokens: rows,
         };
         vec![
-            Operator::new("patches", patches, Cut::Whole),
-            Operator::new("class", table(1), Cut::Whole),
-            Operator::new("positions", table(self.tokens()), Cut::Whole),
+            LayerOperator::new("patches", patches, TensorSplit::Whole),
+            LayerOperator::new("class", table(1), TensorSplit::Whole),
+            LayerOperator::new("positions", table(self.tokens()), TensorSplit::Whole),
             block.residual("sum"),
         ]
     }
 
-    fn head(&self, block: &Block) -> Vec<Operator> {
-        let classifier = Work::Linear {
+    fn head(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
+        let classifier = OperatorKind::Linear {
             rows: 1,
             inputs: self.hidden,
             outputs: self.classes,
             bias: true,
             tied: false,
         };
-        let loss = Work::Loss {
+        let loss = OperatorKind::Loss {
             rows: 1,
             classes: self.classes,
         };
         vec![
             block.norm("norm"),
-            Operator::new("classifier", classifier, Cut::Whole),
-            Operator::new("loss", loss, Cut::Whole),
+            LayerOperator::new("classifier", classifier, TensorSplit::Whole),
+            LayerOperator::new("loss", loss, TensorSplit::Whole),
         ]
     }
 }

@@ -3,46 +3,48 @@
 //! An NPU sends one message of an operation at a time and receives one at a time through each of its ports, both at
 //! the bandwidth of the path. Operations open a port for each member and dimension, or two where it is wired to
 //! neighbours on either side. With α from the departure of the first byte to its arrival, devices on the path
-//! included ([`Path::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message submitted at t
+//! included ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message submitted at t
 //! to a port whose egress is free at e and whose receiver's ingress is free at i
 //!
 //! - begins to leave at b = max(t, e) and has left at b + s,
 //! - begins to arrive at max(b + α, i) and has arrived s later.
 //!
 //! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress serves messages
-//! in the order in which their first bytes reach it, ties by [`Message::order`]. If all messages that enter a port
+//! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a port
 //! come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
 //! when the first byte arrives.
 
-use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
+use super::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
 use crate::topology::Topology;
 use crate::units::{Span, Time};
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Calendar {
+struct PortCalendar {
     egress: Time,
     ingress: Time,
 }
 
 /// A message that has left and whose first byte is not there yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct Arriving {
+struct ArrivingMessage {
     to: u32,
     serialization: Span,
 }
 
 /// The model's state: the calendars of the open ports.
 #[derive(Debug)]
-pub struct ContentionFree<'a> {
+pub struct ContentionFreeNetwork<'a> {
     topology: &'a Topology,
     /// By op; only messages that share their receiver's port are here.
-    arriving: Vec<Arriving>,
-    calendars: Vec<Calendar>,
+    arriving: Vec<ArrivingMessage>,
+    calendars: Vec<PortCalendar>,
     /// First ports of closed ranges by their size: operations of one size come over and over.
     closed: Vec<(u32, Vec<u32>)>,
 }
 
-impl<'a> ContentionFree<'a> {
+impl<'a> ContentionFreeNetwork<'a> {
     /// No port is open.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
@@ -54,7 +56,7 @@ impl<'a> ContentionFree<'a> {
     }
 }
 
-impl Network for ContentionFree<'_> {
+impl NetworkBackend for ContentionFreeNetwork<'_> {
     const NAME: &'static str = "contention_free";
     const SHARED: bool = false;
 
@@ -62,21 +64,23 @@ impl Network for ContentionFree<'_> {
         true
     }
 
-    fn open(&mut self, count: u32) -> Ports {
+    fn open(&mut self, count: u32) -> PortRange {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
         // Reuses a range of the same size, so that memory is bounded by concurrent operations.
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
             let range = first as usize..(first + count) as usize;
-            self.calendars[range].fill(Calendar::default());
-            return Ports { first, count };
+            self.calendars[range].fill(PortCalendar::default());
+            return PortRange { first, count };
         }
         let first = self.calendars.len() as u32;
-        self.calendars
-            .resize(self.calendars.len() + count as usize, Calendar::default());
-        Ports { first, count }
+        self.calendars.resize(
+            self.calendars.len() + count as usize,
+            PortCalendar::default(),
+        );
+        PortRange { first, count }
     }
 
-    fn close(&mut self, ports: Ports) {
+    fn close(&mut self, ports: PortRange) {
         match self
             .closed
             .iter_mut()
@@ -88,7 +92,7 @@ impl Network for ContentionFree<'_> {
     }
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let (a, b) = message.ends;
         let path = message.path.or_else(|| self.topology.path(a, b));
         let path = path.expect("a message goes from one NPU to another");
@@ -107,9 +111,9 @@ impl Network for ContentionFree<'_> {
         } else {
             let op = message.op as usize;
             if op >= self.arriving.len() {
-                self.arriving.resize(op + 1, Arriving::default());
+                self.arriving.resize(op + 1, ArrivingMessage::default());
             }
-            self.arriving[op] = Arriving {
+            self.arriving[op] = ArrivingMessage {
                 to: message.to.0,
                 serialization,
             };
@@ -123,18 +127,18 @@ impl Network for ContentionFree<'_> {
         &mut self,
         now: Time,
         event: NetworkEvent,
-        agenda: &mut impl Schedule,
-        notices: &mut Vec<Notice>,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
     ) {
         match event {
-            NetworkEvent::Injected(op) => notices.push(Notice::Injected(op)),
-            NetworkEvent::Delivered(op) => notices.push(Notice::Delivered(op)),
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             NetworkEvent::FirstByte { op, .. } => {
-                let Arriving { to, serialization } = self.arriving[op as usize];
+                let ArrivingMessage { to, serialization } = self.arriving[op as usize];
                 let delivered = self.enter(now, to, serialization);
                 if delivered == now {
                     // Nothing follows the first byte, so it takes no further round either.
-                    notices.push(Notice::Delivered(op));
+                    notices.push(DeliveryNotice::Delivered(op));
                 } else {
                     agenda.schedule(delivered, NetworkEvent::Delivered(op));
                 }
@@ -146,7 +150,7 @@ impl Network for ContentionFree<'_> {
     }
 }
 
-impl ContentionFree<'_> {
+impl ContentionFreeNetwork<'_> {
     /// Arrival time of a message whose first byte is at port `to` at `first_byte`.
     #[inline]
     fn enter(&mut self, first_byte: Time, to: u32, serialization: Span) -> Time {
@@ -160,12 +164,12 @@ impl ContentionFree<'_> {
 mod tests {
     use super::*;
     use crate::ids::Npu;
-    use crate::topology::Path;
-    use crate::units::{Amount, Bandwidth, Span};
+    use crate::topology::NetworkPath;
+    use crate::units::{Bandwidth, BufferShare, Span};
 
     #[derive(Default)]
     struct Log(Vec<(u64, NetworkEvent)>);
-    impl Schedule for Log {
+    impl EventScheduler for Log {
         fn schedule(&mut self, at: Time, event: NetworkEvent) {
             self.0.push((at.0, event));
         }
@@ -173,9 +177,9 @@ mod tests {
 
     /// One switch; messages name their paths.
     fn topology() -> Topology {
-        Topology::new(vec![crate::topology::Dimension {
+        Topology::new(vec![crate::topology::TopologyDimension {
             name: String::new(),
-            shape: crate::topology::Shape::Switch,
+            shape: crate::topology::DimensionShape::Switch,
             size: 4,
             bandwidth: Bandwidth::new(1e9).unwrap(),
             latency: Span::from_ns(1),
@@ -184,17 +188,17 @@ mod tests {
     }
 
     /// 300 ns, 1 GB/s.
-    fn path() -> Path {
-        Path {
+    fn path() -> NetworkPath {
+        NetworkPath {
             latency: Span::from_ns(300),
             bandwidth: Bandwidth::new(1e9).unwrap(),
-            switching: crate::topology::Switching::IDEAL,
-            others: crate::units::Slowness::ZERO,
+            switching: crate::topology::SwitchingMode::IDEAL,
+            others: crate::units::InverseRate::ZERO,
         }
     }
 
     /// Runs what is scheduled to its end and returns it in order of time.
-    fn drain(network: &mut ContentionFree<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
+    fn drain(network: &mut ContentionFreeNetwork<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();
         while !log.0.is_empty() {
@@ -211,17 +215,17 @@ mod tests {
         // 1,000 B at 1 GB/s = 1 us = 1,000,000 ps; latency 300 ns.
         let path = path();
         let topology = topology();
-        let mut network = ContentionFree::new(&topology);
+        let mut network = ContentionFreeNetwork::new(&topology);
         let ports = network.open(3);
         let mut log = Log::default();
         let mut send = |op, from, to, sole_sender| {
-            let message = Message {
+            let message = NetworkMessage {
                 op,
                 ends: (Npu(from), Npu(to)),
                 from: ports.port(from),
                 to: ports.port(to),
                 path: Some(path),
-                amount: Amount::whole(1000),
+                amount: BufferShare::whole(1000),
                 tell_injected: true,
                 sole_sender,
                 order: 0,
@@ -260,17 +264,17 @@ mod tests {
             ([1, 0], [4_300_000, 3_300_000]),
         ] {
             let topology = topology();
-            let mut network = ContentionFree::new(&topology);
+            let mut network = ContentionFreeNetwork::new(&topology);
             let ports = network.open(3);
             let mut log = Log::default();
             for op in 0..2 {
-                let message = Message {
+                let message = NetworkMessage {
                     op,
                     ends: (Npu(op), Npu(2)),
                     from: ports.port(op),
                     to: ports.port(2),
                     path: Some(path),
-                    amount: Amount::whole(1000 + 2000 * u64::from(op)),
+                    amount: BufferShare::whole(1000 + 2000 * u64::from(op)),
                     tell_injected: false,
                     sole_sender: false,
                     order: order[op as usize],
@@ -290,7 +294,7 @@ mod tests {
     #[test]
     fn ports_are_used_again_and_begin_empty() {
         let topology = topology();
-        let mut network = ContentionFree::new(&topology);
+        let mut network = ContentionFreeNetwork::new(&topology);
         let a = network.open(4);
         network.calendars[1].egress = Time(5);
         network.close(a);

@@ -1,20 +1,20 @@
 //! Links: every message passes all links of its way, and each link carries one message at a time.
 //!
-//! A link is a server of [`Trains`]; the wires between fully connected NPUs have one at either end, for all that
+//! A link is a server of [`ContendedNetwork`]; the wires between fully connected NPUs have one at either end, for all that
 //! the one sends and the other receives along the dimension.
 
-use super::trains::{Detail, Reach, Trains};
+use super::trains::{ContendedNetwork, ContentionModel, ContentionScope};
 
 /// The network of links.
-pub type Links<'a> = Trains<'a, EveryLink>;
+pub type LinkNetwork<'a> = ContendedNetwork<'a, LinkContention>;
 
 /// Messages contend on every link.
 #[derive(Debug)]
-pub enum EveryLink {}
+pub enum LinkContention {}
 
-impl Detail for EveryLink {
+impl ContentionModel for LinkContention {
     const NAME: &'static str = "links";
-    const REACH: Reach = Reach::Links;
+    const REACH: ContentionScope = ContentionScope::Links;
 }
 
 #[cfg(test)]

@@ -2,22 +2,22 @@
 //! on a ring or a mesh, one for each side.
 //!
 //! A port sends one message at a time and receives one at a time, first come, first served: its two sides are servers
-//! of [`Trains`]. A message passes them in every dimension that it crosses: the egress of the NPU where it enters the
+//! of [`ContendedNetwork`]. A message passes them in every dimension that it crosses: the egress of the NPU where it enters the
 //! dimension, and the ingress of the NPU where it leaves it. In between, messages do not contend. Each side is as
 //! fast as a link ([`Dimension::link`](crate::topology::Dimension::link)).
 
-use super::trains::{Detail, Reach, Trains};
+use super::trains::{ContendedNetwork, ContentionModel, ContentionScope};
 
 /// The network of ports.
-pub type SharedPorts<'a> = Trains<'a, PortsOnly>;
+pub type PortNetwork<'a> = ContendedNetwork<'a, PortContention>;
 
 /// Messages contend at the ports of NPUs.
 #[derive(Debug)]
-pub enum PortsOnly {}
+pub enum PortContention {}
 
-impl Detail for PortsOnly {
+impl ContentionModel for PortContention {
     const NAME: &'static str = "ports";
-    const REACH: Reach = Reach::Ports;
+    const REACH: ContentionScope = ContentionScope::Ports;
 }
 
 #[cfg(test)]

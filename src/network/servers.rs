@@ -17,7 +17,7 @@ const SIDES: usize = 4;
 
 /// Location of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ServerId {
     /// Along which dimension.
     pub dimension: usize,
     /// Index among the NPU's servers along that dimension.
@@ -28,7 +28,7 @@ pub struct Place {
 
 /// One server.
 #[derive(Clone, Copy, Debug)]
-struct Server {
+struct ServerState {
     /// Until when it is busy with those that have come.
     free: Time,
     /// Messages in flight that have yet to arrive.
@@ -36,13 +36,13 @@ struct Server {
     claim: u32,
 }
 
-const IDLE: Server = Server {
+const IDLE: ServerState = ServerState {
     free: Time::ZERO,
     coming: 0,
     claim: NONE,
 };
 
-impl Place {
+impl ServerId {
     /// The egress of `npu` along `dimension`, where it has a port of its own.
     pub fn sending(npu: Npu, dimension: usize) -> Self {
         Self {
@@ -65,14 +65,14 @@ impl Place {
 /// All servers of a machine. State is there for those up to the highest NPU that was ever used along a
 /// dimension.
 #[derive(Debug)]
-pub struct Servers {
+pub struct ServerTable {
     /// By dimension and side, then by NPU.
-    rows: Vec<Vec<Server>>,
+    rows: Vec<Vec<ServerState>>,
     /// Servers that are claimed.
     claimed: u32,
 }
 
-impl Servers {
+impl ServerTable {
     /// None is busy.
     pub(super) fn new(dimensions: usize) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Servers {
     }
 
     #[inline]
-    fn at(&mut self, place: Place) -> &mut Server {
+    fn at(&mut self, place: ServerId) -> &mut ServerState {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
         // State grows with the highest NPU used: large machines with small jobs stay cheap.
@@ -93,27 +93,27 @@ impl Servers {
     }
 
     #[inline]
-    fn get(&self, place: Place) -> Server {
+    fn get(&self, place: ServerId) -> ServerState {
         let row = &self.rows[SIDES * place.dimension + place.side];
         row.get(place.npu.index()).copied().unwrap_or(IDLE)
     }
 
     /// A message will come.
     #[inline]
-    pub fn expect(&mut self, place: Place) {
+    pub fn expect(&mut self, place: ServerId) {
         self.at(place).coming += 1;
     }
 
     /// A message that was expected comes `now`; see [`Self::serve`].
     #[inline]
-    pub fn receive(&mut self, now: Time, place: Place, span: Span) -> Time {
+    pub fn receive(&mut self, now: Time, place: ServerId, span: Span) -> Time {
         self.at(place).coming -= 1;
         self.serve(now, place, span)
     }
 
     /// Serves a message that arrives `now` and occupies the server for `span`. Returns the begin of its service.
     #[inline]
-    pub fn serve(&mut self, now: Time, place: Place, span: Span) -> Time {
+    pub fn serve(&mut self, now: Time, place: ServerId, span: Span) -> Time {
         let server = self.at(place);
         let begin = now.max(server.free);
         server.free = begin + span;
@@ -121,13 +121,13 @@ impl Servers {
     }
 
     /// Returns true if it is free `now`, no message in flight will pass it, and it is not reserved.
-    pub(super) fn is_idle(&self, now: Time, place: Place) -> bool {
+    pub(super) fn is_idle(&self, now: Time, place: ServerId) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
     /// Sets or clears its reservation.
-    pub(super) fn claim(&mut self, place: Place, claim: Option<u32>) {
+    pub(super) fn claim(&mut self, place: ServerId, claim: Option<u32>) {
         let server = self.at(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
         // The count lets messages skip the look-up of reservations while there are none.
@@ -141,7 +141,7 @@ impl Servers {
     }
 
     /// Returns its reservation, if there is one.
-    pub fn claimed(&self, place: Place) -> Option<u32> {
+    pub fn claimed(&self, place: ServerId) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }
 }

@@ -1,9 +1,9 @@
 //! Trains: messages that pass a sequence of servers, each of which carries one message at a time.
 //!
-//! Messages go in dimension order, innermost first; the servers that they pass there ([`Reach`]) depend on the model:
+//! Messages go in dimension order, innermost first; the servers that they pass there ([`ContentionScope`]) depend on the model:
 //! [`Links`](super::Links) or [`SharedPorts`](super::SharedPorts). A server is first come, first served. A message
 //! goes as a *train*: on server i, which passes it in s = m/B_i, it begins at b and ends at b + s, in one piece. With
-//! the latency α of the link and γ, the serialization of a segment on the link ([`Switching`]; zero in the ideal, all
+//! the latency α of the link and γ, the serialization of a segment on the link ([`SwitchingMode`]; zero in the ideal, all
 //! of s with store-and-forward), the first segment is at the next device, its *head*, at b + γ + α, and all of it,
 //! its *tail*, at b + s + α. From there the train reaches the next server at
 //!
@@ -45,45 +45,47 @@
 //! an event, and so does the arrival. Trains that are ready at one instant go by the number of their sender,
 //! and those of one sender in the order in which they left.
 
-use super::servers::Servers;
-use super::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
+use super::servers::ServerTable;
+use super::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
 use crate::ids::Npu;
-use crate::topology::{Shape, Switching, Topology};
-use crate::units::{Amount, Span, Time};
-use route::{Route, Stop, sides};
+use crate::topology::{DimensionShape, SwitchingMode, Topology};
+use crate::units::{BufferShare, Span, Time};
+use route::{RouteCursor, RouteHop, sides};
 use std::marker::PhantomData;
-use train::Train;
+use train::InFlightMessage;
 
-pub use route::Reach;
+pub use route::ContentionScope;
 
 mod route;
 mod train;
 
 /// Selection of the servers of a contention model.
-pub trait Detail {
+pub trait ContentionModel {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
     /// The servers.
-    const REACH: Reach;
+    const REACH: ContentionScope;
 }
 
 /// See the module.
 #[derive(Debug)]
-pub struct Trains<'a, D> {
+pub struct ContendedNetwork<'a, D> {
     topology: &'a Topology,
-    servers: Servers,
+    servers: ServerTable,
     /// By op.
-    trains: Vec<Option<Train>>,
+    trains: Vec<Option<InFlightMessage>>,
     detail: PhantomData<D>,
 }
 
-impl<'a, D: Detail> Trains<'a, D> {
+impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
     /// Creates the network without messages in flight.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
-            servers: Servers::new(topology.dimensions().len()),
+            servers: ServerTable::new(topology.dimensions().len()),
             trains: Vec::new(),
             detail: PhantomData,
         }
@@ -91,7 +93,7 @@ impl<'a, D: Detail> Trains<'a, D> {
 
     /// Advances a train whose service at a server begins at `begin`: it proceeds to the next server, or arrives.
     #[inline]
-    fn go_on(&mut self, begin: Time, op: u32, agenda: &mut impl Schedule) {
+    fn go_on(&mut self, begin: Time, op: u32, agenda: &mut impl EventScheduler) {
         let train = self.trains[op as usize].as_mut().expect("it is under way");
         match train.pass(begin, self.topology) {
             None => agenda.schedule(train.tail(), NetworkEvent::Delivered(op)),
@@ -103,18 +105,18 @@ impl<'a, D: Detail> Trains<'a, D> {
     }
 }
 
-impl<D: Detail> Network for Trains<'_, D> {
+impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     const NAME: &'static str = D::NAME;
     const SHARED: bool = true;
 
-    fn open(&mut self, count: u32) -> Ports {
-        Ports::new(0, count)
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
     }
 
-    fn close(&mut self, _: Ports) {}
+    fn close(&mut self, _: PortRange) {}
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &Message, agenda: &mut impl Schedule) {
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let op = message.op as usize;
         if op >= self.trains.len() {
             self.trains.resize(op + 1, None);
@@ -122,7 +124,7 @@ impl<D: Detail> Network for Trains<'_, D> {
         let (a, b) = message.ends;
         let path = message.path.or_else(|| self.topology.path(a, b));
         let path = path.expect("a message goes from one NPU to another");
-        let train = Train::new(now, (message, &path), D::REACH, self.topology);
+        let train = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = train.route();
         // Announces the train at all further servers, so that they do not count as idle until it has passed.
         while let Some(stop) = ahead.next(self.topology) {
@@ -138,7 +140,7 @@ impl<D: Detail> Network for Trains<'_, D> {
         self.go_on(begin, message.op, agenda);
     }
 
-    fn uncontended(&self, (a, b): (Npu, Npu), amount: Amount) -> Option<Span> {
+    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         Some(self.topology.path(a, b)?.time(amount))
     }
 
@@ -146,13 +148,13 @@ impl<D: Detail> Network for Trains<'_, D> {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
             // Egress and ingress of an NPU along a dimension are its own.
-            _ if D::REACH == Reach::Ports => true,
-            Shape::Switch | Shape::FullyConnected => true,
+            _ if D::REACH == ContentionScope::Ports => true,
+            DimensionShape::Switch | DimensionShape::FullyConnected => true,
             // One link in each direction, which no other message passes.
-            Shape::Ring | Shape::Mesh if dimension.size == 2 => true,
+            DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
             // Each sends over its own link upwards. On a mesh the last sends to the first over links
             // downwards, which no other uses.
-            Shape::Ring | Shape::Mesh => neighbours && members == dimension.size,
+            DimensionShape::Ring | DimensionShape::Mesh => neighbours && members == dimension.size,
         }
     }
 
@@ -171,14 +173,14 @@ impl<D: Detail> Network for Trains<'_, D> {
         if !self.servers.any_claimed() {
             return None;
         }
-        let mut route = Route::new(D::REACH, ends);
+        let mut route = RouteCursor::new(D::REACH, ends);
         let stops = std::iter::from_fn(|| route.next(self.topology));
         stops
             .filter_map(|stop| self.servers.claimed(stop.place))
             .min()
     }
 
-    fn attachments(&mut self) -> Option<&mut Servers> {
+    fn attachments(&mut self) -> Option<&mut ServerTable> {
         Some(&mut self.servers)
     }
 
@@ -187,14 +189,14 @@ impl<D: Detail> Network for Trains<'_, D> {
         &mut self,
         now: Time,
         event: NetworkEvent,
-        agenda: &mut impl Schedule,
-        notices: &mut Vec<Notice>,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
     ) {
         match event {
-            NetworkEvent::Injected(op) => notices.push(Notice::Injected(op)),
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => {
                 self.trains[op as usize] = None;
-                notices.push(Notice::Delivered(op));
+                notices.push(DeliveryNotice::Delivered(op));
             }
             NetworkEvent::Hop { op, .. } => {
                 let train = self.trains[op as usize].as_ref().expect("it is under way");

@@ -8,8 +8,8 @@
 
 use super::keyed::by_part;
 use super::{CollectiveRecord, Observer};
-use crate::engine::Prepared;
-use crate::graph::{Graph, Kind};
+use crate::engine::CompiledReplay;
+use crate::graph::{Graph, NodeKind};
 use crate::ids::NodeIndex;
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 /// What an instant can belong to, in order of precedence; idle is what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Part {
+pub enum TimeCategory {
     /// A kernel runs.
     Compute,
     /// A message or collective is under way or waited for, and no kernel runs.
@@ -32,7 +32,7 @@ pub enum Part {
     Idle,
 }
 
-impl Part {
+impl TimeCategory {
     /// Every part with its name, in order of precedence.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Compute, "compute"),
@@ -46,13 +46,13 @@ impl Part {
     pub const KEYS: [&'static str; 5] = ["compute", "communication", "memory", "host", "idle"];
 
     /// Returns the part that nodes of `kind` belong to, if they take time.
-    pub fn of(kind: Kind) -> Option<Self> {
+    pub fn of(kind: NodeKind) -> Option<Self> {
         Some(match kind {
-            Kind::Nothing => return None,
-            Kind::Host => Self::Host,
-            Kind::Compute => Self::Compute,
-            Kind::LocalMemory | Kind::RemoteMemory => Self::Memory,
-            Kind::Send | Kind::Receive | Kind::Collective => Self::Communication,
+            NodeKind::Nothing => return None,
+            NodeKind::Host => Self::Host,
+            NodeKind::Compute => Self::Compute,
+            NodeKind::LocalMemory | NodeKind::RemoteMemory => Self::Memory,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective => Self::Communication,
         })
     }
 }
@@ -62,7 +62,7 @@ const KINDS: usize = CollectiveKind::ALL.len();
 
 /// One NPU's bookkeeping.
 #[derive(Clone, Debug, Default)]
-struct Npu {
+struct NpuTracker {
     /// Until when time has been attributed.
     until: Time,
     /// Nodes under way, by part.
@@ -71,7 +71,7 @@ struct Npu {
     /// Time with a communication under way, whatever else ran.
     communicating: Span,
     /// Communications in the order they started; the first is under way.
-    open: VecDeque<Open>,
+    open: VecDeque<OpenComm>,
     /// How many communications were over before the first of `open` started.
     over: u32,
     /// Of each call, and then each message, of the graph: which communication to start it was, [`OVER`]
@@ -83,7 +83,7 @@ struct Npu {
 
 /// A communication that has started.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenComm {
     /// What is charged, [`OVER`] when it is no more under way.
     label: u32,
     /// Whether it waits for nobody any more.
@@ -100,7 +100,7 @@ const OVER: u32 = u32::MAX;
 /// the part that is communication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Charged {
+pub struct ChargedTime {
     /// While another member had not arrived.
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
@@ -115,7 +115,7 @@ pub struct Charged {
     pub exposed_transferring: Span,
 }
 
-impl Charged {
+impl ChargedTime {
     /// Exposed communication, waiting and transfer.
     pub fn exposed(&self) -> Span {
         self.exposed_waiting + self.exposed_transferring
@@ -140,34 +140,34 @@ pub struct NpuTime {
 
 /// Attributes the time of every NPU.
 #[derive(Debug)]
-pub struct Breakdown<'a> {
-    prepared: &'a Prepared<'a>,
-    npus: Vec<Npu>,
+pub struct BreakdownObserver<'a> {
+    prepared: &'a CompiledReplay<'a>,
+    npus: Vec<NpuTracker>,
     /// What was charged by group and kind; messages between ranks come last.
-    charged: Vec<Charged>,
+    charged: Vec<ChargedTime>,
 }
 
-impl<'a> Breakdown<'a> {
+impl<'a> BreakdownObserver<'a> {
     /// Watches all instances of `prepared`.
-    pub fn new(prepared: &'a Prepared<'a>) -> Self {
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let npus = workload.instances().iter().map(|instance| {
             let graph = workload.graph(instance);
-            Npu {
+            NpuTracker {
                 place: vec![OVER; graph.calls().len() + graph.messages().len()],
-                ..Npu::default()
+                ..NpuTracker::default()
             }
         });
         Self {
             npus: npus.collect(),
-            charged: vec![Charged::default(); prepared.groups().count() * KINDS + 1],
+            charged: vec![ChargedTime::default(); prepared.groups().count() * KINDS + 1],
             prepared,
         }
     }
 
     /// The time of each instance's NPU up to `makespan`, and what was charged by group and kind in the
     /// order of [`CollectiveKind::ALL`], messages between ranks last.
-    pub fn finish(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<Charged>) {
+    pub fn finish(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {
             npu.attribute(end, &mut self.charged);
@@ -181,16 +181,16 @@ impl<'a> Breakdown<'a> {
     }
 }
 
-impl Npu {
+impl NpuTracker {
     #[inline]
-    fn attribute(&mut self, now: Time, charged: &mut [Charged]) {
+    fn attribute(&mut self, now: Time, charged: &mut [ChargedTime]) {
         let elapsed = now.since(self.until);
         if elapsed == Span::ZERO {
             return;
         }
         self.until = now;
         let first = self.active.iter().position(|&count| count > 0);
-        let part = first.unwrap_or(Part::Idle as usize);
+        let part = first.unwrap_or(TimeCategory::Idle as usize);
         self.parts[part] += elapsed;
         if let Some(open) = self.open.front() {
             self.communicating += elapsed;
@@ -200,7 +200,7 @@ impl Npu {
                 true => (&mut charged.transferring, &mut charged.exposed_transferring),
             };
             *all += elapsed;
-            if part == Part::Communication as usize {
+            if part == TimeCategory::Communication as usize {
                 *exposed += elapsed;
             }
         }
@@ -208,14 +208,14 @@ impl Npu {
 
     /// The communication that is called or sent at `place` starts.
     #[inline]
-    fn start(&mut self, place: usize, open: Open) {
+    fn start(&mut self, place: usize, open: OpenComm) {
         self.place[place] = self.over + self.open.len() as u32;
         self.open.push_back(open);
     }
 
     /// The communication that is called or sent at `place`, which has started.
     #[inline]
-    fn open(&mut self, place: usize) -> Option<&mut Open> {
+    fn open(&mut self, place: usize) -> Option<&mut OpenComm> {
         let number = self.place[place].checked_sub(self.over)?;
         self.open.get_mut(number as usize)
     }
@@ -235,14 +235,14 @@ impl Npu {
 
 /// The place of a communication among the calls and messages of its graph, calls first.
 #[inline]
-fn place(graph: &Graph, node: NodeIndex, kind: Kind) -> usize {
+fn place(graph: &Graph, node: NodeIndex, kind: NodeKind) -> usize {
     match kind {
-        Kind::Collective => graph.call_index(node),
+        NodeKind::Collective => graph.call_index(node),
         _ => graph.calls().len() + graph.message_index(node),
     }
 }
 
-impl Breakdown<'_> {
+impl BreakdownObserver<'_> {
     #[inline]
     fn graph(&self, instance: u32) -> &Graph {
         let workload = self.prepared.workload();
@@ -250,18 +250,18 @@ impl Breakdown<'_> {
     }
 }
 
-impl Observer for Breakdown<'_> {
+impl Observer for BreakdownObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
-        let Some(part) = Part::of(kind) else {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        let Some(part) = TimeCategory::of(kind) else {
             return;
         };
         let npu = &mut self.npus[instance as usize];
         npu.attribute(now, &mut self.charged);
         npu.active[part as usize] += 1;
-        if part == Part::Communication {
+        if part == TimeCategory::Communication {
             let graph = self.graph(instance);
-            let collective = kind == Kind::Collective;
+            let collective = kind == NodeKind::Collective;
             let label = match collective {
                 true => {
                     let group = self.prepared.group_of(instance, node) as usize;
@@ -269,7 +269,7 @@ impl Observer for Breakdown<'_> {
                 }
                 false => self.charged.len() - 1,
             };
-            let open = Open {
+            let open = OpenComm {
                 label: label as u32,
                 began: !collective,
             };
@@ -279,15 +279,15 @@ impl Observer for Breakdown<'_> {
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         let npu = &mut self.npus[instance as usize];
         npu.finish = now;
-        let Some(part) = Part::of(kind) else {
+        let Some(part) = TimeCategory::of(kind) else {
             return;
         };
         npu.attribute(now, &mut self.charged);
         npu.active[part as usize] -= 1;
-        if part == Part::Communication {
+        if part == TimeCategory::Communication {
             let place = place(self.graph(instance), node, kind);
             self.npus[instance as usize].end(place);
         }
@@ -310,13 +310,13 @@ impl Observer for Breakdown<'_> {
     fn delayed(&mut self, now: Time, instance: u32, _: NodeIndex) {
         let npu = &mut self.npus[instance as usize];
         npu.attribute(now, &mut self.charged);
-        npu.active[Part::Host as usize] += 1;
+        npu.active[TimeCategory::Host as usize] += 1;
     }
 
     #[inline]
     fn ready(&mut self, now: Time, instance: u32, _: NodeIndex) {
         let npu = &mut self.npus[instance as usize];
         npu.attribute(now, &mut self.charged);
-        npu.active[Part::Host as usize] -= 1;
+        npu.active[TimeCategory::Host as usize] -= 1;
     }
 }

@@ -4,7 +4,7 @@
 //! there are any, so a node costs a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
-use crate::graph::Kind;
+use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::units::{Span, Time};
 use crate::workload::Workload;
@@ -36,7 +36,7 @@ pub struct BusyTime {
 
 /// One rank's bookkeeping.
 #[derive(Clone, Debug, Default)]
-struct Rank {
+struct RankTracker {
     /// Nodes that have not completed.
     left: usize,
     last: Time,
@@ -51,18 +51,18 @@ struct Rank {
 
 /// Adds up the time of every rank, where `F` says as what a kernel counts.
 #[derive(Debug)]
-pub struct Busy<F> {
-    ranks: Vec<Rank>,
+pub struct BusyObserver<F> {
+    ranks: Vec<RankTracker>,
     counts_as: F,
 }
 
-impl<F: Fn(u32, NodeIndex) -> Kind> Busy<F> {
+impl<F: Fn(u32, NodeIndex) -> NodeKind> BusyObserver<F> {
     /// Watches all instances of `workload`. `counts_as` is asked for the kind as which a node of
-    /// [`Kind::Compute`] of an instance counts.
+    /// [`NodeKind::Compute`] of an instance counts.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
-        let ranks = workload.instances().iter().map(|instance| Rank {
+        let ranks = workload.instances().iter().map(|instance| RankTracker {
             left: workload.graph(instance).len(),
-            ..Rank::default()
+            ..RankTracker::default()
         });
         Self {
             ranks: ranks.collect(),
@@ -84,22 +84,22 @@ impl<F: Fn(u32, NodeIndex) -> Kind> Busy<F> {
     }
 
     #[inline]
-    fn sort(&self, instance: u32, node: NodeIndex, kind: Kind) -> usize {
+    fn sort(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> usize {
         let kind = match kind {
-            Kind::Compute => (self.counts_as)(instance, node),
+            NodeKind::Compute => (self.counts_as)(instance, node),
             other => other,
         };
         match kind {
-            Kind::Nothing => NOTHING,
-            Kind::Host => HOST,
-            Kind::Compute => KERNELS,
-            Kind::Send | Kind::Receive | Kind::Collective => COMMUNICATION,
-            Kind::LocalMemory | Kind::RemoteMemory => MEMORY,
+            NodeKind::Nothing => NOTHING,
+            NodeKind::Host => HOST,
+            NodeKind::Compute => KERNELS,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective => COMMUNICATION,
+            NodeKind::LocalMemory | NodeKind::RemoteMemory => MEMORY,
         }
     }
 }
 
-impl Rank {
+impl RankTracker {
     /// Kernels and communication are both under way.
     #[inline]
     fn both(&self) -> bool {
@@ -107,9 +107,9 @@ impl Rank {
     }
 }
 
-impl<F: Fn(u32, NodeIndex) -> Kind> Observer for Busy<F> {
+impl<F: Fn(u32, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         let sort = self.sort(instance, node, kind);
         let rank = &mut self.ranks[instance as usize];
         rank.active[sort] += 1;
@@ -122,7 +122,7 @@ impl<F: Fn(u32, NodeIndex) -> Kind> Observer for Busy<F> {
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         let sort = self.sort(instance, node, kind);
         let rank = &mut self.ranks[instance as usize];
         rank.left -= 1;
@@ -148,25 +148,25 @@ mod tests {
     fn intervals_that_overlap_or_touch_are_counted_once() {
         // A kernel in [0, 10]; receives in [4, 12] and [6, 20]; one more kernel in [15, 18]; the host in
         // [20, 25] and, touching it, [25, 30]. Communication: [4, 20] = 16. Both: [4, 10] and [15, 18].
-        let mut busy = Busy {
-            ranks: vec![Rank {
+        let mut busy = BusyObserver {
+            ranks: vec![RankTracker {
                 left: 6,
-                ..Rank::default()
+                ..RankTracker::default()
             }],
-            counts_as: |_, _| Kind::Compute,
+            counts_as: |_, _| NodeKind::Compute,
         };
         let events = [
-            (0, 0, true, Kind::Compute),
-            (4, 1, true, Kind::Receive),
-            (6, 2, true, Kind::Receive),
-            (10, 0, false, Kind::Compute),
-            (12, 1, false, Kind::Receive),
-            (15, 3, true, Kind::Compute),
-            (18, 3, false, Kind::Compute),
-            (20, 2, false, Kind::Receive),
-            (20, 4, true, Kind::Host),
-            (25, 4, false, Kind::Host),
-            (25, 5, true, Kind::Host),
+            (0, 0, true, NodeKind::Compute),
+            (4, 1, true, NodeKind::Receive),
+            (6, 2, true, NodeKind::Receive),
+            (10, 0, false, NodeKind::Compute),
+            (12, 1, false, NodeKind::Receive),
+            (15, 3, true, NodeKind::Compute),
+            (18, 3, false, NodeKind::Compute),
+            (20, 2, false, NodeKind::Receive),
+            (20, 4, true, NodeKind::Host),
+            (25, 4, false, NodeKind::Host),
+            (25, 5, true, NodeKind::Host),
         ];
         for (at, node, start, kind) in events {
             match start {
@@ -175,7 +175,7 @@ mod tests {
             }
         }
         assert_eq!(busy.times().next().unwrap().finish, None);
-        busy.completed(Time(30), 0, NodeIndex(5), Kind::Host);
+        busy.completed(Time(30), 0, NodeIndex(5), NodeKind::Host);
         let expected = BusyTime {
             finish: Some(Time(30)),
             host: Span(10),
@@ -190,15 +190,15 @@ mod tests {
 
     #[test]
     fn a_kernel_counts_as_what_it_stands_for() {
-        let mut busy = Busy {
-            ranks: vec![Rank {
+        let mut busy = BusyObserver {
+            ranks: vec![RankTracker {
                 left: 1,
-                ..Rank::default()
+                ..RankTracker::default()
             }],
-            counts_as: |_, _| Kind::RemoteMemory,
+            counts_as: |_, _| NodeKind::RemoteMemory,
         };
-        busy.issued(Time(2), 0, NodeIndex(0), Kind::Compute);
-        busy.completed(Time(9), 0, NodeIndex(0), Kind::Compute);
+        busy.issued(Time(2), 0, NodeIndex(0), NodeKind::Compute);
+        busy.completed(Time(9), 0, NodeIndex(0), NodeKind::Compute);
         let found = busy.times().next().unwrap();
         assert_eq!((found.kernels, found.memory), (Span::ZERO, Span(7)));
     }

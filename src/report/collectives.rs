@@ -7,7 +7,7 @@
 pub(super) mod table;
 
 use super::{CollectiveRecord, Observer};
-use crate::graph::Kind;
+use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// All collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Tally {
+pub struct CollectiveTally {
     /// How many.
     pub calls: u64,
     /// How many of them went message by message.
@@ -48,7 +48,7 @@ pub struct BufferBytes {
     pub largest: u64,
 }
 
-impl Tally {
+impl CollectiveTally {
     /// Buffer bytes per second of transfer; `None` when nothing was transferred.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.seconds();
@@ -64,13 +64,13 @@ impl Tally {
 
 /// Tallies collectives by group and kind.
 #[derive(Debug)]
-pub struct Collectives {
-    by_group: Vec<[Tally; CollectiveKind::ALL.len()]>,
+pub struct CollectiveObserver {
+    by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// How long others waited for each rank, by group and kind.
     late: BTreeMap<(u32, CollectiveKind), BTreeMap<Rank, Span>>,
 }
 
-impl Collectives {
+impl CollectiveObserver {
     /// Watches this many groups.
     pub fn new(groups: usize) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl Collectives {
     }
 
     /// Tallies in order of group and kind, without those that have no call.
-    pub fn tallies(&self) -> impl Iterator<Item = (u32, CollectiveKind, Tally)> {
+    pub fn tallies(&self) -> impl Iterator<Item = (u32, CollectiveKind, CollectiveTally)> {
         self.by_group.iter().enumerate().flat_map(|(group, kinds)| {
             let named = CollectiveKind::ALL.iter().zip(kinds);
             named
@@ -98,10 +98,10 @@ impl Collectives {
     }
 }
 
-impl Observer for Collectives {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+impl Observer for CollectiveObserver {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
 
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
 
     fn collective(&mut self, record: &CollectiveRecord) {
         let tally = &mut self.by_group[record.group as usize][record.kind as usize];
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn bus_bandwidth_is_what_the_busiest_port_carried() {
         // 8 members, 1 GB all-reduced in 10 ms: 100 GB/s, times 2 * 7 / 8 = 175 GB/s.
-        let mut collectives = Collectives::new(1);
+        let mut collectives = CollectiveObserver::new(1);
         collectives.collective(&CollectiveRecord {
             group: 0,
             kind: CollectiveKind::AllReduce,

@@ -1,15 +1,15 @@
 //! One job on several machines: what each machine makes of it, and what moved between them.
 //!
 //! The parts of an NPU's time sum to the makespan, and so do their means. The changes of the parts from
-//! one machine to another are therefore the whole change of the makespan, and [`Why`] puts them in
+//! one machine to another are therefore the whole change of the makespan, and [`MakespanExplanation`] puts them in
 //! order. Each communication is followed from one machine to the other by the name of its group and its
 //! kind.
 
-use super::breakdown::{Charged, Part};
-use super::operators::{Operator, table::families};
+use super::breakdown::{ChargedTime, TimeCategory};
+use super::operators::{OperatorTime, table::families};
 use super::summary::{CollectiveRow, LatestRank, MESSAGES, Report, groups_of, mean, percent_more};
 use crate::engine::ReplayError;
-use crate::graph::Kind;
+use crate::graph::NodeKind;
 use crate::ids::Rank;
 use crate::machine::Machine;
 use crate::trace::{CollectiveKind, Dtype};
@@ -29,7 +29,7 @@ pub use text::render as text;
 
 /// A machine, and what the replay on it found.
 #[derive(Debug)]
-pub struct Column<'a> {
+pub struct MachineColumn<'a> {
     /// What the comparison calls it.
     pub name: String,
     /// The machine.
@@ -40,18 +40,18 @@ pub struct Column<'a> {
 
 /// One job on several machines.
 #[derive(Debug)]
-pub struct Comparison<'a> {
+pub struct MachineComparison<'a> {
     /// The job.
     pub workload: &'a Workload,
     /// What people call it.
     pub title: &'a str,
     /// The machines, in the order they were named.
-    pub columns: Vec<Column<'a>>,
+    pub columns: Vec<MachineColumn<'a>>,
 }
 
 /// A duration on one machine and on another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct SpanChange {
     /// On the machine that is compared against.
     pub before: Span,
     /// On the other.
@@ -60,9 +60,9 @@ pub struct Change {
 
 /// A communication on one machine: the collectives of one kind in groups that are alike.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Side {
+pub struct CommOnMachine {
     /// The means over NPUs of what they were charged with.
-    pub mean: Charged,
+    pub mean: ChargedTime,
     /// The transfers of all calls, the mean of the groups; no time for messages.
     pub transfer: Span,
     /// Bus bandwidth in bytes per second, over all groups.
@@ -77,7 +77,7 @@ pub struct Side {
 
 /// A communication on two machines. A side that is not there did not happen on that machine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moved {
+pub struct CommChange {
     /// What people call it: `all-reduce, all 8 ranks`.
     pub what: String,
     /// Which collective; `None` for messages between ranks.
@@ -85,30 +85,30 @@ pub struct Moved {
     /// How many groups do it.
     pub groups: u32,
     /// On the machine that is compared against.
-    pub before: Option<Side>,
+    pub before: Option<CommOnMachine>,
     /// On the other.
-    pub after: Option<Side>,
+    pub after: Option<CommOnMachine>,
 }
 
 /// Why a job takes longer or shorter on one machine than on another; of each list, what moved most
 /// comes first.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Why {
+pub struct MakespanExplanation {
     /// The makespans.
-    pub makespan: Change,
+    pub makespan: SpanChange,
     /// The means over NPUs of each part.
-    pub parts: Vec<(Part, Change)>,
+    pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
-    pub communication: Vec<Moved>,
+    pub communication: Vec<CommChange>,
     /// Kernels and memory accesses by name, the mean over NPUs of their time, overlap counted in full.
-    pub operators: Vec<(Part, String, Change)>,
+    pub operators: Vec<(TimeCategory, String, SpanChange)>,
     /// How long the nodes of the host last, the mean over NPUs, overlap counted in full.
-    pub host: Change,
+    pub host: SpanChange,
     /// The mean over ranks of the time from the last node of the rank to the makespan.
-    pub after_last: Change,
+    pub after_last: SpanChange,
 }
 
-impl Change {
+impl SpanChange {
     /// By how many picoseconds it is longer.
     pub fn more(&self) -> i128 {
         i128::from(self.after.0) - i128::from(self.before.0)
@@ -129,23 +129,23 @@ impl Change {
     }
 }
 
-impl Moved {
+impl CommChange {
     /// Exposed communication, the mean over NPUs.
-    pub fn exposed(&self) -> Change {
+    pub fn exposed(&self) -> SpanChange {
         self.of(|side| side.mean.exposed())
     }
 
     /// Some duration on both sides.
-    pub fn of(&self, time: impl Fn(&Side) -> Span) -> Change {
-        let time = |side: &Option<Side>| side.as_ref().map_or(Span::ZERO, &time);
-        Change {
+    pub fn of(&self, time: impl Fn(&CommOnMachine) -> Span) -> SpanChange {
+        let time = |side: &Option<CommOnMachine>| side.as_ref().map_or(Span::ZERO, &time);
+        SpanChange {
             before: time(&self.before),
             after: time(&self.after),
         }
     }
 }
 
-impl Side {
+impl CommOnMachine {
     /// The share of the transfer that compute hides.
     pub fn hidden(&self) -> Option<f64> {
         let all = self.mean.transferring;
@@ -154,20 +154,20 @@ impl Side {
     }
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> MachineComparison<'a> {
     /// The column that the others are compared against: the first that has a report.
-    pub fn reference(&self) -> Option<(&Column<'a>, &Report)> {
+    pub fn reference(&self) -> Option<(&MachineColumn<'a>, &Report)> {
         self.reports().next()
     }
 
     /// The columns that have a report.
-    pub fn reports(&self) -> impl Iterator<Item = (&Column<'a>, &Report)> {
+    pub fn reports(&self) -> impl Iterator<Item = (&MachineColumn<'a>, &Report)> {
         let columns = self.columns.iter();
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
     /// The makespans of the reference and of `report`.
-    pub fn against(&self, report: &Report) -> Change {
+    pub fn against(&self, report: &Report) -> SpanChange {
         let (_, first) = self.reference().expect("there is a report");
         makespans(first, report)
     }
@@ -176,7 +176,7 @@ impl<'a> Comparison<'a> {
     fn reaches_out(&self) -> bool {
         self.workload.graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
-            kinds.any(|kind| kind == Kind::RemoteMemory)
+            kinds.any(|kind| kind == NodeKind::RemoteMemory)
         })
     }
 
@@ -189,7 +189,9 @@ impl<'a> Comparison<'a> {
     fn dtypes(&self) -> Vec<Dtype> {
         let graphs = self.workload.graphs().iter();
         let found = graphs.flat_map(|graph| {
-            let kernels = graph.nodes().filter(|&n| graph.kind(n) == Kind::Compute);
+            let kernels = graph
+                .nodes()
+                .filter(|&n| graph.kind(n) == NodeKind::Compute);
             let kernels = kernels.filter(|&node| graph.flops(node) > 0);
             kernels.filter_map(|node| graph.dtype(node))
         });
@@ -200,20 +202,20 @@ impl<'a> Comparison<'a> {
     }
 }
 
-fn makespans(first: &Report, other: &Report) -> Change {
-    Change {
+fn makespans(first: &Report, other: &Report) -> SpanChange {
+    SpanChange {
         before: first.outcome.makespan,
         after: other.outcome.makespan,
     }
 }
 
-impl Why {
+impl MakespanExplanation {
     /// Compares `other` against `first`, two replays of one job.
     pub fn new(first: &Report, other: &Report) -> Self {
-        let part = |report: &Report, part: Part| report.mean_parts[part as usize];
-        let mut parts: Vec<_> = Part::ALL
+        let part = |report: &Report, part: TimeCategory| report.mean_parts[part as usize];
+        let mut parts: Vec<_> = TimeCategory::ALL
             .map(|(p, _)| {
-                let change = Change {
+                let change = SpanChange {
                     before: part(first, p),
                     after: part(other, p),
                 };
@@ -226,7 +228,7 @@ impl Why {
             report.mean(|time| makespan - time.finish)
         };
         let host = |report: &Report| {
-            let host = report.operators.iter().filter(|o| o.kind == Kind::Host);
+            let host = report.operators.iter().filter(|o| o.kind == NodeKind::Host);
             mean(host.map(|o| o.total).sum(), report.rows.len())
         };
         Self {
@@ -234,11 +236,11 @@ impl Why {
             parts,
             communication: communication(first, other),
             operators: operators(first, other),
-            host: Change {
+            host: SpanChange {
                 before: host(first),
                 after: host(other),
             },
-            after_last: Change {
+            after_last: SpanChange {
                 before: after_last(first),
                 after: after_last(other),
             },
@@ -246,27 +248,27 @@ impl Why {
     }
 
     /// A part on both machines.
-    pub fn part(&self, part: Part) -> Change {
+    pub fn part(&self, part: TimeCategory) -> SpanChange {
         let found = self.parts.iter().find(|(p, _)| *p == part);
         found.map(|(_, change)| *change).unwrap_or_default()
     }
 }
 
 /// Kernels and memory accesses whose time changed.
-fn operators(first: &Report, other: &Report) -> Vec<(Part, String, Change)> {
-    let mut changes: BTreeMap<(u8, String), (Part, Change)> = BTreeMap::new();
-    let mut take = |report: &Report, set: fn(&mut Change, Span)| {
-        for Operator {
+fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanChange)> {
+    let mut changes: BTreeMap<(u8, String), (TimeCategory, SpanChange)> = BTreeMap::new();
+    let mut take = |report: &Report, set: fn(&mut SpanChange, Span)| {
+        for OperatorTime {
             name, kind, total, ..
         } in families(&report.operators)
         {
             let part = match kind {
-                Kind::Compute => Part::Compute,
-                Kind::LocalMemory | Kind::RemoteMemory => Part::Memory,
+                NodeKind::Compute => TimeCategory::Compute,
+                NodeKind::LocalMemory | NodeKind::RemoteMemory => TimeCategory::Memory,
                 _ => continue,
             };
             let change = changes.entry((kind as u8, name));
-            let (_, change) = change.or_insert((part, Change::default()));
+            let (_, change) = change.or_insert((part, SpanChange::default()));
             set(change, mean(total, report.rows.len()));
         }
     };
@@ -283,9 +285,9 @@ fn operators(first: &Report, other: &Report) -> Vec<(Part, String, Change)> {
 
 /// What tells the collectives of a replay apart on every machine: the name of the group, the kind, and
 /// the how-manieth it is of those.
-type Key = (String, CollectiveKind, u32);
+type CollectiveKey = (String, CollectiveKind, u32);
 
-fn keyed(report: &Report) -> BTreeMap<Key, &CollectiveRow> {
+fn keyed(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
     let mut rows = BTreeMap::new();
     for row in &report.collectives {
         let mut key = (row.group.clone(), row.kind, 0);
@@ -298,21 +300,21 @@ fn keyed(report: &Report) -> BTreeMap<Key, &CollectiveRow> {
 }
 
 /// Groups that are alike: of one size, doing one thing equally often, carried out alike.
-type Alike<'r> = (
+type SimilarGroupsKey<'r> = (
     CollectiveKind,
     Option<&'r str>,
     u32,
     u64,
     [Option<&'r str>; 2],
 );
-type Pair<'r> = [Option<&'r CollectiveRow>; 2];
+type CollectiveRowPair<'r> = [Option<&'r CollectiveRow>; 2];
 
-fn communication(first: &Report, other: &Report) -> Vec<Moved> {
+fn communication(first: &Report, other: &Report) -> Vec<CommChange> {
     let (before, after) = (keyed(first), keyed(other));
-    let mut keys: Vec<&Key> = before.keys().chain(after.keys()).collect();
+    let mut keys: Vec<&CollectiveKey> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
-    let mut alike: BTreeMap<Alike<'_>, Vec<Pair<'_>>> = BTreeMap::new();
+    let mut alike: BTreeMap<SimilarGroupsKey<'_>, Vec<CollectiveRowPair<'_>>> = BTreeMap::new();
     for key in keys {
         let pair = [before.get(key).copied(), after.get(key).copied()];
         let row = pair[0].or(pair[1]).expect("a key comes from one of them");
@@ -333,7 +335,7 @@ fn communication(first: &Report, other: &Report) -> Vec<Moved> {
             (1, None) => format!("{kind}, {}", row.group),
             (n, None) => format!("{kind}, {n} groups of {members} such as {}", row.group),
         };
-        Moved {
+        CommChange {
             what,
             kind: Some(kind),
             groups: pairs.len() as u32,
@@ -343,13 +345,13 @@ fn communication(first: &Report, other: &Report) -> Vec<Moved> {
     });
     let messages = reports.map(|report| {
         let mean = mean_of(report.messages_charged, report.rows.len());
-        (mean != Charged::default()).then(|| Side {
+        (mean != ChargedTime::default()).then(|| CommOnMachine {
             mean,
-            ..Side::default()
+            ..CommOnMachine::default()
         })
     });
     let [before, after] = messages;
-    let messages = (before.is_some() || after.is_some()).then(|| Moved {
+    let messages = (before.is_some() || after.is_some()).then(|| CommChange {
         what: MESSAGES.to_owned(),
         kind: None,
         groups: 0,
@@ -361,8 +363,8 @@ fn communication(first: &Report, other: &Report) -> Vec<Moved> {
     moved
 }
 
-fn mean_of(sum: Charged, npus: usize) -> Charged {
-    Charged {
+fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
+    ChargedTime {
         waiting: mean(sum.waiting, npus),
         exposed_waiting: mean(sum.exposed_waiting, npus),
         transferring: mean(sum.transferring, npus),
@@ -371,9 +373,9 @@ fn mean_of(sum: Charged, npus: usize) -> Charged {
 }
 
 /// What groups that are alike did on one machine.
-fn side(rows: &[&CollectiveRow], report: &Report) -> Option<Side> {
+fn side(rows: &[&CollectiveRow], report: &Report) -> Option<CommOnMachine> {
     let first = rows.first()?;
-    let mut charged = Charged::default();
+    let mut charged = ChargedTime::default();
     let (mut transfer, mut waited, mut bytes, mut present) = (Span::ZERO, Span::ZERO, 0u64, 0);
     let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
     for row in rows {
@@ -394,7 +396,7 @@ fn side(rows: &[&CollectiveRow], report: &Report) -> Option<Side> {
     let latest = late
         .into_iter()
         .max_by_key(|(rank, time)| (*time, Reverse(*rank)));
-    Some(Side {
+    Some(CommOnMachine {
         mean: mean_of(charged, report.rows.len()),
         transfer: mean(transfer, rows.len()),
         bus: together.bus_bandwidth(first.kind, first.members),

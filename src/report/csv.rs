@@ -7,7 +7,7 @@ use std::fmt::{Result, Write as _};
 
 /// Which table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Table {
+pub enum CsvTable {
     /// Where the time of each NPU goes, when its rank finished, and when it did in the capture.
     #[default]
     Npus,
@@ -21,7 +21,7 @@ pub enum Table {
 
 /// A field of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Cell<'r> {
+pub enum CsvCell<'r> {
     /// Nothing.
     Empty,
     /// A text, in quotes where it needs them.
@@ -32,7 +32,7 @@ pub enum Cell<'r> {
     Decimal(f64, usize),
 }
 
-impl Cell<'_> {
+impl CsvCell<'_> {
     fn write(self, out: &mut String) -> Result {
         match self {
             Self::Empty => Ok(()),
@@ -43,39 +43,39 @@ impl Cell<'_> {
     }
 }
 
-impl<'r> From<&'r str> for Cell<'r> {
+impl<'r> From<&'r str> for CsvCell<'r> {
     fn from(text: &'r str) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<u64> for Cell<'_> {
+impl From<u64> for CsvCell<'_> {
     fn from(count: u64) -> Self {
         Self::Count(count)
     }
 }
 
-impl From<u32> for Cell<'_> {
+impl From<u32> for CsvCell<'_> {
     fn from(count: u32) -> Self {
         Self::Count(count.into())
     }
 }
 
 /// In picoseconds.
-impl From<Span> for Cell<'_> {
+impl From<Span> for CsvCell<'_> {
     fn from(span: Span) -> Self {
         Self::Count(span.0)
     }
 }
 
-impl<'r, T: Into<Cell<'r>>> From<Option<T>> for Cell<'r> {
+impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     fn from(cell: Option<T>) -> Self {
         cell.map_or(Self::Empty, T::into)
     }
 }
 
 /// A column of rows `R` of some whole: its name, and its field of a row.
-pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> Cell<'r>);
+pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
 /// Writes the names of `columns`, those of `front` before them.
 pub fn header<W, R>(out: &mut String, front: &str, columns: &[CsvColumn<W, R>]) -> Result {
@@ -104,7 +104,7 @@ pub fn rows<'r, W, R: 'r>(
 }
 
 /// Renders one table of `report`; times are in whole picoseconds.
-pub fn render(report: &Report, table: Table) -> String {
+pub fn render(report: &Report, table: CsvTable) -> String {
     let mut out = String::new();
     write(&mut out, &[(None, report)], table).expect("a string grows as needed");
     out
@@ -112,16 +112,20 @@ pub fn render(report: &Report, table: Table) -> String {
 
 /// Writes one table of reports with one header, each with the name of its machine in front if it has
 /// one.
-pub(super) fn write(out: &mut String, reports: &[(Option<&str>, &Report)], table: Table) -> Result {
+pub(super) fn write(
+    out: &mut String,
+    reports: &[(Option<&str>, &Report)],
+    table: CsvTable,
+) -> Result {
     match table {
-        Table::Npus => each(out, reports, npus::CSV, |report| &report.rows),
-        Table::Collectives => each(out, reports, collectives::table::CSV, |report| {
+        CsvTable::Npus => each(out, reports, npus::CSV, |report| &report.rows),
+        CsvTable::Collectives => each(out, reports, collectives::table::CSV, |report| {
             &report.collectives
         }),
-        Table::Operators => each(out, reports, operators::table::CSV, |report| {
+        CsvTable::Operators => each(out, reports, operators::table::CSV, |report| {
             &report.operators
         }),
-        Table::Memory => each(out, reports, memory::CSV, |report| &report.memory),
+        CsvTable::Memory => each(out, reports, memory::CSV, |report| &report.memory),
     }
 }
 
@@ -141,8 +145,8 @@ fn each<R: 'static>(
 }
 
 /// A number with so many digits behind the point, if it is known.
-pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> Cell<'r> {
-    number.map_or(Cell::Empty, |number| Cell::Decimal(number, digits))
+pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
+    number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }
 
 /// A field, in quotes where it needs them (RFC 4180).

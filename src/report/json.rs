@@ -40,10 +40,10 @@ impl ReportDocument {
     /// When `text` is something else, or of another version.
     pub fn read(text: &str) -> Result<Self, DocumentError> {
         #[derive(Deserialize)]
-        struct Head {
+        struct DocumentHead {
             schema: String,
         }
-        let head: Head = serde_json::from_str(text)?;
+        let head: DocumentHead = serde_json::from_str(text)?;
         Ok(match &*head.schema {
             "chakram.report.1" => Self::Report(serde_json::from_str(text)?),
             "chakram.comparison.1" => Self::Comparison(serde_json::from_str(text)?),

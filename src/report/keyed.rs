@@ -41,7 +41,7 @@ pub mod fitting {
     /// The memory of all NPUs.
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(test, derive(schemars::JsonSchema))]
-    pub struct Memories<'r> {
+    pub struct MemoryRows<'r> {
         /// Whether the memory of every NPU holds what its rank allocates.
         pub fits: bool,
         /// One row for each rank whose trace says what it allocates or frees, in order.
@@ -52,11 +52,11 @@ pub mod fitting {
     pub fn serialize<S: Serializer>(rows: &[MemoryRow], to: S) -> Result<S::Ok, S::Error> {
         let fits = rows.iter().all(|row| row.fits);
         let npus = Cow::Borrowed(rows);
-        Memories { fits, npus }.serialize(to)
+        MemoryRows { fits, npus }.serialize(to)
     }
 
     /// Reads the rows of an object.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<MemoryRow>, D::Error> {
-        Memories::deserialize(from).map(|memories| memories.npus.into_owned())
+        MemoryRows::deserialize(from).map(|memories| memories.npus.into_owned())
     }
 }

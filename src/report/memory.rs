@@ -10,8 +10,8 @@
 
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
-use crate::engine::Prepared;
-use crate::graph::Kind;
+use crate::engine::CompiledReplay;
+use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Npu, Rank};
 use crate::trace::TensorClass;
 use crate::units::{Bytes, Time};
@@ -23,11 +23,11 @@ mod followed;
 mod table;
 mod words;
 
-pub(super) use followed::{Followed, Over};
+pub(super) use followed::{EndedInstant, MemoryTracker};
 pub(super) use table::{CSV, table};
 
 /// Bytes by [`TensorClass`].
-pub type ByClass = [u64; TensorClass::COUNT];
+pub type BytesByClass = [u64; TensorClass::COUNT];
 
 /// What the memory of one NPU had to hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct MemoryRow {
     /// How they were made up.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
-    pub classes: ByClass,
+    pub classes: BytesByClass,
     /// When they first were.
     #[serde(rename = "peak_ps")]
     pub at: Time,
@@ -58,15 +58,15 @@ pub struct MemoryRow {
     /// What was still allocated when the replay ended.
     #[serde(rename = "left_bytes_by_class", with = "by_class")]
     #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
-    pub left: ByClass,
+    pub left: BytesByClass,
     /// What was freed and not there, if anything.
-    pub missing: Option<Missing>,
+    pub missing: Option<MissingBytes>,
 }
 
 /// Bytes that were freed and that nothing had allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Missing {
+pub struct MissingBytes {
     /// How many nodes freed more than was there.
     pub nodes: u64,
     /// The first of them.
@@ -75,7 +75,7 @@ pub struct Missing {
     /// Bytes that were not there, by class.
     #[serde(rename = "bytes_by_class", with = "by_class")]
     #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
-    pub classes: ByClass,
+    pub classes: BytesByClass,
 }
 
 /// A node of a trace.
@@ -108,17 +108,17 @@ pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
 
 /// Finds the peak of each NPU.
 #[derive(Debug)]
-pub struct Memory<'a> {
-    prepared: &'a Prepared<'a>,
-    followed: Followed<'a>,
+pub struct MemoryObserver<'a> {
+    prepared: &'a CompiledReplay<'a>,
+    followed: MemoryTracker<'a>,
 }
 
-impl<'a> Memory<'a> {
+impl<'a> MemoryObserver<'a> {
     /// Watches all instances of `prepared`.
-    pub fn new(prepared: &'a Prepared<'a>) -> Self {
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
-            followed: Followed::new(prepared),
+            followed: MemoryTracker::new(prepared),
         }
     }
 
@@ -146,7 +146,7 @@ impl<'a> Memory<'a> {
                 at: peak.at,
                 node: peak.node.map(named),
                 left: books.settled(),
-                missing: books.missing().map(|(nodes, first, classes)| Missing {
+                missing: books.missing().map(|(nodes, first, classes)| MissingBytes {
                     nodes,
                     first: named(first),
                     classes,
@@ -157,14 +157,14 @@ impl<'a> Memory<'a> {
     }
 }
 
-impl Observer for Memory<'_> {
+impl Observer for MemoryObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         self.followed.issued(now, instance, node);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         self.followed.completed(now, instance, node);
     }
 

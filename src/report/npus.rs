@@ -4,7 +4,7 @@ use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal};
 use super::summary::Report;
 use super::table::{TextTable, left, right};
-use super::text::{Style, clip, more};
+use super::text::{TextStyle, clip, more};
 use crate::ids::{Npu, Rank};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
 ];
 
 /// Writes where the time of each goes.
-pub(super) fn table(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     let table = TextTable::new([
         left("RANKS", 14),
         left("NPU class", 12),
@@ -94,7 +94,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
 }
 
 /// Writes when each rank finished, beside the capture, if any trace says when that ended.
-pub(super) fn finishes(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+pub(super) fn finishes(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Ok(());
     }

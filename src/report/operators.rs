@@ -2,10 +2,10 @@
 
 pub(super) mod table;
 
-use super::started::Started;
+use super::started::IssueTimes;
 use super::{CollectiveRecord, Observer};
-use crate::engine::Prepared;
-use crate::graph::Kind;
+use crate::engine::CompiledReplay;
+use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::trace::of_any_micro_batch;
 use crate::units::{Span, Time};
@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 /// All nodes of one name and kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Operator {
+pub struct OperatorTime {
     /// The name.
     pub name: String,
     /// What its nodes do.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// How many there are.
     pub calls: u64,
     /// Their time together; nodes that overlap count each in full.
@@ -31,11 +31,13 @@ pub struct Operator {
 
 /// Operators summed over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Longest first, those of
 /// equal time by name and kind.
-pub(super) fn over_micro_batches(operators: &[Operator]) -> Vec<Operator> {
-    let mut by_name: BTreeMap<(Cow<'_, str>, u8), Sum> = BTreeMap::new();
+pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
+    let mut by_name: BTreeMap<(Cow<'_, str>, u8), OperatorSum> = BTreeMap::new();
     for operator in operators {
         let key = (of_any_micro_batch(&operator.name), operator.kind as u8);
-        let sum = by_name.entry(key).or_insert(Sum::empty(operator.kind));
+        let sum = by_name
+            .entry(key)
+            .or_insert(OperatorSum::empty(operator.kind));
         sum.calls = sum.calls.saturating_add(operator.calls);
         sum.total += operator.total;
     }
@@ -43,8 +45,8 @@ pub(super) fn over_micro_batches(operators: &[Operator]) -> Vec<Operator> {
 }
 
 /// Longest first; of equal time by name and kind.
-fn sorted<N: Into<String>>(by_name: BTreeMap<(N, u8), Sum>) -> Vec<Operator> {
-    let rows = by_name.into_iter().map(|((name, _), sum)| Operator {
+fn sorted<N: Into<String>>(by_name: BTreeMap<(N, u8), OperatorSum>) -> Vec<OperatorTime> {
+    let rows = by_name.into_iter().map(|((name, _), sum)| OperatorTime {
         name: name.into(),
         kind: sum.kind,
         calls: sum.calls,
@@ -58,26 +60,26 @@ fn sorted<N: Into<String>>(by_name: BTreeMap<(N, u8), Sum>) -> Vec<Operator> {
 
 /// Sums the time of nodes by name and kind.
 #[derive(Debug)]
-pub struct Operators<'a> {
-    prepared: &'a Prepared<'a>,
-    started: Started<'a>,
+pub struct OperatorObserver<'a> {
+    prepared: &'a CompiledReplay<'a>,
+    started: IssueTimes<'a>,
     /// The number of each instance's graph.
     graphs: Vec<u32>,
     /// Sums of each name of each graph, for the kind that its first node to complete has.
-    sums: Vec<Vec<Sum>>,
+    sums: Vec<Vec<OperatorSum>>,
     /// Sums of names that nodes of another kind have too, by graph, name and kind.
-    others: BTreeMap<(u32, u32, u8), Sum>,
+    others: BTreeMap<(u32, u32, u8), OperatorSum>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sum {
+struct OperatorSum {
     calls: u64,
     total: Span,
-    kind: Kind,
+    kind: NodeKind,
 }
 
-impl Sum {
-    const fn empty(kind: Kind) -> Self {
+impl OperatorSum {
+    const fn empty(kind: NodeKind) -> Self {
         Self {
             calls: 0,
             total: Span::ZERO,
@@ -86,15 +88,15 @@ impl Sum {
     }
 }
 
-impl<'a> Operators<'a> {
+impl<'a> OperatorObserver<'a> {
     /// Watches all instances of `prepared`.
-    pub fn new(prepared: &'a Prepared<'a>) -> Self {
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let graphs = workload.graphs().iter();
-        let empty = Sum::empty(Kind::Nothing);
+        let empty = OperatorSum::empty(NodeKind::Nothing);
         Self {
             prepared,
-            started: Started::new(prepared),
+            started: IssueTimes::new(prepared),
             graphs: workload.instances().iter().map(|i| i.graph.0).collect(),
             sums: graphs
                 .map(|graph| vec![empty; graph.names().len()])
@@ -104,7 +106,7 @@ impl<'a> Operators<'a> {
     }
 
     /// The operators, longest first, those of equal time by name and kind.
-    pub fn finish(self) -> Vec<Operator> {
+    pub fn finish(self) -> Vec<OperatorTime> {
         let graphs = self.prepared.workload().graphs();
         let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
             let named = (0..).zip(sums);
@@ -112,12 +114,12 @@ impl<'a> Operators<'a> {
         });
         let others = self.others.iter();
         let others = others.map(|(&(graph, name, _), sum)| (graph, name, *sum));
-        let mut by_name: BTreeMap<(&str, u8), Sum> = BTreeMap::new();
+        let mut by_name: BTreeMap<(&str, u8), OperatorSum> = BTreeMap::new();
         for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
             let name = graphs[graph as usize].names().get(name);
             let all = by_name
                 .entry((name, sum.kind as u8))
-                .or_insert(Sum::empty(sum.kind));
+                .or_insert(OperatorSum::empty(sum.kind));
             all.calls += sum.calls;
             all.total += sum.total;
         }
@@ -125,15 +127,15 @@ impl<'a> Operators<'a> {
     }
 }
 
-impl Observer for Operators<'_> {
+impl Observer for OperatorObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         self.started.set(now, instance, node, kind);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
-        if kind == Kind::Nothing {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        if kind == NodeKind::Nothing {
             return;
         }
         let graph = self.graphs[instance as usize];
@@ -143,7 +145,7 @@ impl Observer for Operators<'_> {
             sum.kind = kind;
         } else if sum.kind != kind {
             let key = (graph, name, kind as u8);
-            sum = self.others.entry(key).or_insert(Sum::empty(kind));
+            sum = self.others.entry(key).or_insert(OperatorSum::empty(kind));
         }
         sum.calls += 1;
         sum.total += now.since(self.started.get(instance, node, kind));
@@ -156,8 +158,8 @@ impl Observer for Operators<'_> {
 mod tests {
     use super::*;
 
-    fn row(name: &str, kind: Kind, calls: u64, total: u64) -> Operator {
-        Operator {
+    fn row(name: &str, kind: NodeKind, calls: u64, total: u64) -> OperatorTime {
+        OperatorTime {
             name: name.to_owned(),
             kind,
             calls,
@@ -168,18 +170,18 @@ mod tests {
     #[test]
     fn micro_batches_are_summed_and_nothing_else() {
         let all = [
-            row("mb1/a", Kind::Compute, 1, 50),
-            row("a", Kind::Compute, 1, 30),
-            row("mb10/a", Kind::Compute, 2, 9),
-            row("mb1/a", Kind::Host, 1, 8),
-            row("mb1/b", Kind::Compute, 1, 7),
+            row("mb1/a", NodeKind::Compute, 1, 50),
+            row("a", NodeKind::Compute, 1, 30),
+            row("mb10/a", NodeKind::Compute, 2, 9),
+            row("mb1/a", NodeKind::Host, 1, 8),
+            row("mb1/b", NodeKind::Compute, 1, 7),
         ];
         // 1 + 2 calls and 50 + 9 ps; another kind and another name stay by themselves.
         let summed = [
-            row("mb*/a", Kind::Compute, 3, 59),
-            row("a", Kind::Compute, 1, 30),
-            row("mb*/a", Kind::Host, 1, 8),
-            row("mb*/b", Kind::Compute, 1, 7),
+            row("mb*/a", NodeKind::Compute, 3, 59),
+            row("a", NodeKind::Compute, 1, 30),
+            row("mb*/a", NodeKind::Host, 1, 8),
+            row("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(over_micro_batches(&all), summed);
         // What is summed stays as it is.

@@ -1,20 +1,20 @@
 //! Replays that are reported: the observers that a report needs, and the report that they fill.
 
 use super::Observer;
-use super::breakdown::{Breakdown, Charged, NpuTime};
-use super::collectives::{Collectives, Tally};
-use super::memory::Memory;
+use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
+use super::collectives::{CollectiveObserver, CollectiveTally};
+use super::memory::MemoryObserver;
 use super::npus::NpuRow;
-use super::operators::Operators;
+use super::operators::OperatorObserver;
 use super::summary::{
     CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
     Report, ReportSchema, percent_more,
 };
 use super::warnings::warnings;
-use crate::collective::Manner;
-use crate::engine::{Comm, GroupView, Outcome, Prepared, ReplayError};
+use crate::collective::CollectiveBackend;
+use crate::engine::{CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome};
 use crate::ids::Rank;
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Span};
 use crate::workload::shortened;
@@ -22,7 +22,7 @@ use std::cmp::Reverse;
 
 /// Replays `prepared`, watched by `extra` too, and reports.
 pub fn replay<O: Observer>(
-    prepared: &Prepared<'_>,
+    prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
     // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
@@ -38,8 +38,8 @@ pub fn replay<O: Observer>(
 }
 
 /// As [`replay`], over another network and with collectives in another manner.
-pub fn replay_in<O: Observer, N: Network, M: Manner>(
-    prepared: &Prepared<'_>,
+pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveBackend>(
+    prepared: &CompiledReplay<'_>,
     extra: O,
     network: N,
     manner: &mut M,
@@ -51,23 +51,29 @@ pub fn replay_in<O: Observer, N: Network, M: Manner>(
 }
 
 /// Those that a report needs, and another one.
-type Observers<'a, O> = (
-    Breakdown<'a>,
-    (Collectives, (Operators<'a>, (Memory<'a>, O))),
+type ReportObservers<'a, O> = (
+    BreakdownObserver<'a>,
+    (
+        CollectiveObserver,
+        (OperatorObserver<'a>, (MemoryObserver<'a>, O)),
+    ),
 );
 
-fn observers<'a, O: Observer>(prepared: &'a Prepared<'a>, extra: O) -> Observers<'a, O> {
-    let collectives = Collectives::new(prepared.groups().count());
-    let operators = Operators::new(prepared);
-    let others = (operators, (Memory::new(prepared), extra));
-    (Breakdown::new(prepared), (collectives, others))
+fn observers<'a, O: Observer>(
+    prepared: &'a CompiledReplay<'a>,
+    extra: O,
+) -> ReportObservers<'a, O> {
+    let collectives = CollectiveObserver::new(prepared.groups().count());
+    let operators = OperatorObserver::new(prepared);
+    let others = (operators, (MemoryObserver::new(prepared), extra));
+    (BreakdownObserver::new(prepared), (collectives, others))
 }
 
 /// The report of a replay that has ended.
 fn finish<O>(
-    prepared: &Prepared<'_>,
-    outcome: Outcome,
-    observers: Observers<'_, O>,
+    prepared: &CompiledReplay<'_>,
+    outcome: ReplayOutcome,
+    observers: ReportObservers<'_, O>,
     network: String,
 ) -> (Report, O) {
     let (breakdown, (collectives, (operators, (memory, extra)))) = observers;
@@ -92,7 +98,7 @@ fn finish<O>(
             kept_recorded: basis.fell_back,
             unknown: basis.unknown,
         },
-        network: (prepared.comm() == Comm::Model).then_some(network),
+        network: (prepared.comm() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
             lasts_as: prepared.comm(),
             as_recorded: basis.as_recorded,
@@ -117,7 +123,7 @@ fn finish<O>(
 }
 
 /// Rows of NPUs, in the order of instances.
-fn npus(prepared: &Prepared<'_>, times: Vec<NpuTime>) -> Vec<NpuRow> {
+fn npus(prepared: &CompiledReplay<'_>, times: Vec<NpuTime>) -> Vec<NpuRow> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
@@ -137,9 +143,9 @@ fn npus(prepared: &Prepared<'_>, times: Vec<NpuTime>) -> Vec<NpuRow> {
 
 /// Rows of collectives by group and kind; of `charged` so are the entries.
 fn rows_of_collectives(
-    prepared: &Prepared<'_>,
-    collectives: &Collectives,
-    charged: &[Charged],
+    prepared: &CompiledReplay<'_>,
+    collectives: &CollectiveObserver,
+    charged: &[ChargedTime],
 ) -> Vec<CollectiveRow> {
     let groups: Vec<GroupView<'_>> = prepared.groups().collect();
     let rows = collectives.tallies().map(|(index, kind, tally)| {
@@ -164,14 +170,18 @@ fn rows_of_collectives(
 }
 
 /// Exposed communication by group, largest first.
-fn exposed(prepared: &Prepared<'_>, charged: &[Charged], messages: Charged) -> Vec<ExposedRow> {
+fn exposed(
+    prepared: &CompiledReplay<'_>,
+    charged: &[ChargedTime],
+    messages: ChargedTime,
+) -> Vec<ExposedRow> {
     let by_group = prepared
         .groups()
         .zip(charged.chunks(CollectiveKind::ALL.len()));
     let by_group = by_group.map(|(group, kinds)| ExposedRow {
         what: group_label(prepared, &group),
         members: group.members.len() as u32,
-        exposed: kinds.iter().map(Charged::exposed).sum(),
+        exposed: kinds.iter().map(ChargedTime::exposed).sum(),
         role: role(prepared, &group),
     });
     let between_ranks = ExposedRow {
@@ -187,12 +197,12 @@ fn exposed(prepared: &Prepared<'_>, charged: &[Charged], messages: Charged) -> V
 }
 
 /// The purpose of a group, where it is known.
-fn role(prepared: &Prepared<'_>, group: &GroupView<'_>) -> Option<String> {
+fn role(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> {
     prepared.workload().groups()[group.id.index()].role.clone()
 }
 
 /// `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
-pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> String {
+pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
     let members = || shortened(group.members.iter().map(|m| m.0));
     match (name, group.dimensions) {
@@ -206,13 +216,13 @@ pub(super) fn group_label(prepared: &Prepared<'_>, group: &GroupView<'_>) -> Str
 /// The algorithm in each dimension that the group spans, for a buffer of `bytes`, or on what the durations
 /// of its collectives rest instead.
 pub(super) fn algorithm_label(
-    prepared: &Prepared<'_>,
+    prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
     group: &GroupView<'_>,
     bytes: u64,
 ) -> String {
     match prepared.comm() {
-        Comm::Model => prepared.algorithms(kind, group, bytes),
+        CommTiming::Model => prepared.algorithms(kind, group, bytes),
         other => format!("as {other}"),
     }
 }
@@ -221,10 +231,10 @@ pub(super) fn algorithm_label(
 /// an algorithm takes is a constant and a part in proportion to the buffer, so one that takes least at both
 /// ends takes least between them.
 fn algorithms_label(
-    prepared: &Prepared<'_>,
+    prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
     group: &GroupView<'_>,
-    tally: &Tally,
+    tally: &CollectiveTally,
 ) -> String {
     let label = |bytes| algorithm_label(prepared, kind, group, bytes);
     let (small, large) = (label(tally.buffers.smallest), label(tally.buffers.largest));

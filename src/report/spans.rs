@@ -1,8 +1,8 @@
 //! When each node ran: for what is made of a replay after it, node by node.
 
 use super::{CollectiveRecord, Observer};
-use crate::engine::Prepared;
-use crate::graph::Kind;
+use crate::engine::CompiledReplay;
+use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::units::Time;
 
@@ -19,15 +19,15 @@ pub struct NodeSpan {
 
 /// Keeps the span of every node, in the order in which nodes complete.
 #[derive(Debug)]
-pub struct Spans {
+pub struct SpanRecorder {
     /// When each node was issued.
     started: Vec<Vec<Time>>,
     completed: Vec<Vec<NodeSpan>>,
 }
 
-impl Spans {
+impl SpanRecorder {
     /// Watches all instances of `prepared`.
-    pub fn new(prepared: &Prepared<'_>) -> Self {
+    pub fn new(prepared: &CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
         let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
         Self {
@@ -42,14 +42,14 @@ impl Spans {
     }
 }
 
-impl Observer for Spans {
+impl Observer for SpanRecorder {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         self.started[instance as usize][node.index()] = now;
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         let start = self.started[instance as usize][node.index()];
         let span = NodeSpan {
             node,

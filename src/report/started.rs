@@ -4,36 +4,36 @@
 //! one each. Nodes that do nothing end as they begin and may share theirs. Nothing is kept per node, whose memory
 //! would have to be fetched anew each time.
 
-use crate::engine::Prepared;
-use crate::graph::{Graph, Kind};
+use crate::engine::CompiledReplay;
+use crate::graph::{Graph, NodeKind};
 use crate::ids::NodeIndex;
 use crate::units::Time;
 
 /// The instant at which each node under way was issued.
 #[derive(Debug)]
-pub(super) struct Started<'a> {
-    instances: Vec<Instance<'a>>,
+pub(super) struct IssueTimes<'a> {
+    instances: Vec<TimedInstance<'a>>,
     /// Of each instance, for each lane and then for each message of its graph.
     at: Vec<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Instance<'a> {
+struct TimedInstance<'a> {
     graph: &'a Graph,
     /// Where its times start.
     first: usize,
 }
 
-impl<'a> Started<'a> {
+impl<'a> IssueTimes<'a> {
     /// Room for all nodes of `prepared`.
-    pub fn new(prepared: &'a Prepared<'_>) -> Self {
+    pub fn new(prepared: &'a CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
         let mut times = 0;
         let instances = workload.instances().iter().map(|instance| {
             let graph = workload.graph(instance);
             let first = times;
             times += graph.lanes().len() + graph.messages().len();
-            Instance { graph, first }
+            TimedInstance { graph, first }
         });
         Self {
             instances: instances.collect(),
@@ -48,25 +48,25 @@ impl<'a> Started<'a> {
     }
 
     #[inline]
-    fn place(&self, instance: u32, node: NodeIndex, kind: Kind) -> usize {
-        let Instance { graph, first } = self.instances[instance as usize];
+    fn place(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> usize {
+        let TimedInstance { graph, first } = self.instances[instance as usize];
         first
             + match kind {
-                Kind::Receive => graph.lanes().len() + graph.message_index(node),
+                NodeKind::Receive => graph.lanes().len() + graph.message_index(node),
                 _ => graph.lane(node) as usize,
             }
     }
 
     /// `node` is issued `now`.
     #[inline]
-    pub fn set(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    pub fn set(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         let place = self.place(instance, node, kind);
         self.at[place] = now;
     }
 
     /// When `node`, which is under way, was issued.
     #[inline]
-    pub fn get(&self, instance: u32, node: NodeIndex, kind: Kind) -> Time {
+    pub fn get(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> Time {
         self.at[self.place(instance, node, kind)]
     }
 }

@@ -3,17 +3,17 @@
 //! JSON is this value as `serde` has it, times in whole picoseconds; `docs/report.schema.json` is made from these
 //! types. A field may be added under the same schema, never changed.
 
-use super::breakdown::{Charged, NpuTime, Part};
-use super::collectives::Tally;
+use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
+use super::collectives::CollectiveTally;
 use super::keyed::{by_part, fitting};
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
-use super::operators::{Operator, over_micro_batches};
-use crate::engine::{Comm, Outcome};
-use crate::graph::Kind;
+use super::operators::{OperatorTime, over_micro_batches};
+use crate::engine::{CommTiming, ReplayOutcome};
+use crate::graph::NodeKind;
 use crate::ids::Rank;
 use crate::machine::Machine;
-use crate::network::{ContentionFree, Network};
+use crate::network::{ContentionFreeNetwork, NetworkBackend};
 use crate::trace::CollectiveKind;
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
@@ -39,12 +39,12 @@ pub struct Provenance {
     /// Options by name.
     pub options: Map<String, Value>,
     /// Files, and presets.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<HashedInput>,
 }
 
 impl Provenance {
     /// Makes that of a document that this program writes.
-    pub fn new(options: Map<String, Value>, inputs: &[Input]) -> Self {
+    pub fn new(options: Map<String, Value>, inputs: &[HashedInput]) -> Self {
         Self {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             options,
@@ -56,7 +56,7 @@ impl Provenance {
 /// An input of the replay: what it was for, its name, and the hash of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Input {
+pub struct HashedInput {
     /// `trace`, `machine`, `groups`, `custom`.
     pub role: Cow<'static, str>,
     /// The file, or the name of a preset.
@@ -103,7 +103,7 @@ pub struct KernelBasis {
 pub struct CommunicationBasis {
     /// Whether the network carried them, or they last as in the traces.
     #[serde(default)]
-    pub lasts_as: Comm,
+    pub lasts_as: CommTiming,
     /// Number of nodes that last as recorded or captured.
     pub as_recorded: u64,
     /// Number of nodes that would, but for which the trace has no duration; they take no time.
@@ -129,7 +129,7 @@ pub struct CollectiveRow {
     pub algorithm: String,
     /// Calls, bytes and times.
     #[serde(flatten)]
-    pub tally: Tally,
+    pub tally: CollectiveTally,
     /// The rank that the others waited for longest, over all calls and members.
     #[serde(rename = "waited_for_longest")]
     pub latest: Option<LatestRank>,
@@ -138,7 +138,7 @@ pub struct CollectiveRow {
     pub bus: Option<f64>,
     /// The time of NPUs that they were charged with.
     #[serde(default)]
-    pub charged: Charged,
+    pub charged: ChargedTime,
     /// The purpose of the group, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
@@ -193,7 +193,7 @@ pub struct Report {
     pub absent: Vec<Rank>,
     /// The end, and counts of what was replayed.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: ReplayOutcome,
     /// When the capture ended, if every trace says when its own did.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
@@ -217,16 +217,16 @@ pub struct Report {
     pub collectives: Vec<CollectiveRow>,
     /// The time of NPUs that messages between ranks were charged with.
     #[serde(default)]
-    pub messages_charged: Charged,
+    pub messages_charged: ChargedTime,
     /// Exposed communication by group, largest first, without those that have none.
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
-    pub operators: Vec<Operator>,
+    pub operators: Vec<OperatorTime>,
     /// Reasons why the numbers may be other than they seem.
     pub warnings: Vec<String>,
     /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
-    #[cfg_attr(test, schemars(with = "fitting::Memories<'_>"))]
+    #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
 }
 
@@ -234,7 +234,7 @@ impl Report {
     /// The model of the network that carried communication, where it is one under which operations meet.
     pub fn shared_network(&self) -> Option<&str> {
         let name = self.network.as_deref();
-        name.filter(|&name| name != ContentionFree::NAME)
+        name.filter(|&name| name != ContentionFreeNetwork::NAME)
     }
 
     /// The mean of a time over NPUs, to the nearest picosecond.
@@ -248,7 +248,7 @@ impl Report {
     }
 
     /// The rows with the least and the most time in `part`.
-    pub fn extremes(&self, part: Part) -> Option<(&NpuRow, &NpuRow)> {
+    pub fn extremes(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
         let most = self
@@ -286,7 +286,7 @@ impl Report {
 
     /// The mean of the rest of exposed communication: transfers, and all of messages.
     pub fn exposed_transferring(&self) -> Span {
-        let all = self.mean_parts[Part::Communication as usize];
+        let all = self.mean_parts[TimeCategory::Communication as usize];
         Span(all.0.saturating_sub(self.exposed_waiting().0))
     }
 }
@@ -328,16 +328,16 @@ pub fn thousands(number: u64) -> String {
 }
 
 /// What kind of node an operator is, for people.
-pub fn kind_label(kind: Kind) -> &'static str {
+pub fn kind_label(kind: NodeKind) -> &'static str {
     match kind {
-        Kind::Nothing => "nothing",
-        Kind::Host => "host",
-        Kind::Compute => "compute",
-        Kind::LocalMemory => "local memory",
-        Kind::RemoteMemory => "remote memory",
-        Kind::Send => "send",
-        Kind::Receive => "receive",
-        Kind::Collective => "collective",
+        NodeKind::Nothing => "nothing",
+        NodeKind::Host => "host",
+        NodeKind::Compute => "compute",
+        NodeKind::LocalMemory => "local memory",
+        NodeKind::RemoteMemory => "remote memory",
+        NodeKind::Send => "send",
+        NodeKind::Receive => "receive",
+        NodeKind::Collective => "collective",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tables for people: a heading, and rows of cells in columns under it.
 
-use super::text::Style;
+use super::text::TextStyle;
 use std::fmt::{Display, Result, Write};
 
 /// A column of a table.
@@ -70,7 +70,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Returns the line of headings, after an empty one.
-    pub fn headings(&self, style: Style) -> String {
+    pub fn headings(&self, style: TextStyle) -> String {
         let mut line = String::new();
         for column in &self.columns {
             column.put(&mut line, column.heading, 0);
@@ -90,7 +90,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Writes the headings.
-    pub fn heading(&self, out: &mut dyn Write, style: Style) -> Result {
+    pub fn heading(&self, out: &mut dyn Write, style: TextStyle) -> Result {
         out.write_str(&self.headings(style))
     }
 
@@ -119,7 +119,7 @@ mod tests {
         let columns = [left("NAME", 8), right("time", 6), left("most", 6).after(2)];
         let table = TextTable::new(columns);
         let mut out = String::new();
-        table.heading(&mut out, Style::default()).unwrap();
+        table.heading(&mut out, TextStyle::default()).unwrap();
         table.row(&mut out, &[&"mm", &7, &"x"]).unwrap();
         table.row(&mut out, &[&"all", &12]).unwrap();
         table.indented(0).row(&mut out, &[&"a", &1]).unwrap();

@@ -1,6 +1,6 @@
 //! The report for people: at most 100 columns.
 
-use super::breakdown::Part;
+use super::breakdown::TimeCategory;
 use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, percent_more, thousands};
@@ -15,14 +15,14 @@ pub const WIDTH: usize = 100;
 
 /// How headings and warnings stand out.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Style {
+pub struct TextStyle {
     /// Heading.
     pub heading: anstyle::Style,
     /// Warning.
     pub warning: anstyle::Style,
 }
 
-impl Style {
+impl TextStyle {
     /// For terminals.
     pub fn coloured() -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Style {
 }
 
 /// Renders `report` of a replay described by `title` and `basis`.
-pub fn render(report: &Report, title: &str, basis: &str, style: Style) -> String {
+pub fn render(report: &Report, title: &str, basis: &str, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, title, basis, style).expect("a string grows as needed");
     out
@@ -44,7 +44,7 @@ fn write_all(
     report: &Report,
     title: &str,
     basis: &str,
-    style: Style,
+    style: TextStyle,
 ) -> std::fmt::Result {
     let outcome = &report.outcome;
     let h = style.heading;
@@ -105,7 +105,7 @@ fn write_all(
     Ok(())
 }
 
-fn parts(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     let makespan = report.outcome.makespan;
     let table = TextTable::new([
         left("WHERE IT GOES", 24),
@@ -115,7 +115,7 @@ fn parts(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
         left("most", 0),
     ]);
     table.heading(out, style)?;
-    for (part, name) in &Part::ALL {
+    for (part, name) in &TimeCategory::ALL {
         let mean = report.mean_parts[*part as usize];
         let Some((least, most)) = report.extremes(*part) else {
             continue;
@@ -133,7 +133,7 @@ fn parts(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
     }
     table.row(out, &[&"makespan", &makespan, &"100.0 %"])?;
     let under_way = report.mean_communicating;
-    let exposed = report.mean_parts[Part::Communication as usize];
+    let exposed = report.mean_parts[TimeCategory::Communication as usize];
     if under_way > Span::ZERO {
         writeln!(
             out,

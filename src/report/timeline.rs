@@ -6,13 +6,13 @@
 //! left blank. Events are written as nodes complete, so nothing is kept but the instants of their issue.
 //! Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
 
-use super::memory::{Followed, Over};
+use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::{algorithm_label, group_label};
-use super::started::Started;
+use super::started::IssueTimes;
 use super::summary::kind_label;
 use super::{CollectiveRecord, Observer};
-use crate::engine::{Comm, GroupView, Prepared};
-use crate::graph::{Kind, Lane};
+use crate::engine::{CommTiming, CompiledReplay, GroupView};
+use crate::graph::{Lane, NodeKind};
 use crate::ids::NodeIndex;
 use crate::trace::TensorClass;
 use crate::units::{Bytes, Time};
@@ -24,7 +24,7 @@ use std::io::{self, Write};
 const RECEIVE_TRACKS: u32 = 1 << 20;
 
 /// A node that holds a track of receives, or nothing.
-type Track = Option<NodeIndex>;
+type ReceiveTrack = Option<NodeIndex>;
 
 /// An event of the Chrome trace format.
 #[derive(Debug, Default, Serialize)]
@@ -74,30 +74,30 @@ enum EventArgs<'e> {
 
 /// Writes the timeline into `out` while the replay runs.
 #[derive(Debug)]
-pub struct Timeline<'a, W> {
-    prepared: &'a Prepared<'a>,
-    started: Started<'a>,
+pub struct TimelineWriter<'a, W> {
+    prepared: &'a CompiledReplay<'a>,
+    started: IssueTimes<'a>,
     /// What each group is called, and the group.
     groups: Vec<(String, GroupView<'a>)>,
     /// The receives that are posted, by instance and track.
-    receives: Vec<Vec<Track>>,
-    memory: Followed<'a>,
+    receives: Vec<Vec<ReceiveTrack>>,
+    memory: MemoryTracker<'a>,
     out: W,
     first: bool,
     /// The first error of `out`; nothing is written after it.
     failed: Option<io::Error>,
 }
 
-impl<'a, W: Write> Timeline<'a, W> {
+impl<'a, W: Write> TimelineWriter<'a, W> {
     /// Starts a timeline of `prepared`.
-    pub fn new(prepared: &'a Prepared<'a>, out: W) -> Self {
+    pub fn new(prepared: &'a CompiledReplay<'a>, out: W) -> Self {
         let groups = prepared.groups();
         let groups = groups.map(|group| (group_label(prepared, &group), group));
         let mut this = Self {
             groups: groups.collect(),
-            started: Started::new(prepared),
+            started: IssueTimes::new(prepared),
             receives: vec![Vec::new(); prepared.workload().instances().len()],
-            memory: Followed::new(prepared),
+            memory: MemoryTracker::new(prepared),
             prepared,
             out,
             first: true,
@@ -203,7 +203,7 @@ impl<'a, W: Write> Timeline<'a, W> {
 
     /// Draws what an instance holds after an instant that is over.
     #[inline(never)]
-    fn held(&mut self, instance: u32, (at, held): Over) {
+    fn held(&mut self, instance: u32, (at, held): EndedInstant) {
         let rank = self.prepared.workload().instances()[instance as usize]
             .rank
             .0;
@@ -240,7 +240,7 @@ impl<'a, W: Write> Timeline<'a, W> {
     }
 
     /// What a node is called, and what is said of it beside.
-    fn describe(&self, instance: u32, node: NodeIndex, kind: Kind) -> (String, EventArgs<'a>) {
+    fn describe(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> (String, EventArgs<'a>) {
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance as usize];
         let graph = workload.graph(of);
@@ -254,7 +254,7 @@ impl<'a, W: Write> Timeline<'a, W> {
         };
         let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
         match kind {
-            Kind::Collective => {
+            NodeKind::Collective => {
                 let (group, view) = &self.groups[self.prepared.group_of(instance, node) as usize];
                 let call = graph.call(node).kind;
                 let buffer = call.buffer(bytes, view.members.len() as u32);
@@ -265,11 +265,11 @@ impl<'a, W: Write> Timeline<'a, W> {
                     said(Some(group.clone()), Some(algorithm)),
                 )
             }
-            Kind::Send => (
+            NodeKind::Send => (
                 format!("send {} to rank {}", Bytes(bytes), peer()),
                 said(None, None),
             ),
-            Kind::Receive => (
+            NodeKind::Receive => (
                 format!("receive {} from rank {}", Bytes(bytes), peer()),
                 said(None, None),
             ),
@@ -293,27 +293,27 @@ fn micros(ps: u64) -> f64 {
     ps as f64 / 1e6
 }
 
-impl<W: Write> Observer for Timeline<'_, W> {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+impl<W: Write> Observer for TimelineWriter<'_, W> {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         self.started.set(now, instance, node, kind);
         if let Some(over) = self.memory.issued(now, instance, node) {
             self.held(instance, over);
         }
-        if kind == Kind::Receive {
+        if kind == NodeKind::Receive {
             self.take_receive_track(instance, node);
         }
     }
 
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         if let Some(over) = self.memory.completed(now, instance, node) {
             self.held(instance, over);
         }
-        if kind == Kind::Nothing {
+        if kind == NodeKind::Nothing {
             return;
         }
         let of = &self.prepared.workload().instances()[instance as usize];
         let track = match kind {
-            Kind::Receive => self.free_receive_track(instance, node),
+            NodeKind::Receive => self.free_receive_track(instance, node),
             _ => self.prepared.workload().graph(of).lane(node),
         };
         let start = self.started.get(instance, node, kind);
@@ -331,19 +331,19 @@ impl<W: Write> Observer for Timeline<'_, W> {
             ..TraceEvent::default()
         });
         // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
-        if self.prepared.comm() == Comm::Captured {
+        if self.prepared.comm() == CommTiming::Captured {
             return;
         }
         let phase = match kind {
-            Kind::Send => "s",
-            Kind::Receive => "f",
+            NodeKind::Send => "s",
+            NodeKind::Receive => "f",
             _ => return,
         };
         if let Some(pair) = self.prepared.pair_of(instance, node) {
             // An arrow leaves the send where it begins and enters the receive a nanosecond before it
             // ends, because the end itself belongs to the next slice.
             let at = match kind {
-                Kind::Send => start,
+                NodeKind::Send => start,
                 _ => Time(now.0.saturating_sub(1000)).max(start),
             };
             self.event(&TraceEvent {

@@ -1,14 +1,14 @@
 //! Warnings of a report: the reasons why its numbers may be other than they seem.
 
 use super::summary::{Report, thousands};
-use crate::engine::Prepared;
-use crate::graph::Repairs;
+use crate::engine::CompiledReplay;
+use crate::graph::GraphRepairs;
 use crate::units::Span;
 
 /// Sums what was repaired in the traces of all ranks.
-fn repairs(prepared: &Prepared<'_>) -> Repairs {
+fn repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
     let workload = prepared.workload();
-    let mut repairs = Repairs::default();
+    let mut repairs = GraphRepairs::default();
     for instance in workload.instances() {
         let of = workload.graph(instance).repairs();
         repairs.dangling_control += of.dangling_control;
@@ -21,7 +21,7 @@ fn repairs(prepared: &Prepared<'_>) -> Repairs {
 }
 
 /// Returns the warnings on `report`, of a replay of `prepared`.
-pub(super) fn warnings(report: &Report, prepared: &Prepared<'_>) -> Vec<String> {
+pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<String> {
     let mut warnings = Vec::from_iter(report.does_not_fit());
     let mut say = |count: u64, text: &str| {
         if count > 0 {

@@ -6,7 +6,7 @@
 
 use super::TraceError;
 use super::utf8::text;
-use super::wire::{Cursor, Raw, repeated_varints};
+use super::wire::{WireCursor, WireValue, repeated_varints};
 
 mod shown;
 mod usual;
@@ -17,11 +17,11 @@ const LAST_VALUE: u32 = 32;
 
 /// A named value, borrowed from its record.
 #[derive(Clone, Copy, Debug)]
-pub struct Attr<'a> {
+pub struct AttrView<'a> {
     /// The name, as bytes; names that matter here are ASCII.
     pub name: &'a [u8],
     /// The field number inside the `oneof` and its raw value, if there is one.
-    value: Option<(u32, Raw<'a>)>,
+    value: Option<(u32, WireValue<'a>)>,
     /// The whole record: a list may come in parts, which are one.
     message: &'a [u8],
     /// Byte offset of the attribute in the file.
@@ -39,13 +39,13 @@ const SHOWN_ENTRIES: usize = 8;
 
 /// A value as a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Number {
+enum AttrNumber {
     Unsigned(u64),
     Signed(i64),
     Real(f64),
 }
 
-impl<'a> Attr<'a> {
+impl<'a> AttrView<'a> {
     /// Reads one `AttributeProto` that starts at byte `offset` of the file.
     pub fn scan(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
         let mut attr = Self {
@@ -54,12 +54,12 @@ impl<'a> Attr<'a> {
             message,
             offset,
         };
-        let mut cursor = Cursor::new(message, offset);
+        let mut cursor = WireCursor::new(message, offset);
         while !cursor.is_empty() {
             let at = cursor.offset();
             match cursor.field()? {
-                (1, Raw::Bytes(name, _)) => attr.name = name,
-                (1 | 2, raw) if !matches!(raw, Raw::Bytes(..)) => {
+                (1, WireValue::Bytes(name, _)) => attr.name = name,
+                (1 | 2, raw) if !matches!(raw, WireValue::Bytes(..)) => {
                     return Err(TraceError::malformed(at, "an attribute's name is not text"));
                 }
                 (number @ FIRST_VALUE..=LAST_VALUE, raw) => {
@@ -94,34 +94,36 @@ impl<'a> Attr<'a> {
         )
     }
 
-    fn number(&self) -> Option<Number> {
+    fn number(&self) -> Option<AttrNumber> {
         let (number, raw) = self.value?;
         Some(match (number, raw) {
-            (3, Raw::Fixed64(bits)) => Number::Real(f64::from_bits(bits)),
-            (5, Raw::Fixed32(bits)) => Number::Real(f64::from(f32::from_bits(bits))),
+            (3, WireValue::Fixed64(bits)) => AttrNumber::Real(f64::from_bits(bits)),
+            (5, WireValue::Fixed32(bits)) => AttrNumber::Real(f64::from(f32::from_bits(bits))),
             // On the wire an int32 is sign-extended to 64 bits, of which the lower 32 count.
-            (7, Raw::Varint(v)) => Number::Signed(i64::from(v as i32)),
-            (9, Raw::Varint(v)) => Number::Signed(v as i64),
-            (11, Raw::Varint(v)) => Number::Unsigned(u64::from(v as u32)),
-            (13, Raw::Varint(v)) => Number::Unsigned(v),
-            (15, Raw::Varint(v)) => Number::Signed(i64::from(zigzag(u64::from(v as u32)) as i32)),
-            (17, Raw::Varint(v)) => Number::Signed(zigzag(v)),
-            (19, Raw::Fixed32(v)) => Number::Unsigned(u64::from(v)),
-            (21, Raw::Fixed64(v)) => Number::Unsigned(v),
-            (23, Raw::Fixed32(v)) => Number::Signed(i64::from(v as i32)),
-            (25, Raw::Fixed64(v)) => Number::Signed(v as i64),
-            (27, Raw::Varint(v)) => Number::Unsigned(u64::from(v != 0)),
-            (29 | 31, Raw::Bytes(text, _)) => {
+            (7, WireValue::Varint(v)) => AttrNumber::Signed(i64::from(v as i32)),
+            (9, WireValue::Varint(v)) => AttrNumber::Signed(v as i64),
+            (11, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v as u32)),
+            (13, WireValue::Varint(v)) => AttrNumber::Unsigned(v),
+            (15, WireValue::Varint(v)) => {
+                AttrNumber::Signed(i64::from(zigzag(u64::from(v as u32)) as i32))
+            }
+            (17, WireValue::Varint(v)) => AttrNumber::Signed(zigzag(v)),
+            (19, WireValue::Fixed32(v)) => AttrNumber::Unsigned(u64::from(v)),
+            (21, WireValue::Fixed64(v)) => AttrNumber::Unsigned(v),
+            (23, WireValue::Fixed32(v)) => AttrNumber::Signed(i64::from(v as i32)),
+            (25, WireValue::Fixed64(v)) => AttrNumber::Signed(v as i64),
+            (27, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v != 0)),
+            (29 | 31, WireValue::Bytes(text, _)) => {
                 let text = std::str::from_utf8(text).ok()?.trim();
                 if let Ok(v) = text.parse::<u64>() {
-                    Number::Unsigned(v)
+                    AttrNumber::Unsigned(v)
                 } else if let Ok(v) = text.parse::<i64>() {
-                    Number::Signed(v)
+                    AttrNumber::Signed(v)
                 } else {
                     match text {
-                        "True" | "true" => Number::Unsigned(1),
-                        "False" | "false" => Number::Unsigned(0),
-                        _ => Number::Real(text.parse().ok()?),
+                        "True" | "true" => AttrNumber::Unsigned(1),
+                        "False" | "false" => AttrNumber::Unsigned(0),
+                        _ => AttrNumber::Real(text.parse().ok()?),
                     }
                 }
             }
@@ -139,9 +141,11 @@ impl<'a> Attr<'a> {
             return format!("{kind} {}", one(number, raw));
         }
         let (mut entries, mut count) = (Vec::new(), 0_usize);
-        let mut parts = Cursor::new(self.message, self.offset);
+        let mut parts = WireCursor::new(self.message, self.offset);
         while let Ok((found, part)) = parts.field() {
-            let Raw::Bytes(list, at) = part else { continue };
+            let WireValue::Bytes(list, at) = part else {
+                continue;
+            };
             if found == number {
                 count += scalars(number - 1, list, at, &mut entries);
             }
@@ -158,17 +162,17 @@ impl<'a> Attr<'a> {
     pub fn as_u64(&self) -> Result<u64, TraceError> {
         match self.value {
             // Fields 9 and 13 are int64 and uint64, the types of nearly all counts.
-            Some((9 | 13, Raw::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
+            Some((9 | 13, WireValue::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
             _ => self.any_u64(),
         }
     }
 
     fn any_u64(&self) -> Result<u64, TraceError> {
         match self.number() {
-            Some(Number::Unsigned(v)) => Ok(v),
-            Some(Number::Signed(v)) if v >= 0 => Ok(v as u64),
+            Some(AttrNumber::Unsigned(v)) => Ok(v),
+            Some(AttrNumber::Signed(v)) if v >= 0 => Ok(v as u64),
             // The bound is just below 2^64, so that the cast does not saturate.
-            Some(Number::Real(v)) if v >= 0.0 && v.fract() == 0.0 && v < 1.8e19 => Ok(v as u64),
+            Some(AttrNumber::Real(v)) if v >= 0.0 && v.fract() == 0.0 && v < 1.8e19 => Ok(v as u64),
             _ => Err(self.unreadable("a count")),
         }
     }
@@ -177,16 +181,16 @@ impl<'a> Attr<'a> {
     #[inline(always)]
     pub fn as_i64(&self) -> Result<i64, TraceError> {
         match self.value {
-            Some((9, Raw::Varint(v))) => Ok(v as i64),
+            Some((9, WireValue::Varint(v))) => Ok(v as i64),
             _ => self.any_i64(),
         }
     }
 
     fn any_i64(&self) -> Result<i64, TraceError> {
         match self.number() {
-            Some(Number::Unsigned(v)) => i64::try_from(v).ok(),
-            Some(Number::Signed(v)) => Some(v),
-            Some(Number::Real(v)) if v.fract() == 0.0 && v.abs() < 9.2e18 => Some(v as i64),
+            Some(AttrNumber::Unsigned(v)) => i64::try_from(v).ok(),
+            Some(AttrNumber::Signed(v)) => Some(v),
+            Some(AttrNumber::Real(v)) if v.fract() == 0.0 && v.abs() < 9.2e18 => Some(v as i64),
             _ => None,
         }
         .ok_or_else(|| self.unreadable("a whole number"))
@@ -196,15 +200,15 @@ impl<'a> Attr<'a> {
     #[inline(always)]
     pub fn as_bool(&self) -> Result<bool, TraceError> {
         match self.value {
-            Some((27, Raw::Varint(v))) => Ok(v != 0),
+            Some((27, WireValue::Varint(v))) => Ok(v != 0),
             _ => self.any_bool(),
         }
     }
 
     fn any_bool(&self) -> Result<bool, TraceError> {
         match self.number() {
-            Some(Number::Unsigned(v)) => Ok(v != 0),
-            Some(Number::Signed(v)) => Ok(v != 0),
+            Some(AttrNumber::Unsigned(v)) => Ok(v != 0),
+            Some(AttrNumber::Signed(v)) => Ok(v != 0),
             _ => Err(self.unreadable("yes or no")),
         }
     }
@@ -212,7 +216,7 @@ impl<'a> Attr<'a> {
     /// The value as text, if it is text.
     pub fn as_str(&self) -> Result<Option<&'a str>, TraceError> {
         match self.value {
-            Some((29 | 31, Raw::Bytes(bytes, _))) => match text(bytes) {
+            Some((29 | 31, WireValue::Bytes(bytes, _))) => match text(bytes) {
                 None => Err(self.unreadable("text: it is not UTF-8")),
                 text => Ok(text),
             },
@@ -232,14 +236,14 @@ impl<'a> Attr<'a> {
             return Ok(None);
         };
         let mut texts = Vec::new();
-        let mut parts = Cursor::new(self.message, self.offset);
+        let mut parts = WireCursor::new(self.message, self.offset);
         while !parts.is_empty() {
             let (number, raw) = parts.field()?;
             match raw {
-                Raw::Bytes(list, at) if number == TEXTS => {
-                    let mut list = Cursor::new(list, at);
+                WireValue::Bytes(list, at) if number == TEXTS => {
+                    let mut list = WireCursor::new(list, at);
                     while !list.is_empty() {
-                        if let (1, Raw::Bytes(text, _)) = list.field()? {
+                        if let (1, WireValue::Bytes(text, _)) = list.field()? {
                             let text = std::str::from_utf8(text);
                             texts.push(text.map_err(|_| self.unreadable("text: it is not UTF-8"))?);
                         }
@@ -262,11 +266,11 @@ impl<'a> Attr<'a> {
         };
         let mut mask = 0_u32;
         let mut length = 0_u32;
-        let mut parts = Cursor::new(self.message, self.offset);
+        let mut parts = WireCursor::new(self.message, self.offset);
         while !parts.is_empty() {
             let (number, raw) = parts.field()?;
             let list = match raw {
-                Raw::Bytes(list, at) if number == wanted => Cursor::new(list, at),
+                WireValue::Bytes(list, at) if number == wanted => WireCursor::new(list, at),
                 _ => {
                     // Another value in between replaces the parts before it.
                     if (FIRST_VALUE..=LAST_VALUE).contains(&number) {
@@ -304,22 +308,22 @@ impl<'a> Attr<'a> {
 }
 
 /// Formats a scalar of the type of field `number` for messages.
-fn one(number: u32, raw: Raw<'_>) -> String {
-    let found = Attr {
+fn one(number: u32, raw: WireValue<'_>) -> String {
+    let found = AttrView {
         name: &[],
         value: Some((number, raw)),
         message: &[],
         offset: 0,
     };
     match raw {
-        Raw::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
+        WireValue::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
             Ok(text) => format!("\"{}\"", super::shown(text)),
             Err(_) => format!("{} bytes that are no text", bytes.len()),
         },
         _ => match found.number() {
-            Some(Number::Unsigned(value)) => value.to_string(),
-            Some(Number::Signed(value)) => value.to_string(),
-            Some(Number::Real(value)) => value.to_string(),
+            Some(AttrNumber::Unsigned(value)) => value.to_string(),
+            Some(AttrNumber::Signed(value)) => value.to_string(),
+            Some(AttrNumber::Real(value)) => value.to_string(),
             None => "something unreadable".to_owned(),
         },
     }
@@ -335,28 +339,28 @@ fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize
         }
         count += 1;
     };
-    let mut list = Cursor::new(list, at);
+    let mut list = WireCursor::new(list, at);
     while let Ok((1, raw)) = list.field() {
-        let Raw::Bytes(packed, _) = raw else {
+        let WireValue::Bytes(packed, _) = raw else {
             take(raw);
             continue;
         };
         match number {
             3 | 21 | 25 => {
                 for bytes in packed.as_chunks::<8>().0 {
-                    take(Raw::Fixed64(u64::from_le_bytes(*bytes)));
+                    take(WireValue::Fixed64(u64::from_le_bytes(*bytes)));
                 }
             }
             5 | 19 | 23 => {
                 for bytes in packed.as_chunks::<4>().0 {
-                    take(Raw::Fixed32(u32::from_le_bytes(*bytes)));
+                    take(WireValue::Fixed32(u32::from_le_bytes(*bytes)));
                 }
             }
             29 | 31 => take(raw),
             _ => {
-                let mut packed = Cursor::new(packed, at);
+                let mut packed = WireCursor::new(packed, at);
                 while let Ok(value) = packed.varint() {
-                    take(Raw::Varint(value));
+                    take(WireValue::Varint(value));
                 }
             }
         }
@@ -382,13 +386,13 @@ const fn wire_type(number: u32) -> u32 {
 
 /// Returns whether the wire type of `raw` is the one that field `number` of the `oneof` must have.
 #[inline]
-fn wire_type_fits(number: u32, raw: Raw<'_>) -> bool {
+fn wire_type_fits(number: u32, raw: WireValue<'_>) -> bool {
     let found = match raw {
-        Raw::Varint(_) => 0,
-        Raw::Fixed64(_) => 1,
-        Raw::Bytes(..) => 2,
-        Raw::Group => return false,
-        Raw::Fixed32(_) => 5,
+        WireValue::Varint(_) => 0,
+        WireValue::Fixed64(_) => 1,
+        WireValue::Bytes(..) => 2,
+        WireValue::Group => return false,
+        WireValue::Fixed32(_) => 5,
     };
     wire_type(number) == found
 }
@@ -399,14 +403,14 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    fn with<T>(value: Value, read: impl FnOnce(Attr<'_>) -> T) -> T {
+    fn with<T>(value: Value, read: impl FnOnce(AttrView<'_>) -> T) -> T {
         let message = AttributeProto {
             name: "x".into(),
             value: Some(value),
             ..AttributeProto::default()
         }
         .encode_to_vec();
-        read(Attr::scan(&message, 0).unwrap())
+        read(AttrView::scan(&message, 0).unwrap())
     }
 
     #[test]
@@ -434,7 +438,7 @@ mod tests {
             .encode_to_vec()
         };
         let message = [part("a"), part("b")].concat();
-        let texts = Attr::scan(&message, 0).unwrap().as_texts().unwrap();
+        let texts = AttrView::scan(&message, 0).unwrap().as_texts().unwrap();
         assert_eq!(texts, Some(vec!["a", "b"]));
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Location of a finding in a trace file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct TraceLocation {
     /// The file, if it came from one.
     pub file: Option<PathBuf>,
     /// Bytes from the start of the (decompressed) file.
@@ -18,7 +18,7 @@ pub struct Place {
     pub line: Option<(usize, usize)>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TraceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.file {
             Some(file) => write!(f, "{}", file.display())?,
@@ -43,12 +43,12 @@ impl fmt::Display for Place {
 /// A trace that cannot be used. One word wide, because every field that is read may fail.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct TraceError(Box<Fault>);
+pub struct TraceError(Box<TraceFault>);
 
 /// Kinds of trace errors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum TraceFault {
     /// The operating system refused.
     #[error("{}: cannot {doing}", file.display())]
     Io {
@@ -63,7 +63,7 @@ pub enum Fault {
     #[error("{place}: {found}")]
     Malformed {
         /// Location of the bytes.
-        place: Place,
+        place: TraceLocation,
         /// Found and expected content.
         found: String,
     },
@@ -71,7 +71,7 @@ pub enum Fault {
     #[error("{place}: {found}\n  try: {hint}")]
     Refused {
         /// Location of the content.
-        place: Place,
+        place: TraceLocation,
         /// Found and expected content.
         found: String,
         /// Suggested remedy.
@@ -81,13 +81,13 @@ pub enum Fault {
 
 impl TraceError {
     /// Returns the kind of error with its details.
-    pub fn fault(&self) -> &Fault {
+    pub fn fault(&self) -> &TraceFault {
         &self.0
     }
 
     /// The operating system refused `doing` something with `file`.
     pub fn io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
-        Self(Box::new(Fault::Io {
+        Self(Box::new(TraceFault::Io {
             file: file.into(),
             doing,
             source,
@@ -96,13 +96,13 @@ impl TraceError {
 
     /// Returns whether a file is not there.
     pub(crate) fn is_missing(&self) -> bool {
-        matches!(&*self.0, Fault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+        matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
 
-    fn place(&mut self) -> Option<&mut Place> {
+    fn place(&mut self) -> Option<&mut TraceLocation> {
         match &mut *self.0 {
-            Fault::Io { .. } => None,
-            Fault::Malformed { place, .. } | Fault::Refused { place, .. } => Some(place),
+            TraceFault::Io { .. } => None,
+            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => Some(place),
         }
     }
 
@@ -111,9 +111,9 @@ impl TraceError {
     pub fn in_file(mut self, path: &Path) -> Self {
         match &mut *self.0 {
             // Readers of a stream do not know its name.
-            Fault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
-            Fault::Io { .. } => {}
-            Fault::Malformed { place, .. } | Fault::Refused { place, .. } => {
+            TraceFault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
+            TraceFault::Io { .. } => {}
+            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => {
                 place.file.get_or_insert_with(|| path.to_owned());
             }
         }
@@ -123,7 +123,7 @@ impl TraceError {
     /// Adds `path` to a failed write that names no file.
     #[must_use]
     pub(crate) fn writing_to(mut self, path: &Path) -> Self {
-        if let Fault::Io { file, doing, .. } = &mut *self.0
+        if let TraceFault::Io { file, doing, .. } = &mut *self.0
             && *doing == "write"
             && file.as_os_str().is_empty()
         {
@@ -145,7 +145,7 @@ impl TraceError {
 
     /// Translates the location through `origins` into one of the original file.
     #[must_use]
-    pub(crate) fn at_origin(mut self, origins: &super::Origins) -> Self {
+    pub(crate) fn at_origin(mut self, origins: &super::SourceMap) -> Self {
         if let Some(place) = self.place() {
             origins.relocate(place);
         }
@@ -166,23 +166,25 @@ impl TraceError {
     /// Returns the byte offset of the error, if known.
     pub(crate) fn offset(&self) -> Option<usize> {
         match &*self.0 {
-            Fault::Io { .. } => None,
-            Fault::Malformed { place, .. } | Fault::Refused { place, .. } => place.offset,
+            TraceFault::Io { .. } => None,
+            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => place.offset,
         }
     }
 
     /// Returns the finding without its location.
     pub(crate) fn found(&self) -> String {
         match &*self.0 {
-            Fault::Io { source, .. } => source.to_string(),
-            Fault::Malformed { found, .. } | Fault::Refused { found, .. } => found.clone(),
+            TraceFault::Io { source, .. } => source.to_string(),
+            TraceFault::Malformed { found, .. } | TraceFault::Refused { found, .. } => {
+                found.clone()
+            }
         }
     }
 
     /// Appends a supposed cause, if the bytes are malformed.
     #[must_use]
     pub(crate) fn supposing(mut self, cause: &str) -> Self {
-        if let Fault::Malformed { found, .. } = &mut *self.0 {
+        if let TraceFault::Malformed { found, .. } = &mut *self.0 {
             found.push_str(": ");
             found.push_str(cause);
         }
@@ -207,10 +209,10 @@ impl TraceError {
     /// Bytes that break the format, found at `offset`.
     #[cold]
     pub(crate) fn malformed(offset: usize, found: impl Into<String>) -> Self {
-        Self(Box::new(Fault::Malformed {
-            place: Place {
+        Self(Box::new(TraceFault::Malformed {
+            place: TraceLocation {
                 offset: Some(offset),
-                ..Place::default()
+                ..TraceLocation::default()
             },
             found: found.into(),
         }))
@@ -223,11 +225,11 @@ impl TraceError {
         node: Option<u64>,
         found: impl Into<String>,
     ) -> Self {
-        Self(Box::new(Fault::Malformed {
-            place: Place {
+        Self(Box::new(TraceFault::Malformed {
+            place: TraceLocation {
                 line: Some(line),
                 node,
-                ..Place::default()
+                ..TraceLocation::default()
             },
             found: found.into(),
         }))
@@ -236,20 +238,20 @@ impl TraceError {
     /// A node that makes no sense.
     #[cold]
     pub(crate) fn refused(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
-        let place = Place {
+        let place = TraceLocation {
             node: Some(node),
-            ..Place::default()
+            ..TraceLocation::default()
         };
         Self::refused_at(place, found, hint)
     }
 
     /// Something that makes no sense at `place`.
     pub(crate) fn refused_at(
-        place: Place,
+        place: TraceLocation,
         found: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Self(Box::new(Fault::Refused {
+        Self(Box::new(TraceFault::Refused {
             place,
             found: found.into(),
             hint: hint.into(),

@@ -1,12 +1,12 @@
 //! Trace files: discovery, and contents after decompression.
 
-use super::{Origins, TraceError, form, older, text};
+use super::{SourceMap, TraceError, form, older, text};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use unpack::{Metered, Packing, Size};
+use unpack::{CompressedSize, CompressionFormat, CountingReader};
 
 mod discover;
 mod listing;
@@ -17,13 +17,13 @@ mod pack;
 mod seal;
 mod unpack;
 
-pub use discover::{Finder, Found, Verify, discover, prefix_of};
-use mapped::Mapped;
+pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover, prefix_of};
+use mapped::MappedFile;
 pub use mapped::mapped_file;
-pub use named::Named;
+pub use named::PrefixFiles;
 pub use names::rank_of;
-pub use pack::{Compressor, Packer};
-pub use seal::Seal;
+pub use pack::{CompressedWriter, GzipWriter};
+pub use seal::FileDigest;
 pub(super) use unpack::append_all;
 pub use unpack::{decompressed, decompressed_partly, read_all, read_text};
 
@@ -32,16 +32,16 @@ const MAP_FROM: u64 = 1 << 20;
 
 /// Contents of a file, decompressed if its first bytes are those of gzip or zstd.
 #[derive(Debug)]
-pub struct Contents {
-    held: Held,
+pub struct TraceContents {
+    held: ContentsStorage,
     path: PathBuf,
     /// Original locations of the records of a trace that was upgraded or read from text.
-    origins: Option<Origins>,
+    origins: Option<SourceMap>,
 }
 
 #[derive(Debug)]
-enum Held {
-    Mapped(Mapped),
+enum ContentsStorage {
+    Mapped(MappedFile),
     Read(Vec<u8>),
 }
 
@@ -53,7 +53,7 @@ pub struct RankFile {
     /// The file.
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
-    pub seal: Option<Seal>,
+    pub seal: Option<FileDigest>,
 }
 
 impl RankFile {
@@ -67,7 +67,7 @@ impl RankFile {
     }
 }
 
-impl Contents {
+impl TraceContents {
     /// Opens the trace `path` in any format (see [`form`]), as the contents of a file of the current schema.
     /// The file is closed again before this returns, so any number may be held.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
@@ -82,7 +82,7 @@ impl Contents {
             return Self::open(&file.path);
         };
         let packed = Self::packed(&file.path).map_err(|error| match error.is_missing() {
-            true => Seal::refused(
+            true => FileDigest::refused(
                 file,
                 "it is not there, and the job's file names it".to_owned(),
             ),
@@ -107,7 +107,7 @@ impl Contents {
             }),
         };
         if let Some((bytes, origins)) = upgraded.map_err(|e| e.in_file(&self.path))? {
-            self.held = Held::Read(bytes);
+            self.held = ContentsStorage::Read(bytes);
             self.origins = Some(origins);
         }
         Ok(self)
@@ -121,7 +121,7 @@ impl Contents {
     fn unpacked(mut self) -> Result<Self, TraceError> {
         if let Some(result) = decompressed(self.as_slice()) {
             let io = |source| TraceError::io(self.path.clone(), "decompress", source);
-            self.held = Held::Read(result.map_err(io)?);
+            self.held = ContentsStorage::Read(result.map_err(io)?);
         }
         Ok(self)
     }
@@ -132,9 +132,9 @@ impl Contents {
         let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("ask for the size"))?.len();
         let held = if size >= MAP_FROM {
-            Held::Mapped(Mapped::new(&file, path).map_err(io("map"))?)
+            ContentsStorage::Mapped(MappedFile::new(&file, path).map_err(io("map"))?)
         } else {
-            Held::Read(read_all(&file, size).map_err(io("read"))?)
+            ContentsStorage::Read(read_all(&file, size).map_err(io("read"))?)
         };
         Ok(Self {
             held,
@@ -162,7 +162,7 @@ impl Contents {
         if let Some(result) = decompressed(&bytes) {
             bytes = result.map_err(|source| TraceError::io(path, "decompress", source))?;
         }
-        let held = Held::Read(bytes);
+        let held = ContentsStorage::Read(bytes);
         let this = Self {
             held,
             path: path.to_owned(),
@@ -174,17 +174,17 @@ impl Contents {
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.held {
-            Held::Mapped(map) => map.bytes(),
-            Held::Read(bytes) => bytes,
+            ContentsStorage::Mapped(map) => map.bytes(),
+            ContentsStorage::Read(bytes) => bytes,
         }
     }
 }
 
 /// Decompressing reader of a file (plain, gzip or zstd, by its first bytes), for files that are too large to be
 /// held.
-pub struct Stream<'s>(Box<dyn Read + 's>);
+pub struct DecompressedStream<'s>(Box<dyn Read + 's>);
 
-impl Stream<'static> {
+impl DecompressedStream<'static> {
     /// Opens `path`, which stays open for as long as the reader lives.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
@@ -192,37 +192,37 @@ impl Stream<'static> {
         let metadata = file.metadata().map_err(io("ask for the size"))?;
         // A pipe has a name too, and no size.
         match metadata.is_file() {
-            true => Self::new(file, Size::Known(metadata.len())),
+            true => Self::new(file, CompressedSize::Known(metadata.len())),
             false => Self::from_reader(file),
         }
         .map_err(io("read"))
     }
 }
 
-impl<'s> Stream<'s> {
+impl<'s> DecompressedStream<'s> {
     /// Reads from bytes in memory.
     pub fn of(bytes: &'s [u8]) -> std::io::Result<Self> {
-        Self::new(bytes, Size::Known(bytes.len() as u64))
+        Self::new(bytes, CompressedSize::Known(bytes.len() as u64))
     }
 
     /// Reads from a source of unknown length.
     pub fn from_reader(source: impl Read + 's) -> std::io::Result<Self> {
         let read = Rc::new(Cell::new(0));
-        let source = Metered(source, Rc::clone(&read));
-        Self::new(source, Size::SoFar(read))
+        let source = CountingReader(source, Rc::clone(&read));
+        Self::new(source, CompressedSize::SoFar(read))
     }
 
-    fn new(source: impl Read + 's, packed: Size) -> std::io::Result<Self> {
+    fn new(source: impl Read + 's, packed: CompressedSize) -> std::io::Result<Self> {
         let mut source = std::io::BufReader::with_capacity(1 << 17, source);
         let first = std::io::BufRead::fill_buf(&mut source)?;
-        Ok(Self(match Packing::of(first) {
+        Ok(Self(match CompressionFormat::of(first) {
             Some(packing) => packing.unpack(source, packed)?,
             None => Box::new(source),
         }))
     }
 }
 
-impl Read for Stream<'_> {
+impl Read for DecompressedStream<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.0.read(into)
     }

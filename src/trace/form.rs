@@ -7,29 +7,29 @@
 //! Text begins with `{` or `[`, perhaps after white space, and a key of its format. A binary file whose first
 //! record has a length that looks like `{` (123 bytes) has no such key behind it.
 
-use super::text::{Seen, TextForm, sniff};
-use super::wire::Frames;
-use super::{Generation, Place, TraceError, older};
+use super::text::{SniffedText, TextFormat, sniff};
+use super::wire::FrameCursor;
+use super::{SchemaGeneration, TraceError, TraceLocation, older};
 use std::fmt;
 
 /// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum TraceFormat {
     /// Binary records of this schema generation.
-    Et(Generation),
+    Et(SchemaGeneration),
     /// Text in this format.
-    Text(TextForm),
+    Text(TextFormat),
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for TraceFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Et(Generation::V004) => f.write_str("et"),
+            Self::Et(SchemaGeneration::V004) => f.write_str("et"),
             Self::Et(generation) => write!(f, "et of {generation}"),
-            Self::Text(TextForm::JsonLines) => f.write_str("JSON Lines"),
-            Self::Text(TextForm::ProtoJson) => f.write_str("protobuf's JSON"),
-            Self::Text(TextForm::WorkloadGraph) => f.write_str("JSON with `workload_graph`"),
-            Self::Text(TextForm::Nodes) => f.write_str("JSON with `nodes`"),
+            Self::Text(TextFormat::JsonLines) => f.write_str("JSON Lines"),
+            Self::Text(TextFormat::ProtoJson) => f.write_str("protobuf's JSON"),
+            Self::Text(TextFormat::WorkloadGraph) => f.write_str("JSON with `workload_graph`"),
+            Self::Text(TextFormat::Nodes) => f.write_str("JSON with `nodes`"),
         }
     }
 }
@@ -37,7 +37,7 @@ impl fmt::Display for Form {
 /// Detects the text format of `contents`, which may be the beginning of a file; `None` if they are not text.
 ///
 /// Fails on text that holds no trace.
-pub fn text_form(contents: &[u8]) -> Option<Result<TextForm, TraceError>> {
+pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
     // Any other byte belongs to the length of a first record.
     if !matches!(
         contents.first()?,
@@ -46,14 +46,14 @@ pub fn text_form(contents: &[u8]) -> Option<Result<TextForm, TraceError>> {
         return None;
     }
     let (found, hint) = match sniff(contents) {
-        Seen::NoJson => return None,
-        Seen::Trace(form) => return Some(Ok(form)),
-        Seen::Capture(name) => (
+        SniffedText::NoJson => return None,
+        SniffedText::Trace(form) => return Some(Ok(form)),
+        SniffedText::Capture(name) => (
             format!("this is {name}, no execution trace"),
             "`chakram convert pytorch` makes traces of the host and Kineto traces of a run",
         ),
-        Seen::Other => {
-            if let Ok(Some(first)) = Frames::new(contents).next_record()
+        SniffedText::Other => {
+            if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
                 && older::is_current(first.bytes) == Some(true)
             {
                 return None;
@@ -65,5 +65,9 @@ pub fn text_form(contents: &[u8]) -> Option<Result<TextForm, TraceError>> {
             )
         }
     };
-    Some(Err(TraceError::refused_at(Place::default(), found, hint)))
+    Some(Err(TraceError::refused_at(
+        TraceLocation::default(),
+        found,
+        hint,
+    )))
 }

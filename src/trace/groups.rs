@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Declared groups: name to member ranks. An empty list stands for all ranks.
-pub type Declared = BTreeMap<String, Vec<u32>>;
+pub type DeclaredGroups = BTreeMap<String, Vec<u32>>;
 
 /// Substring of the name of a metadata node that declares process groups.
 pub const NODE_MARK: &str = "process_group:init";
@@ -16,17 +16,17 @@ pub const NODE_MARK: &str = "process_group:init";
 pub const NODE_NAME: &str = "## process_group:init ##";
 
 /// Returns the `values` text of a metadata node that declares `groups`, which [`parse_metadata`] reads.
-pub fn metadata_text(groups: &Declared) -> String {
-    let entries = groups.iter().map(|(name, ranks)| Entry {
+pub fn metadata_text(groups: &DeclaredGroups) -> String {
+    let entries = groups.iter().map(|(name, ranks)| GroupEntry {
         pg_name: name.clone().into(),
         ranks: ranks.clone(),
     });
-    let entries: Vec<Entry> = entries.collect();
+    let entries: Vec<GroupEntry> = entries.collect();
     serde_json::to_string(&entries).expect("names and numbers are JSON")
 }
 
 /// Replacement of a declared group: its name and ranks, or `None` if it is removed.
-pub type Changed = Option<(String, Vec<u32>)>;
+pub type GroupChange = Option<(String, Vec<u32>)>;
 
 /// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Other keys are
 /// kept, except that `group_size` is corrected and `group_count` removed.
@@ -35,11 +35,11 @@ pub type Changed = Option<(String, Vec<u32>)>;
 pub fn change_metadata(
     node: u64,
     values: &str,
-    mut change: impl FnMut(&str, &[u32]) -> Result<Changed, TraceError>,
+    mut change: impl FnMut(&str, &[u32]) -> Result<GroupChange, TraceError>,
 ) -> Result<String, TraceError> {
     let mut kept = Vec::new();
     for mut entry in entries::<serde_json::Map<String, serde_json::Value>>(node, values)? {
-        let one: Entry = serde_json::from_value(entry.clone().into())
+        let one: GroupEntry = serde_json::from_value(entry.clone().into())
             .map_err(|e| unreadable(node, &e.to_string()))?;
         let (name, ranks) = one.declared(node)?;
         let Some((name, ranks)) = change(&name, &ranks)? else {
@@ -70,7 +70,7 @@ pub fn in_form_of(before: &str, text: String) -> String {
 }
 
 /// Reads a group file: a JSON object from the group's name to its ranks, `{"1": [0, 1]}`.
-pub fn parse_file(text: &str) -> Result<Declared, TraceError> {
+pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     let file: GroupFile = serde_json::from_str(text).map_err(|e| {
         TraceError::malformed(
             0,
@@ -82,7 +82,7 @@ pub fn parse_file(text: &str) -> Result<Declared, TraceError> {
 
 /// Map that refuses duplicate keys, of which a plain map would keep the last.
 #[derive(Default)]
-pub(super) struct GroupFile(pub(super) Declared);
+pub(super) struct GroupFile(pub(super) DeclaredGroups);
 
 impl<'de> Deserialize<'de> for GroupFile {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -93,14 +93,14 @@ impl<'de> Deserialize<'de> for GroupFile {
 struct GroupVisitor;
 
 impl<'de> Visitor<'de> for GroupVisitor {
-    type Value = Declared;
+    type Value = DeclaredGroups;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object from group to ranks")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Declared, A::Error> {
-        let mut groups = Declared::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<DeclaredGroups, A::Error> {
+        let mut groups = DeclaredGroups::new();
         while let Some((name, ranks)) = entries.next_entry::<String, Vec<u32>>()? {
             let twice = format!("group `{}` is declared twice", shown(&name));
             if groups.insert(name, ranks).is_some() {
@@ -112,13 +112,13 @@ impl<'de> Visitor<'de> for GroupVisitor {
 }
 
 #[derive(Deserialize, Serialize)]
-struct Entry {
+struct GroupEntry {
     pg_name: serde_json::Value,
     #[serde(default)]
     ranks: Vec<u32>,
 }
 
-impl Entry {
+impl GroupEntry {
     fn declared(self, node: u64) -> Result<(String, Vec<u32>), TraceError> {
         match self.pg_name {
             serde_json::Value::String(name) => Ok((name, self.ranks)),
@@ -138,8 +138,8 @@ fn unreadable(node: u64, why: &str) -> TraceError {
 
 /// Reads the `values` text of a `process_group:init` node: a Python list of one string, which is
 /// itself JSON, a list of objects with `pg_name` and `ranks`.
-pub fn parse_metadata(node: u64, values: &str) -> Result<Declared, TraceError> {
-    let entries = entries::<Entry>(node, values)?.into_iter();
+pub fn parse_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
+    let entries = entries::<GroupEntry>(node, values)?.into_iter();
     entries.map(|entry| entry.declared(node)).collect()
 }
 
@@ -180,10 +180,10 @@ mod tests {
             let ranks: Vec<u32> = (0..i).map(|rank| rank * 3).collect();
             ((*name).to_owned(), ranks)
         });
-        let groups: Declared = groups.collect();
+        let groups: DeclaredGroups = groups.collect();
         let text = metadata_text(&groups);
         assert_eq!(parse_metadata(1, &text).unwrap(), groups, "{text}");
-        assert_eq!(parse_metadata(1, "[]").unwrap(), Declared::new());
+        assert_eq!(parse_metadata(1, "[]").unwrap(), DeclaredGroups::new());
     }
 
     #[test]

@@ -18,9 +18,9 @@
 //! The files lie in the folder of the job file. Lengths and hashes are those of the files as stored, compressed
 //! or not.
 
-use super::file::{Seal, read_text};
-use super::groups::{Declared, GroupFile};
-use super::roles::Roles;
+use super::file::{FileDigest, read_text};
+use super::groups::{DeclaredGroups, GroupFile};
+use super::roles::GroupRoles;
 use super::{TraceError, shown};
 use serde::Deserialize;
 use serde_json::json;
@@ -37,9 +37,9 @@ pub struct JobFile {
     /// Traces by rank, ascending.
     pub ranks: Vec<JobRank>,
     /// Groups that traces use without declaring them.
-    pub groups: Declared,
+    pub groups: DeclaredGroups,
     /// Roles of groups, unless traces state them.
-    pub roles: Roles,
+    pub roles: GroupRoles,
     /// Machine that the job was made for: a preset, or a file.
     pub machine: Option<String>,
 }
@@ -52,11 +52,11 @@ pub struct JobRank {
     /// File name, in the folder of the job file.
     pub file: String,
     /// Length and hash of the file.
-    pub seal: Seal,
+    pub seal: FileDigest,
 }
 
 #[derive(Deserialize)]
-struct Document {
+struct JobDocument {
     schema: String,
     #[serde(default)]
     machine: Option<String>,
@@ -64,11 +64,11 @@ struct Document {
     roles: String,
     #[serde(default)]
     groups: GroupFile,
-    ranks: Vec<Row>,
+    ranks: Vec<JobRankRow>,
 }
 
 #[derive(Deserialize)]
-struct Row {
+struct JobRankRow {
     rank: u32,
     file: String,
     bytes: u64,
@@ -89,7 +89,7 @@ impl JobFile {
     /// Parses the contents of such a file.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let wrong = |found: String| TraceError::malformed(0, found);
-        let document: Document = serde_json::from_str(text).map_err(|error| {
+        let document: JobDocument = serde_json::from_str(text).map_err(|error| {
             let at = (error.line(), error.column());
             TraceError::in_text(
                 at,
@@ -123,7 +123,7 @@ impl JobFile {
             ranks.push(JobRank {
                 rank: row.rank,
                 file: row.file,
-                seal: Seal {
+                seal: FileDigest {
                     bytes: row.bytes,
                     blake3: Some(*hash.as_bytes()),
                 },
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn job() -> JobFile {
-        let seal = |bytes: u64| Seal {
+        let seal = |bytes: u64| FileDigest {
             bytes,
             blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
         };
@@ -211,7 +211,10 @@ mod tests {
         };
         JobFile {
             ranks: [0, 1, 7].map(rank).to_vec(),
-            groups: Declared::from([("1".to_owned(), vec![0, 7]), ("\u{1b}".to_owned(), vec![])]),
+            groups: DeclaredGroups::from([
+                ("1".to_owned(), vec![0, 7]),
+                ("\u{1b}".to_owned(), vec![]),
+            ]),
             roles: "tensor 1-4".parse().unwrap(),
             machine: Some("dgx-h100".to_owned()),
         }

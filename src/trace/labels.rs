@@ -5,7 +5,7 @@ use std::fmt;
 /// Phase of a training step or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Phase {
+pub enum TrainingPhase {
     /// The forward pass.
     Forward,
     /// The backward pass.
@@ -18,7 +18,7 @@ pub enum Phase {
     Optimizer,
 }
 
-impl Phase {
+impl TrainingPhase {
     /// All phases with their names in files.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Forward, "forward"),
@@ -29,7 +29,7 @@ impl Phase {
     ];
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for TrainingPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::ALL[*self as usize].1)
     }
@@ -37,9 +37,9 @@ impl fmt::Display for Phase {
 
 /// Position of a node in its job; unknown or invalid values are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Labels<'a> {
+pub struct NodeLabels<'a> {
     /// Phase of the step.
-    pub phase: Option<Phase>,
+    pub phase: Option<TrainingPhase>,
     /// Pipeline stage, from 0.
     pub stage: Option<u32>,
     /// The micro-batch, from 0.

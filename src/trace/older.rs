@@ -37,9 +37,9 @@
 //! `is_host_op` becomes `is_cpu_op`.
 
 use super::proto::GlobalMetadata;
-use super::shape::{self, Layout};
-use super::wire::{Frames, Record};
-use super::{Origins, TraceError};
+use super::shape::{self, MessageLayout};
+use super::wire::{FrameCursor, RawRecord};
+use super::{SourceMap, TraceError};
 use prost::Message;
 use std::fmt;
 
@@ -59,7 +59,7 @@ pub(super) fn is_metadata(bytes: &[u8]) -> bool {
 
 /// A generation of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Generation {
+pub enum SchemaGeneration {
     /// January to June 2023: fixed fields.
     V001,
     /// 27 June to 7 July 2023: attributes.
@@ -72,7 +72,7 @@ pub enum Generation {
     V004,
 }
 
-impl Generation {
+impl SchemaGeneration {
     /// All generations with their names.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::V001, "0.0.1"),
@@ -89,7 +89,7 @@ impl Generation {
     }
 
     /// Returns the layout of its nodes.
-    pub(super) fn node(self) -> &'static Layout {
+    pub(super) fn node(self) -> &'static MessageLayout {
         match self {
             Self::V001 => &shape::NODE_001,
             Self::V002 => &shape::NODE_002,
@@ -100,8 +100,8 @@ impl Generation {
     }
 
     /// Returns the possible layouts of its metadata records.
-    pub(super) fn metadata(self) -> impl Iterator<Item = &'static Layout> {
-        let layouts: [Option<&Layout>; 2] = match self {
+    pub(super) fn metadata(self) -> impl Iterator<Item = &'static MessageLayout> {
+        let layouts: [Option<&MessageLayout>; 2] = match self {
             Self::V001 | Self::V002 => [None, None],
             Self::V003A => [Some(&shape::METADATA_003A), None],
             Self::V003B => [Some(&shape::METADATA_003B), None],
@@ -112,7 +112,8 @@ impl Generation {
 
     /// Returns whether `first`, the first record of a file, is metadata and not a node.
     fn begins_with_metadata(self, first: &[u8]) -> bool {
-        let suits = |layout: &Layout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
+        let suits =
+            |layout: &MessageLayout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
         let mut metadata = self.metadata();
         match first.is_empty() {
             // Old nodes always have an id, so an empty record is no node.
@@ -122,7 +123,7 @@ impl Generation {
     }
 }
 
-impl fmt::Display for Generation {
+impl fmt::Display for SchemaGeneration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::ALL[*self as usize].1)
     }
@@ -130,13 +131,13 @@ impl fmt::Display for Generation {
 
 /// File of an older generation, converted to the current schema.
 #[derive(Debug)]
-pub struct Upgraded {
+pub struct UpgradedTrace {
     /// Contents of a file of the current schema.
     pub bytes: Vec<u8>,
     /// Generation of the original.
-    pub generation: Generation,
+    pub generation: SchemaGeneration,
     /// Original locations of its records.
-    pub(super) origins: Origins,
+    pub(super) origins: SourceMap,
 }
 
 /// Upgrades the (decompressed) `contents` of a file, of `generation` if that is known. `None` if they are
@@ -145,8 +146,8 @@ pub struct Upgraded {
 /// Fails on files whose records fit no single generation, and on records that make no sense in theirs.
 pub fn upgrade(
     contents: &[u8],
-    generation: Option<Generation>,
-) -> Result<Option<Upgraded>, TraceError> {
+    generation: Option<SchemaGeneration>,
+) -> Result<Option<UpgradedTrace>, TraceError> {
     let concluded = generation.is_none();
     let (generation, has_metadata) = match generation {
         None => match detect::detect(contents)? {
@@ -154,11 +155,11 @@ pub fn upgrade(
             None => return Ok(None),
         },
         Some(generation) => {
-            let Some(first) = Frames::new(contents).next_record()? else {
+            let Some(first) = FrameCursor::new(contents).next_record()? else {
                 return Ok(None);
             };
             // Of files that are said to be current, only those of the first days need a conversion.
-            if generation == Generation::V004 && !is_strange(first.bytes) {
+            if generation == SchemaGeneration::V004 && !is_strange(first.bytes) {
                 return Ok(None);
             }
             (generation, generation.begins_with_metadata(first.bytes))
@@ -171,7 +172,7 @@ pub fn upgrade(
         put(&mut bytes, &plain_metadata());
         origins.push(0);
     }
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     while let Some(record) = frames.next_record()? {
         let first = has_metadata && record.number == 0;
         let message = one(generation, record, first).map_err(|e| {
@@ -187,22 +188,23 @@ pub fn upgrade(
         put(&mut bytes, &message);
         origins.push(record.offset);
     }
-    Ok(Some(Upgraded {
+    Ok(Some(UpgradedTrace {
         bytes,
         generation,
-        origins: Origins::records(origins, !has_metadata),
+        origins: SourceMap::records(origins, !has_metadata),
     }))
 }
 
 /// Returns whether `first`, the first record of a file of 0.0.4, is a node, or metadata of the first days.
 fn is_strange(first: &[u8]) -> bool {
-    let suits = |layout: &Layout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
+    let suits =
+        |layout: &MessageLayout| shape::check(first, 0, layout).is_ok_and(|fit| !fit.unknown);
     let certain = first.is_empty() || is_current(first) == Some(true);
     !certain && (suits(&shape::NODE) || suits(&shape::EARLY_METADATA))
 }
 
 /// Detects the generation of `contents`; `None` if that is the current one, or none at all.
-pub(super) fn detect(contents: &[u8]) -> Result<Option<Generation>, TraceError> {
+pub(super) fn detect(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
     Ok(detect::detect(contents)?.map(|(generation, _)| generation))
 }
 
@@ -222,17 +224,17 @@ pub(super) fn put(out: &mut Vec<u8>, message: &[u8]) {
 
 /// Converts one record of `generation` to a message of the current schema.
 pub(super) fn one(
-    generation: Generation,
-    record: Record<'_>,
+    generation: SchemaGeneration,
+    record: RawRecord<'_>,
     metadata: bool,
 ) -> Result<Vec<u8>, TraceError> {
-    let attributes: &v002::Attributes = match generation {
-        Generation::V001 => return Ok(v001::node(record)?.encode_to_vec()),
-        Generation::V002 => &v002::ATTRIBUTES_002,
-        Generation::V003A => &v002::ATTRIBUTES_003A,
-        Generation::V003B => &v002::ATTRIBUTES_003B,
-        Generation::V004 if metadata => return v002::early_metadata(record),
-        Generation::V004 => return Ok(record.bytes.to_vec()),
+    let attributes: &v002::OldValueFields = match generation {
+        SchemaGeneration::V001 => return Ok(v001::node(record)?.encode_to_vec()),
+        SchemaGeneration::V002 => &v002::ATTRIBUTES_002,
+        SchemaGeneration::V003A => &v002::ATTRIBUTES_003A,
+        SchemaGeneration::V003B => &v002::ATTRIBUTES_003B,
+        SchemaGeneration::V004 if metadata => return v002::early_metadata(record),
+        SchemaGeneration::V004 => return Ok(record.bytes.to_vec()),
     };
     if metadata {
         return Ok(v002::metadata(record, attributes)?.encode_to_vec());

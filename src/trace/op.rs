@@ -36,7 +36,7 @@ impl<'a> GroupName<'a> {
 
 /// Memory that a load or store accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryPlace {
+pub enum MemoryLocation {
     /// Memory of the NPU itself.
     Local,
     /// Memory beyond the NPU.
@@ -64,7 +64,7 @@ pub enum Op<'a> {
         /// Whether bytes leave the NPU.
         store: bool,
         /// The memory.
-        place: MemoryPlace,
+        place: MemoryLocation,
         /// Number of bytes.
         bytes: u64,
         /// Whether all NPUs do the same and switches on the way gather what is loaded, so that each ends
@@ -106,7 +106,7 @@ pub enum Op<'a> {
 
 /// Attributes of a node that replays read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Facts<'a> {
+pub(super) struct NodeAttributes<'a> {
     pub host: bool,
     pub flops: u64,
     pub tensor_size: u64,
@@ -130,7 +130,7 @@ pub(super) struct Facts<'a> {
     pub memory: MemoryChanges,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> NodeAttributes<'a> {
     /// Returns the lane: `stream` of a device node, or else `tid`, which older converters use for both.
     #[inline]
     pub fn lane(&self) -> Option<i64> {
@@ -201,8 +201,8 @@ impl<'a> Facts<'a> {
     fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
             // 0 is the default of an absent attribute.
-            0 | 2 => MemoryPlace::Remote,
-            1 => MemoryPlace::Local,
+            0 | 2 => MemoryLocation::Remote,
+            1 => MemoryLocation::Local,
             other => {
                 return Err(TraceError::refused(
                     id,
@@ -213,7 +213,7 @@ impl<'a> Facts<'a> {
         };
         let in_switch = match self.in_switch {
             None => false,
-            Some(_) if place == MemoryPlace::Local => {
+            Some(_) if place == MemoryLocation::Local => {
                 return Err(TraceError::refused(
                     id,
                     "`in_switch` on local memory, which is behind no switch",
@@ -350,10 +350,10 @@ mod tests {
 
     /// Operation of a node of type `kind` that has `in_switch` and reaches the memory `tensor_loc`.
     fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
-        let facts = Facts {
+        let facts = NodeAttributes {
             tensor_loc,
             in_switch: Some(in_switch),
-            ..Facts::default()
+            ..NodeAttributes::default()
         };
         facts.op(5, kind).map_err(|error| error.to_string())
     }
@@ -362,7 +362,7 @@ mod tests {
     fn switches_gather_loads_and_reduce_stores_beyond_the_npu() {
         let memory = |store| Op::Memory {
             store,
-            place: MemoryPlace::Remote,
+            place: MemoryLocation::Remote,
             bytes: 0,
             in_switch: true,
         };
@@ -390,7 +390,12 @@ mod tests {
 
     #[test]
     fn types_of_newer_and_of_no_schemas_are_told_apart() {
-        let why = |kind| Facts::default().op(5, kind).unwrap_err().to_string();
+        let why = |kind| {
+            NodeAttributes::default()
+                .op(5, kind)
+                .unwrap_err()
+                .to_string()
+        };
         for (kind, what) in [
             (8, "a storage node"),
             (9, "a batch node"),

@@ -2,7 +2,7 @@
 
 /// Message under construction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Put(Vec<u8>);
+pub struct MessageEncoder(Vec<u8>);
 
 fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -12,7 +12,7 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-impl Put {
+impl MessageEncoder {
     /// Clears the message and keeps its allocation.
     pub fn clear(&mut self) {
         self.0.clear();
@@ -94,7 +94,7 @@ mod tests {
             data_deps: vec![1, 127, 128, u64::MAX],
             ..Node::default()
         };
-        let mut put = Put::default();
+        let mut put = MessageEncoder::default();
         put.varint(1, 300);
         put.bytes(2, b"mm");
         put.varint(3, 4);

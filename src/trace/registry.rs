@@ -4,19 +4,19 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// List of live values.
-pub struct Registry<T: 'static> {
-    first: AtomicPtr<Entry<T>>,
+pub struct SignalSafeList<T: 'static> {
+    first: AtomicPtr<SignalSafeEntry<T>>,
 }
 
 /// Entry of a list. It is leaked, because a signal handler may be reading it.
-pub struct Entry<T: 'static> {
+pub struct SignalSafeEntry<T: 'static> {
     value: T,
     live: AtomicBool,
-    next: AtomicPtr<Entry<T>>,
+    next: AtomicPtr<SignalSafeEntry<T>>,
 }
 
 #[expect(clippy::new_without_default, reason = "it stands in statics")]
-impl<T: Send + Sync> Registry<T> {
+impl<T: Send + Sync> SignalSafeList<T> {
     /// Creates an empty list.
     pub const fn new() -> Self {
         Self {
@@ -25,8 +25,8 @@ impl<T: Send + Sync> Registry<T> {
     }
 
     /// Adds `value`.
-    pub fn add(&self, value: T) -> &'static Entry<T> {
-        let entry: &'static mut Entry<T> = Box::leak(Box::new(Entry {
+    pub fn add(&self, value: T) -> &'static SignalSafeEntry<T> {
+        let entry: &'static mut SignalSafeEntry<T> = Box::leak(Box::new(SignalSafeEntry {
             value,
             live: AtomicBool::new(true),
             next: AtomicPtr::new(ptr::null_mut()),
@@ -52,7 +52,7 @@ impl<T: Send + Sync> Registry<T> {
             loop {
                 // SAFETY: entries are leaked, so what is not null lives as long as the program, and nobody
                 // writes to one but through its atomics.
-                let entry: &'static Entry<T> = unsafe { at.as_ref() }?;
+                let entry: &'static SignalSafeEntry<T> = unsafe { at.as_ref() }?;
                 at = entry.next.load(Ordering::Relaxed);
                 if entry.live.load(Ordering::Acquire) {
                     return Some(&entry.value);
@@ -62,7 +62,7 @@ impl<T: Send + Sync> Registry<T> {
     }
 }
 
-impl<T> Entry<T> {
+impl<T> SignalSafeEntry<T> {
     /// Returns the value.
     pub fn value(&self) -> &T {
         &self.value
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_is_removed_is_gone() {
-        static LIST: Registry<u32> = Registry::new();
+        static LIST: SignalSafeList<u32> = SignalSafeList::new();
         let entries: Vec<_> = (0..3).map(|i| LIST.add(i)).collect();
         entries[1].remove();
         let left: Vec<u32> = LIST.iter().copied().collect();

@@ -2,22 +2,22 @@
 //!
 //! An untouched record is copied as it came. A record that is encoded anew keeps its unknown fields: those of
 //! the node itself follow its known fields, and a part (inputs or outputs, an attribute) that holds any is kept
-//! as it came. An [`Edit`] changes parts of a record. A canonical file, with fields in the order of their
+//! as it came. An [`RecordEdit`] changes parts of a record. A canonical file, with fields in the order of their
 //! numbers, packed lists and no defaults, is encoded to the same bytes.
 
 use super::TraceError;
 use super::proto::{self, AttributeProto, IoInfo};
-use super::wire::{Cursor, Frames, Raw, Record};
+use super::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
 
 mod edit;
 
-pub use edit::{Edit, Set};
+pub use edit::{AttributeEdit, RecordEdit};
 
 /// Treatment of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum RewriteMode {
     /// Copied byte for byte.
     Copy,
     /// Decoded and encoded again.
@@ -26,14 +26,14 @@ pub enum Mode {
 
 /// Rewrites the (decompressed) `contents` of a trace file.
 ///
-/// Fails on records that are truncated or, with [`Mode::Encode`], not valid messages.
-pub fn rewrite(contents: &[u8], mode: Mode) -> Result<Bytes, TraceError> {
+/// Fails on records that are truncated or, with [`RewriteMode::Encode`], not valid messages.
+pub fn rewrite(contents: &[u8], mode: RewriteMode) -> Result<Bytes, TraceError> {
     let mut out = BytesMut::with_capacity(contents.len());
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     while let Some(record) = frames.next_record()? {
         match mode {
-            Mode::Copy => put(&mut out, record.bytes),
-            Mode::Encode => {
+            RewriteMode::Copy => put(&mut out, record.bytes),
+            RewriteMode::Encode => {
                 let encoded =
                     encode(record).map_err(|e| e.in_record(record.number, record.offset))?;
                 put(&mut out, &encoded);
@@ -50,7 +50,7 @@ fn put(out: &mut BytesMut, message: &[u8]) {
 
 /// Top-level content of a message: its repeated or nested parts, and unknown fields.
 #[derive(Default)]
-struct Parts<'a> {
+struct MessageParts<'a> {
     attributes: Vec<&'a [u8]>,
     /// Repetitions of one nested message merge, which equals concatenating their bytes.
     inputs: Vec<u8>,
@@ -58,7 +58,7 @@ struct Parts<'a> {
     unknown: Vec<u8>,
 }
 
-fn encode(record: Record<'_>) -> Result<Vec<u8>, TraceError> {
+fn encode(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
     let invalid = |e: prost::DecodeError| TraceError::malformed(record.offset, e.to_string());
     let mut out = Vec::with_capacity(record.bytes.len());
     if record.number == 0 {
@@ -72,8 +72,8 @@ fn encode(record: Record<'_>) -> Result<Vec<u8>, TraceError> {
     }
     let mut node = proto::Node::decode(record.bytes).map_err(invalid)?;
     let parts = split(record, 10, |number| match number {
-        8 => Some(Io::Inputs),
-        9 => Some(Io::Outputs),
+        8 => Some(IoField::Inputs),
+        9 => Some(IoField::Outputs),
         _ => None,
     })?;
     let attributes = std::mem::take(&mut node.attr);
@@ -86,27 +86,31 @@ fn encode(record: Record<'_>) -> Result<Vec<u8>, TraceError> {
     Ok(out)
 }
 
-enum Io {
+enum IoField {
     Inputs,
     Outputs,
 }
 
 /// Splits a message whose attributes, its last known field, have the number `attributes`.
 fn split<'a>(
-    record: Record<'a>,
+    record: RawRecord<'a>,
     attributes: u32,
-    io: impl Fn(u32) -> Option<Io>,
-) -> Result<Parts<'a>, TraceError> {
-    let mut parts = Parts::default();
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    io: impl Fn(u32) -> Option<IoField>,
+) -> Result<MessageParts<'a>, TraceError> {
+    let mut parts = MessageParts::default();
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let start = cursor.offset() - record.offset;
         let (number, raw) = cursor.field()?;
         let end = cursor.offset() - record.offset;
         match (raw, io(number)) {
-            (Raw::Bytes(part, _), _) if number == attributes => parts.attributes.push(part),
-            (Raw::Bytes(part, _), Some(Io::Inputs)) => parts.inputs.extend_from_slice(part),
-            (Raw::Bytes(part, _), Some(Io::Outputs)) => parts.outputs.extend_from_slice(part),
+            (WireValue::Bytes(part, _), _) if number == attributes => parts.attributes.push(part),
+            (WireValue::Bytes(part, _), Some(IoField::Inputs)) => {
+                parts.inputs.extend_from_slice(part)
+            }
+            (WireValue::Bytes(part, _), Some(IoField::Outputs)) => {
+                parts.outputs.extend_from_slice(part)
+            }
             // Known fields have no gaps, so whatever is beyond the last is unknown.
             _ if number > attributes => {
                 parts.unknown.extend_from_slice(&record.bytes[start..end]);
@@ -157,7 +161,7 @@ fn put_attributes(
 }
 
 fn holds_unknown(message: &[u8], known: impl Fn(u32) -> bool) -> Result<bool, TraceError> {
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
         if !known(cursor.field()?.0) {
             return Ok(true);
@@ -167,12 +171,12 @@ fn holds_unknown(message: &[u8], known: impl Fn(u32) -> bool) -> Result<bool, Tr
 }
 
 fn attribute_holds_unknown(message: &[u8]) -> Result<bool, TraceError> {
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
         match cursor.field()? {
             (33.., _) => return Ok(true),
             // Lists have even field numbers and are messages with the one field `values`.
-            (number @ 4..=32, Raw::Bytes(list, _))
+            (number @ 4..=32, WireValue::Bytes(list, _))
                 if number.is_multiple_of(2) && holds_unknown(list, |field| field == 1)? =>
             {
                 return Ok(true);
@@ -236,8 +240,8 @@ mod tests {
     #[test]
     fn canonical_files_come_back_byte_for_byte() {
         let before = file(&sample().encode_to_vec());
-        assert_eq!(rewrite(&before, Mode::Copy).unwrap(), before);
-        assert_eq!(rewrite(&before, Mode::Encode).unwrap(), before);
+        assert_eq!(rewrite(&before, RewriteMode::Copy).unwrap(), before);
+        assert_eq!(rewrite(&before, RewriteMode::Encode).unwrap(), before);
     }
 
     #[test]
@@ -258,7 +262,7 @@ mod tests {
         // And one in the node itself.
         bytes.extend([0xc0, 0x02, 7]);
         let before = file(&bytes);
-        let after = rewrite(&before, Mode::Encode).unwrap();
+        let after = rewrite(&before, RewriteMode::Encode).unwrap();
         assert_eq!(after, before, "nothing but unknown fields was unusual");
     }
 
@@ -277,7 +281,7 @@ mod tests {
             ..node.clone()
         };
         bytes.extend(rest.encode_to_vec());
-        let after = rewrite(&file(&bytes), Mode::Encode).unwrap();
+        let after = rewrite(&file(&bytes), RewriteMode::Encode).unwrap();
         assert_eq!(after, file(&node.encode_to_vec()));
     }
 }

@@ -13,9 +13,9 @@ pub const ATTRIBUTE: &str = "group_roles";
 
 /// Roles of groups by ranges of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roles(BTreeMap<u64, (u64, String)>);
+pub struct GroupRoles(BTreeMap<u64, (u64, String)>);
 
-impl Roles {
+impl GroupRoles {
     /// Sets the role of group `number`, unless it has one.
     pub fn add(&mut self, number: u64, role: &str) {
         self.insert(number, number, role);
@@ -52,7 +52,7 @@ impl Roles {
     }
 }
 
-impl Display for Roles {
+impl Display for GroupRoles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (first, (last, role))) in self.0.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
@@ -63,7 +63,7 @@ impl Display for Roles {
 }
 
 /// Any text is accepted: parts that are no roles are skipped, since roles serve as labels only.
-impl FromStr for Roles {
+impl FromStr for GroupRoles {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn ranges_are_written_and_read_back() {
-        let mut roles = Roles::default();
+        let mut roles = GroupRoles::default();
         for number in 1..=3 {
             roles.add(number, "tensor");
         }
@@ -103,12 +103,12 @@ mod tests {
         }
         let text = "tensor 1-3, data 4-5, data 7-7";
         assert_eq!(roles.to_string(), text);
-        assert_eq!(text.parse::<Roles>().unwrap(), roles);
+        assert_eq!(text.parse::<GroupRoles>().unwrap(), roles);
         let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.of(name));
         let [t, d] = [Some("tensor"), Some("data")];
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
         // Who came first is right.
-        let mut both: Roles = "experts 3-9".parse().unwrap();
+        let mut both: GroupRoles = "experts 3-9".parse().unwrap();
         both.extend(&roles);
         assert_eq!(
             (both.of("2"), both.of("3"), both.of("5")),
@@ -120,8 +120,8 @@ mod tests {
     fn what_is_no_role_is_passed_over() {
         let text =
             "tensor, 1-2, tp 5-4, tp x-4, tp 1-2-3, a\nb 1-2, tp 0-18446744073709551615, dp 3-4";
-        let roles: Roles = text.parse().unwrap();
+        let roles: GroupRoles = text.parse().unwrap();
         assert_eq!(roles.to_string(), "dp 3-4");
-        assert!("".parse::<Roles>().unwrap().is_empty());
+        assert!("".parse::<GroupRoles>().unwrap().is_empty());
     }
 }

@@ -16,10 +16,10 @@
 //! A second record with an id that has been seen is left out. Dependencies on nodes that are not there,
 //! whether they were lost or never were, are left out as well, if anything was lost.
 
-use super::form::{self, Form};
-use super::text::{LineReader, TextForm};
-use super::wire::{Cursor, Raw, repeated_varints};
-use super::{Generation, TraceError, older};
+use super::form::{self, TraceFormat};
+use super::text::{JsonLineReader, TextFormat};
+use super::wire::{WireCursor, WireValue, repeated_varints};
+use super::{SchemaGeneration, TraceError, older};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,7 +28,7 @@ mod frames;
 
 /// Lost part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostRange {
     /// Byte range; of a text that of the line.
     pub bytes: Range<usize>,
     /// Number of the record that begins there, counted among the recovered ones.
@@ -41,13 +41,13 @@ pub struct Lost {
 
 /// Account of recovered and lost records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SalvageReport {
     /// Schema generation, of a binary file.
-    pub generation: Option<Generation>,
+    pub generation: Option<SchemaGeneration>,
     /// Nodes that were kept.
     pub nodes: usize,
     /// Lost parts, in the order of the file.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostRange>,
     /// Records kept although their lengths were damaged: (record number, byte offset).
     pub repaired: Vec<(usize, usize)>,
     /// Whether the metadata record was lost, and replaced by an empty one.
@@ -62,7 +62,7 @@ pub struct Report {
     pub empty: usize,
 }
 
-impl Report {
+impl SalvageReport {
     /// Returns whether nothing at all was wrong.
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty()
@@ -72,10 +72,10 @@ impl Report {
     }
 
     /// Returns the format that was found.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> TraceFormat {
         match self.generation {
-            Some(generation) => Form::Et(generation),
-            None => Form::Text(TextForm::JsonLines),
+            Some(generation) => TraceFormat::Et(generation),
+            None => TraceFormat::Text(TextFormat::JsonLines),
         }
     }
 
@@ -87,15 +87,15 @@ impl Report {
 
 /// Options of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct SalvageOptions {
     /// Schema generation, if known.
-    pub generation: Option<Generation>,
+    pub generation: Option<SchemaGeneration>,
     /// Whether to keep dependencies on missing nodes.
     pub keep_dangling: bool,
 }
 
 /// Recovered record: its message in the current schema and its number.
-struct Found {
+struct SalvagedRecord {
     message: Vec<u8>,
     record: usize,
 }
@@ -105,16 +105,19 @@ struct Found {
 ///
 /// Fails if nothing is sound, if the generation of the sound records is ambiguous, and on text other than JSON
 /// Lines.
-pub fn salvage(contents: &[u8], options: Options) -> Result<(Vec<u8>, Report), TraceError> {
-    let mut report = Report {
+pub fn salvage(
+    contents: &[u8],
+    options: SalvageOptions,
+) -> Result<(Vec<u8>, SalvageReport), TraceError> {
+    let mut report = SalvageReport {
         dangling_kept: options.keep_dangling,
-        ..Report::default()
+        ..SalvageReport::default()
     };
     let (metadata, found) = match form::text_form(contents) {
-        Some(Ok(TextForm::JsonLines)) => lines(contents, &mut report),
+        Some(Ok(TextFormat::JsonLines)) => lines(contents, &mut report),
         Some(Ok(_)) => {
             return Err(TraceError::refused_at(
-                super::Place::default(),
+                super::TraceLocation::default(),
                 "text that is one value of JSON, of which no part is sound by itself",
                 "--salvage with .et files and JSON Lines",
             ));
@@ -132,7 +135,7 @@ pub fn salvage(contents: &[u8], options: Options) -> Result<(Vec<u8>, Report), T
     older::put(&mut out, &metadata.unwrap_or_else(older::plain_metadata));
     let mut ids = BTreeSet::new();
     let mut kept: Vec<(u64, Vec<u8>)> = Vec::with_capacity(found.len());
-    for Found { message, record } in found {
+    for SalvagedRecord { message, record } in found {
         let id = id_of(&message);
         if ids.insert(id) {
             report.empty += usize::from(message.is_empty());
@@ -158,7 +161,7 @@ pub fn salvage(contents: &[u8], options: Options) -> Result<(Vec<u8>, Report), T
 }
 
 /// Recovers the records of JSON Lines; invalid lines are lost.
-fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
+fn lines(text: &[u8], report: &mut SalvageReport) -> (Option<Vec<u8>>, Vec<SalvagedRecord>) {
     let mut metadata = None;
     let mut found = Vec::new();
     let mut at = 0;
@@ -168,7 +171,7 @@ fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
         let range = at..at + bytes.len();
         at = range.end;
         // The reader of the first line expects metadata, those of other lines must not.
-        let mut reader = LineReader::new(bytes);
+        let mut reader = JsonLineReader::new(bytes);
         if line > 1 {
             reader.skip_metadata();
         }
@@ -179,13 +182,13 @@ fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
                 number += 1;
             }
             Ok(Some(_)) => {
-                found.push(Found {
+                found.push(SalvagedRecord {
                     message: std::mem::take(&mut record),
                     record: number,
                 });
                 number += 1;
             }
-            Err(error) => report.lost.push(Lost {
+            Err(error) => report.lost.push(LostRange {
                 bytes: range,
                 record: number,
                 line: Some(line),
@@ -199,10 +202,10 @@ fn lines(text: &[u8], report: &mut Report) -> (Option<Vec<u8>>, Vec<Found>) {
 
 /// Returns the id of a sound node.
 fn id_of(message: &[u8]) -> u64 {
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
         match cursor.field() {
-            Ok((1, Raw::Varint(id))) => return id,
+            Ok((1, WireValue::Varint(id))) => return id,
             Ok(_) => {}
             Err(_) => break,
         }
@@ -213,7 +216,7 @@ fn id_of(message: &[u8]) -> u64 {
 /// Returns the dependencies of a sound node that are not among `ids`.
 fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool)> {
     let mut missing = Vec::new();
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.field() else {
             break;
@@ -235,7 +238,7 @@ fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool
 /// Returns a sound node without the dependencies that are not among `ids`.
 fn without(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
         let start = cursor.offset();
         let Ok((number, raw)) = cursor.field() else {

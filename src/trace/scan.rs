@@ -1,16 +1,16 @@
 //! Hot reader: one pass over the bytes of a node, borrowing from them, without allocation.
 
-use super::attr::Attr;
+use super::attr::AttrView;
 use super::groups::{NODE_MARK, NODE_NAME};
-use super::op::{Facts, GroupName, Op};
-use super::roles::{self, Roles};
+use super::op::{GroupName, NodeAttributes, Op};
+use super::roles::{self, GroupRoles};
 use super::utf8::text;
-use super::wire::{Cursor, Raw, Record, repeated_varints};
-use super::{Dtype, Labels, MemoryChanges, TraceError};
+use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
+use super::{Dtype, MemoryChanges, NodeLabels, TraceError};
 use crate::units::Span;
 
 /// Visitor of a node's dependencies while its record is scanned.
-pub trait Dependencies {
+pub trait DependencyVisitor {
     /// Visits a data dependency: the node consumes results of node `id`.
     fn data(&mut self, id: u64) -> Result<(), TraceError>;
     /// Visits a control dependency: the node follows node `id` in program order.
@@ -48,7 +48,7 @@ pub struct NodeView<'a> {
     /// Memory that it allocates and frees on its NPU.
     pub memory: MemoryChanges,
     /// Position in its job. It is written, but not read by this reader: replays ignore it.
-    pub labels: Labels<'a>,
+    pub labels: NodeLabels<'a>,
 }
 
 impl<'a> NodeView<'a> {
@@ -67,7 +67,7 @@ impl<'a> NodeView<'a> {
             start_micros: 0,
             groups: None,
             memory: MemoryChanges::default(),
-            labels: Labels::default(),
+            labels: NodeLabels::default(),
         }
     }
 
@@ -83,13 +83,13 @@ impl<'a> NodeView<'a> {
 
 /// Metadata record at the start of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Metadata {
+pub struct TraceMetadata {
     /// Recorded end of the rank's last event, counted from the start of the job.
     pub captured: Option<Span>,
     /// Names of lanes: (whether it is a host thread, number, name).
     pub lanes: Vec<(bool, i64, String)>,
     /// Roles of groups.
-    pub roles: Roles,
+    pub roles: GroupRoles,
 }
 
 /// Parses the attribute names `host_lane.N` and `lane.N`: whether the lane is the host's, and its number.
@@ -104,15 +104,15 @@ fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
 /// Reads the metadata record, the first of a file.
 ///
 /// Versions differ in its content, so only a relevant attribute of an unreadable type is an error.
-pub fn metadata(record: Record<'_>) -> Result<Metadata, TraceError> {
-    let mut metadata = Metadata::default();
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
+    let mut metadata = TraceMetadata::default();
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.field() else {
             break;
         };
-        if let (2, Raw::Bytes(message, offset)) = (number, raw)
-            && let Ok(attr) = Attr::scan(message, offset)
+        if let (2, WireValue::Bytes(message, offset)) = (number, raw)
+            && let Ok(attr) = AttrView::scan(message, offset)
             && attr.is_set()
         {
             if attr.name == b"captured_ns" {
@@ -140,12 +140,12 @@ pub fn metadata(record: Record<'_>) -> Result<Metadata, TraceError> {
 /// attributes make no sense for its type.
 #[inline(always)]
 pub fn node<'a>(
-    record: Record<'a>,
-    deps: &mut impl Dependencies,
+    record: RawRecord<'a>,
+    deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
     // Split into steps, of which all but the first are inlined, so that unused fields of the view are never
     // computed.
-    let mut fields = Fields::default();
+    let mut fields = NodeFields::default();
     fields
         .read(record, deps)
         .and_then(|()| fields.decide(record))
@@ -155,41 +155,45 @@ pub fn node<'a>(
 
 /// Fields of a node as read.
 #[derive(Default)]
-struct Fields<'a> {
+struct NodeFields<'a> {
     id: u64,
     kind: u64,
     micros: u64,
     start_micros: u64,
     name: &'a [u8],
-    facts: Facts<'a>,
+    facts: NodeAttributes<'a>,
 }
 
 /// Name and operation of a node, and the text of the groups that it declares.
-type Decided<'a> = (&'a str, Op<'a>, Option<&'a str>);
+type DecodedOp<'a> = (&'a str, Op<'a>, Option<&'a str>);
 
-impl<'a> Fields<'a> {
+impl<'a> NodeFields<'a> {
     #[inline(never)]
-    fn read(&mut self, record: Record<'a>, deps: &mut impl Dependencies) -> Result<(), TraceError> {
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+    fn read(
+        &mut self,
+        record: RawRecord<'a>,
+        deps: &mut impl DependencyVisitor,
+    ) -> Result<(), TraceError> {
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
             // Two code paths with the same result, so that the usual one stays in registers: a node has ten
             // attributes.
-            if let Some(attr) = Attr::take_usual(&mut cursor) {
+            if let Some(attr) = AttrView::take_usual(&mut cursor) {
                 take(attr, &mut self.facts)?;
                 continue;
             }
             let at = cursor.offset();
             match cursor.field()? {
-                (1, Raw::Varint(v)) => self.id = v,
-                (2, Raw::Bytes(bytes, _)) => self.name = bytes,
+                (1, WireValue::Varint(v)) => self.id = v,
+                (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
                 // An enum has 32 bits, whatever the number was written with.
-                (3, Raw::Varint(v)) => self.kind = u64::from(v as u32),
+                (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
                 (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
                 (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
-                (6, Raw::Varint(v)) => self.start_micros = v,
-                (7, Raw::Varint(v)) => self.micros = v,
-                (8 | 9, Raw::Bytes(..)) => {}
-                (10, Raw::Bytes(message, offset)) => {
+                (6, WireValue::Varint(v)) => self.start_micros = v,
+                (7, WireValue::Varint(v)) => self.micros = v,
+                (8 | 9, WireValue::Bytes(..)) => {}
+                (10, WireValue::Bytes(message, offset)) => {
                     attribute(message, offset, &mut self.facts)?;
                 }
                 (1..=10, _) => {
@@ -205,7 +209,7 @@ impl<'a> Fields<'a> {
     }
 
     #[inline(always)]
-    fn decide(&self, record: Record<'a>) -> Result<Decided<'a>, TraceError> {
+    fn decide(&self, record: RawRecord<'a>) -> Result<DecodedOp<'a>, TraceError> {
         let (id, kind) = (self.id, self.kind);
         let name = text(self.name).ok_or_else(|| {
             TraceError::malformed(record.offset, format!("the name of node {id} is not UTF-8"))
@@ -234,24 +238,24 @@ impl<'a> Fields<'a> {
             start_micros: self.start_micros,
             groups,
             memory: facts.memory,
-            labels: Labels::default(),
+            labels: NodeLabels::default(),
         }
     }
 }
 
 /// Recovers from a record that [`node`] refuses its id, its name if that is text, and its dependencies, up to
 /// the first byte that breaks the format. Its operation is [`Op::Nothing`].
-pub fn skeleton<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> NodeView<'a> {
+pub fn skeleton<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::Nothing);
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         let read = match cursor.field() {
-            Ok((1, Raw::Varint(id))) => {
+            Ok((1, WireValue::Varint(id))) => {
                 view.id = id;
                 Ok(())
             }
-            Ok((2, Raw::Bytes(bytes, _))) => {
+            Ok((2, WireValue::Bytes(bytes, _))) => {
                 view.name = text(bytes).unwrap_or_default();
                 Ok(())
             }
@@ -267,9 +271,9 @@ pub fn skeleton<'a>(record: Record<'a>, deps: &mut impl Dependencies) -> NodeVie
 }
 
 /// Returns the name in a record, by the rules of [`skeleton`].
-pub fn name(record: Record<'_>) -> &str {
-    struct Nobody;
-    impl Dependencies for Nobody {
+pub fn name(record: RawRecord<'_>) -> &str {
+    struct IgnoreDependencies;
+    impl DependencyVisitor for IgnoreDependencies {
         fn data(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
@@ -277,7 +281,7 @@ pub fn name(record: Record<'_>) -> &str {
             Ok(())
         }
     }
-    skeleton(record, &mut Nobody).name
+    skeleton(record, &mut IgnoreDependencies).name
 }
 
 /// Reads an attribute in any encoding, and stores it if replays read it.
@@ -285,9 +289,9 @@ pub fn name(record: Record<'_>) -> &str {
 fn attribute<'a>(
     message: &'a [u8],
     offset: usize,
-    facts: &mut Facts<'a>,
+    facts: &mut NodeAttributes<'a>,
 ) -> Result<(), TraceError> {
-    let attr = Attr::scan(message, offset)?;
+    let attr = AttrView::scan(message, offset)?;
     if attr.is_set() {
         take(attr, facts)?;
     }
@@ -333,7 +337,7 @@ pub const READ: [&str; 32] = [
 /// Stores the attribute if replays read it. Inlining is forced: without it, which depends on what else is in
 /// the binary, loading takes a tenth longer.
 #[inline(always)]
-fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
+fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), TraceError> {
     match attr.name {
         b"is_cpu_op" => facts.host = attr.as_bool()?,
         b"num_ops" => facts.flops = attr.as_u64()?,
@@ -368,16 +372,16 @@ fn take<'a>(attr: Attr<'a>, facts: &mut Facts<'a>) -> Result<(), TraceError> {
 }
 
 /// Returns the `values` text of a node's inputs, if it is not empty. Inputs that come in parts are one.
-fn values(record: Record<'_>) -> Result<Option<&str>, TraceError> {
+fn values(record: RawRecord<'_>) -> Result<Option<&str>, TraceError> {
     let mut found = "";
-    let mut node = Cursor::new(record.bytes, record.offset);
+    let mut node = WireCursor::new(record.bytes, record.offset);
     while !node.is_empty() {
-        let (8, Raw::Bytes(inputs, at)) = node.field()? else {
+        let (8, WireValue::Bytes(inputs, at)) = node.field()? else {
             continue;
         };
-        let mut inputs = Cursor::new(inputs, at);
+        let mut inputs = WireCursor::new(inputs, at);
         while !inputs.is_empty() {
-            if let (1, Raw::Bytes(text, at)) = inputs.field()? {
+            if let (1, WireValue::Bytes(text, at)) = inputs.field()? {
                 found = std::str::from_utf8(text).map_err(|_| {
                     TraceError::malformed(at, "the inputs of the metadata node are not UTF-8")
                 })?;
@@ -393,12 +397,12 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    fn metadata_of(attr: Vec<AttributeProto>) -> Result<Metadata, TraceError> {
+    fn metadata_of(attr: Vec<AttributeProto>) -> Result<TraceMetadata, TraceError> {
         let message = GlobalMetadata {
             version: "0.0.4".to_owned(),
             attr,
         };
-        metadata(Record {
+        metadata(RawRecord {
             number: 0,
             offset: 1,
             bytes: &message.encode_to_vec(),
@@ -430,7 +434,7 @@ mod tests {
     }
 
     fn attribute_facts(message: &[u8]) -> Result<(), TraceError> {
-        super::attribute(message, 0, &mut Facts::default())
+        super::attribute(message, 0, &mut NodeAttributes::default())
     }
 
     #[test]
@@ -453,11 +457,11 @@ mod tests {
         assert!(text.contains("record 0"), "{text}");
         assert!(text.contains("`captured_ns`"), "{text}");
         // A file of an older version begins with something else.
-        let old = Record {
+        let old = RawRecord {
             number: 0,
             offset: 1,
             bytes: b"\x12\x08aten::mm\x18\x04",
         };
-        assert_eq!(metadata(old).unwrap(), Metadata::default());
+        assert_eq!(metadata(old).unwrap(), TraceMetadata::default());
     }
 }

@@ -2,11 +2,11 @@
 //! from damaged ones.
 
 use super::TraceError;
-use super::wire::{Cursor, Raw};
+use super::wire::{WireCursor, WireValue};
 
 /// Type and multiplicity of a field.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     /// A varint.
     Number,
     /// Varint with this maximum.
@@ -36,23 +36,23 @@ pub(super) enum Kind {
     /// Any bytes, any number of times.
     Chunks,
     /// A message.
-    Part(&'static Layout),
+    Part(&'static MessageLayout),
     /// Any number of messages.
-    Parts(&'static Layout),
+    Parts(&'static MessageLayout),
 }
 
 /// Fields of a message, and whether its first is required.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct MessageLayout {
     /// Number and kind of each field.
-    pub fields: &'static [(u32, Kind)],
+    pub fields: &'static [(u32, FieldKind)],
     /// Whether field 1 is required.
     pub needs_first: bool,
 }
 
 /// Deviations of a message from a layout that it fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fit {
+pub(super) struct LayoutFit {
     /// Whether it has fields that the layout lacks.
     pub unknown: bool,
     /// Whether fields are out of order, or lists in pieces: legal, and written by no known tool.
@@ -65,14 +65,23 @@ pub(super) struct Fit {
 ///
 /// Fails on what is no message, on wrong wire types, on text that is not UTF-8, on numbers beyond
 /// their enum, on a second value for what has one, and without a first field that must be there.
-pub(super) fn check(message: &[u8], offset: usize, layout: &Layout) -> Result<Fit, TraceError> {
-    let mut fit = Fit::default();
+pub(super) fn check(
+    message: &[u8],
+    offset: usize,
+    layout: &MessageLayout,
+) -> Result<LayoutFit, TraceError> {
+    let mut fit = LayoutFit::default();
     fit.has = walk(message, offset, layout, &mut fit)?;
     Ok(fit)
 }
 
-fn walk(message: &[u8], offset: usize, layout: &Layout, fit: &mut Fit) -> Result<u64, TraceError> {
-    let mut cursor = Cursor::new(message, offset);
+fn walk(
+    message: &[u8],
+    offset: usize,
+    layout: &MessageLayout,
+    fit: &mut LayoutFit,
+) -> Result<u64, TraceError> {
+    let mut cursor = WireCursor::new(message, offset);
     let (mut last, mut seen) = (0, 0_u64);
     while !cursor.is_empty() {
         let at = cursor.offset();
@@ -104,7 +113,7 @@ fn walk(message: &[u8], offset: usize, layout: &Layout, fit: &mut Fit) -> Result
     Ok(seen)
 }
 
-impl Kind {
+impl FieldKind {
     fn once(self) -> bool {
         !matches!(
             self,
@@ -116,33 +125,35 @@ impl Kind {
         matches!(self, Self::Packed | Self::Packed32 | Self::Packed64)
     }
 
-    fn suits(self, raw: Raw<'_>, fit: &mut Fit) -> Result<bool, TraceError> {
+    fn suits(self, raw: WireValue<'_>, fit: &mut LayoutFit) -> Result<bool, TraceError> {
         Ok(match (self, raw) {
-            (Self::Number | Self::Numbers, Raw::Varint(_)) => true,
-            (Self::Enum(most), Raw::Varint(value)) => value <= most,
-            (Self::Fixed32 | Self::Fixed32s, Raw::Fixed32(_)) => true,
-            (Self::Fixed64, Raw::Fixed64(_)) => true,
-            (Self::Packed, Raw::Varint(_))
-            | (Self::Packed32, Raw::Fixed32(_))
-            | (Self::Packed64, Raw::Fixed64(_)) => {
+            (Self::Number | Self::Numbers, WireValue::Varint(_)) => true,
+            (Self::Enum(most), WireValue::Varint(value)) => value <= most,
+            (Self::Fixed32 | Self::Fixed32s, WireValue::Fixed32(_)) => true,
+            (Self::Fixed64, WireValue::Fixed64(_)) => true,
+            (Self::Packed, WireValue::Varint(_))
+            | (Self::Packed32, WireValue::Fixed32(_))
+            | (Self::Packed64, WireValue::Fixed64(_)) => {
                 fit.unusual = true;
                 true
             }
-            (Self::Packed, Raw::Bytes(packed, at)) => {
-                let mut cursor = Cursor::new(packed, at);
+            (Self::Packed, WireValue::Bytes(packed, at)) => {
+                let mut cursor = WireCursor::new(packed, at);
                 while !cursor.is_empty() {
                     cursor.varint()?;
                 }
                 true
             }
-            (Self::Packed32, Raw::Bytes(packed, _)) => packed.len().is_multiple_of(4),
-            (Self::Packed64, Raw::Bytes(packed, _)) => packed.len().is_multiple_of(8),
-            (Self::Text | Self::Texts, Raw::Bytes(text, _)) => std::str::from_utf8(text).is_ok(),
-            (Self::Literal, Raw::Bytes(text, _)) => {
+            (Self::Packed32, WireValue::Bytes(packed, _)) => packed.len().is_multiple_of(4),
+            (Self::Packed64, WireValue::Bytes(packed, _)) => packed.len().is_multiple_of(8),
+            (Self::Text | Self::Texts, WireValue::Bytes(text, _)) => {
+                std::str::from_utf8(text).is_ok()
+            }
+            (Self::Literal, WireValue::Bytes(text, _)) => {
                 std::str::from_utf8(text).is_ok() && text.iter().all(|byte| *byte >= b' ')
             }
-            (Self::Bytes | Self::Chunks, Raw::Bytes(..)) => true,
-            (Self::Part(layout) | Self::Parts(layout), Raw::Bytes(part, at)) => {
+            (Self::Bytes | Self::Chunks, WireValue::Bytes(..)) => true,
+            (Self::Part(layout) | Self::Parts(layout), WireValue::Bytes(part, at)) => {
                 walk(part, at, layout, fit)?;
                 true
             }
@@ -164,34 +175,34 @@ impl Kind {
     }
 }
 
-const fn optional(fields: &'static [(u32, Kind)]) -> Layout {
-    Layout {
+const fn optional(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+    MessageLayout {
         fields,
         needs_first: false,
     }
 }
 
-const fn with_id(fields: &'static [(u32, Kind)]) -> Layout {
-    Layout {
+const fn with_id(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+    MessageLayout {
         fields,
         needs_first: true,
     }
 }
 
-use Kind::{
+use FieldKind::{
     Bytes, Chunks, Enum, Fixed32, Fixed32s, Fixed64, Literal, Number, Numbers, Packed, Packed32,
     Packed64, Part, Parts, Text, Texts,
 };
 
-static VARINTS: Layout = optional(&[(1, Packed)]);
-static FOURS: Layout = optional(&[(1, Packed32)]);
-static EIGHTS: Layout = optional(&[(1, Packed64)]);
-static TEXTS: Layout = optional(&[(1, Texts)]);
-static CHUNKS: Layout = optional(&[(1, Chunks)]);
-static IO: Layout = optional(&[(1, Text), (2, Text), (3, Text)]);
+static VARINTS: MessageLayout = optional(&[(1, Packed)]);
+static FOURS: MessageLayout = optional(&[(1, Packed32)]);
+static EIGHTS: MessageLayout = optional(&[(1, Packed64)]);
+static TEXTS: MessageLayout = optional(&[(1, Texts)]);
+static CHUNKS: MessageLayout = optional(&[(1, Chunks)]);
+static IO: MessageLayout = optional(&[(1, Text), (2, Text), (3, Text)]);
 
 /// Attributes of 0.0.4.
-pub(super) static ATTRIBUTE: Layout = optional(&[
+pub(super) static ATTRIBUTE: MessageLayout = optional(&[
     (1, Text),
     (2, Text),
     (3, Fixed64),
@@ -227,13 +238,13 @@ pub(super) static ATTRIBUTE: Layout = optional(&[
 ]);
 
 /// The first record of 0.0.4. A version that begins with a line feed is an attribute of its first days.
-pub(super) static METADATA: Layout = optional(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
+pub(super) static METADATA: MessageLayout = optional(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
 /// The first record of 0.0.4 in its first days.
-pub(super) static EARLY_METADATA: Layout = optional(&[(1, Parts(&ATTRIBUTE))]);
+pub(super) static EARLY_METADATA: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE))]);
 
 /// Nodes of 0.0.4.
-pub(super) static NODE: Layout = optional(&[
+pub(super) static NODE: MessageLayout = optional(&[
     (1, Number),
     (2, Text),
     (3, Enum(7)),
@@ -247,7 +258,7 @@ pub(super) static NODE: Layout = optional(&[
 ]);
 
 /// Nodes of 0.0.1.
-pub(super) static NODE_001: Layout = with_id(&[
+pub(super) static NODE_001: MessageLayout = with_id(&[
     (1, Number),
     (2, Text),
     (3, Enum(6)),
@@ -270,7 +281,7 @@ pub(super) static NODE_001: Layout = with_id(&[
     (20, Number),
 ]);
 
-static ATTRIBUTE_002: Layout = optional(&[
+static ATTRIBUTE_002: MessageLayout = optional(&[
     (1, Text),
     (2, Enum(5)),
     (3, Text),
@@ -282,7 +293,7 @@ static ATTRIBUTE_002: Layout = optional(&[
     (9, Chunks),
 ]);
 
-static ATTRIBUTE_003A: Layout = optional(&[
+static ATTRIBUTE_003A: MessageLayout = optional(&[
     (1, Text),
     (2, Enum(7)),
     (3, Text),
@@ -296,7 +307,7 @@ static ATTRIBUTE_003A: Layout = optional(&[
     (11, Chunks),
 ]);
 
-static ATTRIBUTE_003B: Layout = optional(&[
+static ATTRIBUTE_003B: MessageLayout = optional(&[
     (1, Text),
     (2, Enum(9)),
     (3, Text),
@@ -331,12 +342,12 @@ macro_rules! nodes_with_texts {
 }
 
 /// Nodes of 0.0.2.
-pub(super) static NODE_002: Layout = nodes_with_texts!(6, ATTRIBUTE_002);
+pub(super) static NODE_002: MessageLayout = nodes_with_texts!(6, ATTRIBUTE_002);
 /// Nodes of 0.0.3 before 5 August 2023.
-pub(super) static NODE_003A: Layout = nodes_with_texts!(7, ATTRIBUTE_003A);
+pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A);
 /// Nodes of 0.0.3 from 5 August 2023 on.
-pub(super) static NODE_003B: Layout = nodes_with_texts!(7, ATTRIBUTE_003B);
+pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
 /// The first record of 0.0.3, where there is one.
-pub(super) static METADATA_003A: Layout = optional(&[(1, Parts(&ATTRIBUTE_003A))]);
+pub(super) static METADATA_003A: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003A))]);
 /// The same with the attributes of August 2023.
-pub(super) static METADATA_003B: Layout = optional(&[(1, Parts(&ATTRIBUTE_003B))]);
+pub(super) static METADATA_003B: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003B))]);

@@ -3,37 +3,40 @@
 //! Files of the current schema and JSON Lines take no more memory than their longest record. Other formats are
 //! read whole: they cannot be recognised before their end.
 
-use super::file::{self, Stream};
-use super::form::{Form, text_form};
-use super::text::{LineReader, TextForm};
-use super::wire::{Frames, MAX_RECORD};
-use super::{Generation, Origins, TraceError, older, text};
+use super::file::{self, DecompressedStream};
+use super::form::{TraceFormat, text_form};
+use super::text::{JsonLineReader, TextFormat};
+use super::wire::{FrameCursor, MAX_RECORD};
+use super::{SchemaGeneration, SourceMap, TraceError, older, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 
 /// Number of bytes inspected to detect the format.
 const HEAD: u64 = 1 << 16;
 
-type Rest<'s> = BufReader<Chain<Cursor<Vec<u8>>, Stream<'s>>>;
+type HeadAndRest<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
 
 /// Record reader of a trace.
-pub struct Source<'s> {
-    form: Form,
-    kind: Kind<'s>,
+pub struct RecordSource<'s> {
+    form: TraceFormat,
+    kind: SourceReader<'s>,
     record: Vec<u8>,
     next: usize,
 }
 
-enum Kind<'s> {
-    Frames(FrameReader<Rest<'s>>),
-    Lines(Box<LineReader<Rest<'s>>>),
-    Whole(Vec<u8>, usize, Option<Origins>),
+enum SourceReader<'s> {
+    Frames(FrameReader<HeadAndRest<'s>>),
+    Lines(Box<JsonLineReader<HeadAndRest<'s>>>),
+    Whole(Vec<u8>, usize, Option<SourceMap>),
 }
 
-impl<'s> Source<'s> {
+impl<'s> RecordSource<'s> {
     /// Reads from `stream`, of `generation` if that is known.
     ///
     /// Fails on anything that is no trace, and on errors anywhere in formats that are read whole.
-    pub fn new(mut stream: Stream<'s>, generation: Option<Generation>) -> Result<Self, TraceError> {
+    pub fn new(
+        mut stream: DecompressedStream<'s>,
+        generation: Option<SchemaGeneration>,
+    ) -> Result<Self, TraceError> {
         let mut head = Vec::new();
         let read = (&mut stream).take(HEAD).read_to_end(&mut head);
         read.map_err(reading)?;
@@ -44,21 +47,21 @@ impl<'s> Source<'s> {
             Err(_) if !whole_head => None,
             form => form?,
         };
-        let lines = form == Some(TextForm::JsonLines);
-        let first = Frames::new(&head).next_record();
+        let lines = form == Some(TextFormat::JsonLines);
+        let first = FrameCursor::new(&head).next_record();
         let current =
             matches!(&first, Ok(Some(first)) if older::is_current(first.bytes) == Some(true));
-        let current = current && generation.is_none_or(|g| g == Generation::V004);
+        let current = current && generation.is_none_or(|g| g == SchemaGeneration::V004);
         let rest = BufReader::with_capacity(1 << 17, Cursor::new(head).chain(stream));
         let (form, kind) = if lines {
             (
-                Form::Text(TextForm::JsonLines),
-                Kind::Lines(Box::new(LineReader::new(rest))),
+                TraceFormat::Text(TextFormat::JsonLines),
+                SourceReader::Lines(Box::new(JsonLineReader::new(rest))),
             )
         } else if current {
             (
-                Form::Et(Generation::V004),
-                Kind::Frames(FrameReader::new(rest)),
+                TraceFormat::Et(SchemaGeneration::V004),
+                SourceReader::Frames(FrameReader::new(rest)),
             )
         } else {
             let contents = file::read_all(rest, 0).map_err(reading)?;
@@ -73,24 +76,24 @@ impl<'s> Source<'s> {
     }
 
     /// Returns the format that was found.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> TraceFormat {
         self.form
     }
 
     /// Returns the next record, the first being the metadata; `None` at the end.
-    pub fn next_record(&mut self) -> Result<Option<super::wire::Record<'_>>, TraceError> {
+    pub fn next_record(&mut self) -> Result<Option<super::wire::RawRecord<'_>>, TraceError> {
         let number = self.next;
         let offset = match &mut self.kind {
-            Kind::Frames(frames) => match frames.next_record(&mut self.record)? {
+            SourceReader::Frames(frames) => match frames.next_record(&mut self.record)? {
                 Some(offset) => offset,
                 None => return Ok(None),
             },
-            Kind::Lines(lines) => match lines.next_record(&mut self.record)? {
+            SourceReader::Lines(lines) => match lines.next_record(&mut self.record)? {
                 Some(_) => 0,
                 None => return Ok(None),
             },
-            Kind::Whole(contents, at, origins) => {
-                let mut frames = Frames::new(&contents[*at..]);
+            SourceReader::Whole(contents, at, origins) => {
+                let mut frames = FrameCursor::new(&contents[*at..]);
                 let record = match frames.next_record() {
                     Ok(Some(record)) => record,
                     Ok(None) => return Ok(None),
@@ -107,7 +110,7 @@ impl<'s> Source<'s> {
             }
         };
         self.next += 1;
-        Ok(Some(super::wire::Record {
+        Ok(Some(super::wire::RawRecord {
             number,
             offset,
             bytes: &self.record,
@@ -122,20 +125,23 @@ fn reading(source: std::io::Error) -> TraceError {
 /// Converts a file in a format that is read whole.
 fn whole(
     contents: Vec<u8>,
-    generation: Option<Generation>,
-) -> Result<(Form, Kind<'static>), TraceError> {
+    generation: Option<SchemaGeneration>,
+) -> Result<(TraceFormat, SourceReader<'static>), TraceError> {
     // The part behind the head can decide the text format, and the generation of old files.
     if let Some(form) = text_form(&contents).transpose()? {
         let read = text::read(&contents, form)?;
-        let kind = Kind::Whole(read.bytes, 0, Some(read.origins));
-        return Ok((Form::Text(form), kind));
+        let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
+        return Ok((TraceFormat::Text(form), kind));
     }
     Ok(match older::upgrade(&contents, generation)? {
         Some(upgraded) => (
-            Form::Et(upgraded.generation),
-            Kind::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
+            TraceFormat::Et(upgraded.generation),
+            SourceReader::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
         ),
-        None => (Form::Et(Generation::V004), Kind::Whole(contents, 0, None)),
+        None => (
+            TraceFormat::Et(SchemaGeneration::V004),
+            SourceReader::Whole(contents, 0, None),
+        ),
     })
 }
 
@@ -177,7 +183,7 @@ impl<R: BufRead> FrameReader<R> {
                 .supposing("the file is truncated, or is not an execution trace")
                 .in_record(self.next, start)
         };
-        let announced = super::wire::Cursor::new(&length, start)
+        let announced = super::wire::WireCursor::new(&length, start)
             .varint()
             .map_err(wrong)?;
         if announced > MAX_RECORD {

@@ -1,7 +1,7 @@
 //! Memory that a node allocates and frees on its NPU.
 
 use super::TraceError;
-use super::attr::Attr;
+use super::attr::AttrView;
 use std::fmt;
 
 /// Purpose of a tensor, which decides its lifetime.
@@ -84,7 +84,7 @@ impl MemoryChanges {
 
     /// Stores the attribute if it is one of [`ATTRIBUTES`].
     #[inline(never)]
-    pub(super) fn take(&mut self, attr: &Attr<'_>) -> Result<(), TraceError> {
+    pub(super) fn take(&mut self, attr: &AttrView<'_>) -> Result<(), TraceError> {
         let lists = [&mut self.allocates, &mut self.frees];
         for (list, names) in lists.into_iter().zip(ATTRIBUTES) {
             for (bytes, name) in list.iter_mut().zip(names) {

@@ -1,6 +1,6 @@
 //! Text formats of traces: our own JSON Lines, and JSON that other tools or people write.
 
-use super::{Origins, TraceError, older};
+use super::{SourceMap, TraceError, older};
 
 mod base64;
 mod graph_json;
@@ -11,12 +11,12 @@ mod proto_json;
 mod sniff;
 mod values;
 
-pub use json_lines::{LineReader, LineWriter};
-pub(super) use sniff::{Seen, sniff};
+pub use json_lines::{JsonLineReader, JsonLineWriter};
+pub(super) use sniff::{SniffedText, sniff};
 
 /// Text format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextForm {
+pub enum TextFormat {
     /// One record a line, our own.
     JsonLines,
     /// Protobuf's mapping to JSON: objects one after another or in an array, as `chakra_jsonizer` writes
@@ -30,14 +30,14 @@ pub enum TextForm {
 
 /// Trace that was read from text.
 #[derive(Debug)]
-pub struct FromText {
+pub struct TextTrace {
     /// The contents of a file of the current schema.
     pub bytes: Vec<u8>,
     /// Original lines of its records.
-    pub(super) origins: Origins,
+    pub(super) origins: SourceMap,
 }
 
-impl FromText {
+impl TextTrace {
     /// Adds to an error the line that its record came from.
     #[must_use]
     pub fn blame(&self, error: TraceError) -> TraceError {
@@ -48,19 +48,19 @@ impl FromText {
 /// Parses a whole text in this format.
 ///
 /// Fails on text that breaks the format, with line and column, and the node if known.
-pub fn read(text: &[u8], form: TextForm) -> Result<FromText, TraceError> {
+pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
     let text = text.strip_prefix(MARK).unwrap_or(text);
-    let mut records = Records::default();
+    let mut records = RecordBuffer::default();
     match form {
-        TextForm::JsonLines => {
-            let mut lines = LineReader::new(text);
+        TextFormat::JsonLines => {
+            let mut lines = JsonLineReader::new(text);
             let mut record = Vec::new();
             while let Some(line) = lines.next_record(&mut record)? {
                 records.push(&record, (line, 1));
             }
         }
-        TextForm::ProtoJson => proto_json::read(text, &mut records)?,
-        TextForm::WorkloadGraph | TextForm::Nodes => graph_json::read(text, &mut records)?,
+        TextFormat::ProtoJson => proto_json::read(text, &mut records)?,
+        TextFormat::WorkloadGraph | TextFormat::Nodes => graph_json::read(text, &mut records)?,
     }
     Ok(records.finish())
 }
@@ -70,21 +70,21 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Framed records with their positions in the text.
 #[derive(Default)]
-struct Records {
+struct RecordBuffer {
     bytes: Vec<u8>,
     lines: Vec<(u32, u32)>,
 }
 
-impl Records {
+impl RecordBuffer {
     fn push(&mut self, record: &[u8], (line, column): (usize, usize)) {
         older::put(&mut self.bytes, record);
         self.lines.push((line as u32, column as u32));
     }
 
-    fn finish(self) -> FromText {
-        FromText {
+    fn finish(self) -> TextTrace {
+        TextTrace {
             bytes: self.bytes,
-            origins: Origins::lines(self.lines),
+            origins: SourceMap::lines(self.lines),
         }
     }
 }

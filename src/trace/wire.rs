@@ -9,14 +9,14 @@ const MAX_GROUP_DEPTH: usize = 100;
 
 /// Position in a buffer. `end` is the file offset of the buffer's end, for messages.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor<'a> {
+pub struct WireCursor<'a> {
     rest: &'a [u8],
     end: usize,
 }
 
 /// Undecoded value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Raw<'a> {
+pub enum WireValue<'a> {
     /// Wire type 0.
     Varint(u64),
     /// Wire type 1.
@@ -29,7 +29,7 @@ pub enum Raw<'a> {
     Fixed32(u32),
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> WireCursor<'a> {
     /// Starts at the beginning of `buffer`, which begins at byte `base` of the file.
     pub fn new(buffer: &'a [u8], base: usize) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads a field: its number and its value.
     #[inline(always)]
-    pub fn field(&mut self) -> Result<(u32, Raw<'a>), TraceError> {
+    pub fn field(&mut self) -> Result<(u32, WireValue<'a>), TraceError> {
         let start = self.offset();
         let key = match self.rest {
             // Keys of one byte, which are those of fields 1 to 15.
@@ -157,18 +157,18 @@ impl<'a> Cursor<'a> {
         };
         let number = key >> 3;
         let raw = match key & 7 {
-            0 => Raw::Varint(self.varint()?),
-            1 => Raw::Fixed64(self.fixed64()?),
+            0 => WireValue::Varint(self.varint()?),
+            1 => WireValue::Fixed64(self.fixed64()?),
             2 => {
                 let n = self.varint()?;
                 let offset = self.offset();
-                Raw::Bytes(self.take(n)?, offset)
+                WireValue::Bytes(self.take(n)?, offset)
             }
             3 => {
                 self.skip_group(number)?;
-                Raw::Group
+                WireValue::Group
             }
-            5 => Raw::Fixed32(self.fixed32()?),
+            5 => WireValue::Fixed32(self.fixed32()?),
             other => return Err(no_wire_type(start, number, other)),
         };
         Ok((number, raw))
@@ -257,14 +257,14 @@ fn no_wire_type(start: usize, number: u32, kind: u32) -> TraceError {
 /// Hands the values of a repeated varint field, packed or not, to `each`.
 #[inline]
 pub fn repeated_varints(
-    raw: Raw<'_>,
+    raw: WireValue<'_>,
     offset: usize,
     mut each: impl FnMut(u64) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
     match raw {
-        Raw::Varint(value) => each(value),
-        Raw::Bytes(packed, at) => {
-            let mut cursor = Cursor::new(packed, at);
+        WireValue::Varint(value) => each(value),
+        WireValue::Bytes(packed, at) => {
+            let mut cursor = WireCursor::new(packed, at);
             while !cursor.is_empty() {
                 each(cursor.varint()?)?;
             }
@@ -276,14 +276,14 @@ pub fn repeated_varints(
 
 /// Cursor over the records of a trace file: `[length][message]`, repeated.
 #[derive(Clone, Debug)]
-pub struct Frames<'a> {
-    cursor: Cursor<'a>,
+pub struct FrameCursor<'a> {
+    cursor: WireCursor<'a>,
     next: usize,
 }
 
 /// Undecoded record.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct RawRecord<'a> {
     /// Index in the file; the metadata record is 0.
     pub number: usize,
     /// File offset of its message.
@@ -292,18 +292,18 @@ pub struct Record<'a> {
     pub bytes: &'a [u8],
 }
 
-impl<'a> Frames<'a> {
+impl<'a> FrameCursor<'a> {
     /// Reads the (decompressed) contents of a file.
     pub fn new(contents: &'a [u8]) -> Self {
         Self {
-            cursor: Cursor::new(contents, 0),
+            cursor: WireCursor::new(contents, 0),
             next: 0,
         }
     }
 
     /// Returns the next record; `None` at the end of the file.
     #[inline]
-    pub fn next_record(&mut self) -> Result<Option<Record<'a>>, TraceError> {
+    pub fn next_record(&mut self) -> Result<Option<RawRecord<'a>>, TraceError> {
         if self.cursor.is_empty() {
             return Ok(None);
         }
@@ -312,7 +312,7 @@ impl<'a> Frames<'a> {
         match self.message(start) {
             Ok((offset, bytes)) => {
                 self.next += 1;
-                Ok(Some(Record {
+                Ok(Some(RawRecord {
                     number,
                     offset,
                     bytes,
@@ -354,27 +354,27 @@ mod tests {
             for value in [1_u64 << shift, (1_u64 << shift) - 1, u64::MAX >> shift] {
                 let mut bytes = Vec::new();
                 prost::encoding::encode_varint(value, &mut bytes);
-                let mut cursor = Cursor::new(&bytes, 0);
+                let mut cursor = WireCursor::new(&bytes, 0);
                 assert_eq!(cursor.varint().unwrap(), value);
                 assert!(cursor.is_empty());
-                let mut short = Cursor::new(&bytes[..bytes.len() - 1], 0);
+                let mut short = WireCursor::new(&bytes[..bytes.len() - 1], 0);
                 assert!(short.varint().is_err());
             }
         }
         // Ten bytes with more than 64 bits of payload, and eleven bytes.
         let mut long = [0xff_u8; 11];
-        assert!(Cursor::new(&long, 0).varint().is_err());
+        assert!(WireCursor::new(&long, 0).varint().is_err());
         long[9] = 2;
-        assert!(Cursor::new(&long, 0).varint().is_err());
+        assert!(WireCursor::new(&long, 0).varint().is_err());
         long[9] = 1;
-        assert_eq!(Cursor::new(&long, 0).varint().unwrap(), u64::MAX);
+        assert_eq!(WireCursor::new(&long, 0).varint().unwrap(), u64::MAX);
     }
 
     #[test]
     fn frames_name_the_record_and_the_byte_where_a_file_breaks() {
         // Record 0 has 2 bytes (offsets 1..3), record 1 announces 5 but 1 is left.
         let file = [2, 10, 0, 5, 8];
-        let mut frames = Frames::new(&file);
+        let mut frames = FrameCursor::new(&file);
         let first = frames.next_record().unwrap().unwrap();
         assert_eq!(
             (first.number, first.offset, first.bytes),
@@ -392,9 +392,9 @@ mod tests {
     fn groups_are_skipped_whole() {
         // Field 3 as a group holding a varint field 1 and a nested group 2; then field 4 = 7.
         let bytes = [0x1b, 0x08, 0x01, 0x13, 0x14, 0x1c, 0x20, 0x07];
-        let mut cursor = Cursor::new(&bytes, 0);
-        assert_eq!(cursor.field().unwrap(), (3, Raw::Group));
-        assert_eq!(cursor.field().unwrap(), (4, Raw::Varint(7)));
-        assert!(Cursor::new(&[0x1b, 0x08, 0x01], 0).field().is_err());
+        let mut cursor = WireCursor::new(&bytes, 0);
+        assert_eq!(cursor.field().unwrap(), (3, WireValue::Group));
+        assert_eq!(cursor.field().unwrap(), (4, WireValue::Varint(7)));
+        assert!(WireCursor::new(&[0x1b, 0x08, 0x01], 0).field().is_err());
     }
 }

@@ -1,14 +1,14 @@
 //! Writer of traces: nodes become the generated message types, framed.
 //!
 //! A [`NodeView`] holds what a replay needs, and labels. Other facts that a source knows of a node, such as its
-//! location in the source's files, are passed beside it as [`Extra`], which replays skip.
+//! location in the source's files, are passed beside it as [`NodeExtras`], which replays skip.
 
 use super::TraceError;
 use super::groups::NODE_MARK;
-use super::op::{Facts, GroupName, MemoryPlace, Op};
+use super::op::{GroupName, MemoryLocation, NodeAttributes, Op};
 use super::proto::{self, AttributeProto, NodeType, attribute_proto::Value as Proto};
 use super::scan::{self, NodeView};
-use super::wire::Record;
+use super::wire::RawRecord;
 use crate::units::Span;
 use prost::Message;
 use std::io::Write;
@@ -29,7 +29,7 @@ const SCHEMA_VERSION: &str = "0.0.4";
 
 /// Value of an attribute that is written beside those of a [`NodeView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum AttributeValue<'a> {
     /// A whole number, as the schema's `int64`.
     Int(i64),
     /// A count, as `uint64`.
@@ -45,11 +45,11 @@ pub enum Value<'a> {
 }
 
 /// Attribute: its name and its value.
-pub type Attribute<'a> = (&'a str, Value<'a>);
+pub type NamedAttribute<'a> = (&'a str, AttributeValue<'a>);
 
 /// Inputs or outputs of a node, each as the text of a Python literal; empty if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Io<'a> {
+pub struct NodeIo<'a> {
     /// The values: `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
     pub values: &'a str,
     /// Their shapes: `[[32, 32], []]`.
@@ -60,16 +60,16 @@ pub struct Io<'a> {
 
 /// Fields of a node beside its [`NodeView`]; replays skip all of them but `control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extra<'a> {
+pub struct NodeExtras<'a> {
     /// Ids of its control dependencies.
     pub control: &'a [u64],
     /// Its inputs.
-    pub inputs: Io<'a>,
+    pub inputs: NodeIo<'a>,
     /// Its outputs.
-    pub outputs: Io<'a>,
+    pub outputs: NodeIo<'a>,
     /// Further attributes, in this order. One with the name of an attribute that replays read is
     /// refused unless the node means the same with it.
-    pub attributes: &'a [Attribute<'a>],
+    pub attributes: &'a [NamedAttribute<'a>],
 }
 
 /// Writes one rank's trace into any byte sink.
@@ -88,7 +88,7 @@ impl<W: Write> TraceWriter<W> {
     /// Starts a trace by writing its metadata record with these attributes. Readers know `captured_ns`, the end
     /// of the rank's last event in nanoseconds from the start of the job, and `group_roles`, the roles of
     /// groups ([`Roles`](super::roles::Roles)).
-    pub fn with_metadata(out: W, attributes: &[Attribute<'_>]) -> std::io::Result<Self> {
+    pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out,
             buffer: Vec::new(),
@@ -116,7 +116,7 @@ impl<W: Write> TraceWriter<W> {
         &mut self,
         node: &NodeView<'_>,
         data: &[u64],
-        extra: &Extra<'_>,
+        extra: &NodeExtras<'_>,
     ) -> Result<(), TraceError> {
         let declares = node.op == Op::Nothing && node.name.contains(NODE_MARK);
         if node.groups.is_some() && !declares {
@@ -142,7 +142,7 @@ impl<W: Write> TraceWriter<W> {
             message.inputs.get_or_insert_default().values = values;
         }
         message.outputs = io_info(&labelled(node.id, &extra.outputs, shapes.outputs)?);
-        let reads = |(name, _): &&Attribute<'_>| scan::READ.contains(name);
+        let reads = |(name, _): &&NamedAttribute<'_>| scan::READ.contains(name);
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
             // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
             let plain = message.encode_to_vec();
@@ -170,14 +170,14 @@ impl<W: Write> TraceWriter<W> {
 
 impl<W: Write> Sink for TraceWriter<W> {
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        self.write(node, data, &Extra::default())
+        self.write(node, data, &NodeExtras::default())
     }
 }
 
 /// Returns whether two records of a node mean the same to a replay.
 fn same_node(a: &[u8], b: &[u8]) -> bool {
-    struct Nobody;
-    impl scan::Dependencies for Nobody {
+    struct DiscardDependencies;
+    impl scan::DependencyVisitor for DiscardDependencies {
         fn data(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
@@ -186,28 +186,28 @@ fn same_node(a: &[u8], b: &[u8]) -> bool {
         }
     }
     let read = |bytes| {
-        let record = Record {
+        let record = RawRecord {
             number: 0,
             offset: 0,
             bytes,
         };
-        scan::node(record, &mut Nobody)
+        scan::node(record, &mut DiscardDependencies)
     };
     matches!((read(a), read(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-fn attribute((name, value): &Attribute<'_>) -> AttributeProto {
+fn attribute((name, value): &NamedAttribute<'_>) -> AttributeProto {
     proto_attribute(
         name,
         match *value {
-            Value::Int(v) => Proto::Int64Val(v),
-            Value::Uint(v) => Proto::Uint64Val(v),
-            Value::Bool(v) => Proto::BoolVal(v),
-            Value::Text(text) => Proto::StringVal(text.to_owned()),
-            Value::Ints(values) => Proto::Int64List(proto::Int64List {
+            AttributeValue::Int(v) => Proto::Int64Val(v),
+            AttributeValue::Uint(v) => Proto::Uint64Val(v),
+            AttributeValue::Bool(v) => Proto::BoolVal(v),
+            AttributeValue::Text(text) => Proto::StringVal(text.to_owned()),
+            AttributeValue::Ints(values) => Proto::Int64List(proto::Int64List {
                 values: values.to_vec(),
             }),
-            Value::Texts(values) => Proto::StringList(proto::StringList {
+            AttributeValue::Texts(values) => Proto::StringList(proto::StringList {
                 values: values.iter().map(|text| (*text).to_owned()).collect(),
             }),
         },
@@ -223,7 +223,7 @@ fn proto_attribute(name: &str, value: Proto) -> AttributeProto {
 }
 
 /// Returns inputs or outputs with the shapes of the node's labels; fails if both state shapes that differ.
-fn labelled<'a>(id: u64, io: &Io<'a>, shapes: &'a str) -> Result<Io<'a>, TraceError> {
+fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>, TraceError> {
     if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
         return Err(TraceError::refused(
             id,
@@ -232,12 +232,12 @@ fn labelled<'a>(id: u64, io: &Io<'a>, shapes: &'a str) -> Result<Io<'a>, TraceEr
         ));
     }
     let shapes = if shapes.is_empty() { io.shapes } else { shapes };
-    Ok(Io { shapes, ..*io })
+    Ok(NodeIo { shapes, ..*io })
 }
 
 /// Returns `None` for empty inputs or outputs.
-fn io_info(io: &Io<'_>) -> Option<proto::IoInfo> {
-    (*io != Io::default()).then(|| proto::IoInfo {
+fn io_info(io: &NodeIo<'_>) -> Option<proto::IoInfo> {
+    (*io != NodeIo::default()).then(|| proto::IoInfo {
         values: io.values.to_owned(),
         shapes: io.shapes.to_owned(),
         types: io.types.to_owned(),
@@ -296,12 +296,12 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         } => {
             push("tensor_size", Proto::Uint64Val(bytes));
             let number = match place {
-                MemoryPlace::Local => 1,
-                MemoryPlace::Remote => 2,
+                MemoryLocation::Local => 1,
+                MemoryLocation::Remote => 2,
             };
             push("tensor_loc", Proto::Uint32Val(number));
             if in_switch {
-                let text = Facts::gathering(store).to_owned();
+                let text = NodeAttributes::gathering(store).to_owned();
                 push("in_switch", Proto::StringVal(text));
             }
             if store {

@@ -1,6 +1,6 @@
 //! Durations that are compared and never happen.
 
-use super::{Amount, Bandwidth, PS_PER_S, Slowness, Span};
+use super::{Bandwidth, BufferShare, InverseRate, PS_PER_S, Span};
 use std::ops::Add;
 
 /// An estimated duration, not rounded: picoseconds in `f64`.
@@ -8,9 +8,9 @@ use std::ops::Add;
 /// Every operation is homogeneous, so latencies twice as long and rates half as high make each estimate exactly
 /// twice as large, and a choice among estimates does not depend on the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate(f64);
+pub struct TimeEstimate(f64);
 
-impl Estimate {
+impl TimeEstimate {
     /// Nothing.
     pub const ZERO: Self = Self(0.0);
 
@@ -48,13 +48,13 @@ impl Estimate {
     }
 }
 
-impl From<Span> for Estimate {
+impl From<Span> for TimeEstimate {
     fn from(span: Span) -> Self {
         Self(span.0 as f64)
     }
 }
 
-impl Add for Estimate {
+impl Add for TimeEstimate {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         Self(self.0 + other.0)
@@ -63,15 +63,15 @@ impl Add for Estimate {
 
 impl Bandwidth {
     /// [`Self::serialization`], not rounded.
-    pub fn estimate(self, amount: Amount) -> Estimate {
-        Estimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
+    pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
+        TimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
-impl Slowness {
+impl InverseRate {
     /// [`Self::serialization`], not rounded.
-    pub fn estimate(self, amount: Amount) -> Estimate {
-        Estimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
+    pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
+        TimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }
 }
 
@@ -83,22 +83,22 @@ mod tests {
     fn equal_estimates_are_equal_however_they_are_summed() {
         // A third of a byte at 1 TB/s is 1/3 ps, which f64 does not hold; three of them are 1 ps.
         let rate = Bandwidth::new(1e12).unwrap();
-        let third = rate.estimate(Amount::whole(1).part(3));
-        let one = Estimate::from(Span(1));
+        let third = rate.estimate(BufferShare::whole(1).part(3));
+        let one = TimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
         // A picosecond in a millisecond is a part in 10^9, and counts; in a second it does not.
-        let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| Estimate::from(Span(ps)));
+        let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));
         let [less, more] =
-            [1_000_000_000_000, 1_000_000_000_001].map(|ps| Estimate::from(Span(ps)));
+            [1_000_000_000_000, 1_000_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
         assert!(!less.is_less(more));
     }
 
     #[test]
     fn the_first_of_those_that_are_least_is_taken() {
         let of = |list: &[u64]| {
-            let all = list.iter().map(|&ps| Estimate::from(Span(ps)));
-            Estimate::first_of_least(all.enumerate()).map(|(i, _)| i)
+            let all = list.iter().map(|&ps| TimeEstimate::from(Span(ps)));
+            TimeEstimate::first_of_least(all.enumerate()).map(|(i, _)| i)
         };
         assert_eq!(of(&[3, 2, 5, 2]), Some(1));
         assert_eq!(of(&[0, 0]), Some(0));

@@ -14,13 +14,13 @@ pub struct QuantityError {
 }
 
 /// One kind of quantity: its name, an example, and the factor of each unit.
-struct Kind {
+struct QuantityKind {
     what: &'static str,
     example: &'static str,
     units: &'static [(&'static str, f64)],
 }
 
-const TIME: Kind = Kind {
+const TIME: QuantityKind = QuantityKind {
     what: "a duration",
     example: "500 ns",
     units: &[
@@ -32,7 +32,7 @@ const TIME: Kind = Kind {
     ],
 };
 
-const SIZE: Kind = Kind {
+const SIZE: QuantityKind = QuantityKind {
     what: "a size",
     example: "64 MiB",
     units: &[
@@ -48,7 +48,7 @@ const SIZE: Kind = Kind {
     ],
 };
 
-const BANDWIDTH: Kind = Kind {
+const BANDWIDTH: QuantityKind = QuantityKind {
     what: "a bandwidth",
     example: "450 GB/s",
     units: &[
@@ -67,7 +67,7 @@ const BANDWIDTH: Kind = Kind {
     ],
 };
 
-const RATE: Kind = Kind {
+const RATE: QuantityKind = QuantityKind {
     what: "a rate of operations",
     example: "989 TFLOP/s",
     units: &[
@@ -105,7 +105,7 @@ fn number_length(text: &str) -> usize {
 }
 
 /// Splits `text` into a number and a unit and returns the value in base units.
-fn parse(text: &str, kind: &Kind) -> Result<f64, QuantityError> {
+fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     let fail = |why: String| QuantityError {
         text: text.chars().take(40).collect(),
         what: kind.what,
@@ -147,7 +147,7 @@ fn parse(text: &str, kind: &Kind) -> Result<f64, QuantityError> {
 }
 
 /// Refuses zero with the same words for every rate.
-fn positive<T>(text: &str, kind: &Kind, value: Option<T>) -> Result<T, QuantityError> {
+fn positive<T>(text: &str, kind: &QuantityKind, value: Option<T>) -> Result<T, QuantityError> {
     value.ok_or_else(|| QuantityError {
         text: text.chars().take(40).collect(),
         what: kind.what,

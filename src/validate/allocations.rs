@@ -1,13 +1,13 @@
 //! Check of the memory that a trace frees against the memory that it allocates.
 
-use super::findings::{Findings, Site};
-use super::kind::Kind;
-use super::node::Nodes;
+use super::findings::{DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::node::ValidatedNodes;
 use crate::trace::TensorClass;
 
 /// Looks for tensor classes of which more is freed than the whole trace allocates. The defect names the first
 /// node, in the order of ids, at which that is exceeded.
-pub(super) fn check(outline: &Nodes<'_>, findings: &mut Findings) {
+pub(super) fn check(outline: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // Sums stay below 2^96, since there are fewer than 2^32 nodes.
         let changes = outline.memory.iter();
@@ -21,11 +21,11 @@ pub(super) fn check(outline: &Nodes<'_>, findings: &mut Findings) {
             }
         }
         if let Some(node) = beyond {
-            findings.add(Kind::Overfreed, || {
+            findings.add(DefectKind::Overfreed, || {
                 let found = format!(
                     "the trace frees {freed} bytes of {class} in all, and allocates {allocated}"
                 );
-                (Site::of(&outline.nodes[node as usize]), found)
+                (DefectLocation::of(&outline.nodes[node as usize]), found)
             });
         }
     }

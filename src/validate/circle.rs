@@ -6,22 +6,22 @@
 //! the replay's to find.
 
 use super::facts::NONE;
-use super::findings::{Defect, Findings};
-use super::groups::Party;
-use super::kind::Kind;
-use super::trace::Trace;
-use crate::graph::Rows;
+use super::findings::{Defect, DefectLog};
+use super::groups::BoundGroup;
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
+use crate::graph::Csr;
 use crate::graph::cycle::short_cycle;
 use crate::matching::{CommRef, MemberCalls};
 use crate::trace::CollectiveKind;
 
 /// The waits of all ranks: the vertices of traces in turn, then one for each collective of each party, which
 /// stands for the moment when all that it needs are there.
-struct World<'a> {
-    members: &'a [(u32, &'a Trace)],
+struct WaitGraph<'a> {
+    members: &'a [(u32, &'a ValidatedTrace)],
     /// The first vertex of each trace.
     first: Vec<u32>,
-    parties: &'a [Party],
+    parties: &'a [BoundGroup],
     sequences: &'a [Vec<MemberCalls<'a>>],
     /// The first vertex of each party.
     meetings: Vec<u32>,
@@ -30,11 +30,11 @@ struct World<'a> {
 
 /// Looks for a circle, given what agrees: the calls of each party, and the pairs of messages.
 pub(super) fn check(
-    members: &[(u32, &Trace)],
-    parties: &[Party],
+    members: &[(u32, &ValidatedTrace)],
+    parties: &[BoundGroup],
     sequences: &[Vec<MemberCalls<'_>>],
     pairs: &[(CommRef, CommRef)],
-    findings: &mut Findings,
+    findings: &mut DefectLog,
 ) {
     let mut count = 0_usize;
     let mut take = |more: usize| {
@@ -53,7 +53,7 @@ pub(super) fn check(
     if count == 0 || count >= NONE as usize {
         return;
     }
-    let world = World {
+    let world = WaitGraph {
         members,
         first,
         parties,
@@ -61,7 +61,7 @@ pub(super) fn check(
         meetings,
         pairs,
     };
-    let rows = Rows::new(count, |each| world.edges(each));
+    let rows = Csr::new(count, |each| world.edges(each));
     let order = rows.order();
     if order.len() == count {
         return;
@@ -71,7 +71,7 @@ pub(super) fn check(
     world.report(&circle, findings);
 }
 
-impl World<'_> {
+impl WaitGraph<'_> {
     /// The vertex of a call or message of trace `index`, whose trace numbers it `own`.
     fn vertex(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
@@ -104,7 +104,7 @@ impl World<'_> {
     /// The edges between the calls of a member and the meetings of its party, of which the first is `meeting`.
     fn meet(
         &self,
-        party: &Party,
+        party: &BoundGroup,
         sequence: &MemberCalls<'_>,
         meeting: u32,
         each: &mut dyn FnMut(u32, u32),
@@ -137,7 +137,7 @@ impl World<'_> {
     }
 
     /// Names the nodes of `circle`.
-    fn report(&self, circle: &[u32], findings: &mut Findings) {
+    fn report(&self, circle: &[u32], findings: &mut DefectLog) {
         const SHOWN: usize = 12;
         let named = circle.iter().filter_map(|&vertex| {
             let index = self.first.partition_point(|&first| first <= vertex);
@@ -176,6 +176,6 @@ impl World<'_> {
         let Some((rank, site, _)) = named.first() else {
             return;
         };
-        findings.push(Defect::new(Kind::Circle, site.clone(), text).of(*rank));
+        findings.push(Defect::new(DefectKind::Circle, site.clone(), text).of(*rank));
     }
 }

@@ -1,22 +1,22 @@
 //! The collectives of a group: the same on all members, in the same order.
 
-use super::facts::{Call, Facts, NONE};
-use super::findings::{Defect, Findings, Site};
-use super::groups::Party;
-use super::kind::Kind;
-use super::trace::Trace;
+use super::facts::{CallDigest, CommunicationDigest, NONE};
+use super::findings::{Defect, DefectLocation, DefectLog};
+use super::groups::BoundGroup;
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
 use crate::matching::{CollectiveSignature, CommRef, MemberCalls, disagreement};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Looks up the calls of a party.
-struct Calls<'a> {
-    members: &'a [(u32, &'a Trace)],
-    party: &'a Party,
+struct PartyCalls<'a> {
+    members: &'a [(u32, &'a ValidatedTrace)],
+    party: &'a BoundGroup,
 }
 
-impl<'a> Calls<'a> {
-    fn of(&self, (rank, call): CommRef) -> (u32, &'a Facts, &'a Call) {
+impl<'a> PartyCalls<'a> {
+    fn of(&self, (rank, call): CommRef) -> (u32, &'a CommunicationDigest, &'a CallDigest) {
         let (rank, trace) = self.members[rank as usize];
         (rank, &trace.facts, &trace.facts.calls[call as usize])
     }
@@ -38,9 +38,10 @@ impl<'a> Calls<'a> {
         self.members[member.rank as usize].0
     }
 
-    fn site(&self, at: Option<CommRef>) -> Site {
-        let site = |(_, facts, call): (u32, &Facts, &Call)| facts.site(&call.node);
-        at.map_or_else(Site::default, |at| site(self.of(at)))
+    fn site(&self, at: Option<CommRef>) -> DefectLocation {
+        let site =
+            |(_, facts, call): (u32, &CommunicationDigest, &CallDigest)| facts.site(&call.node);
+        at.map_or_else(DefectLocation::default, |at| site(self.of(at)))
     }
 
     /// Says what a member does at its `k`-th call.
@@ -64,7 +65,7 @@ impl<'a> Calls<'a> {
     }
 
     /// Checks what a call says by itself.
-    fn each(&self, at: CommRef, findings: &mut Findings) {
+    fn each(&self, at: CommRef, findings: &mut DefectLog) {
         let (rank, facts, call) = self.of(at);
         let (party, bytes) = (self.party, call.node.bytes);
         let size = party.members.len() as u32;
@@ -75,16 +76,16 @@ impl<'a> Calls<'a> {
                 call.root,
                 party.text()
             );
-            findings.push(wrong(Kind::Root, found));
+            findings.push(wrong(DefectKind::Root, found));
         }
         if party.partial.is_none() && call.kind.buffer(bytes, size).is_none() {
             let found = format!("{size} shards of {bytes} bytes are more than 2^63 bytes");
-            findings.push(wrong(Kind::Oversized, found));
+            findings.push(wrong(DefectKind::Oversized, found));
         }
     }
 
     /// Looks for the first collective on which the members disagree. Whether there is none.
-    fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut Findings) -> bool {
+    fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;
         };
@@ -110,9 +111,9 @@ impl<'a> Calls<'a> {
             n => format!(", as {} others do", n - 1),
         };
         let (kind, dimensions) = match self.party.partial {
-            None => (Kind::Collectives, String::new()),
+            None => (DefectKind::Collectives, String::new()),
             Some(mask) => (
-                Kind::Parts,
+                DefectKind::Parts,
                 format!(", over dimensions {mask:#b} of the machine"),
             ),
         };
@@ -142,9 +143,9 @@ impl<'a> Calls<'a> {
 /// Holds the collectives of each party against one another. The calls of its members, where they agree and it is
 /// known who they are.
 pub(super) fn check<'a>(
-    members: &[(u32, &'a Trace)],
-    parties: &[Party],
-    findings: &mut Findings,
+    members: &[(u32, &'a ValidatedTrace)],
+    parties: &[BoundGroup],
+    findings: &mut DefectLog,
 ) -> Vec<Vec<MemberCalls<'a>>> {
     let mut all = Vec::with_capacity(parties.len());
     for party in parties {
@@ -169,7 +170,7 @@ pub(super) fn check<'a>(
             let slots = slots.iter().copied();
             sequences.push(facts.calls_of.member(index as u32, slots));
         }
-        let calls = Calls { members, party };
+        let calls = PartyCalls { members, party };
         for at in sequences.iter().flat_map(MemberCalls::iter) {
             calls.each(at, findings);
         }

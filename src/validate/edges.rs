@@ -1,11 +1,11 @@
 //! Dependencies of one trace: missing, on the node itself, duplicate, cyclic; and the nodes behind those.
 
-use super::findings::{Findings, Site};
-use super::kind::Kind;
-use super::node::Nodes;
+use super::findings::{DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::node::ValidatedNodes;
 use crate::graph::cycle::short_cycle;
-use crate::graph::outline::Dependency;
-use crate::graph::{Dependencies, Rows};
+use crate::graph::outline::RawDependency;
+use crate::graph::{Csr, DependencyPolicy};
 use crate::trace::{scan, shown};
 
 /// Absent index.
@@ -18,7 +18,7 @@ const WAITS: u8 = 2;
 
 /// Program order of the nodes.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum ProgramOrder {
     /// Ascending order of ids.
     Ids,
     /// Position of each node.
@@ -29,7 +29,7 @@ pub(super) enum Order {
 
 /// Checks the dependencies of one node after another.
 #[derive(Debug)]
-pub(super) struct Edges {
+pub(super) struct DependencyChecker {
     flags: Vec<u8>,
     /// Nodes that can never start because of their own dependencies.
     seeds: Vec<u32>,
@@ -39,7 +39,7 @@ pub(super) struct Edges {
     scratch: Vec<(u64, bool)>,
 }
 
-impl Edges {
+impl DependencyChecker {
     /// Creates a checker for `nodes` nodes, of which `refused` cannot run.
     pub fn new(nodes: usize, refused: &[u32]) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Edges {
 
     /// Checks the dependencies of node `i`.
     #[inline]
-    pub fn node(&mut self, outline: &Nodes<'_>, i: u32, findings: &mut Findings) {
+    pub fn node(&mut self, outline: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
         let deps = outline.deps(i);
         if deps.is_empty() {
             return;
@@ -78,18 +78,24 @@ impl Edges {
 
     /// Reports a dependency on a missing node or on the node itself.
     #[cold]
-    fn broken(&mut self, outline: &Nodes<'_>, i: u32, dep: &Dependency, findings: &mut Findings) {
+    fn broken(
+        &mut self,
+        outline: &ValidatedNodes<'_>,
+        i: u32,
+        dep: &RawDependency,
+        findings: &mut DefectLog,
+    ) {
         let item = &outline.nodes[i as usize];
         let to_self = dep.id == item.view.id;
         let (kind, found) = match (to_self, dep.control) {
-            (true, true) => (Kind::SelfControl, "it is to follow itself".to_owned()),
-            (true, false) => (Kind::SelfData, "it waits for its own data".to_owned()),
+            (true, true) => (DefectKind::SelfControl, "it is to follow itself".to_owned()),
+            (true, false) => (DefectKind::SelfData, "it waits for its own data".to_owned()),
             (false, true) => (
-                Kind::DanglingControl,
+                DefectKind::DanglingControl,
                 format!("it is to follow node {}, which does not exist", dep.id),
             ),
             (false, false) => (
-                Kind::DanglingData,
+                DefectKind::DanglingData,
                 format!(
                     "it waits for the data of node {}, which does not exist",
                     dep.id
@@ -100,24 +106,25 @@ impl Edges {
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
-        findings.add(kind, || (Site::of(item), found));
+        findings.add(kind, || (DefectLocation::of(item), found));
     }
 
     /// Reports dependencies of one sort on one node that are named again.
     #[inline]
-    fn repeated(&mut self, outline: &Nodes<'_>, i: u32, findings: &mut Findings) {
+    fn repeated(&mut self, outline: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
         /// Up to this many, comparing all pairs is faster than sorting.
         const FEW: usize = 8;
         let deps = outline.deps(i);
         let mut again = |id: u64| {
-            findings.add(Kind::DuplicateDependency, || {
+            findings.add(DefectKind::DuplicateDependency, || {
                 let found = format!("it names node {id} more than once");
-                (Site::of(&outline.nodes[i as usize]), found)
+                (DefectLocation::of(&outline.nodes[i as usize]), found)
             });
         };
         if deps.len() <= FEW {
             for (k, dep) in deps.iter().enumerate() {
-                let same = |other: &Dependency| other.id == dep.id && other.control == dep.control;
+                let same =
+                    |other: &RawDependency| other.id == dep.id && other.control == dep.control;
                 if deps[..k].iter().any(same) {
                     again(dep.id);
                 }
@@ -139,23 +146,25 @@ impl Edges {
     /// `policy`.
     pub fn settle(
         &self,
-        outline: &Nodes<'_>,
-        policy: Dependencies,
-        findings: &mut Findings,
-    ) -> Order {
+        outline: &ValidatedNodes<'_>,
+        policy: DependencyPolicy,
+        findings: &mut DefectLog,
+    ) -> ProgramOrder {
         self.isolated(outline, findings);
-        let with_control = policy != Dependencies::Data;
+        let with_control = policy != DependencyPolicy::Data;
         let whole = self.attempt(outline, with_control);
         let (attempt, held) = match whole {
             // As in the graph builder: without a cycle over data, control dependencies are dropped with a
             // warning.
-            Attempt::Cyclic(rows, stuck) if policy == Dependencies::Auto && self.has_control => {
+            OrderAttempt::Cyclic(rows, stuck)
+                if policy == DependencyPolicy::Auto && self.has_control =>
+            {
                 let data = self.attempt(outline, false);
-                if !matches!(data, Attempt::Cyclic(..)) {
+                if !matches!(data, OrderAttempt::Cyclic(..)) {
                     let circle = circle_of(&rows, &stuck);
                     let first = circle.first().copied().unwrap_or(0);
-                    findings.add(Kind::ControlCycle, || {
-                        let site = Site::of(&outline.nodes[first as usize]);
+                    findings.add(DefectKind::ControlCycle, || {
+                        let site = DefectLocation::of(&outline.nodes[first as usize]);
                         (site, said(outline, &circle))
                     });
                 }
@@ -164,43 +173,43 @@ impl Edges {
             other => (other, with_control),
         };
         match attempt {
-            Attempt::Sorted => {
+            OrderAttempt::Sorted => {
                 self.behind(outline, &[], &[], held, findings);
-                Order::Ids
+                ProgramOrder::Ids
             }
-            Attempt::Ordered(order) => {
+            OrderAttempt::Ordered(order) => {
                 self.behind(outline, &[], &[], held, findings);
                 let mut places = vec![0_u32; order.len()];
                 for (place, node) in order.into_iter().enumerate() {
                     places[node as usize] = place as u32;
                 }
-                Order::Places(places)
+                ProgramOrder::Places(places)
             }
-            Attempt::Cyclic(rows, stuck) => {
+            OrderAttempt::Cyclic(rows, stuck) => {
                 let circle = circle_of(&rows, &stuck);
                 let first = circle.first().copied().unwrap_or(0);
-                findings.add(Kind::Cycle, || {
-                    let site = Site::of(&outline.nodes[first as usize]);
+                findings.add(DefectKind::Cycle, || {
+                    let site = DefectLocation::of(&outline.nodes[first as usize]);
                     (site, said(outline, &circle))
                 });
                 let stuck: Vec<u32> = outline.all().filter(|&n| stuck[n as usize]).collect();
                 self.behind(outline, &circle, &stuck, held, findings);
-                Order::Cyclic
+                ProgramOrder::Cyclic
             }
         }
     }
 
-    fn attempt(&self, outline: &Nodes<'_>, with_control: bool) -> Attempt {
+    fn attempt(&self, outline: &ValidatedNodes<'_>, with_control: bool) -> OrderAttempt {
         if self.sorted[0] && (!with_control || self.sorted[1]) {
-            return Attempt::Sorted;
+            return OrderAttempt::Sorted;
         }
         let rows = successors(outline, with_control);
         let order = rows.order();
         match order.len() == rows.count() {
-            true => Attempt::Ordered(order),
+            true => OrderAttempt::Ordered(order),
             false => {
                 let stuck = rows.stuck(&order);
-                Attempt::Cyclic(rows, stuck)
+                OrderAttempt::Cyclic(rows, stuck)
             }
         }
     }
@@ -209,11 +218,11 @@ impl Edges {
     /// that themselves: `circle` and the seeds. `stuck` are the nodes on or behind a cycle.
     fn behind(
         &self,
-        outline: &Nodes<'_>,
+        outline: &ValidatedNodes<'_>,
         circle: &[u32],
         stuck: &[u32],
         with_control: bool,
-        findings: &mut Findings,
+        findings: &mut DefectLog,
     ) {
         if self.seeds.is_empty() && circle.is_empty() {
             return;
@@ -244,7 +253,7 @@ impl Edges {
         blocked.extend(stuck.iter().filter(|&&node| origin[node as usize] == NONE));
         blocked.sort_unstable();
         for node in blocked {
-            findings.add(Kind::Unreachable, || {
+            findings.add(DefectKind::Unreachable, || {
                 let found = match origin[node as usize] {
                     NONE => "it waits, through others, for a cycle".to_owned(),
                     origin => format!(
@@ -252,21 +261,21 @@ impl Edges {
                         outline.nodes[origin as usize].view.id
                     ),
                 };
-                (Site::of(&outline.nodes[node as usize]), found)
+                (DefectLocation::of(&outline.nodes[node as usize]), found)
             });
         }
     }
 
-    fn isolated(&self, outline: &Nodes<'_>, findings: &mut Findings) {
+    fn isolated(&self, outline: &ValidatedNodes<'_>, findings: &mut DefectLog) {
         if self.flags.len() < 2 {
             return;
         }
         for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
             let item = &outline.nodes[node];
             if item.view.role.is_active() {
-                findings.add(Kind::Isolated, || {
+                findings.add(DefectKind::Isolated, || {
                     let found = "it waits for nothing, and nothing waits for it";
-                    (Site::of(item), found.to_owned())
+                    (DefectLocation::of(item), found.to_owned())
                 });
             }
         }
@@ -274,28 +283,28 @@ impl Edges {
 }
 
 /// Result of ordering the nodes.
-enum Attempt {
+enum OrderAttempt {
     /// Ascending order is program order.
     Sorted,
     /// Program order.
     Ordered(Vec<u32>),
     /// Cyclic: the successors, and whether each node cannot be ordered.
-    Cyclic(Rows, Vec<bool>),
+    Cyclic(Csr, Vec<bool>),
 }
 
-fn successors(outline: &Nodes<'_>, with_control: bool) -> Rows {
+fn successors(outline: &ValidatedNodes<'_>, with_control: bool) -> Csr {
     outline.successors(|node, dep| {
         (with_control || !dep.control) && dep.id != outline.nodes[node as usize].view.id
     })
 }
 
 /// Returns a short cycle among the nodes of `rows` that are `stuck`.
-fn circle_of(rows: &Rows, stuck: &[bool]) -> Vec<u32> {
+fn circle_of(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
     short_cycle(rows, |node| stuck[node as usize])
 }
 
 /// Formats a cycle as `2 (mm) → 3 (add) → 2`, shortened.
-fn said(outline: &Nodes<'_>, circle: &[u32]) -> String {
+fn said(outline: &ValidatedNodes<'_>, circle: &[u32]) -> String {
     const SHOWN: usize = 8;
     let id = |node: u32| outline.nodes[node as usize].view.id;
     let mut text = String::new();
@@ -311,14 +320,14 @@ fn said(outline: &Nodes<'_>, circle: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kind, Trace};
-    use crate::graph::Dependencies;
+    use super::super::{DefectKind, ValidatedTrace};
+    use crate::graph::DependencyPolicy;
     use crate::trace::Op;
     use crate::trace::scan::NodeView;
     use crate::trace::write::{Sink, TraceWriter};
 
     /// A trace of kernels 0 to `count` - 1, each of which waits for what `deps` says.
-    fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> Trace {
+    fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> ValidatedTrace {
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for id in 0..count {
             let op = Op::Compute {
@@ -329,7 +338,7 @@ mod tests {
             file.node(&NodeView::new(id, "k", op), &deps(id)).unwrap();
         }
         let contents = file.into_inner();
-        Trace::check(&contents, Dependencies::Auto, 2)
+        ValidatedTrace::check(&contents, DependencyPolicy::Auto, 2)
     }
 
     #[test]
@@ -348,9 +357,9 @@ mod tests {
         assert_eq!(back.findings().tally().errors, 0);
         let circle = trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
         let findings = circle.findings();
-        assert_eq!(findings.count(Kind::Cycle), 1);
-        assert_eq!(findings.count(Kind::Unreachable), 0);
-        let found = &findings.of_kind(Kind::Cycle)[0].found;
+        assert_eq!(findings.count(DefectKind::Cycle), 1);
+        assert_eq!(findings.count(DefectKind::Unreachable), 0);
+        let found = &findings.of_kind(DefectKind::Cycle)[0].found;
         assert!(found.starts_with("0 (k) → 1 (k) → "), "{found}");
         assert!(found.ends_with("… 999992 more … → 0"), "{found}");
     }
@@ -370,16 +379,19 @@ mod tests {
         let trace = trace(9, deps);
         let findings = trace.findings();
         let count = |kind| findings.count(kind);
-        assert_eq!((count(Kind::Cycle), count(Kind::DanglingData)), (1, 1));
+        assert_eq!(
+            (count(DefectKind::Cycle), count(DefectKind::DanglingData)),
+            (1, 1)
+        );
         // 3, 5, and the two on the other cycle.
-        assert_eq!(count(Kind::Unreachable), 4);
-        let told = findings.of_kind(Kind::Unreachable).iter();
+        assert_eq!(count(DefectKind::Unreachable), 4);
+        let told = findings.of_kind(DefectKind::Unreachable).iter();
         let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();
         let behind = |id: u64| {
             format!("it waits, through others or directly, for node {id}, which never ends")
         };
         assert_eq!(told, [(Some(3), behind(2)), (Some(5), behind(4))]);
         // 0 and 8.
-        assert_eq!(count(Kind::Isolated), 2);
+        assert_eq!(count(DefectKind::Isolated), 2);
     }
 }

@@ -1,12 +1,12 @@
 //! Digest of a trace: its part in the communication of the job.
 
-use super::edges::Order;
-use super::findings::Site;
-use super::node::{Nodes, Role};
-use super::wait::Waits;
-use crate::graph::{Interner, Names};
+use super::edges::ProgramOrder;
+use super::findings::DefectLocation;
+use super::node::{ValidatedNodes, ValidationRole};
+use super::wait::WaitEdges;
+use crate::graph::{Interner, NameTable};
 use crate::matching::SlotCalls;
-use crate::trace::groups::Declared;
+use crate::trace::groups::DeclaredGroups;
 use crate::trace::{CollectiveKind, GroupName, Op, shown};
 
 /// Absent index or rank.
@@ -14,7 +14,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// Node of a trace that is no longer in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
+pub(super) struct NodeDigest {
     pub id: u64,
     /// Bytes as the file states them.
     pub bytes: u64,
@@ -26,8 +26,8 @@ pub(super) struct Node {
 
 /// One member's part of a collective.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
-    pub node: Node,
+pub(super) struct CallDigest {
+    pub node: NodeDigest,
     pub slot: u32,
     /// Rank of the root, [`NONE`] for the group's first member.
     pub root: u32,
@@ -36,8 +36,8 @@ pub(super) struct Call {
 
 /// One half of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
-    pub node: Node,
+pub(super) struct MessageDigest {
+    pub node: NodeDigest,
     /// The rank at the other end.
     pub peer: u32,
     /// Rank of this end, if the node states it.
@@ -48,58 +48,59 @@ pub(super) struct Message {
 
 /// Load that switches gather, or store that they reduce.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Access {
-    pub node: Node,
+pub(super) struct InSwitchAccess {
+    pub node: NodeDigest,
     pub store: bool,
 }
 
 /// Group as a trace refers to it: its name, unless it is all ranks, and a mask of the machine's dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Slot {
+pub(super) struct GroupReference {
     pub name: Option<String>,
     pub dimensions: Option<u32>,
 }
 
 /// Data of a trace that other ranks must agree with.
 #[derive(Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct CommunicationDigest {
     /// Whether it is complete and in program order.
     pub whole: bool,
     /// Collectives in program order, as are messages.
-    pub calls: Vec<Call>,
-    pub messages: Vec<Message>,
+    pub calls: Vec<CallDigest>,
+    pub messages: Vec<MessageDigest>,
     /// In-switch accesses in the order of ids.
-    pub accesses: Vec<Access>,
-    pub slots: Vec<Slot>,
+    pub accesses: Vec<InSwitchAccess>,
+    pub slots: Vec<GroupReference>,
     /// Calls of each slot.
     pub calls_of: SlotCalls,
-    pub declared: Declared,
+    pub declared: DeclaredGroups,
     /// Waits among the calls and messages; empty if they cannot be used.
-    pub waits: Waits,
-    names: Names,
+    pub waits: WaitEdges,
+    names: NameTable,
 }
 
 /// Collects the digest from the nodes of a trace, in the order of its outline.
 #[derive(Debug, Default)]
-pub(super) struct Collect {
-    facts: Facts,
-    slots: Interner<Slot>,
+pub(super) struct DigestCollector {
+    facts: CommunicationDigest,
+    slots: Interner<GroupReference>,
     /// Slot of the group that was named last, since copying names for each call is slow.
     last: Option<u32>,
 }
 
-impl Collect {
+impl DigestCollector {
     /// Adds node `i`, if it communicates or accesses memory through switches.
     #[inline]
-    pub fn node(&mut self, outline: &Nodes<'_>, i: u32) {
-        if let Role::Call(part) | Role::Message(part) | Role::Access(part) =
-            outline.nodes[i as usize].view.role
+    pub fn node(&mut self, outline: &ValidatedNodes<'_>, i: u32) {
+        if let ValidationRole::Call(part)
+        | ValidationRole::Message(part)
+        | ValidationRole::Access(part) = outline.nodes[i as usize].view.role
         {
             self.part(outline, i, part);
         }
     }
 
-    fn part(&mut self, outline: &Nodes<'_>, i: u32, part: u32) {
+    fn part(&mut self, outline: &ValidatedNodes<'_>, i: u32, part: u32) {
         let (name, op) = outline.keep.parts[part as usize];
         let mut kept = |bytes| self.kept(outline, i, name, bytes);
         match op {
@@ -111,7 +112,7 @@ impl Collect {
                 dimensions,
                 ..
             } => {
-                let call = Call {
+                let call = CallDigest {
                     node: kept(bytes),
                     slot: self.slot(group, dimensions),
                     root: root.unwrap_or(NONE),
@@ -127,7 +128,7 @@ impl Collect {
                 own,
                 ..
             } => {
-                let message = Message {
+                let message = MessageDigest {
                     node: kept(bytes),
                     peer,
                     own: own.unwrap_or(NONE),
@@ -138,7 +139,7 @@ impl Collect {
             }
             Op::Memory { store, bytes, .. } => {
                 let node = kept(bytes);
-                self.facts.accesses.push(Access { node, store });
+                self.facts.accesses.push(InSwitchAccess { node, store });
             }
             Op::Nothing | Op::Host | Op::Compute { .. } => {}
         }
@@ -162,19 +163,19 @@ impl Collect {
             GroupName::Number(number) => Some(number.to_string()),
             GroupName::Text(text) => Some(text.to_owned()),
         };
-        let slot = self.slots.intern(Slot { name, dimensions });
+        let slot = self.slots.intern(GroupReference { name, dimensions });
         self.last = Some(slot);
         slot
     }
 
-    fn kept(&mut self, outline: &Nodes<'_>, i: u32, name: &str, bytes: u64) -> Node {
+    fn kept(&mut self, outline: &ValidatedNodes<'_>, i: u32, name: &str, bytes: u64) -> NodeDigest {
         /// Bytes kept of a name; messages show less.
         const KEPT: usize = 256;
         let item = &outline.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
         let end = ends.find(|&end| name.is_char_boundary(end));
         let name = &name[..end.unwrap_or(0)];
-        Node {
+        NodeDigest {
             id: item.view.id,
             bytes,
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
@@ -185,15 +186,15 @@ impl Collect {
     }
 
     /// Returns the declared groups, to be extended by those of a metadata node.
-    pub fn declared(&mut self) -> &mut Declared {
+    pub fn declared(&mut self) -> &mut DeclaredGroups {
         &mut self.facts.declared
     }
 
     /// Returns the digest in program order; it is incomplete if anything is `missing`.
-    pub fn finish(mut self, order: &Order, missing: bool) -> Facts {
+    pub fn finish(mut self, order: &ProgramOrder, missing: bool) -> CommunicationDigest {
         let facts = &mut self.facts;
-        facts.whole = !missing && !matches!(order, Order::Cyclic);
-        if let Order::Places(places) = order {
+        facts.whole = !missing && !matches!(order, ProgramOrder::Cyclic);
+        if let ProgramOrder::Places(places) = order {
             let nodes = facts.calls.iter_mut().map(|call| &mut call.node);
             for node in nodes.chain(facts.messages.iter_mut().map(|m| &mut m.node)) {
                 node.place = places[node.place as usize];
@@ -209,10 +210,10 @@ impl Collect {
     }
 }
 
-impl Facts {
+impl CommunicationDigest {
     /// Returns the location of `node`.
-    pub fn site(&self, node: &Node) -> Site {
-        Site {
+    pub fn site(&self, node: &NodeDigest) -> DefectLocation {
+        DefectLocation {
             node: Some(node.id),
             name: match node.name {
                 NONE => String::new(),
@@ -226,7 +227,7 @@ impl Facts {
     /// Describes the first message or collective behind `place` in program order, or the first of all if that
     /// is `None`.
     pub fn next(&self, place: Option<u32>) -> String {
-        let behind = |node: &Node| place.is_some_and(|place| node.place <= place);
+        let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));
         let message = self.messages.partition_point(|m| behind(&m.node));
         match (self.calls.get(call), self.messages.get(message)) {
@@ -238,7 +239,7 @@ impl Facts {
     }
 
     /// Describes a call: ``node 17 `x` (record 18), all-reduce of 8 bytes``.
-    pub fn said(&self, call: &Call) -> String {
+    pub fn said(&self, call: &CallDigest) -> String {
         let root = match call.kind.has_root() && call.root != NONE {
             true => format!(" rooted at rank {}", call.root),
             false => String::new(),
@@ -248,7 +249,7 @@ impl Facts {
     }
 
     /// Describes a message: ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
-    pub fn said_message(&self, message: &Message) -> String {
+    pub fn said_message(&self, message: &MessageDigest) -> String {
         let (what, end) = match message.receive {
             true => ("receive", "from"),
             false => ("send", "to"),

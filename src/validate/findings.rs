@@ -1,15 +1,15 @@
 //! Collection of defects: all are counted, the first of each kind are kept.
 
-use super::kind::{Kind, Severity};
-use super::node::Entry;
-use crate::trace::{Place, scan, shown};
+use super::kind::{DefectKind, Severity};
+use super::node::ValidatedNode;
+use crate::trace::{TraceLocation, scan, shown};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Location of a defect in a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Site {
+pub struct DefectLocation {
     /// The node's id.
     pub node: Option<u64>,
     /// The node's name, shortened.
@@ -20,9 +20,9 @@ pub struct Site {
     pub offset: Option<usize>,
 }
 
-impl Site {
+impl DefectLocation {
     /// Returns the location of `item`.
-    pub(super) fn of(item: &Entry<'_>) -> Self {
+    pub(super) fn of(item: &ValidatedNode<'_>) -> Self {
         Self {
             node: Some(item.view.id),
             name: shown(scan::name(item.record)),
@@ -32,7 +32,7 @@ impl Site {
     }
 
     /// Returns the location that an error states.
-    pub(super) fn at(place: &Place) -> Self {
+    pub(super) fn at(place: &TraceLocation) -> Self {
         Self {
             node: place.node,
             name: String::new(),
@@ -42,7 +42,7 @@ impl Site {
     }
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for DefectLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(node) = self.node {
             write!(f, "node {node}")?;
@@ -62,23 +62,23 @@ impl fmt::Display for Site {
 /// Defect of a trace or a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
-    /// Kind of defect.
-    pub kind: Kind,
+    /// DefectKind of defect.
+    pub kind: DefectKind,
     /// Rank whose trace is defective, if it is a single one.
     pub rank: Option<u32>,
     /// Location in the trace.
-    pub site: Site,
+    pub site: DefectLocation,
     /// Found and expected content.
     pub found: String,
     /// Remedy, if there is more to say than for all defects of the kind.
     pub hint: Option<String>,
     /// Rank and location of the contradicting node in another trace.
-    pub against: Option<(u32, Site)>,
+    pub against: Option<(u32, DefectLocation)>,
 }
 
 impl Defect {
     /// Creates a defect of a trace at `site`.
-    pub(super) fn new(kind: Kind, site: Site, found: impl Into<String>) -> Self {
+    pub(super) fn new(kind: DefectKind, site: DefectLocation, found: impl Into<String>) -> Self {
         Self {
             kind,
             rank: None,
@@ -99,7 +99,7 @@ impl Defect {
 
 /// Number of defects by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct DefectCounts {
     /// Errors.
     pub errors: u64,
     /// Warnings.
@@ -108,7 +108,7 @@ pub struct Tally {
     pub notes: u64,
 }
 
-impl Tally {
+impl DefectCounts {
     fn add(&mut self, severity: Severity, count: u64) {
         match severity {
             Severity::Error => self.errors += count,
@@ -120,20 +120,20 @@ impl Tally {
 
 /// Defects with their counts.
 #[derive(Clone, Debug)]
-pub struct Findings {
+pub struct DefectLog {
     show: usize,
-    counts: [u64; Kind::COUNT],
+    counts: [u64; DefectKind::COUNT],
     kept: Vec<Vec<Defect>>,
-    of_ranks: BTreeMap<u32, Tally>,
+    of_ranks: BTreeMap<u32, DefectCounts>,
 }
 
-impl Findings {
+impl DefectLog {
     /// Creates an empty collection, which keeps the first `show` defects of each kind.
     pub(super) fn new(show: usize) -> Self {
         Self {
             show,
-            counts: [0; Kind::COUNT],
-            kept: vec![Vec::new(); Kind::COUNT],
+            counts: [0; DefectKind::COUNT],
+            kept: vec![Vec::new(); DefectKind::COUNT],
             of_ranks: BTreeMap::new(),
         }
     }
@@ -141,7 +141,11 @@ impl Findings {
     /// Adds a defect of a trace. `make` returns its location and finding, and is called only if the defect is
     /// kept.
     #[inline]
-    pub(super) fn add(&mut self, kind: Kind, make: impl FnOnce() -> (Site, String)) {
+    pub(super) fn add(
+        &mut self,
+        kind: DefectKind,
+        make: impl FnOnce() -> (DefectLocation, String),
+    ) {
         self.counts[kind as usize] += 1;
         if self.kept[kind as usize].len() < self.show {
             let (site, found) = make();
@@ -165,13 +169,13 @@ impl Findings {
     }
 
     /// Counts `more` defects of `kind` in addition to the last one that was pushed.
-    pub(super) fn count_more(&mut self, kind: Kind, more: u64) {
+    pub(super) fn count_more(&mut self, kind: DefectKind, more: u64) {
         self.counts[kind as usize] += more;
     }
 
     /// Adds all defects of the trace of `rank`.
     pub(super) fn absorb(&mut self, trace: &Self, rank: u32) {
-        for kind in Kind::all() {
+        for kind in DefectKind::all() {
             let count = trace.counts[kind as usize];
             if count == 0 {
                 continue;
@@ -188,27 +192,27 @@ impl Findings {
     }
 
     /// Returns the number of defects of `kind`.
-    pub fn count(&self, kind: Kind) -> u64 {
+    pub fn count(&self, kind: DefectKind) -> u64 {
         self.counts[kind as usize]
     }
 
     /// Returns the first defects of `kind`: those of traces, in ascending order of ranks, before those of the
     /// job.
-    pub fn of_kind(&self, kind: Kind) -> &[Defect] {
+    pub fn of_kind(&self, kind: DefectKind) -> &[Defect] {
         &self.kept[kind as usize]
     }
 
     /// Returns the number of all defects.
-    pub fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for kind in Kind::all() {
+    pub fn tally(&self) -> DefectCounts {
+        let mut tally = DefectCounts::default();
+        for kind in DefectKind::all() {
             tally.add(kind.severity(), self.counts[kind as usize]);
         }
         tally
     }
 
     /// Returns the number of defects of `rank`.
-    pub fn of_rank(&self, rank: u32) -> Tally {
+    pub fn of_rank(&self, rank: u32) -> DefectCounts {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }
 }
@@ -219,15 +223,17 @@ mod tests {
 
     #[test]
     fn all_are_counted_and_the_first_are_kept() {
-        let mut trace = Findings::new(2);
+        let mut trace = DefectLog::new(2);
         for i in 0..5 {
-            trace.add(Kind::SelfData, || (Site::default(), format!("{i}")));
+            trace.add(DefectKind::SelfData, || {
+                (DefectLocation::default(), format!("{i}"))
+            });
         }
-        assert_eq!(trace.count(Kind::SelfData), 5);
-        let mut all = Findings::new(3);
+        assert_eq!(trace.count(DefectKind::SelfData), 5);
+        let mut all = DefectLog::new(3);
         all.absorb(&trace, 0);
         all.absorb(&trace, 1);
-        let kept: Vec<_> = all.of_kind(Kind::SelfData).iter().collect();
+        let kept: Vec<_> = all.of_kind(DefectKind::SelfData).iter().collect();
         let kept: Vec<_> = kept.iter().map(|d| (d.rank, &d.found[..])).collect();
         assert_eq!(kept, [(Some(0), "0"), (Some(0), "1"), (Some(1), "0")]);
         assert_eq!(all.tally().errors, 10);

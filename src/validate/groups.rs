@@ -1,16 +1,16 @@
 //! Resolution of the groups that traces name to ranks.
 
-use super::Options;
-use super::findings::{Defect, Findings, Site};
-use super::kind::Kind;
+use super::ValidateOptions;
+use super::findings::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
 use super::ranks;
-use super::trace::Trace;
+use super::trace::ValidatedTrace;
 use crate::trace::shown;
 use std::collections::BTreeMap;
 
 /// Group of ranks that carry out collectives together.
 #[derive(Debug)]
-pub(super) struct Party {
+pub(super) struct BoundGroup {
     /// Name in traces; `None` where they name no group, which means all ranks.
     pub name: Option<String>,
     /// Ranks in the order of the group.
@@ -23,7 +23,7 @@ pub(super) struct Party {
     sorted: bool,
 }
 
-impl Party {
+impl BoundGroup {
     /// Describes the group: `group of ranks 0-7`, ``group `tp` of ranks 0, 1``.
     pub fn text(&self) -> String {
         let members = ranks::text(&self.members);
@@ -47,13 +47,13 @@ const WORLD: usize = 0;
 
 /// Groups resolved so far. As in a replay, groups are told apart by name, and groups of one name with other
 /// members are different groups.
-struct Groups<'a> {
+struct GroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
     by_name: BTreeMap<&'a str, Vec<usize>>,
 }
 
-impl<'a> Groups<'a> {
+impl<'a> GroupInterner<'a> {
     fn new(ranks: u32) -> Self {
         Self {
             names: vec![None],
@@ -70,7 +70,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    fn intern(&mut self, name: &'a str, members: &'a [u32], findings: &mut Findings) -> usize {
+    fn intern(&mut self, name: &'a str, members: &'a [u32], findings: &mut DefectLog) -> usize {
         let members = self.resolved(members);
         let mut alike = self.by_name.get(name).into_iter().flatten();
         if let Some(&known) = alike.find(|&&known| self.members[known] == members) {
@@ -85,7 +85,11 @@ impl<'a> Groups<'a> {
                 pair[0],
                 pair.len()
             );
-            findings.push(Defect::new(Kind::MemberTwice, Site::default(), found));
+            findings.push(Defect::new(
+                DefectKind::MemberTwice,
+                DefectLocation::default(),
+                found,
+            ));
         }
         let members = members.to_vec();
         let new = self.members.len();
@@ -98,7 +102,7 @@ impl<'a> Groups<'a> {
 
 /// Coordinates of a rank in the dimensions that a mask leaves out: ranks that differ there are not in one
 /// group.
-type Coordinates = Vec<(usize, u32)>;
+type MaskCoordinates = Vec<(usize, u32)>;
 
 /// Pseudo-dimension that stands for a mask on an unknown machine.
 const UNKNOWN: usize = usize::MAX;
@@ -106,20 +110,24 @@ const UNKNOWN: usize = usize::MAX;
 /// Resolves the groups that `members`, ranks and their traces in ascending order, name in a job of `ranks`
 /// ranks.
 pub(super) fn bind(
-    members: &[(u32, &Trace)],
+    members: &[(u32, &ValidatedTrace)],
     ranks: u32,
-    options: &Options,
-    findings: &mut Findings,
-) -> Vec<Party> {
+    options: &ValidateOptions,
+    findings: &mut DefectLog,
+) -> Vec<BoundGroup> {
     redeclared(members, options, findings);
-    let mut groups = Groups::new(ranks);
+    let mut groups = GroupInterner::new(ranks);
     // Traces write 0 for all ranks, so a declaration of that name must agree.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
         let found = format!("group `0` is declared as ranks {}", ranks::text(zero));
-        findings.push(Defect::new(Kind::GroupZero, Site::default(), found));
+        findings.push(Defect::new(
+            DefectKind::GroupZero,
+            DefectLocation::default(),
+            found,
+        ));
     }
-    let mut parties = Parties::default();
+    let mut parties = GroupBinder::default();
     for (index, &(rank, trace)) in members.iter().enumerate() {
         let facts = &trace.facts;
         for (slot, named) in (0..).zip(&facts.slots) {
@@ -134,7 +142,7 @@ pub(super) fn bind(
                     let own = || facts.declared.get(name);
                     let Some(declared) = options.declared.get(name).or_else(own) else {
                         wrong(
-                            Kind::Undeclared,
+                            DefectKind::Undeclared,
                             format!("its group `{}` is not declared", shown(name)),
                         );
                         continue;
@@ -145,7 +153,7 @@ pub(super) fn bind(
                             shown(name),
                             ranks::text(declared)
                         );
-                        wrong(Kind::Outsider, found);
+                        wrong(DefectKind::Outsider, found);
                         continue;
                     }
                     groups.intern(name, declared, findings)
@@ -166,12 +174,12 @@ pub(super) fn bind(
 }
 
 #[derive(Default)]
-struct Parties {
-    list: Vec<Party>,
-    known: BTreeMap<(usize, Coordinates), usize>,
+struct GroupBinder {
+    list: Vec<BoundGroup>,
+    known: BTreeMap<(usize, MaskCoordinates), usize>,
 }
 
-impl Parties {
+impl GroupBinder {
     /// Adds a slot, given the rank's index among the traces, the rank and the slot; and the index, the name and
     /// the members of its group.
     fn add(
@@ -179,7 +187,7 @@ impl Parties {
         (index, rank, slot): (usize, u32, u32),
         (group, name, all): (usize, Option<&str>, &[u32]),
         mask: Option<u32>,
-        options: &Options,
+        options: &ValidateOptions,
     ) {
         let (coordinates, partial) = match (mask, &options.dimensions) {
             (None, _) => (Vec::new(), None),
@@ -188,7 +196,7 @@ impl Parties {
         };
         let list = &mut self.list;
         let mut party = |members: Vec<u32>| {
-            list.push(Party {
+            list.push(BoundGroup {
                 name: name.map(str::to_owned),
                 sorted: members.is_sorted(),
                 members,
@@ -228,7 +236,7 @@ impl Parties {
 }
 
 /// Returns the coordinates of `rank` in the dimensions that `mask` leaves out.
-fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> Coordinates {
+fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     let mut rest = rank;
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
@@ -241,16 +249,20 @@ fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> Coordinates {
     coordinates
 }
 
-fn coordinates_are(known: &Coordinates, rank: u32, mask: u32, sizes: &[u32]) -> bool {
+fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32]) -> bool {
     coordinates(rank, mask, sizes) == *known
 }
 
 /// Members of a declared group, and the rank that declares it; `None` is the user.
-type Declaration<'a> = (&'a [u32], Option<u32>);
+type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
 /// Reports groups that ranks which share them declare with other members.
-fn redeclared(members: &[(u32, &Trace)], options: &Options, findings: &mut Findings) {
-    let mut known: BTreeMap<&str, Vec<Declaration<'_>>> = BTreeMap::new();
+fn redeclared(
+    members: &[(u32, &ValidatedTrace)],
+    options: &ValidateOptions,
+    findings: &mut DefectLog,
+) {
+    let mut known: BTreeMap<&str, Vec<GroupDeclaration<'_>>> = BTreeMap::new();
     for (name, ranks) in &options.declared {
         known.insert(name, vec![(ranks, None)]);
     }
@@ -269,7 +281,9 @@ fn redeclared(members: &[(u32, &Trace)], options: &Options, findings: &mut Findi
                     ranks::text(ranks),
                     ranks::text(other)
                 );
-                findings.push(Defect::new(Kind::Redeclared, Site::default(), found).of(rank));
+                findings.push(
+                    Defect::new(DefectKind::Redeclared, DefectLocation::default(), found).of(rank),
+                );
             }
             variants.push((ranks, Some(rank)));
         }

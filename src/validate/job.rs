@@ -1,22 +1,22 @@
 //! The traces of a job, held against one another.
 
-use super::findings::{Defect, Findings, Site};
-use super::kind::Kind;
-use super::trace::Trace;
-use super::{Options, circle, collectives, groups, memory, messages, ranks};
+use super::findings::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
+use super::{ValidateOptions, circle, collectives, groups, memory, messages, ranks};
 use crate::ids::MAX_NPUS;
 use crate::trace::shown;
 
 /// All defects of the traces of `members`, in ascending order of ranks, and of the job that they are.
-pub fn job(members: &[(u32, &Trace)], options: &Options) -> Findings {
-    let mut findings = Findings::new(options.show);
-    let mut first: Vec<(u32, &Trace)> = Vec::with_capacity(members.len());
+pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
+    let mut findings = DefectLog::new(options.show);
+    let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
     for &(rank, trace) in members {
         findings.absorb(&trace.findings, rank);
         match first.last() {
             Some(&(last, _)) if last == rank => {
                 let found = "two traces are of this rank";
-                let defect = Defect::new(Kind::RankTwice, Site::default(), found);
+                let defect = Defect::new(DefectKind::RankTwice, DefectLocation::default(), found);
                 findings.push(defect.of(rank));
             }
             _ => first.push((rank, trace)),
@@ -38,7 +38,12 @@ pub fn job(members: &[(u32, &Trace)], options: &Options) -> Findings {
 }
 
 /// How many ranks the job has. Whoever takes part and is beyond `limit` is a defect.
-fn size(members: &[(u32, &Trace)], options: &Options, limit: u32, findings: &mut Findings) -> u32 {
+fn size(
+    members: &[(u32, &ValidatedTrace)],
+    options: &ValidateOptions,
+    limit: u32,
+    findings: &mut DefectLog,
+) -> u32 {
     let mut most = 0;
     let mut seen = |rank: u32| {
         let within = rank < limit;
@@ -47,13 +52,14 @@ fn size(members: &[(u32, &Trace)], options: &Options, limit: u32, findings: &mut
         }
         !within
     };
-    let beyond = |site: Site, what: String| {
+    let beyond = |site: DefectLocation, what: String| {
         let found = format!("{what}, but the job has at most {limit} ranks, which count from 0");
-        Defect::new(Kind::BeyondJob, site, found)
+        Defect::new(DefectKind::BeyondJob, site, found)
     };
     for &(rank, trace) in members {
         if seen(rank) {
-            findings.push(beyond(Site::default(), format!("this is rank {rank}")).of(rank));
+            findings
+                .push(beyond(DefectLocation::default(), format!("this is rank {rank}")).of(rank));
         }
         // What a broken record says may be anything.
         if !trace.facts.whole {
@@ -70,7 +76,7 @@ fn size(members: &[(u32, &Trace)], options: &Options, limit: u32, findings: &mut
             for &member in ranks {
                 if seen(member) {
                     let what = format!("group `{}` has rank {member}", shown(name));
-                    findings.push(beyond(Site::default(), what).of(rank));
+                    findings.push(beyond(DefectLocation::default(), what).of(rank));
                 }
             }
         }
@@ -79,7 +85,7 @@ fn size(members: &[(u32, &Trace)], options: &Options, limit: u32, findings: &mut
         for &member in ranks {
             if seen(member) {
                 let what = format!("group `{}` has rank {member}", shown(name));
-                findings.push(beyond(Site::default(), what));
+                findings.push(beyond(DefectLocation::default(), what));
             }
         }
     }
@@ -94,10 +100,10 @@ fn size(members: &[(u32, &Trace)], options: &Options, limit: u32, findings: &mut
 
 /// Ranks of the job without a trace. They are a defect, unless they are mirrored.
 fn missing(
-    members: &[(u32, &Trace)],
-    options: &Options,
+    members: &[(u32, &ValidatedTrace)],
+    options: &ValidateOptions,
     ranks: u32,
-    findings: &mut Findings,
+    findings: &mut DefectLog,
 ) -> Vec<u32> {
     let present = |rank: u32| members.binary_search_by_key(&rank, |(r, _)| *r).is_ok();
     let missing: Vec<u32> = (0..ranks).filter(|&rank| !present(rank)).collect();
@@ -113,15 +119,15 @@ fn missing(
             if missing.len() == 1 { "has" } else { "have" },
             named.unwrap_or_default()
         );
-        let defect = Defect::new(Kind::MissingRank, Site::default(), found);
+        let defect = Defect::new(DefectKind::MissingRank, DefectLocation::default(), found);
         findings.push(defect.of(first));
-        findings.count_more(Kind::MissingRank, missing.len() as u64 - 1);
+        findings.count_more(DefectKind::MissingRank, missing.len() as u64 - 1);
     }
     missing
 }
 
 /// Who names one of the `missing` ranks first.
-fn named(members: &[(u32, &Trace)], missing: &[u32]) -> Option<String> {
+fn named(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
     let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
     members.iter().find_map(|(rank, trace)| {
         let facts = &trace.facts;

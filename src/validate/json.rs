@@ -3,9 +3,9 @@
 //! `schema` is `chakram.validation.1`; a field may be added under the same number, never changed. Counts are
 //! exact; lists hold the first defects of each kind.
 
-use super::Report;
-use super::findings::{Defect, Site, Tally};
-use super::kind::Kind;
+use super::ValidationReport;
+use super::findings::{Defect, DefectCounts, DefectLocation};
+use super::kind::DefectKind;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ struct ValidationDocument<'r> {
     inputs: Value,
     sound: bool,
     #[serde(flatten)]
-    tally: Tally,
+    tally: DefectCounts,
     nodes: u64,
     defects: Vec<DefectsOfKind<'r>>,
     ranks: Vec<RankFindings<'r>>,
@@ -56,7 +56,7 @@ struct SiteRow<'r> {
 #[derive(Serialize)]
 struct RankFindings<'r> {
     #[serde(flatten)]
-    tally: Tally,
+    tally: DefectCounts,
     rank: u32,
     file: &'r str,
     nodes: u64,
@@ -64,9 +64,9 @@ struct RankFindings<'r> {
 }
 
 /// Renders `report` with the options and inputs of the validation.
-pub fn render(report: &Report<'_>, options: Value, inputs: Value) -> Value {
+pub fn render(report: &ValidationReport<'_>, options: Value, inputs: Value) -> Value {
     let findings = &report.findings;
-    let kinds = Kind::all().filter(|&kind| findings.count(kind) > 0);
+    let kinds = DefectKind::all().filter(|&kind| findings.count(kind) > 0);
     let kinds = kinds.map(|kind| DefectsOfKind {
         kind: kind.name(),
         severity: kind.severity().to_string(),
@@ -106,7 +106,7 @@ fn defect(defect: &Defect) -> DefectRow<'_> {
     }
 }
 
-fn site(rank: Option<u32>, site: &Site) -> SiteRow<'_> {
+fn site(rank: Option<u32>, site: &DefectLocation) -> SiteRow<'_> {
     SiteRow {
         rank,
         node: site.node,

@@ -24,21 +24,27 @@ impl fmt::Display for Severity {
 }
 
 /// Row of [`KINDS`]: kind, severity, name, meaning and remedy.
-struct Row(Kind, Severity, &'static str, &'static str, &'static str);
+struct DefectRow(
+    DefectKind,
+    Severity,
+    &'static str,
+    &'static str,
+    &'static str,
+);
 
 macro_rules! kinds {
     ($($severity:ident $kind:ident $name:literal: $meaning:literal, $hint:literal;)*) => {
-        /// Kind of defect. Errors come first, then warnings, then notes.
+        /// DefectKind of defect. Errors come first, then warnings, then notes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         #[non_exhaustive]
-        pub enum Kind {
+        pub enum DefectKind {
             $(#[doc = $meaning] $kind,)*
         }
 
         /// All kinds with severity, name, meaning and remedy.
-        const KINDS: &[Row] = &[
-            $(Row(Kind::$kind, Severity::$severity, $name, $meaning, $hint),)*
+        const KINDS: &[DefectRow] = &[
+            $(DefectRow(DefectKind::$kind, Severity::$severity, $name, $meaning, $hint),)*
         ];
     };
 }
@@ -119,7 +125,7 @@ kinds! {
         "nothing, if the work was shorter than the clock could tell";
 }
 
-impl Kind {
+impl DefectKind {
     /// Number of kinds.
     pub const COUNT: usize = KINDS.len();
 
@@ -149,7 +155,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DefectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -162,11 +168,15 @@ mod tests {
 
     #[test]
     fn kinds_are_in_the_order_of_their_severity_and_have_names_of_their_own() {
-        let severities: Vec<_> = Kind::all().map(Kind::severity).collect();
+        let severities: Vec<_> = DefectKind::all().map(DefectKind::severity).collect();
         assert!(severities.is_sorted());
-        assert!(Kind::all().enumerate().all(|(i, kind)| kind as usize == i));
-        let names: BTreeSet<_> = Kind::all().map(Kind::name).collect();
-        assert_eq!(names.len(), Kind::COUNT);
+        assert!(
+            DefectKind::all()
+                .enumerate()
+                .all(|(i, kind)| kind as usize == i)
+        );
+        let names: BTreeSet<_> = DefectKind::all().map(DefectKind::name).collect();
+        assert_eq!(names.len(), DefectKind::COUNT);
         let kebab = |name: &str| name.bytes().all(|b| b == b'-' || b.is_ascii_lowercase());
         assert!(names.iter().all(|name| kebab(name)));
     }

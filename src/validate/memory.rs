@@ -1,20 +1,20 @@
 //! Loads that switches gather, and stores that they reduce, must be the same on all ranks.
 
-use super::facts::Access;
-use super::findings::{Defect, Findings, Site};
-use super::kind::Kind;
+use super::facts::InSwitchAccess;
+use super::findings::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
 use super::ranks;
-use super::trace::Trace;
+use super::trace::ValidatedTrace;
 use crate::matching::first_difference;
 
 /// Compares these accesses of all ranks with those of the first rank that has any. `missing` are the ranks
 /// without a trace.
-pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut Findings) {
+pub(super) fn check(members: &[(u32, &ValidatedTrace)], missing: &[u32], findings: &mut DefectLog) {
     let mut whole = members.iter().filter(|(_, trace)| trace.facts.whole);
     let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {
         return;
     };
-    let of = |trace: &Trace, access: Option<&Access>| match access {
+    let of = |trace: &ValidatedTrace, access: Option<&InSwitchAccess>| match access {
         Some(access) => (
             trace.facts.site(&access.node),
             format!(
@@ -24,7 +24,7 @@ pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut F
                 trace.facts.site(&access.node)
             ),
         ),
-        None => (Site::default(), "no further one".to_owned()),
+        None => (DefectLocation::default(), "no further one".to_owned()),
     };
     let own = &trace.facts.accesses;
     if !missing.is_empty() {
@@ -33,9 +33,9 @@ pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut F
             "switches gather and reduce for all ranks, and ranks {} have no trace",
             ranks::text(missing)
         );
-        findings.push(Defect::new(Kind::InSwitch, site, found).of(first));
+        findings.push(Defect::new(DefectKind::InSwitch, site, found).of(first));
     }
-    let what = |access: &Access| (access.store, access.node.bytes);
+    let what = |access: &InSwitchAccess| (access.store, access.node.bytes);
     for &(rank, other) in members {
         // The first rank itself, and ranks that share its trace, need no comparison.
         if std::ptr::eq(trace, other) || !other.facts.whole {
@@ -53,7 +53,7 @@ pub(super) fn check(members: &[(u32, &Trace)], missing: &[u32], findings: &mut F
         );
         findings.push(Defect {
             against: Some((first, against)),
-            ..Defect::new(Kind::InSwitch, site, found).of(rank)
+            ..Defect::new(DefectKind::InSwitch, site, found).of(rank)
         });
     }
 }

@@ -1,21 +1,21 @@
 //! A receive for each send, of the same size.
 
-use super::facts::{Facts, Message, NONE};
-use super::findings::{Defect, Findings, Site};
-use super::kind::Kind;
-use super::trace::Trace;
+use super::facts::{CommunicationDigest, MessageDigest, NONE};
+use super::findings::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
 use crate::matching::{CommRef, MessageDisagreement, MessageHalf, match_messages};
 
 /// Looks up messages: a trace's place among all, and the message's place among its messages.
-struct Messages<'a>(&'a [(u32, &'a Trace)]);
+struct MessageLookup<'a>(&'a [(u32, &'a ValidatedTrace)]);
 
-impl<'a> Messages<'a> {
-    fn of(&self, half: &MessageHalf) -> (&'a Facts, &'a Message) {
+impl<'a> MessageLookup<'a> {
+    fn of(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
         let facts = &self.0[half.at.0 as usize].1.facts;
         (facts, &facts.messages[half.at.1 as usize])
     }
 
-    fn site(&self, half: &MessageHalf) -> Site {
+    fn site(&self, half: &MessageHalf) -> DefectLocation {
         let (facts, message) = self.of(half);
         facts.site(&message.node)
     }
@@ -42,7 +42,7 @@ impl<'a> Messages<'a> {
         let (kind, half, against, more) = match disagreement {
             MessageDisagreement::Size { send, receive, .. } => {
                 let next = format!("next: {}; {}", self.next(send), self.next(receive));
-                (Kind::MessageSize, send, Some(receive), next)
+                (DefectKind::MessageSize, send, Some(receive), next)
             }
             MessageDisagreement::Count { half, last, .. } => {
                 let far = half.ends().1;
@@ -55,7 +55,7 @@ impl<'a> Messages<'a> {
                     None => format!("rank {far} begins with {}", self.first(far)),
                 };
                 let next = format!("{there}; {}", self.next(half));
-                (Kind::Unmatched, half, last.as_ref(), next)
+                (DefectKind::Unmatched, half, last.as_ref(), next)
             }
         };
         let named = |other: &MessageHalf| match other == half {
@@ -72,7 +72,10 @@ impl<'a> Messages<'a> {
 }
 
 /// Matches the k-th send from one rank to another with a tag and the k-th such receive. The pairs, sends first.
-pub(super) fn check(members: &[(u32, &Trace)], findings: &mut Findings) -> Vec<(CommRef, CommRef)> {
+pub(super) fn check(
+    members: &[(u32, &ValidatedTrace)],
+    findings: &mut DefectLog,
+) -> Vec<(CommRef, CommRef)> {
     let mut halves = Vec::new();
     for (index, &(rank, trace)) in (0..).zip(members) {
         for (number, message) in (0..).zip(&trace.facts.messages) {
@@ -86,7 +89,7 @@ pub(super) fn check(members: &[(u32, &Trace)], findings: &mut Findings) -> Vec<(
                     false => format!("rank {rank} sends to itself"),
                 };
                 let site = trace.facts.site(&message.node);
-                findings.push(Defect::new(Kind::WrongRank, site, found).of(rank));
+                findings.push(Defect::new(DefectKind::WrongRank, site, found).of(rank));
                 continue;
             }
             let peer = members.binary_search_by_key(&message.peer, |(rank, _)| *rank);
@@ -97,7 +100,7 @@ pub(super) fn check(members: &[(u32, &Trace)], findings: &mut Findings) -> Vec<(
             }
         }
     }
-    let all = Messages(members);
+    let all = MessageLookup(members);
     let mut pairs = Vec::with_capacity(halves.len() / 2);
     for found in match_messages(&mut halves) {
         match found.disagreement(|half| all.bytes(half)) {

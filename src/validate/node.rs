@@ -1,31 +1,31 @@
 //! Data that validation keeps of nodes: next to nothing for most, which are plain work.
 
-use super::kind::Kind;
-use crate::graph::Outline;
-use crate::graph::outline::{Item, Keep};
+use super::kind::DefectKind;
+use crate::graph::RawTrace;
+use crate::graph::outline::{NodeRetention, RawTraceNode};
 use crate::trace::Op;
 use crate::trace::scan::NodeView;
 use crate::units::Span;
 
 /// Outline of a trace for validation.
-pub(super) type Nodes<'a> = Outline<'a, Notable<'a>>;
+pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
 
 /// One of its nodes.
-pub(super) type Entry<'a> = Item<'a, Brief>;
+pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeBrief>;
 
 /// Data kept of each node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Brief {
+pub(super) struct NodeBrief {
     pub id: u64,
-    pub role: Role,
+    pub role: ValidationRole,
 }
 
 /// Role of a node in validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ValidationRole {
     /// Does nothing.
     Nothing,
-    /// Does nothing, and declares groups; an index into [`Notable::declared`].
+    /// Does nothing, and declares groups; an index into [`NotableNodes::declared`].
     Declares(u32),
     /// Plain work: kernels, host operators, loads and stores that are independent of other ranks.
     Work,
@@ -33,15 +33,15 @@ pub(super) enum Role {
     NoWork,
     /// Host operator without a duration.
     NoDuration,
-    /// Collective; an index into [`Notable::parts`].
+    /// Collective; an index into [`NotableNodes::parts`].
     Call(u32),
-    /// One half of a message; an index into [`Notable::parts`].
+    /// One half of a message; an index into [`NotableNodes::parts`].
     Message(u32),
-    /// Load that switches gather, or store that they reduce; an index into [`Notable::parts`].
+    /// Load that switches gather, or store that they reduce; an index into [`NotableNodes::parts`].
     Access(u32),
 }
 
-impl Role {
+impl ValidationRole {
     /// Returns whether the node does anything.
     pub fn is_active(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
@@ -49,13 +49,15 @@ impl Role {
 
     /// Returns the defect that a node of this role has by itself, with the text of what was found.
     #[inline]
-    pub fn defect(self) -> Option<(Kind, &'static str)> {
+    pub fn defect(self) -> Option<(DefectKind, &'static str)> {
         match self {
             Self::NoWork => Some((
-                Kind::NoWork,
+                DefectKind::NoWork,
                 "neither its duration nor its FLOPs or bytes are known",
             )),
-            Self::NoDuration => Some((Kind::NoDuration, "its duration is not known, or zero")),
+            Self::NoDuration => {
+                Some((DefectKind::NoDuration, "its duration is not known, or zero"))
+            }
             _ => None,
         }
     }
@@ -63,61 +65,61 @@ impl Role {
 
 /// Data kept of the few nodes that are more than plain work.
 #[derive(Debug, Default)]
-pub(super) struct Notable<'a> {
+pub(super) struct NotableNodes<'a> {
     /// Names and operations of nodes that other ranks must agree with.
     pub parts: Vec<(&'a str, Op<'a>)>,
     /// Texts of groups that metadata nodes declare.
     pub declared: Vec<&'a str>,
 }
 
-impl<'a> Notable<'a> {
+impl<'a> NotableNodes<'a> {
     fn part(&mut self, view: &NodeView<'a>) -> u32 {
         self.parts.push((view.name, view.op));
         (self.parts.len() - 1) as u32
     }
 
     #[inline(always)]
-    fn role(&mut self, view: &NodeView<'a>) -> Role {
+    fn role(&mut self, view: &NodeView<'a>) -> ValidationRole {
         match (view.op, view.recorded, view.groups) {
-            (Op::Nothing, _, None) => Role::Nothing,
+            (Op::Nothing, _, None) => ValidationRole::Nothing,
             (Op::Nothing, _, Some(text)) => {
                 self.declared.push(text);
-                Role::Declares((self.declared.len() - 1) as u32)
+                ValidationRole::Declares((self.declared.len() - 1) as u32)
             }
-            (Op::Host, Span::ZERO, _) => Role::NoDuration,
+            (Op::Host, Span::ZERO, _) => ValidationRole::NoDuration,
             (
                 Op::Compute {
                     flops: 0, bytes: 0, ..
                 },
                 Span::ZERO,
                 _,
-            ) => Role::NoWork,
-            (Op::Collective { .. }, ..) => Role::Call(self.part(view)),
-            (Op::Message { .. }, ..) => Role::Message(self.part(view)),
+            ) => ValidationRole::NoWork,
+            (Op::Collective { .. }, ..) => ValidationRole::Call(self.part(view)),
+            (Op::Message { .. }, ..) => ValidationRole::Message(self.part(view)),
             (
                 Op::Memory {
                     in_switch: true, ..
                 },
                 ..,
-            ) => Role::Access(self.part(view)),
-            (Op::Host | Op::Compute { .. } | Op::Memory { .. }, ..) => Role::Work,
+            ) => ValidationRole::Access(self.part(view)),
+            (Op::Host | Op::Compute { .. } | Op::Memory { .. }, ..) => ValidationRole::Work,
         }
     }
 }
 
-impl<'a> Keep<'a> for Notable<'a> {
-    type Kept = Brief;
+impl<'a> NodeRetention<'a> for NotableNodes<'a> {
+    type Kept = NodeBrief;
 
     #[inline(always)]
-    fn keep(&mut self, view: &NodeView<'a>) -> Brief {
-        Brief {
+    fn keep(&mut self, view: &NodeView<'a>) -> NodeBrief {
+        NodeBrief {
             id: view.id,
             role: self.role(view),
         }
     }
 
     #[inline]
-    fn id(kept: &Brief) -> u64 {
+    fn id(kept: &NodeBrief) -> u64 {
         kept.id
     }
 }

@@ -1,13 +1,13 @@
 //! Report as text, for people: ranks, then defects by kind, errors first, then the verdict.
 
-use super::findings::{Defect, Tally};
-use super::kind::{Kind, Severity};
-use super::{Report, Source};
+use super::findings::{Defect, DefectCounts};
+use super::kind::{DefectKind, Severity};
+use super::{ReportedTrace, ValidationReport};
 use std::fmt::{self, Write};
 
 /// Text styles of a report.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Style {
+pub struct ValidationStyle {
     /// Errors.
     pub error: anstyle::Style,
     /// Warnings.
@@ -16,7 +16,7 @@ pub struct Style {
     pub heading: anstyle::Style,
 }
 
-impl Style {
+impl ValidationStyle {
     /// Returns the styles for terminals.
     pub fn coloured() -> Self {
         Self {
@@ -39,15 +39,19 @@ impl Style {
 const LINES: usize = 16;
 
 /// Renders `report`.
-pub fn render(report: &Report<'_>, style: Style) -> String {
+pub fn render(report: &ValidationReport<'_>, style: ValidationStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
 }
 
-fn write_all(out: &mut String, report: &Report<'_>, style: Style) -> fmt::Result {
+fn write_all(
+    out: &mut String,
+    report: &ValidationReport<'_>,
+    style: ValidationStyle,
+) -> fmt::Result {
     ranks(out, report)?;
-    for kind in Kind::all() {
+    for kind in DefectKind::all() {
         let count = report.findings.count(kind);
         if count == 0 {
             continue;
@@ -65,7 +69,7 @@ fn write_all(out: &mut String, report: &Report<'_>, style: Style) -> fmt::Result
         }
         let more = count - kept.len() as u64;
         // The one defect of that kind names all missing ranks.
-        if more > 0 && kind != Kind::MissingRank {
+        if more > 0 && kind != DefectKind::MissingRank {
             writeln!(out, "  … {more} more")?;
         }
         writeln!(out, "  try: {}", kind.hint())?;
@@ -82,10 +86,10 @@ fn write_all(out: &mut String, report: &Report<'_>, style: Style) -> fmt::Result
     writeln!(out, "\nverdict: {word}{verdict}{word:#}, {tally}")
 }
 
-fn ranks(out: &mut String, report: &Report<'_>) -> fmt::Result {
-    let of = |source: &Source<'_>| report.findings.of_rank(source.rank);
+fn ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
+    let of = |source: &ReportedTrace<'_>| report.findings.of_rank(source.rank);
     let all = report.sources.len() <= LINES;
-    let bad = |source: &&Source<'_>| {
+    let bad = |source: &&ReportedTrace<'_>| {
         let tally = of(source);
         all || tally.errors + tally.warnings > 0
     };
@@ -124,7 +128,7 @@ fn line(out: &mut String, defect: &Defect) -> fmt::Result {
 }
 
 /// Formats counts as `2 errors, 1 warning`, or as the absence of defects.
-pub(super) fn said(tally: Tally) -> String {
+pub(super) fn said(tally: DefectCounts) -> String {
     let parts = [
         (tally.errors, "error"),
         (tally.warnings, "warning"),

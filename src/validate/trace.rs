@@ -1,54 +1,54 @@
 //! Validation of one trace on its own.
 
 use super::allocations;
-use super::edges::Edges;
-use super::facts::{Collect, Facts};
-use super::findings::{Defect, Findings, Site};
-use super::kind::Kind;
-use super::node::{Entry, Nodes, Role};
-use super::wait::Walk;
-use crate::graph::Dependencies;
-use crate::graph::outline::Fault;
+use super::edges::DependencyChecker;
+use super::facts::{CommunicationDigest, DigestCollector};
+use super::findings::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::node::{ValidatedNode, ValidatedNodes, ValidationRole};
+use super::wait::WaitBuilder;
+use crate::graph::DependencyPolicy;
+use crate::graph::outline::ReadFault;
 use crate::trace::error;
-use crate::trace::groups::{Declared, parse_metadata};
+use crate::trace::groups::{DeclaredGroups, parse_metadata};
 use crate::trace::{Op, TraceError, shown};
 
 /// Defects of one trace, and its digest for comparisons with other ranks.
 #[derive(Debug)]
-pub struct Trace {
+pub struct ValidatedTrace {
     nodes: u64,
     edges: u64,
-    pub(super) findings: Findings,
-    pub(super) facts: Facts,
+    pub(super) findings: DefectLog,
+    pub(super) facts: CommunicationDigest,
 }
 
-impl Trace {
+impl ValidatedTrace {
     /// Checks the (decompressed) contents of a trace file, with dependencies that hold by `policy`. The first
     /// `show` defects of each kind are kept.
-    pub fn check(contents: &[u8], policy: Dependencies, show: usize) -> Self {
+    pub fn check(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
         Self::check_told(contents, policy, show, |error| error)
     }
 
     /// Checks like [`Self::check`], with `told` mapping errors of reading to the original of the contents.
     pub fn check_told(
         contents: &[u8],
-        policy: Dependencies,
+        policy: DependencyPolicy,
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
-        let mut outline = Nodes::keeping(contents);
+        let mut outline = ValidatedNodes::keeping(contents);
         outline.blame(told);
-        let mut findings = Findings::new(show);
+        let mut findings = DefectLog::new(show);
         for fault in &outline.faults {
             findings.push(refused(&outline, fault));
         }
         let faulty = outline.faults.iter().filter_map(|fault| fault.node);
         let mut faulty: Vec<u32> = faulty.collect();
         faulty.sort_unstable();
-        let mut edges = Edges::new(outline.nodes.len(), &faulty);
-        let mut collect = Collect::default();
-        let with_control = policy != Dependencies::Data;
-        let mut walk = Walk::new(outline.nodes.len(), with_control);
+        let mut edges = DependencyChecker::new(outline.nodes.len(), &faulty);
+        let mut collect = DigestCollector::default();
+        let with_control = policy != DependencyPolicy::Data;
+        let mut walk = WaitBuilder::new(outline.nodes.len(), with_control);
         let mut first = 0;
         for (item, i) in outline.nodes.iter().zip(0..) {
             edges.node(&outline, i, &mut findings);
@@ -60,7 +60,7 @@ impl Trace {
             } else if i > first {
                 first = duplicate(&outline, (first, i), &faulty, &mut findings);
             }
-            if let Role::Declares(groups) = item.view.role {
+            if let ValidationRole::Declares(groups) = item.view.role {
                 let text = outline.keep.declared[groups as usize];
                 declare(item, text, collect.declared(), &mut findings);
             }
@@ -68,11 +68,11 @@ impl Trace {
         allocations::check(&outline, &mut findings);
         let order = edges.settle(&outline, policy, &mut findings);
         // Unreadable nodes, and ids that stand for two nodes, make the digest incomplete.
-        let lacking = !outline.faults.is_empty() || findings.count(Kind::DuplicateId) > 0;
+        let lacking = !outline.faults.is_empty() || findings.count(DefectKind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
         if facts.whole {
             // Replays drop control dependencies that close a cycle, so they must not count as waits.
-            let control = with_control && findings.count(Kind::ControlCycle) == 0;
+            let control = with_control && findings.count(DefectKind::ControlCycle) == 0;
             facts.waits = walk.finish(&outline, &order, control);
         }
         Self {
@@ -85,13 +85,13 @@ impl Trace {
 
     /// Creates the result for a trace that could not be opened.
     pub fn unreadable(error: &TraceError, show: usize) -> Self {
-        let mut findings = Findings::new(show);
-        findings.push(defect(error, Site::default()));
+        let mut findings = DefectLog::new(show);
+        findings.push(defect(error, DefectLocation::default()));
         Self {
             nodes: 0,
             edges: 0,
             findings,
-            facts: Facts::default(),
+            facts: CommunicationDigest::default(),
         }
     }
 
@@ -106,41 +106,41 @@ impl Trace {
     }
 
     /// Returns the defects of this trace alone.
-    pub fn findings(&self) -> &Findings {
+    pub fn findings(&self) -> &DefectLog {
         &self.findings
     }
 }
 
 /// Converts a fault of the outline to a defect.
-fn refused(outline: &Nodes<'_>, fault: &Fault) -> Defect {
+fn refused(outline: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
     let site = fault
         .node
-        .map(|node| Site::of(&outline.nodes[node as usize]));
+        .map(|node| DefectLocation::of(&outline.nodes[node as usize]));
     defect(&fault.error, site.unwrap_or_default())
 }
 
 /// Converts an error of a reader to a defect, at `site` or at the location in the error.
-fn defect(error: &TraceError, site: Site) -> Defect {
+fn defect(error: &TraceError, site: DefectLocation) -> Defect {
     match error.fault() {
-        error::Fault::Io { doing, source, .. } => Defect::new(
-            Kind::Unreadable,
+        error::TraceFault::Io { doing, source, .. } => Defect::new(
+            DefectKind::Unreadable,
             site,
             format!("cannot {doing} it: {source}"),
         ),
-        error::Fault::Malformed { place, found } => {
-            let mut at = Site::at(place);
+        error::TraceFault::Malformed { place, found } => {
+            let mut at = DefectLocation::at(place);
             at.node = at.node.or(site.node);
             at.name = site.name;
-            Defect::new(Kind::Unreadable, at, found)
+            Defect::new(DefectKind::Unreadable, at, found)
         }
-        error::Fault::Refused { place, found, hint } => {
+        error::TraceFault::Refused { place, found, hint } => {
             let site = match site.node {
                 Some(_) => site,
-                None => Site::at(place),
+                None => DefectLocation::at(place),
             };
             Defect {
                 hint: Some(hint.clone()),
-                ..Defect::new(Kind::Senseless, site, found)
+                ..Defect::new(DefectKind::Senseless, site, found)
             }
         }
     }
@@ -148,38 +148,45 @@ fn defect(error: &TraceError, site: Site) -> Defect {
 
 /// Reports work that takes no time, and communication that is marked as host work.
 #[inline]
-fn work(outline: &Nodes<'_>, item: &Entry<'_>, findings: &mut Findings) {
+fn work(outline: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
     let (kind, found) = match item.view.role {
-        Role::Call(part) | Role::Message(part) => match outline.keep.parts[part as usize].1 {
-            Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
-                (Kind::HostCommunication, "`is_cpu_op` is set")
+        ValidationRole::Call(part) | ValidationRole::Message(part) => {
+            match outline.keep.parts[part as usize].1 {
+                Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
+                    (DefectKind::HostCommunication, "`is_cpu_op` is set")
+                }
+                _ => return,
             }
-            _ => return,
-        },
+        }
         role => match role.defect() {
             Some(defect) => defect,
             None => return,
         },
     };
-    findings.add(kind, || (Site::of(item), found.to_owned()));
+    findings.add(kind, || (DefectLocation::of(item), found.to_owned()));
 }
 
 /// Adds the groups that a metadata node declares.
-fn declare(item: &Entry<'_>, text: &str, declared: &mut Declared, findings: &mut Findings) {
+fn declare(
+    item: &ValidatedNode<'_>,
+    text: &str,
+    declared: &mut DeclaredGroups,
+    findings: &mut DefectLog,
+) {
     let groups = match parse_metadata(item.view.id, text) {
         Ok(groups) => groups,
-        Err(error) => return findings.push(defect(&error, Site::of(item))),
+        Err(error) => return findings.push(defect(&error, DefectLocation::of(item))),
     };
     for (name, ranks) in groups {
         match declared.get(&name) {
-            Some(known) if *known != ranks => findings.add(Kind::DeclaredTwice, || {
+            Some(known) if *known != ranks => findings.add(DefectKind::DeclaredTwice, || {
                 let found = format!(
                     "group `{}` is ranks {} here and ranks {} before",
                     shown(&name),
                     super::ranks::text(&ranks),
                     super::ranks::text(known)
                 );
-                (Site::of(item), found)
+                (DefectLocation::of(item), found)
             }),
             Some(_) => {}
             None => {
@@ -192,23 +199,23 @@ fn declare(item: &Entry<'_>, text: &str, declared: &mut Declared, findings: &mut
 /// Reports that two nodes have one id, unless the id of either is a guess. Returns the node that owns the id.
 #[cold]
 fn duplicate(
-    outline: &Nodes<'_>,
+    outline: &ValidatedNodes<'_>,
     (first, again): (u32, u32),
     faulty: &[u32],
-    findings: &mut Findings,
+    findings: &mut DefectLog,
 ) -> u32 {
     let is_faulty = |node: u32| faulty.binary_search(&node).is_ok();
     if is_faulty(first) {
         return again;
     }
     if !is_faulty(again) {
-        findings.add(Kind::DuplicateId, || {
+        findings.add(DefectKind::DuplicateId, || {
             let [first, again] = [first, again].map(|node| &outline.nodes[node as usize]);
             let mut found = format!("record {} has this id already", first.record.number);
             if again.record.bytes.is_empty() {
                 found += "; the record is empty, as where zeros overwrote a file";
             }
-            (Site::of(again), found)
+            (DefectLocation::of(again), found)
         });
     }
     first

@@ -3,13 +3,13 @@
 //! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A
 //! node behind one such vertex is that vertex; so a chain of kernels takes no memory.
 
-use super::edges::Order;
+use super::edges::ProgramOrder;
 use super::facts::NONE;
-use super::node::{Nodes, Role};
+use super::node::{ValidatedNodes, ValidationRole};
 
 /// Dependency graph of a trace's communication, in vertices.
 #[derive(Debug, Default)]
-pub(super) struct Waits {
+pub(super) struct WaitEdges {
     /// Predecessors of all vertices; `end[v]` ends those of vertex v.
     end: Vec<u32>,
     before: Vec<u32>,
@@ -20,8 +20,8 @@ pub(super) struct Waits {
 
 /// Builds the waits from the nodes of a trace.
 #[derive(Debug)]
-pub(super) struct Walk {
-    waits: Waits,
+pub(super) struct WaitBuilder {
+    waits: WaitEdges,
     with_control: bool,
     /// Vertex that represents each node.
     vertex: Vec<u32>,
@@ -30,11 +30,11 @@ pub(super) struct Walk {
     scratch: Vec<u32>,
 }
 
-impl Walk {
+impl WaitBuilder {
     /// Creates a builder for a trace of `nodes` nodes.
     pub fn new(nodes: usize, with_control: bool) -> Self {
         Self {
-            waits: Waits::default(),
+            waits: WaitEdges::default(),
             with_control,
             vertex: vec![NONE; nodes],
             seen: Vec::new(),
@@ -44,10 +44,10 @@ impl Walk {
 
     /// Adds node `i`; its predecessors must have been added.
     #[inline]
-    pub fn node(&mut self, outline: &Nodes<'_>, i: u32) {
+    pub fn node(&mut self, outline: &ValidatedNodes<'_>, i: u32) {
         let (call, message) = match outline.nodes[i as usize].view.role {
-            Role::Call(_) => (true, false),
-            Role::Message(_) => (false, true),
+            ValidationRole::Call(_) => (true, false),
+            ValidationRole::Message(_) => (false, true),
             // No node can depend on communication before there is any.
             _ if self.waits.end.is_empty() => return,
             _ => (false, false),
@@ -84,12 +84,17 @@ impl Walk {
 
     /// Returns the waits, if the nodes were added in program order and with the dependencies that hold; if not,
     /// builds them again.
-    pub fn finish(self, outline: &Nodes<'_>, order: &Order, with_control: bool) -> Waits {
+    pub fn finish(
+        self,
+        outline: &ValidatedNodes<'_>,
+        order: &ProgramOrder,
+        with_control: bool,
+    ) -> WaitEdges {
         let places = match order {
-            Order::Ids if self.with_control == with_control => return self.waits,
-            Order::Ids => None,
-            Order::Places(places) => Some(places),
-            Order::Cyclic => return Waits::default(),
+            ProgramOrder::Ids if self.with_control == with_control => return self.waits,
+            ProgramOrder::Ids => None,
+            ProgramOrder::Places(places) => Some(places),
+            ProgramOrder::Cyclic => return WaitEdges::default(),
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {
@@ -106,7 +111,7 @@ impl Walk {
     }
 }
 
-impl Waits {
+impl WaitEdges {
     /// Returns the number of vertices.
     pub fn len(&self) -> usize {
         self.end.len()
@@ -122,8 +127,8 @@ impl Waits {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Trace;
-    use crate::graph::Dependencies;
+    use super::super::ValidatedTrace;
+    use crate::graph::DependencyPolicy;
     use crate::trace::Op;
     use crate::trace::scan::NodeView;
     use crate::trace::write::{Sink, TraceWriter};
@@ -156,7 +161,7 @@ mod tests {
         for (id, op, deps) in nodes {
             file.node(&NodeView::new(id, "n", op), &deps).unwrap();
         }
-        let trace = Trace::check(&file.into_inner(), Dependencies::Auto, 1);
+        let trace = ValidatedTrace::check(&file.into_inner(), DependencyPolicy::Auto, 1);
         let waits = &trace.facts.waits;
         let before = (0..waits.len() as u32).map(|v| waits.before(v).to_vec());
         (waits.messages.clone(), before.collect())

@@ -4,8 +4,8 @@
 mod plain;
 
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::{HostTrace, Kind, KinetoTrace, sniff};
-use chakram::internals::trace::file::Contents;
+use chakram::internals::converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
+use chakram::internals::trace::file::TraceContents;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
 
 /// The whole file as JSON, `None` if it is not.
 fn parsed(path: &Path) -> Option<Value> {
-    let contents = Contents::raw(path).expect("the corpus is there");
+    let contents = TraceContents::raw(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()
 }
 
@@ -60,7 +60,7 @@ fn every_capture_is_read_as_a_plain_parse_reads_it() {
             .iter()
             .find(|(file, _)| name.contains(&format!("/{file}")));
         let repairs = match sniff(&path).unwrap() {
-            Kind::Host => {
+            CaptureFileKind::Host => {
                 hosts += 1;
                 let trace = HostTrace::read(&path).unwrap();
                 match (parsed(&path), broken) {
@@ -72,7 +72,7 @@ fn every_capture_is_read_as_a_plain_parse_reads_it() {
                 }
                 trace.repairs
             }
-            Kind::Kineto => {
+            CaptureFileKind::Kineto => {
                 devices += 1;
                 let trace = KinetoTrace::read(&path).unwrap();
                 match (parsed(&path), broken) {
@@ -89,7 +89,7 @@ fn every_capture_is_read_as_a_plain_parse_reads_it() {
                 }
                 trace.repairs
             }
-            Kind::Other => {
+            CaptureFileKind::Other => {
                 others += 1;
                 continue;
             }

@@ -3,7 +3,7 @@
 //! `expected.txt`. Where there are machines beside `machine.toml` they are compared with it. `BLESS=1 cargo
 //! test --test it cases` writes the goldens anew; say in the commit why the new answer is right.
 
-use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::file::TraceContents;
 use std::path::Path;
 use std::process::Command;
 
@@ -127,8 +127,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             // Another version of zstd may pack the same trace into other bytes.
             let fresh = prefix.with_file_name(name);
             let (old, new) = (
-                Contents::open(&path).unwrap(),
-                Contents::open(&fresh).unwrap(),
+                TraceContents::open(&path).unwrap(),
+                TraceContents::open(&fresh).unwrap(),
             );
             assert!(old.as_slice() == new.as_slice(), "{}", path.display());
             found += 1;

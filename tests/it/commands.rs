@@ -1,7 +1,7 @@
 //! The program as a shell sees it: exit codes, the order of files, and what goes where.
 
-use chakram::internals::trace::file::Contents;
-use chakram::internals::trace::write::{Sink, TraceWriter, Value as Field};
+use chakram::internals::trace::file::TraceContents;
+use chakram::internals::trace::write::{AttributeValue as Field, Sink, TraceWriter};
 use chakram::internals::trace::{CollectiveKind, GroupName, Op, scan::NodeView};
 use chakram::internals::units::Span;
 use serde_json::Value;
@@ -301,7 +301,7 @@ fn conversions_write_where_they_are_told() {
     let json = answer(&[
         "convert", "pytorch", captures, "-o", &new, "-z", "gz", "--format", "json",
     ]);
-    let read = |name: &str| Contents::open(&folder.path().join(name)).expect("it was written");
+    let read = |name: &str| TraceContents::open(&folder.path().join(name)).expect("it was written");
     for rank in 0..2 {
         let first = read(&format!("run.{rank}.et"));
         for other in [format!("job.{rank}.et"), format!("new/job.{rank}.et.gz")] {

@@ -9,15 +9,15 @@ use crate::harness::replay::Count;
 pub use captures::refusal;
 pub use cases::{Case, cases, machine, rank_of, sizes};
 use chakram::internals::compute::ComputeModel;
-use chakram::internals::engine::{Options, Outcome, Prepared};
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
-use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::file::TraceContents;
 use chakram::internals::trace::groups;
-use chakram::internals::trace::rewrite::{Mode, rewrite};
+use chakram::internals::trace::rewrite::{RewriteMode, rewrite};
 use chakram::internals::units::Time;
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 pub use skipped::corpus;
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ const NOT_CANONICAL: &[(&str, &str)] = &[
 ];
 
 /// Replays a case to the end, or says why not.
-fn replay(case: &Case) -> Result<Outcome, String> {
+fn replay(case: &Case) -> Result<ReplayOutcome, String> {
     let sizes = sizes(case);
     let mut builder = WorkloadBuilder::default();
     if let Some(text) = case.get("comm.json") {
@@ -55,21 +55,25 @@ fn replay(case: &Case) -> Result<Outcome, String> {
     for (file, contents) in case {
         let Some(rank) = rank_of(file) else { continue };
         let (graph, binding) =
-            Graph::read(contents, rank, Dependencies::Auto).map_err(|e| e.to_string())?;
+            Graph::read(contents, rank, DependencyPolicy::Auto).map_err(|e| e.to_string())?;
         let graph = builder.graph(graph);
         let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
         added.map_err(|e| e.to_string())?;
     }
-    let workload = builder.finish(Some(sizes.iter().product()), Absent::Refuse);
+    let workload = builder.finish(Some(sizes.iter().product()), MissingRankPolicy::Refuse);
     run(
         &workload.map_err(|e| e.to_string())?,
         &machine(&sizes),
-        Options::default(),
+        ReplayOptions::default(),
     )
 }
 
-fn run(workload: &Workload, machine: &Machine, options: Options) -> Result<Outcome, String> {
-    let prepared = Prepared::new(workload, machine, &options).map_err(|e| e.to_string())?;
+fn run(
+    workload: &Workload,
+    machine: &Machine,
+    options: ReplayOptions,
+) -> Result<ReplayOutcome, String> {
+    let prepared = CompiledReplay::new(workload, machine, &options).map_err(|e| e.to_string())?;
     let (outcome, count) = prepared.run(Count::default()).map_err(|e| e.to_string())?;
     assert_eq!(outcome.nodes, workload.nodes());
     assert_eq!(
@@ -118,7 +122,7 @@ fn every_file_comes_back_byte_for_byte() {
     for (name, case) in &cases {
         for (file, contents) in case.iter().filter(|(file, _)| rank_of(file).is_some()) {
             files += 1;
-            let why = match rewrite(contents, Mode::Encode) {
+            let why = match rewrite(contents, RewriteMode::Encode) {
                 Ok(encoded) if encoded == contents[..] => continue,
                 Ok(_) => "other bytes".to_owned(),
                 Err(error) => error.to_string(),
@@ -136,24 +140,24 @@ fn a_captured_trace_loads_and_replays() {
     let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = Contents::open(&path).expect("the corpus is there");
+    let contents = TraceContents::open(&path).expect("the corpus is there");
     let contents = contents.as_slice();
-    assert_eq!(rewrite(contents, Mode::Encode).unwrap(), contents);
-    let (graph, binding) = Graph::read(contents, 0, Dependencies::Auto).unwrap();
+    assert_eq!(rewrite(contents, RewriteMode::Encode).unwrap(), contents);
+    let (graph, binding) = Graph::read(contents, 0, DependencyPolicy::Auto).unwrap();
     // Control dependencies close cycles in this file, so only data hold.
     assert_eq!((graph.len(), graph.edges()), (3664, 181_878));
     assert!(graph.repairs().cyclic_control > 0, "{:?}", graph.repairs());
-    let both = Graph::read(contents, 0, Dependencies::Both).unwrap_err();
+    let both = Graph::read(contents, 0, DependencyPolicy::Both).unwrap_err();
     assert!(both.to_string().contains("cycle"), "{both}");
     let mut builder = WorkloadBuilder::default();
     let graph = builder.graph(graph);
     builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
-    let workload = builder.finish(None, Absent::Mirror).unwrap();
+    let workload = builder.finish(None, MissingRankPolicy::Mirror).unwrap();
     let machine = Machine::preset("dgx-h100").unwrap();
     let with = |compute| {
-        let options = Options::with(|o| {
+        let options = ReplayOptions::with(|o| {
             o.compute = compute;
-            o.absent = Absent::Mirror;
+            o.absent = MissingRankPolicy::Mirror;
         });
         run(&workload, &machine, options).unwrap()
     };

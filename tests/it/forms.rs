@@ -8,12 +8,12 @@ mod pasted;
 mod wire;
 
 use chakram::internals::trace::proto::{GlobalMetadata, Node};
-use chakram::internals::trace::wire::Frames;
+use chakram::internals::trace::wire::FrameCursor;
 use prost::Message;
 
 /// The metadata record of a file and its nodes, by the generated types.
 pub fn decoded(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     let mut metadata = GlobalMetadata::default();
     let mut nodes = Vec::new();
     while let Some(record) = frames.next_record().expect("it is whole") {

@@ -7,7 +7,7 @@ mod small;
 mod times;
 mod whole;
 
-use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::file::TraceContents;
 use chakram::internals::trace::proto::{
     AttributeProto, GlobalMetadata, Node, attribute_proto::Value as Attribute,
 };
@@ -72,7 +72,7 @@ pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(file);
-    let contents = Contents::open(&path).expect("it is there");
+    let contents = TraceContents::open(&path).expect("it is there");
     let mut rest = contents.as_slice();
     let metadata = GlobalMetadata::decode_length_delimited(&mut rest).expect("it is sound");
     let mut nodes = Vec::new();

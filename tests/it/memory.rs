@@ -4,16 +4,16 @@ mod commands;
 mod files;
 mod oracle;
 
-use chakram::internals::engine::{Comm, Options, Prepared};
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
-use chakram::internals::report::{MemoryRow, Report, Spans, replay};
+use chakram::internals::report::{MemoryRow, Report, SpanRecorder, replay};
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::{Sink, TraceWriter};
 use chakram::internals::trace::{CollectiveKind, GroupName, MemoryChanges, Op};
 use chakram::internals::units::{Bytes, Span, Time};
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// A node: its operation, lane, nanoseconds, what it changes, and what it waits for. Its id is its place,
 /// from 1.
@@ -66,14 +66,14 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
 fn job(ranks: &[Vec<Line>]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in (0..).zip(ranks) {
-        let (graph, binding) = Graph::read(&contents(lines), rank, Dependencies::Both).unwrap();
+        let (graph, binding) = Graph::read(&contents(lines), rank, DependencyPolicy::Both).unwrap();
         let graph = builder.graph(graph);
         builder
             .rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
     builder
-        .finish(Some(ranks.len() as u32), Absent::Refuse)
+        .finish(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
         .unwrap()
 }
 
@@ -81,11 +81,11 @@ fn job(ranks: &[Vec<Line>]) -> Workload {
 fn report(ranks: &[Vec<Line>]) -> (Report, Vec<Vec<(Time, Time)>>) {
     let workload = job(ranks);
     let machine = Machine::preset("dgx-h100").unwrap();
-    let options = Options::with(|o| {
-        o.comm = Comm::Recorded;
+    let options = ReplayOptions::with(|o| {
+        o.comm = CommTiming::Recorded;
     });
-    let prepared = Prepared::new(&workload, &machine, &options).unwrap();
-    let (report, spans) = replay(&prepared, Spans::new(&prepared)).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
+    let (report, spans) = replay(&prepared, SpanRecorder::new(&prepared)).unwrap();
     let ran = (0..ranks.len()).map(|rank| {
         let mut ran = vec![(Time::ZERO, Time::ZERO); ranks[rank].len()];
         for span in spans.of(rank) {

@@ -1,7 +1,7 @@
 //! What the ASTRA-sim 2.0 paper reports, from the machine files under `traces/` and the presets.
 
-use chakram::internals::engine::{Options, Prepared};
-use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
 use chakram::internals::machine::Machine;
 use chakram::internals::trace::CollectiveKind;
 use std::path::Path;
@@ -9,10 +9,10 @@ use std::path::Path;
 /// Microseconds of an all-reduce of 10^9 bytes among all NPUs, answered by closed form.
 fn all_reduce(machine: &Machine) -> f64 {
     let npus = machine.topology().npus();
-    let collective = Collective::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
-    let workload = Job::new(Pattern::Collective(collective)).unwrap();
+    let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
+    let workload = GeneratedJob::new(WorkloadPattern::Collective(collective)).unwrap();
     let workload = workload.workload().unwrap();
-    let prepared = Prepared::new(&workload, machine, &Options::default()).unwrap();
+    let prepared = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap();
     let (outcome, ()) = prepared.run(()).unwrap();
     assert_eq!((outcome.closed, outcome.stepwise), (1, 0));
     outcome.makespan.0 as f64 / 1e6

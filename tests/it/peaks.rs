@@ -2,17 +2,19 @@
 //! it takes.
 
 use crate::commands::{chakram, code};
-use chakram::internals::compute::{ComputeModel, Efficiency};
-use chakram::internals::engine::{Options, Prepared};
-use chakram::internals::generate::{Job, Pattern, Plan, Training};
-use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::generate::{
+    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
+use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::{Sink, TraceWriter};
 use chakram::internals::trace::{Dtype, Op};
 use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// A kernel: recorded ns, FLOPs, bytes, format.
 type Work = (u64, u64, u64, Option<Dtype>);
@@ -36,25 +38,27 @@ fn job(ranks: &[&[Work]]) -> Workload {
             let after: Vec<u64> = (1..id).rev().take(1).collect();
             writer.node(&node, &after).unwrap();
         }
-        let (graph, binding) = Graph::read(&writer.into_inner(), rank, Dependencies::Both).unwrap();
+        let (graph, binding) =
+            Graph::read(&writer.into_inner(), rank, DependencyPolicy::Both).unwrap();
         let graph = builder.graph(graph);
         builder
             .rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
-    builder.finish(None, Absent::Refuse).unwrap()
+    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
-fn roofline() -> Options {
-    Options::with(|o| {
-        o.compute = ComputeModel::Roofline(Efficiency::default());
+fn roofline() -> ReplayOptions {
+    ReplayOptions::with(|o| {
+        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     })
 }
 
 /// The makespan in picoseconds on a DGX A100, or why there is none.
 fn replay(workload: &Workload) -> Result<u64, String> {
     let machine = Machine::preset("dgx-a100").unwrap();
-    let prepared = Prepared::new(workload, &machine, &roofline()).map_err(|e| e.to_string())?;
+    let prepared =
+        CompiledReplay::new(workload, &machine, &roofline()).map_err(|e| e.to_string())?;
     Ok(prepared.run(()).unwrap().0.makespan.0)
 }
 
@@ -89,28 +93,28 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
     let workload = job(&[&recorded]);
     assert_eq!(replay(&workload), Ok(6_000_000));
     let machine = Machine::preset("dgx-a100").unwrap();
-    let basis = Prepared::new(&workload, &machine, &roofline())
+    let basis = CompiledReplay::new(&workload, &machine, &roofline())
         .unwrap()
         .basis();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
     // As recorded, a format does not matter.
     let workload = job(&[&[(0, 7, 0, FP8)]]);
-    assert!(Prepared::new(&workload, &machine, &Options::default()).is_ok());
+    assert!(CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).is_ok());
 }
 
 /// A generated job in fp8: as many kernels are named as there are, counted in its graphs.
 #[test]
 fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
-    let mut plan = Plan::new();
+    let mut plan = ParallelismPlan::new();
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
     let model = chakram::internals::model::Model::named("gpt2-small").unwrap();
-    let pattern = Pattern::Training(Box::new(Training { model, plan }));
-    let workload = Job::new(pattern).unwrap().workload().unwrap();
+    let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
+    let workload = GeneratedJob::new(pattern).unwrap().workload().unwrap();
     let mut count = 0;
     for instance in workload.instances() {
         let graph = workload.graph(instance);
         let lacks = |&node: &_| {
-            let arithmetic = graph.kind(node) == Kind::Compute && graph.flops(node) > 0;
+            let arithmetic = graph.kind(node) == NodeKind::Compute && graph.flops(node) > 0;
             arithmetic && graph.dtype(node) == FP8 && graph.recorded(node) == Span::ZERO
         };
         count += graph.nodes().filter(lacks).count();

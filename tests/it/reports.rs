@@ -2,9 +2,9 @@
 //! again is the same byte for byte.
 
 use super::commands::answer;
-use chakram::internals::report::csv::{self, Table};
+use chakram::internals::report::csv::{self, CsvTable};
 use chakram::internals::report::json::{ReportDocument, write};
-use chakram::internals::report::text::{self, Style};
+use chakram::internals::report::text::{self, TextStyle};
 use chakram::internals::report::{Report, compare};
 use std::path::Path;
 
@@ -47,16 +47,16 @@ fn reports_read_back_say_the_same() {
     for asked in SINGLE {
         let report = single(&replayed(asked, &["--format", "json"]));
         for (table, name) in [
-            (Table::Npus, "npus"),
-            (Table::Collectives, "collectives"),
-            (Table::Operators, "operators"),
-            (Table::Memory, "memory"),
+            (CsvTable::Npus, "npus"),
+            (CsvTable::Collectives, "collectives"),
+            (CsvTable::Operators, "operators"),
+            (CsvTable::Memory, "memory"),
         ] {
             let direct = replayed(asked, &["--format", "csv", "--table", name]);
             assert_eq!(csv::render(&report, table), direct, "{asked:?}");
         }
         let direct = replayed(asked, &[]);
-        let read = text::render(&report, "title", "basis", Style::default());
+        let read = text::render(&report, "title", "basis", TextStyle::default());
         // But for the title and the basis.
         let tables = |text: &str| text.split_once("\n\n").map(|(_, tables)| tables.to_owned());
         assert_eq!(tables(&read), tables(&direct), "{asked:?}");

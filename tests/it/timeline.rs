@@ -1,29 +1,31 @@
 //! The timeline, parsed back: every node is a slice, slices of a track do not overlap, and every
 //! arrow has both ends.
 
-use chakram::internals::engine::{Comm, Options, Prepared};
-use chakram::internals::generate::{DataParallel, Job, P2p, Pattern, Traffic};
-use chakram::internals::graph::{Dependencies, GraphBuilder};
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::internals::generate::{
+    DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
+};
+use chakram::internals::graph::{DependencyPolicy, GraphBuilder};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
-use chakram::internals::report::{Timeline, replay};
+use chakram::internals::report::{TimelineWriter, replay};
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{CollectiveKind, GroupName, Op};
 use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-fn events(pattern: Pattern) -> Vec<Value> {
-    let workload = Job::new(pattern).unwrap().workload().unwrap();
-    drawn(&workload, &Options::default())
+fn events(pattern: WorkloadPattern) -> Vec<Value> {
+    let workload = GeneratedJob::new(pattern).unwrap().workload().unwrap();
+    drawn(&workload, &ReplayOptions::default())
 }
 
-fn drawn(workload: &Workload, options: &Options) -> Vec<Value> {
+fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
     let machine = Machine::preset("dgx-h100").unwrap();
-    let prepared = Prepared::new(workload, &machine, options).unwrap();
-    let timeline = Timeline::new(&prepared, Vec::new());
+    let prepared = CompiledReplay::new(workload, &machine, options).unwrap();
+    let timeline = TimelineWriter::new(&prepared, Vec::new());
     let (report, timeline) = replay(&prepared, timeline).unwrap();
     let parsed: Value = serde_json::from_slice(&timeline.finish().unwrap()).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
@@ -60,9 +62,9 @@ fn check_tracks(events: &[Value]) {
 
 #[test]
 fn training_is_drawn_with_named_collectives() {
-    let events = events(Pattern::DataParallel(DataParallel {
+    let events = events(WorkloadPattern::DataParallel(DataParallelPattern {
         layers: 3,
-        ..DataParallel::new(4)
+        ..DataParallelPattern::new(4)
     }));
     check_tracks(&events);
     // 2 h^2 * 12 bytes of gradients with h = 4096: 402,653,184 B.
@@ -76,10 +78,14 @@ fn training_is_drawn_with_named_collectives() {
 
 #[test]
 fn messages_are_drawn_with_arrows() {
-    for traffic in [Traffic::Ring, Traffic::Incast, Traffic::PingPong] {
-        let events = events(Pattern::P2p(P2p {
+    for traffic in [
+        TrafficPattern::Ring,
+        TrafficPattern::Incast,
+        TrafficPattern::PingPong,
+    ] {
+        let events = events(WorkloadPattern::P2p(P2pPattern {
             count: 5,
-            ..P2p::new(traffic, 1 << 20, 6)
+            ..P2pPattern::new(traffic, 1 << 20, 6)
         }));
         check_tracks(&events);
         let mut ends: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
@@ -108,7 +114,7 @@ fn delayed() -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
     for rank in 0..2 {
-        let mut graph = GraphBuilder::new(rank, Dependencies::Both, 10);
+        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
         let message = Op::Message {
             receive: rank == 1,
             peer: 1 - rank,
@@ -148,7 +154,7 @@ fn delayed() -> Workload {
             .rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
-    builder.finish(None, Absent::Refuse).unwrap()
+    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
 /// The slices of `rank` as (name, start, duration), in microseconds.
@@ -164,14 +170,14 @@ fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
 #[test]
 fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let options = |comm| {
-        Options::with(|o| {
+        ReplayOptions::with(|o| {
             o.comm = comm;
         })
     };
     let arrows = |events: &[Value]| events.iter().filter(|e| e["cat"] == "message").count();
     let named = |start, name: &str, duration| (name.to_owned(), start, duration);
 
-    let events = drawn(&delayed(), &options(Comm::Recorded));
+    let events = drawn(&delayed(), &options(CommTiming::Recorded));
     check_tracks(&events);
     // The receive waits from 0 to 30 and ends at 37; the send ends at 35, and 20 later, at 55, rank 0
     // comes to the barrier, in which rank 1 waits since 37.
@@ -184,7 +190,7 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     assert_eq!(arrows(&events), 2);
 
     // As captured the receive ends at 3 + 7, before the send starts: there is no arrow.
-    let events = drawn(&delayed(), &options(Comm::Captured));
+    let events = drawn(&delayed(), &options(CommTiming::Captured));
     check_tracks(&events);
     let barrier = "barrier of 0 B, all 2 ranks, as captured";
     let wanted = [named(0.0, received, 10.0), named(10.0, barrier, 11.0)];

@@ -1,11 +1,14 @@
 //! Models under plans: what is conserved over a grid of them, and what formulas say of time, bytes and memory.
 
-use chakram::internals::compute::{ComputeModel, Efficiency};
-use chakram::internals::engine::{Options, Outcome, Prepared};
-use chakram::internals::generate::{Job, Pattern, Plan, Training};
+use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
+use chakram::internals::generate::{
+    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
 use chakram::internals::machine::Machine;
 use chakram::internals::model::{
-    Block, Function, Head, Layer, Model, Operator, Positions, Role, Transformer, Work,
+    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OutputHead,
+    PositionEncoding, TransformerBlock, TransformerModel,
 };
 use chakram::internals::report::Observer;
 use chakram::internals::trace::scan::NodeView;
@@ -27,8 +30,13 @@ mod volumes;
 mod without;
 
 /// A model of four blocks.
-fn transformer(name: &str, block: Block, positions: Positions, tied: bool) -> Model {
-    let transformer = Transformer {
+fn transformer(
+    name: &str,
+    block: TransformerBlock,
+    positions: PositionEncoding,
+    tied: bool,
+) -> Model {
+    let transformer = TransformerModel {
         layers: 4,
         block,
         vocabulary: 32,
@@ -36,7 +44,7 @@ fn transformer(name: &str, block: Block, positions: Positions, tied: bool) -> Mo
         segments: 0,
         embedding_norm: block.norm_after,
         final_norm: !block.norm_after,
-        head: Head::Logits { tied },
+        head: OutputHead::Logits { tied },
     };
     Model {
         name: name.to_owned(),
@@ -46,14 +54,14 @@ fn transformer(name: &str, block: Block, positions: Positions, tied: bool) -> Mo
     }
 }
 
-const GPT: Block = Block {
+const GPT: TransformerBlock = TransformerBlock {
     tokens: 8,
     hidden: 16,
     heads: 4,
     kv_heads: 4,
     head_width: 4,
     ffn: 64,
-    function: Function::Gelu,
+    function: ActivationFunction::Gelu,
     gated: false,
     norm_bias: true,
     norm_after: false,
@@ -63,52 +71,57 @@ const GPT: Block = Block {
 };
 
 fn gpt() -> Model {
-    transformer("gpt", GPT, Positions::Learned(8), true)
+    transformer("gpt", GPT, PositionEncoding::Learned(8), true)
 }
 
 /// Fewer heads of keys than of queries, gates, no biases, nothing shared.
 fn llama() -> Model {
-    let block = Block {
+    let block = TransformerBlock {
         kv_heads: 2,
         ffn: 48,
-        function: Function::Silu,
+        function: ActivationFunction::Silu,
         gated: true,
         norm_bias: false,
         biases: false,
         dropout: false,
         ..GPT
     };
-    transformer("llama", block, Positions::Rotary, false)
+    transformer("llama", block, PositionEncoding::Rotary, false)
 }
 
 /// Norms behind the sums, and tokens that look both ways.
 fn bert() -> Model {
-    let block = Block {
+    let block = TransformerBlock {
         norm_after: true,
         causal: false,
         ..GPT
     };
-    transformer("bert", block, Positions::Learned(8), true)
+    transformer("bert", block, PositionEncoding::Learned(8), true)
 }
 
-fn job(model: &Model, plan: &Plan) -> Result<Job, String> {
-    let training = Training {
+fn job(model: &Model, plan: &ParallelismPlan) -> Result<GeneratedJob, String> {
+    let training = TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),
     };
-    Job::new(Pattern::Training(Box::new(training))).map_err(|error| error.to_string())
+    GeneratedJob::new(WorkloadPattern::Training(Box::new(training)))
+        .map_err(|error| error.to_string())
 }
 
-fn replay(job: &Job, machine: &Machine) -> Outcome {
+fn replay(job: &GeneratedJob, machine: &Machine) -> ReplayOutcome {
     replay_with(job, machine, ()).0
 }
 
-fn replay_with<O: Observer>(job: &Job, machine: &Machine, observer: O) -> (Outcome, O) {
+fn replay_with<O: Observer>(
+    job: &GeneratedJob,
+    machine: &Machine,
+    observer: O,
+) -> (ReplayOutcome, O) {
     let workload = job.workload().unwrap();
-    let options = Options::with(|o| {
-        o.compute = ComputeModel::Roofline(Efficiency::default());
+    let options = ReplayOptions::with(|o| {
+        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
-    let prepared = Prepared::new(&workload, machine, &options).unwrap();
+    let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
     prepared.run(observer).unwrap()
 }
 
@@ -126,7 +139,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(job: &Job, rank: u32) -> Self {
+    fn of(job: &GeneratedJob, rank: u32) -> Self {
         let mut sums = Self {
             rank,
             ..Self::default()
@@ -176,33 +189,38 @@ impl Sink for Sums {
 /// are left out.
 fn products(blocks: usize, side: u64) -> Model {
     let norm = |name: &str, role| {
-        let work = Work::Norm {
+        let work = OperatorKind::Norm {
             rows: 1,
             width: side,
             bias: false,
         };
-        Layer::new(
+        ModelLayer::new(
             name,
             role,
-            vec![Operator::new(
+            vec![LayerOperator::new(
                 "norm",
                 work,
-                chakram::internals::model::Cut::Whole,
+                chakram::internals::model::TensorSplit::Whole,
             )],
         )
     };
-    let product = Work::Linear {
+    let product = OperatorKind::Linear {
         rows: 1,
         inputs: side,
         outputs: side,
         bias: false,
         tied: false,
     };
-    let product = Operator::new("product", product, chakram::internals::model::Cut::Whole);
-    let block = |i: usize| Layer::new(format!("layer{i}"), Role::Block, vec![product.clone()]);
-    let mut layers = vec![norm("in", Role::Input)];
+    let product = LayerOperator::new(
+        "product",
+        product,
+        chakram::internals::model::TensorSplit::Whole,
+    );
+    let block =
+        |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, vec![product.clone()]);
+    let mut layers = vec![norm("in", LayerRole::Input)];
     layers.extend((0..blocks).map(block));
-    layers.push(norm("out", Role::Output));
+    layers.push(norm("out", LayerRole::Output));
     Model {
         name: "products".to_owned(),
         source: String::new(),

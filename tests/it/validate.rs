@@ -7,11 +7,11 @@ mod inject;
 mod known;
 mod program;
 
-use chakram::internals::validate::{Findings, Kind};
+use chakram::internals::validate::{DefectKind, DefectLog};
 
 /// All defects in short, for messages.
-fn told(findings: &Findings) -> String {
-    let kinds = Kind::all().filter(|&kind| findings.count(kind) > 0);
+fn told(findings: &DefectLog) -> String {
+    let kinds = DefectKind::all().filter(|&kind| findings.count(kind) > 0);
     let lines = kinds.map(|kind| {
         let first = findings.of_kind(kind).first();
         let first = first.map(|d| format!("{:?} {}: {}", d.rank, d.site, d.found));

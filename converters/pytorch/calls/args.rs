@@ -1,12 +1,12 @@
 //! Parsing of the arguments of a communication operator.
 
-use super::Act;
+use super::CommOp;
 use crate::trace::{CollectiveKind, Dtype};
 use serde_json::Value;
 
 /// Arguments of a communication call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct CallArgs {
     /// Bytes that the rank contributes.
     pub bytes_in: u64,
     /// Bytes that the rank obtains.
@@ -28,9 +28,9 @@ pub struct Asked {
 }
 
 /// Positions of a `c10d` operator's arguments.
-struct Layout {
+struct C10dSignature {
     name: &'static str,
-    act: Act,
+    act: CommOp,
     output: Option<usize>,
     input: Option<usize>,
     peer: Option<usize>,
@@ -41,13 +41,13 @@ struct Layout {
 
 const fn layout(
     name: &'static str,
-    act: Act,
+    act: CommOp,
     output: Option<usize>,
     input: Option<usize>,
     peer: Option<usize>,
     asynchronous: Option<usize>,
-) -> Layout {
-    Layout {
+) -> C10dSignature {
+    C10dSignature {
         name,
         act,
         output,
@@ -58,13 +58,13 @@ const fn layout(
     }
 }
 
-use Act::Collective;
 use CollectiveKind::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
 };
+use CommOp::Collective;
 
 /// From the operator schemas in PyTorch's `torch/csrc/distributed/c10d/Ops.cpp`.
-static LAYOUTS: [Layout; 18] = [
+static LAYOUTS: [C10dSignature; 18] = [
     layout(
         "allreduce_",
         Collective(AllReduce),
@@ -169,7 +169,7 @@ static LAYOUTS: [Layout; 18] = [
         Some(3),
         Some(4),
     ),
-    Layout {
+    C10dSignature {
         splits: Some((3, 4)),
         ..layout(
             "alltoall_base_",
@@ -189,26 +189,26 @@ static LAYOUTS: [Layout; 18] = [
         Some(3),
     ),
     layout("barrier", Collective(Barrier), None, None, None, Some(3)),
-    layout("send", Act::Send, None, Some(0), Some(2), None),
-    layout("recv_", Act::Receive, Some(0), None, Some(2), None),
+    layout("send", CommOp::Send, None, Some(0), Some(2), None),
+    layout("recv_", CommOp::Receive, Some(0), None, Some(2), None),
 ];
 
 /// Returns the operation of the operator `name`, without reading its arguments.
-pub(super) fn act_of(name: &str) -> Option<Act> {
+pub(super) fn act_of(name: &str) -> Option<CommOp> {
     find(name).map(|layout| layout.act)
 }
 
-fn find(name: &str) -> Option<&'static Layout> {
+fn find(name: &str) -> Option<&'static C10dSignature> {
     let name = name.strip_prefix("c10d::")?;
     LAYOUTS.iter().find(|layout| layout.name == name)
 }
 
 /// Parses the call of the operator `name` from its arguments `inputs` and their `types`, both JSON.
-pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked)> {
+pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, CallArgs)> {
     let layout = find(name)?;
     let values: Value = serde_json::from_str(inputs).ok()?;
     let at = |place: Option<usize>| place.and_then(|i| values.get(i));
-    let (mut out, mut input) = (Tensors::default(), Tensors::default());
+    let (mut out, mut input) = (TensorTotals::default(), TensorTotals::default());
     at(layout.output)
         .into_iter()
         .for_each(|value| out.add(value));
@@ -217,7 +217,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
         .for_each(|value| input.add(value));
     // The tensor of a barrier is a placeholder that nobody transfers.
     if layout.act == Collective(Barrier) {
-        (out, input) = (Tensors::default(), Tensors::default());
+        (out, input) = (TensorTotals::default(), TensorTotals::default());
     }
     let number = |place| {
         at(place)
@@ -231,7 +231,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
         .is_some_and(|(a, b)| [a, b].iter().any(|&i| values.get(i).is_some_and(differ)));
     Some((
         layout.act,
-        Asked {
+        CallArgs {
             bytes_in: input.bytes,
             bytes_out: out.bytes,
             dtype: dtype(types),
@@ -270,14 +270,14 @@ fn differ(splits: &Value) -> bool {
 
 /// Totals of the tensors in nested lists.
 #[derive(Default)]
-struct Tensors {
+struct TensorTotals {
     bytes: u64,
     storages: Vec<u64>,
     first: Option<u64>,
     sizes_differ: bool,
 }
 
-impl Tensors {
+impl TensorTotals {
     /// Adds a tensor: `[id, storage, offset, elements, bytes of one, "device"]`.
     fn add(&mut self, value: &Value) {
         let Some(list) = value.as_array() else {
@@ -342,7 +342,7 @@ mod tests {
             r#"["GenericList[Tensor(c10::BFloat16)]"]"#,
         )
         .unwrap();
-        assert_eq!(act, Act::Send);
+        assert_eq!(act, CommOp::Send);
         assert_eq!(
             (found.bytes_in, found.peer, found.tag),
             (131_072, Some(2), 6)

@@ -4,21 +4,21 @@
 //! newer profilers repeat on the kernel, or from the `c10d` operator; never from the kernel's name: every all-to-all
 //! is called SendRecv.
 
-use super::super::kineto::Category;
-use super::super::rank::{Device, NONE, Rank};
+use super::super::kineto::EventCategory;
+use super::super::rank::{DeviceInterval, NONE, RankTimeline};
 use super::args::{self, asked};
-use super::{Act, Asked, Call, Calls};
+use super::{CallArgs, CommCall, CommCalls, CommOp};
 use crate::trace::{CollectiveKind, Dtype};
 
 /// Finds the calls of kernels, and appends them to `calls`.
-pub(super) fn find(rank: &Rank, calls: &mut Calls) {
-    let mut found: Vec<Call> = Vec::new();
+pub(super) fn find(rank: &RankTimeline, calls: &mut CommCalls) {
+    let mut found: Vec<CommCall> = Vec::new();
     for (i, device) in rank.devices.iter().enumerate() {
         let event = &rank.kineto.events[device.event as usize];
-        if event.category != Category::Kernel || !is_communication(rank, device) {
+        if event.category != EventCategory::Kernel || !is_communication(rank, device) {
             continue;
         }
-        let records = Records::around(rank, device);
+        let records = LaunchContext::around(rank, device);
         let made = records.calls(rank);
         if made.is_empty() {
             calls.unknown.push(rank.name(device.event).to_owned());
@@ -37,7 +37,7 @@ pub(super) fn find(rank: &Rank, calls: &mut Calls) {
                     call.done = call.end;
                     call.parts += 1;
                 }
-                None => found.push(Call {
+                None => found.push(CommCall {
                     item,
                     rf_id: rank.kineto.events[rank.items[item as usize].event as usize].rf_id,
                     act,
@@ -60,7 +60,7 @@ pub(super) fn find(rank: &Rank, calls: &mut Calls) {
 }
 
 /// Returns whether a kernel moves data between ranks.
-fn is_communication(rank: &Rank, device: &Device) -> bool {
+fn is_communication(rank: &RankTimeline, device: &DeviceInterval) -> bool {
     let event = &rank.kineto.events[device.event as usize];
     let named = |args: &Vec<(String, String)>| args.iter().any(|(key, _)| key == "Collective name");
     rank.kineto.args.get(event.args as usize).is_some_and(named)
@@ -70,15 +70,15 @@ fn is_communication(rank: &Rank, device: &Device) -> bool {
 }
 
 /// Operators and records around the launch of a kernel.
-struct Records {
+struct LaunchContext {
     /// Items of `record_param_comms`; several when one kernel carries out a batch of messages.
     records: Vec<u32>,
     /// Item of the `c10d` operator.
     operator: u32,
 }
 
-impl Records {
-    fn around(rank: &Rank, device: &Device) -> Self {
+impl LaunchContext {
+    fn around(rank: &RankTimeline, device: &DeviceInterval) -> Self {
         let mut this = Self {
             records: Vec::new(),
             operator: NONE,
@@ -96,7 +96,7 @@ impl Records {
         this
     }
 
-    fn calls(&self, rank: &Rank) -> Vec<(u32, Act, Asked)> {
+    fn calls(&self, rank: &RankTimeline) -> Vec<(u32, CommOp, CallArgs)> {
         let recorded = self.records.iter();
         let mut made: Vec<_> = recorded
             .filter_map(|&i| recorded_call(rank, i).map(|(act, asked)| (i, act, asked)))
@@ -125,7 +125,7 @@ impl Records {
 }
 
 /// Returns the records that a batch holds before its one launch.
-fn members(rank: &Rank, batch: u32, launch: u32) -> Vec<u32> {
+fn members(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
     // Items are ordered by thread and start, so the batch's items lie between it and the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
@@ -137,7 +137,7 @@ fn members(rank: &Rank, batch: u32, launch: u32) -> Vec<u32> {
 }
 
 /// Parses a `record_param_comms`: attributes of the host node, or arguments of Kineto's event.
-fn recorded_call(rank: &Rank, index: u32) -> Option<(Act, Asked)> {
+fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
     let item = &rank.items[index as usize];
     let event = &rank.kineto.events[item.event as usize];
     let host = rank.host.nodes.get(item.host as usize);
@@ -169,14 +169,14 @@ fn recorded_call(rank: &Rank, index: u32) -> Option<(Act, Asked)> {
     ];
     let uneven = splits.iter().flatten().any(|list| uneven(list));
     let peer = match act {
-        Act::Send => text("dst_rank", "Dst Rank"),
-        Act::Receive => text("src_rank", "Src Rank"),
-        Act::Collective(kind) if kind.has_root() => text("root", "Root"),
-        Act::Collective(_) => None,
+        CommOp::Send => text("dst_rank", "Dst Rank"),
+        CommOp::Receive => text("src_rank", "Src Rank"),
+        CommOp::Collective(kind) if kind.has_root() => text("root", "Root"),
+        CommOp::Collective(_) => None,
     };
     Some((
         act,
-        Asked {
+        CallArgs {
             bytes_in: inputs.saturating_mul(size),
             bytes_out: outputs.saturating_mul(size),
             dtype: Dtype::from_name(&dtype),
@@ -198,13 +198,13 @@ fn uneven(list: &str) -> bool {
 }
 
 /// Returns the operation that NCCL's process group calls `name`.
-fn act_named(name: &str) -> Option<Act> {
-    use Act::Collective;
+fn act_named(name: &str) -> Option<CommOp> {
     use CollectiveKind as Kind;
+    use CommOp::Collective;
     let plain = name.trim_start_matches("nccl:").trim_start_matches('_');
     Some(match plain {
-        "send" => Act::Send,
-        "recv" => Act::Receive,
+        "send" => CommOp::Send,
+        "recv" => CommOp::Receive,
         _ if plain.starts_with("allreduce") || plain == "all_reduce" => Collective(Kind::AllReduce),
         _ if plain.starts_with("reduce_scatter") => Collective(Kind::ReduceScatter),
         _ if plain.starts_with("allgather") || plain.starts_with("all_gather") => {
@@ -249,7 +249,7 @@ mod tests {
             ("broadcast_oop", CollectiveKind::Broadcast),
         ];
         for (name, kind) in kinds {
-            assert_eq!(act_named(name), Some(Act::Collective(kind)), "{name}");
+            assert_eq!(act_named(name), Some(CommOp::Collective(kind)), "{name}");
         }
         assert_eq!(act_named("wait"), None);
     }

@@ -4,13 +4,13 @@
 //! `c10d` operator with a lower id, on whatever thread it was carried out. Its name does not give the operation: gloo
 //! implements reduce-scatter by an all-reduce.
 
-use super::super::rank::{Flight, NONE, Rank};
+use super::super::rank::{InFlightInterval, NONE, RankTimeline};
 use super::args::{self, asked};
-use super::{Call, Calls};
+use super::{CommCall, CommCalls};
 
 /// Finds the calls of host backends.
-pub(super) fn find(rank: &Rank) -> Calls {
-    let mut calls = Calls::default();
+pub(super) fn find(rank: &RankTimeline) -> CommCalls {
+    let mut calls = CommCalls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {
         if args::act_of(rank.item_name(item)).is_some() {
@@ -18,7 +18,7 @@ pub(super) fn find(rank: &Rank) -> Calls {
         }
     }
     askers.sort_unstable();
-    let mut flights: Vec<Vec<&Flight>> = vec![Vec::new(); askers.len()];
+    let mut flights: Vec<Vec<&InFlightInterval>> = vec![Vec::new(); askers.len()];
     for flight in &rank.flights {
         let after = askers.partition_point(|&(id, _)| id < flight.rf_id);
         let asker = after
@@ -44,11 +44,16 @@ pub(super) fn find(rank: &Rank) -> Calls {
 }
 
 /// Returns whether anything ran on a device, so that the calls are kernels.
-fn launches_kernels(rank: &Rank) -> bool {
+fn launches_kernels(rank: &RankTimeline) -> bool {
     !rank.devices.is_empty()
 }
 
-fn call(rank: &Rank, rf_id: u64, index: u32, flights: &[&Flight]) -> Option<Call> {
+fn call(
+    rank: &RankTimeline,
+    rf_id: u64,
+    index: u32,
+    flights: &[&InFlightInterval],
+) -> Option<CommCall> {
     let item = &rank.items[index as usize];
     let node = rank.host.nodes.get(item.host as usize)?;
     let args = rank.host.args.get(node.args as usize)?;
@@ -70,7 +75,7 @@ fn call(rank: &Rank, rf_id: u64, index: u32, flights: &[&Flight]) -> Option<Call
             moving.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?
         }
     };
-    Some(Call {
+    Some(CommCall {
         item: index,
         rf_id,
         act,
@@ -92,7 +97,7 @@ fn call(rank: &Rank, rf_id: u64, index: u32, flights: &[&Flight]) -> Option<Call
     })
 }
 
-fn group_around(rank: &Rank, item: u32) -> Option<String> {
+fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {
     let item = &rank.items[item as usize];
     if !rank.item_name(item).starts_with("_c10d_functional::") {
         return None;
@@ -102,7 +107,7 @@ fn group_around(rank: &Rank, item: u32) -> Option<String> {
 }
 
 /// Returns the time in which an interval moved data: the longest stretch of it in which its worker ran no operator.
-fn moving(rank: &Rank, flight: &Flight) -> (i64, i64) {
+fn moving(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];
     let first = items.partition_point(|item| item.start < flight.start);

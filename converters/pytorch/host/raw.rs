@@ -1,6 +1,6 @@
 //! Nodes as the observer writes them, flat (schema 1.0.1) or nested (all later ones).
 
-use crate::converters::pytorch::Text;
+use crate::converters::pytorch::JsonString;
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A node; keys that one of the layouts lacks are optional.
 #[derive(Deserialize)]
-pub(super) struct RawNode<'a> {
+pub(super) struct RawHostNode<'a> {
     #[serde(borrow)]
     pub id: &'a RawValue,
     #[serde(borrow)]
@@ -17,9 +17,9 @@ pub(super) struct RawNode<'a> {
     #[serde(borrow, alias = "ctrl_deps")]
     pub parent: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub inputs: Option<Side<'a>>,
+    pub inputs: Option<RawOperands<'a>>,
     #[serde(borrow)]
-    pub outputs: Option<Side<'a>>,
+    pub outputs: Option<RawOperands<'a>>,
     #[serde(borrow)]
     pub input_shapes: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -43,11 +43,11 @@ pub(super) struct RawNode<'a> {
     #[serde(borrow)]
     pub op_schema: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub attrs: Attrs<'a>,
+    pub attrs: RawAttrs<'a>,
 }
 
 /// Inputs or outputs of a node.
-pub(super) enum Side<'a> {
+pub(super) enum RawOperands<'a> {
     /// Values, with shapes and types beside them in the same object.
     Nested {
         values: Option<&'a RawValue>,
@@ -58,24 +58,24 @@ pub(super) enum Side<'a> {
     Flat(Option<(&'a RawValue, &'a RawValue)>),
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Side<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RawOperands<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(SideVisitor)
+        deserializer.deserialize_any(RawOperandsVisitor)
     }
 }
 
-struct SideVisitor;
+struct RawOperandsVisitor;
 
-impl<'de> Visitor<'de> for SideVisitor {
-    type Value = Side<'de>;
+impl<'de> Visitor<'de> for RawOperandsVisitor {
+    type Value = RawOperands<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{values, shapes, types} or a list of values")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Side<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<RawOperands<'de>, A::Error> {
         let (mut values, mut shapes, mut types) = (None, None, None);
-        while let Some(Text(key)) = entries.next_key()? {
+        while let Some(JsonString(key)) = entries.next_key()? {
             let slot = match &*key {
                 "values" => &mut values,
                 "shapes" => &mut shapes,
@@ -89,25 +89,25 @@ impl<'de> Visitor<'de> for SideVisitor {
                 return Err(A::Error::custom(format!("`{key}` twice")));
             }
         }
-        Ok(Side::Nested {
+        Ok(RawOperands::Nested {
             values,
             shapes,
             types,
         })
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Side<'de>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<RawOperands<'de>, A::Error> {
         let mut ends: Option<(&RawValue, &RawValue)> = None;
         while let Some(value) = entries.next_element()? {
             ends = Some((ends.map_or(value, |(first, _)| first), value));
         }
-        Ok(Side::Flat(ends))
+        Ok(RawOperands::Flat(ends))
     }
 }
 
 /// Attributes of nested nodes, a list of `{name, type, value}`.
 #[derive(Default)]
-pub(super) struct Attrs<'a> {
+pub(super) struct RawAttrs<'a> {
     pub rf_id: Option<&'a RawValue>,
     pub fw_parent: Option<&'a RawValue>,
     pub seq_id: Option<&'a RawValue>,
@@ -120,31 +120,31 @@ pub(super) struct Attrs<'a> {
 }
 
 #[derive(Deserialize)]
-struct Attr<'a> {
+struct RawAttr<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(borrow)]
     value: &'a RawValue,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Attrs<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RawAttrs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(AttrsVisitor)
+        deserializer.deserialize_seq(RawAttrsVisitor)
     }
 }
 
-struct AttrsVisitor;
+struct RawAttrsVisitor;
 
-impl<'de> Visitor<'de> for AttrsVisitor {
-    type Value = Attrs<'de>;
+impl<'de> Visitor<'de> for RawAttrsVisitor {
+    type Value = RawAttrs<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of {name, type, value}")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Attrs<'de>, A::Error> {
-        let mut attrs = Attrs::default();
-        while let Some(Attr { name, value }) = entries.next_element()? {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<RawAttrs<'de>, A::Error> {
+        let mut attrs = RawAttrs::default();
+        while let Some(RawAttr { name, value }) = entries.next_element()? {
             let slot = match &*name {
                 "rf_id" => &mut attrs.rf_id,
                 "fw_parent" => &mut attrs.fw_parent,

@@ -1,56 +1,58 @@
 //! Conversion of the nodes of a file to a host trace.
 
-use super::raw::{RawNode, Side};
+use super::raw::{RawHostNode, RawOperands};
 use super::{CommArgs, HostNode, HostTrace, NONE};
-use crate::converters::pytorch::mend::Layout;
-use crate::converters::pytorch::stream::{At, Format, integer};
-use crate::converters::pytorch::tensors::{Tensor, Type, tensors};
-use crate::converters::pytorch::{Repair, RepairKind, communicates, groups, number, python};
-use crate::graph::Names;
+use crate::converters::pytorch::mend::NameLayout;
+use crate::converters::pytorch::stream::{ElementReader, LocatedElement, integer};
+use crate::converters::pytorch::tensors::{ArgType, TensorArg, tensors};
+use crate::converters::pytorch::{
+    JsonRepair, JsonRepairKind, communicates, groups, number, python,
+};
+use crate::graph::NameTable;
 use crate::trace::{TraceError, shown};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 /// The host trace while it is read.
 #[derive(Default)]
-pub(super) struct Reader {
+pub(super) struct HostTraceReader {
     pub trace: HostTrace,
     /// Shapes and types as JSON, and the index of each as Python shows it.
-    json: Names,
+    json: NameTable,
     python: Vec<u32>,
     /// Types as JSON, and the parsed form of each.
-    types: Names,
-    meaning: Vec<Type>,
+    types: NameTable,
+    meaning: Vec<ArgType>,
     /// Tensors of the current node.
-    tensors: Vec<Tensor>,
+    tensors: Vec<TensorArg>,
 }
 
 const OTHER_TOOL: &str = "pass the file that ExecutionTraceObserver wrote, as it is";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
 /// Values, shapes and types of the inputs or of the outputs, each a JSON list.
-struct Lists<'a> {
+struct OperandLists<'a> {
     values: Cow<'a, str>,
     shapes: &'a str,
     types: &'a str,
 }
 
-impl<'a> Lists<'a> {
+impl<'a> OperandLists<'a> {
     fn new(
-        side: &Option<Side<'a>>,
+        side: &Option<RawOperands<'a>>,
         flat_shapes: Option<&'a RawValue>,
         flat_types: Option<&'a RawValue>,
-        at: &At<'a>,
+        at: &LocatedElement<'a>,
     ) -> Result<Self, TraceError> {
         let list = |raw: Option<&'a RawValue>| raw.map_or("[]", RawValue::get);
         let (values, shapes, types) = match *side {
             None => (Cow::Borrowed("[]"), None, None),
-            Some(Side::Nested {
+            Some(RawOperands::Nested {
                 values,
                 shapes,
                 types,
             }) => (Cow::Borrowed(list(values)), shapes, types),
-            Some(Side::Flat(first_and_last)) => {
+            Some(RawOperands::Flat(first_and_last)) => {
                 let between = first_and_last.map_or("", |(first, last)| at.between(first, last));
                 (Cow::Owned(format!("[{between}]")), flat_shapes, flat_types)
             }
@@ -68,21 +70,21 @@ impl<'a> Lists<'a> {
 }
 
 /// Digest of the inputs or of the outputs of a node.
-struct Summary {
+struct OperandSummary {
     shapes: u32,
     types: u32,
     storages: (u32, u32),
     bytes: u64,
 }
 
-impl Reader {
-    fn text(&mut self, text: &str, at: &At<'_>) -> Result<u32, TraceError> {
+impl HostTraceReader {
+    fn text(&mut self, text: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let number = self.trace.texts.intern(text);
         number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
     }
 
     /// Returns the index of a JSON text as Python shows it.
-    fn python(&mut self, json: &str, at: &At<'_>) -> Result<u32, TraceError> {
+    fn python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern(json) else {
             return Err(at.refused("", "more shapes than fit".to_owned(), HUGE));
         };
@@ -95,17 +97,17 @@ impl Reader {
     }
 
     /// Returns the index of the parsed form of a list of types.
-    fn meaning(&mut self, json: &str, at: &At<'_>) -> Result<usize, TraceError> {
+    fn meaning(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<usize, TraceError> {
         let Some(known) = self.types.intern(json) else {
             return Err(at.refused("", "more types than fit".to_owned(), HUGE));
         };
         let known = known as usize;
         if known == self.meaning.len() {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
-            let Some(meaning) = types.and_then(|types| Type::list(&types)) else {
+            let Some(meaning) = types.and_then(|types| ArgType::list(&types)) else {
                 let found = format!("types {}, expected a list of strings", shown(json));
                 // The text has its index already, so the list of parsed forms has to grow with it.
-                self.meaning.push(Type::Other);
+                self.meaning.push(ArgType::Other);
                 return Err(at.refused(json, found, OTHER_TOOL));
             };
             self.meaning.push(meaning);
@@ -113,7 +115,11 @@ impl Reader {
         Ok(known)
     }
 
-    fn side(&mut self, lists: &Lists<'_>, at: &At<'_>) -> Result<Summary, TraceError> {
+    fn side(
+        &mut self,
+        lists: &OperandLists<'_>,
+        at: &LocatedElement<'_>,
+    ) -> Result<OperandSummary, TraceError> {
         let meaning = self.meaning(lists.types, at)?;
         self.tensors.clear();
         let read = tensors(&lists.values, &self.meaning[meaning], &mut self.tensors);
@@ -138,7 +144,7 @@ impl Reader {
             let found = "tensors of more than 2⁶⁴ bytes".to_owned();
             return Err(at.refused(&lists.values, found, OTHER_TOOL));
         };
-        Ok(Summary {
+        Ok(OperandSummary {
             shapes: self.python(lists.shapes, at)?,
             types: self.python(lists.types, at)?,
             storages: (first, self.trace.storages.len() as u32),
@@ -147,7 +153,7 @@ impl Reader {
     }
 
     /// Reads the groups from the node that lists them.
-    fn take_groups(&mut self, values: &str, at: &At<'_>) -> Result<(), TraceError> {
+    fn take_groups(&mut self, values: &str, at: &LocatedElement<'_>) -> Result<(), TraceError> {
         let hint = "delete the node and pass the groups by other means";
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
             let found = "process groups that are not a list of one string".to_owned();
@@ -162,9 +168,9 @@ impl Reader {
                 }
                 // The report shows the end of the text, where it was truncated.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
-                self.trace.repairs.push(Repair {
+                self.trace.repairs.push(JsonRepair {
                     offset: at.of(values),
-                    what: RepairKind::Groups,
+                    what: JsonRepairKind::Groups,
                     text: text[end..].to_owned(),
                 });
             }
@@ -174,20 +180,20 @@ impl Reader {
     }
 }
 
-impl Format for Reader {
+impl ElementReader for HostTraceReader {
     const WHAT: &'static str = "host trace";
     const ARRAY: &'static str = "nodes";
     const BARE: bool = false;
-    const LAYOUT: Layout = Layout {
+    const LAYOUT: NameLayout = NameLayout {
         follows: &["ctrl_deps", "id"],
         never: &["\"ctrl_deps\"", "\"inputs\"", "\"attrs\"", "\"rf_id\""],
     };
-    type Element<'de> = RawNode<'de>;
+    type Element<'de> = RawHostNode<'de>;
 
-    fn element(&mut self, raw: RawNode<'_>, at: At<'_>) -> Result<(), TraceError> {
+    fn element(&mut self, raw: RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
         let attrs = &raw.attrs;
-        let input = Lists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
-        let output = Lists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
+        let input = OperandLists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
+        let output = OperandLists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
         let Some(parent) = integer(raw.parent, "ctrl_deps", &at)? else {
             let found = "a node without `ctrl_deps` or `parent`, expected the id of one".to_owned();
             return Err(at.refused("", found, OTHER_TOOL));
@@ -243,14 +249,19 @@ impl Format for Reader {
         Ok(())
     }
 
-    fn value(&mut self, key: &str, value: &RawValue, _: At<'_>) -> Result<(), TraceError> {
+    fn value(
+        &mut self,
+        key: &str,
+        value: &RawValue,
+        _: LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
         if key == "schema" {
             self.trace.schema = number::text(value.get()).into_owned();
         }
         Ok(())
     }
 
-    fn repaired(&mut self, repair: Repair) {
+    fn repaired(&mut self, repair: JsonRepair) {
         self.trace.repairs.push(repair);
     }
 }

@@ -1,7 +1,7 @@
 //! One file per layout of the observer, and what damage does.
 
 use super::*;
-use crate::converters::pytorch::{Repair, RepairKind};
+use crate::converters::pytorch::{JsonRepair, JsonRepairKind};
 
 /// A node as PyTorch 2.4 and later write it, with a line break where they have one.
 pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {
@@ -56,7 +56,7 @@ fn nested_nodes_are_read_in_every_version() {
     ] {
         let trace = read(&file(schema, &[node(6, "aten::x", input, output)]));
         assert_eq!(trace.schema, schema);
-        assert_eq!(trace.repairs, Repairs::default());
+        assert_eq!(trace.repairs, JsonRepairs::default());
         let [node] = trace.nodes.as_slice() else {
             panic!("{:?}", trace.nodes)
         };
@@ -164,7 +164,7 @@ fn process_groups_are_taken_even_when_their_list_was_cut() {
     assert_eq!(trace.repairs.count, 0);
     let trace = read(&file("1.1.1", &[init(&groups[..groups.len() - 8])]));
     assert_eq!(trace.groups.len(), 1);
-    assert_eq!(trace.repairs.listed[0].what, RepairKind::Groups);
+    assert_eq!(trace.repairs.listed[0].what, JsonRepairKind::Groups);
     let error = refused(file("1.1.1", &[init("nonsense")]).as_bytes());
     assert!(
         error.contains("process groups that cannot be read"),
@@ -198,9 +198,9 @@ fn names_that_were_not_escaped_are_repaired() {
             .collect();
         assert_eq!(names, ["before", name, "after"]);
         let offset = text.find(name).map_or(0, |at| at as u64);
-        let expected = Repair {
+        let expected = JsonRepair {
             offset,
-            what: RepairKind::Name,
+            what: JsonRepairKind::Name,
             text: name.to_owned(),
         };
         assert_eq!(trace.repairs.count, 1);
@@ -384,7 +384,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     assert!(trace.nodes.iter().map(|n| n.id).eq(2..6002));
     // Every third of 6,000, from the first.
     assert_eq!(trace.repairs.count, 2000);
-    assert_eq!(trace.repairs.listed.len(), Repairs::LISTED);
+    assert_eq!(trace.repairs.listed.len(), JsonRepairs::LISTED);
     assert_eq!(trace.bytes, text.len() as u64);
     let packed = zstd_of(&text);
     assert_eq!(HostTrace::from_bytes(&packed).unwrap().nodes, trace.nodes);

@@ -1,43 +1,43 @@
 //! The ranks of a job together: who met whom, by which clock, and what of it was waiting.
 
-use super::part::{Part, refused};
-use crate::converters::pytorch::calls::Calls;
-use crate::converters::pytorch::clock::{self, Offset};
-use crate::converters::pytorch::emit::{self, Met};
-use crate::converters::pytorch::link::Link;
-use crate::converters::pytorch::meet::{self, Meetings};
-use crate::converters::pytorch::members::{self, Group};
-use crate::converters::pytorch::rank::Rank;
-use crate::converters::pytorch::summary::{RankSummary, Summary};
-use crate::converters::pytorch::times::{self, Time};
-use crate::converters::pytorch::works::Works;
+use super::part::{RankCapture, refused};
+use crate::converters::pytorch::calls::CommCalls;
+use crate::converters::pytorch::clock::{self, ClockOffset};
+use crate::converters::pytorch::emit::{self, CallMatchInfo};
+use crate::converters::pytorch::link::EventLinks;
+use crate::converters::pytorch::meet::{self, CallMatches};
+use crate::converters::pytorch::members::{self, JobGroup};
+use crate::converters::pytorch::rank::RankTimeline;
+use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
+use crate::converters::pytorch::times::{self, CallTime};
+use crate::converters::pytorch::works::Activities;
 use crate::trace::TraceError;
-use crate::trace::write::{TraceWriter, Value};
+use crate::trace::write::{AttributeValue, TraceWriter};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A job whose ranks were matched.
-pub(super) struct Joined {
-    pub ranks: Vec<Rank>,
-    calls: Vec<Calls>,
-    works: Vec<Works>,
-    links: Vec<Link>,
-    groups: Vec<Group>,
-    times: Vec<Vec<Time>>,
-    met: Vec<Vec<Met>>,
-    offsets: Vec<Offset>,
+pub(super) struct JobCapture {
+    pub ranks: Vec<RankTimeline>,
+    calls: Vec<CommCalls>,
+    works: Vec<Activities>,
+    links: Vec<EventLinks>,
+    groups: Vec<JobGroup>,
+    times: Vec<Vec<CallTime>>,
+    met: Vec<Vec<CallMatchInfo>>,
+    offsets: Vec<ClockOffset>,
     world: u32,
     /// When the first rank starts, ns since the epoch by the reference clock.
     first: i64,
     host_computes: bool,
-    pub summary: Summary,
+    pub summary: ConversionSummary,
 }
 
-impl Joined {
+impl JobCapture {
     /// Matches `parts`.
-    pub fn new(mut parts: Vec<Part>) -> Result<Self, TraceError> {
+    pub fn new(mut parts: Vec<RankCapture>) -> Result<Self, TraceError> {
         parts.sort_by_key(|part| part.rank.rank);
-        let twice = |pair: &&[Part]| pair[0].rank.rank == pair[1].rank.rank;
+        let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
         if let Some(pair) = parts.windows(2).find(twice) {
             let (one, other) = (&pair[0], &pair[1]);
             return Err(refused(
@@ -78,7 +78,14 @@ impl Joined {
         Ok(Self {
             met: met(&calls, &meetings, &ranks),
             first: starts.min().unwrap_or(0),
-            summary: Summary::new(&groups, &inferred, &meetings, odd, world, host_computes),
+            summary: ConversionSummary::new(
+                &groups,
+                &inferred,
+                &meetings,
+                odd,
+                world,
+                host_computes,
+            ),
             ranks,
             calls,
             works,
@@ -100,7 +107,7 @@ impl Joined {
             .1
             .saturating_add(offset.applied)
             .saturating_sub(self.first);
-        let job = emit::Job {
+        let job = emit::EmitContext {
             groups: &self.groups,
             times: &self.times[i],
             meetings: &self.met[i],
@@ -110,21 +117,21 @@ impl Joined {
         let lanes = emit::lane_names(rank, works, self.host_computes);
         let ns = u64::try_from(captured).unwrap_or(0);
         let mut metadata = vec![
-            ("captured_ns", Value::Uint(ns)),
-            ("schema", Value::Text(&rank.host.schema)),
-            ("source", Value::Text("pytorch")),
-            ("rank", Value::Int(i64::from(rank.rank))),
-            ("world_size", Value::Int(i64::from(self.world))),
+            ("captured_ns", AttributeValue::Uint(ns)),
+            ("schema", AttributeValue::Text(&rank.host.schema)),
+            ("source", AttributeValue::Text("pytorch")),
+            ("rank", AttributeValue::Int(i64::from(rank.rank))),
+            ("world_size", AttributeValue::Int(i64::from(self.world))),
         ];
         for (lane, name) in &lanes {
-            metadata.push((lane, Value::Text(name)));
+            metadata.push((lane, AttributeValue::Text(name)));
         }
         let io = |source| TraceError::io(to, "write", source);
         let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
         let calls = &self.calls[i];
         let written =
             emit::write(rank, calls, works, &job, &mut writer).map_err(|e| e.in_file(to))?;
-        self.summary.ranks.push(RankSummary::new(
+        self.summary.ranks.push(RankConversion::new(
             rank,
             calls,
             works,
@@ -139,7 +146,7 @@ impl Joined {
     }
 }
 
-fn world_size(parts: &[Part]) -> u32 {
+fn world_size(parts: &[RankCapture]) -> u32 {
     let said = parts
         .iter()
         .filter_map(|part| part.rank.kineto.world_size)
@@ -152,17 +159,21 @@ fn world_size(parts: &[Part]) -> u32 {
 }
 
 /// What the meetings say of each call.
-fn met(calls: &[Calls], meetings: &Meetings, ranks: &[Rank]) -> Vec<Vec<Met>> {
-    let mut met: Vec<Vec<Met>> = calls
+fn met(
+    calls: &[CommCalls],
+    meetings: &CallMatches,
+    ranks: &[RankTimeline],
+) -> Vec<Vec<CallMatchInfo>> {
+    let mut met: Vec<Vec<CallMatchInfo>> = calls
         .iter()
-        .map(|calls| vec![Met::default(); calls.list.len()])
+        .map(|calls| vec![CallMatchInfo::default(); calls.list.len()])
         .collect();
     for meeting in &meetings.collectives {
         let root = meeting
             .root
             .map(|root| ranks[meeting.members[root as usize].0 as usize].rank);
         for &(rank, call) in &meeting.members {
-            met[rank as usize][call as usize] = Met {
+            met[rank as usize][call as usize] = CallMatchInfo {
                 bytes: meeting.bytes,
                 root,
                 found: true,

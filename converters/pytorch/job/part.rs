@@ -1,25 +1,25 @@
 //! One rank's capture, read and taken apart. Ranks do not need each other for that.
 
-use super::Options;
-use crate::converters::pytorch::calls::{self, Calls};
-use crate::converters::pytorch::files::Pair;
+use super::ConvertOptions;
+use crate::converters::pytorch::calls::{self, CommCalls};
+use crate::converters::pytorch::files::CapturePair;
 use crate::converters::pytorch::host::HostTrace;
-use crate::converters::pytorch::kineto::{Category, KinetoTrace};
-use crate::converters::pytorch::link::Link;
-use crate::converters::pytorch::rank::{Rank, Window};
-use crate::converters::pytorch::works::{self, Works};
+use crate::converters::pytorch::kineto::{EventCategory, KinetoTrace};
+use crate::converters::pytorch::link::EventLinks;
+use crate::converters::pytorch::rank::{RankTimeline, TimeWindow};
+use crate::converters::pytorch::works::{self, Activities};
 use crate::trace::TraceError;
-use crate::trace::error::Place;
+use crate::trace::error::TraceLocation;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A rank's capture, taken apart.
-pub(super) struct Part {
-    pub rank: Rank,
-    pub calls: Calls,
-    pub works: Works,
-    pub link: Link,
+pub(super) struct RankCapture {
+    pub rank: RankTimeline,
+    pub calls: CommCalls,
+    pub works: Activities,
+    pub link: EventLinks,
     /// The Kineto trace, for messages about this rank.
     pub file: PathBuf,
 }
@@ -27,14 +27,14 @@ pub(super) struct Part {
 /// Times lie within this of 1970, in ns: up to the year 2116. So sums of two of them have room.
 const FARTHEST: i64 = 1 << 62;
 
-impl Part {
+impl RankCapture {
     /// Takes apart what the two files of the rank `number` hold.
     pub fn new(
         number: u32,
         host: HostTrace,
         kineto: KinetoTrace,
         file: &Path,
-        options: &Options,
+        options: &ConvertOptions,
     ) -> Result<Self, TraceError> {
         let far = |event: &&super::super::KinetoEvent| {
             let end = event.start_ns.checked_add_unsigned(event.duration_ns);
@@ -51,17 +51,17 @@ impl Part {
                 "capture anew; no clock goes that far",
             ));
         }
-        let link = Link::new(&host, &kineto)
+        let link = EventLinks::new(&host, &kineto)
             .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;
         let window = match options.step {
-            None => Window::ALL,
+            None => TimeWindow::ALL,
             Some(step) => step_window(&kineto, step).map_err(|found| {
                 let hint = "name one of them, or leave --step out to convert all";
                 refused(file, found, hint)
             })?,
         };
         let number = kineto.rank.unwrap_or(number);
-        let rank = Rank::new(number, host, kineto, &link, window);
+        let rank = RankTimeline::new(number, host, kineto, &link, window);
         if rank.items.is_empty() {
             return Err(refused(
                 file,
@@ -82,7 +82,7 @@ impl Part {
     }
 
     /// Reads the two files of a rank and takes them apart.
-    fn read(pair: &Pair, options: &Options) -> Result<Self, TraceError> {
+    fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Self, TraceError> {
         let host = HostTrace::read(&pair.host)?;
         let kineto = KinetoTrace::read(&pair.kineto)?;
         Self::new(pair.rank, host, kineto, &pair.kineto, options)
@@ -90,8 +90,8 @@ impl Part {
 
     /// Reads every pair, several at once, and tells `progress` how many are done.
     pub fn read_all(
-        pairs: &[Pair],
-        options: &Options,
+        pairs: &[CapturePair],
+        options: &ConvertOptions,
         progress: &(dyn Fn(usize, usize) + Sync),
     ) -> Result<Vec<Self>, TraceError> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -127,16 +127,16 @@ impl Part {
 const STEP: &str = "ProfilerStep#";
 
 /// When the step numbered `step` starts and ends.
-fn step_window(kineto: &KinetoTrace, step: u64) -> Result<Window, String> {
+fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     let mut steps = Vec::new();
     for event in &kineto.events {
         let name = kineto.texts.get(event.name);
         let number = name.strip_prefix(STEP).and_then(|n| n.parse::<u64>().ok());
         // The device repeats the host's ranges on its own track.
-        if let (Some(number), Category::Annotation) = (number, event.category) {
+        if let (Some(number), EventCategory::Annotation) = (number, event.category) {
             steps.push(number);
             if number == step {
-                return Ok(Window {
+                return Ok(TimeWindow {
                     from: event.start_ns,
                     to: event.start_ns.saturating_add_unsigned(event.duration_ns),
                 });
@@ -162,10 +162,10 @@ pub(super) fn refused_at(
     found: impl Into<String>,
     hint: &str,
 ) -> TraceError {
-    let place = Place {
+    let place = TraceLocation {
         file: Some(file.to_owned()),
         offset: offset.map(|offset| offset as usize),
-        ..Place::default()
+        ..TraceLocation::default()
     };
     TraceError::refused_at(place, found, hint)
 }

@@ -1,6 +1,6 @@
 //! Events as Kineto writes them.
 
-use crate::converters::pytorch::{Text, number};
+use crate::converters::pytorch::{JsonString, number};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use std::fmt;
 
 /// An event; the keys that are present depend on its phase.
 #[derive(Deserialize)]
-pub(super) struct RawEvent<'a> {
+pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
     pub ph: Cow<'a, str>,
     #[serde(borrow)]
@@ -27,12 +27,12 @@ pub(super) struct RawEvent<'a> {
     #[serde(borrow)]
     pub id: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub args: Args<'a>,
+    pub args: EventArgs<'a>,
 }
 
 /// Arguments that the conversion uses.
 #[derive(Default)]
-pub(super) struct Args<'a> {
+pub(super) struct EventArgs<'a> {
     pub rf_id: Option<&'a RawValue>,
     pub external_id: Option<&'a RawValue>,
     pub correlation: Option<&'a RawValue>,
@@ -45,28 +45,28 @@ pub(super) struct Args<'a> {
     pub collective: bool,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Args<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for EventArgs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ArgsVisitor)
+        deserializer.deserialize_any(EventArgsVisitor)
     }
 }
 
-struct ArgsVisitor;
+struct EventArgsVisitor;
 
-impl<'de> Visitor<'de> for ArgsVisitor {
-    type Value = Args<'de>;
+impl<'de> Visitor<'de> for EventArgsVisitor {
+    type Value = EventArgs<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of arguments")
     }
 
-    fn visit_unit<E>(self) -> Result<Args<'de>, E> {
-        Ok(Args::default())
+    fn visit_unit<E>(self) -> Result<EventArgs<'de>, E> {
+        Ok(EventArgs::default())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Args<'de>, A::Error> {
-        let mut args = Args::default();
-        while let Some(Text(key)) = entries.next_key()? {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<EventArgs<'de>, A::Error> {
+        let mut args = EventArgs::default();
+        while let Some(JsonString(key)) = entries.next_key()? {
             let slot = match &*key {
                 "External id" => &mut args.external_id,
                 "Record function id" => &mut args.rf_id,
@@ -89,46 +89,46 @@ impl<'de> Visitor<'de> for ArgsVisitor {
 
 /// All arguments of an event as texts: strings as they are, anything else as JSON.
 #[derive(Default)]
-pub(super) struct AllArgs(pub Vec<(String, String)>);
+pub(super) struct AllEventArgs(pub Vec<(String, String)>);
 
-impl AllArgs {
+impl AllEventArgs {
     /// Reads the event at the start of `text` a second time.
     pub fn of(text: &[u8]) -> Self {
         #[derive(Deserialize)]
-        struct Event {
+        struct ArgsOfEvent {
             #[serde(default)]
-            args: AllArgs,
+            args: AllEventArgs,
         }
         let mut event = serde_json::Deserializer::from_slice(text);
         // The same text was parsed before, so this cannot fail.
-        Event::deserialize(&mut event).map_or_else(|_| Self::default(), |event| event.args)
+        ArgsOfEvent::deserialize(&mut event).map_or_else(|_| Self::default(), |event| event.args)
     }
 }
 
-impl<'de> Deserialize<'de> for AllArgs {
+impl<'de> Deserialize<'de> for AllEventArgs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AllArgsVisitor)
+        deserializer.deserialize_any(AllEventArgsVisitor)
     }
 }
 
-struct AllArgsVisitor;
+struct AllEventArgsVisitor;
 
-impl<'de> Visitor<'de> for AllArgsVisitor {
-    type Value = AllArgs;
+impl<'de> Visitor<'de> for AllEventArgsVisitor {
+    type Value = AllEventArgs;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of arguments")
     }
 
-    fn visit_unit<E>(self) -> Result<AllArgs, E> {
-        Ok(AllArgs::default())
+    fn visit_unit<E>(self) -> Result<AllEventArgs, E> {
+        Ok(AllEventArgs::default())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<AllArgs, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<AllEventArgs, A::Error> {
         let mut args = Vec::new();
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
             args.push((key, number::text(value.get()).into_owned()));
         }
-        Ok(AllArgs(args))
+        Ok(AllEventArgs(args))
     }
 }

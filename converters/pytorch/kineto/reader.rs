@@ -1,22 +1,22 @@
 //! Conversion of the events of a file to a device trace.
 
-use super::raw::{AllArgs, RawEvent};
-use super::tracks::Tracks;
-use super::{Category, Flow, FlowKind, KinetoEvent, KinetoTrace, NONE};
-use crate::converters::pytorch::mend::Layout;
+use super::raw::{AllEventArgs, RawKinetoEvent};
+use super::tracks::TrackTable;
+use super::{EventCategory, FlowEvent, FlowKind, KinetoEvent, KinetoTrace, NONE};
+use crate::converters::pytorch::mend::NameLayout;
 use crate::converters::pytorch::number::{self, nanoseconds};
-use crate::converters::pytorch::stream::{At, Format, integer};
-use crate::converters::pytorch::{Repair, RepairKind, communicates, groups};
-use crate::trace::{Place, TraceError, shown};
+use crate::converters::pytorch::stream::{ElementReader, LocatedElement, integer};
+use crate::converters::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
+use crate::trace::{TraceError, TraceLocation, shown};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// The device trace while it is read. Times are relative to the base until the end.
 #[derive(Default)]
-pub(super) struct Reader {
+pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
-    tracks: Tracks,
+    tracks: TrackTable,
     left_out: BTreeMap<String, u64>,
     /// Base of all times, in nanoseconds since 1970. May stand behind the events.
     base_ns: i64,
@@ -27,9 +27,9 @@ const DAMAGED: &str =
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
 /// A stream id, which some versions write as a pointer or as −1 in unsigned 64 bits.
-struct Stream(i64);
+struct StreamId(i64);
 
-impl TryFrom<i128> for Stream {
+impl TryFrom<i128> for StreamId {
     type Error = std::num::TryFromIntError;
 
     fn try_from(number: i128) -> Result<Self, Self::Error> {
@@ -40,7 +40,7 @@ impl TryFrom<i128> for Stream {
 
 /// `distributedInfo` of a job; its keys differ between versions.
 #[derive(Deserialize)]
-struct Distributed<'a> {
+struct DistributedInfo<'a> {
     backend: Option<String>,
     #[serde(borrow)]
     rank: Option<&'a RawValue>,
@@ -51,11 +51,11 @@ struct Distributed<'a> {
 }
 
 #[derive(Deserialize)]
-struct Device {
+struct DeviceProperties {
     name: Option<String>,
 }
 
-impl Reader {
+impl KinetoReader {
     /// Returns the trace, once all of it was read.
     pub fn finish(mut self) -> Result<KinetoTrace, TraceError> {
         let mut trace = self.trace;
@@ -65,7 +65,7 @@ impl Reader {
             // The base may come last in the file, so it is added when everything is read.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("{time} ns after a base of {base} ns is beyond the year 2262");
-                TraceError::refused_at(Place::default(), found, DAMAGED)
+                TraceError::refused_at(TraceLocation::default(), found, DAMAGED)
             })?;
         }
         trace.tracks = self.tracks.finish();
@@ -73,7 +73,7 @@ impl Reader {
         Ok(trace)
     }
 
-    fn leave_out(&mut self, event: &RawEvent<'_>) {
+    fn leave_out(&mut self, event: &RawKinetoEvent<'_>) {
         let what = event.cat.as_ref().unwrap_or(&event.ph);
         match self.left_out.get_mut(&**what) {
             Some(count) => *count += 1,
@@ -83,16 +83,25 @@ impl Reader {
         }
     }
 
-    fn track(&mut self, raw: &RawEvent<'_>, at: &At<'_>) -> Result<u32, TraceError> {
+    fn track(
+        &mut self,
+        raw: &RawKinetoEvent<'_>,
+        at: &LocatedElement<'_>,
+    ) -> Result<u32, TraceError> {
         let number = self.tracks.number(raw.pid, raw.tid);
         number.ok_or_else(|| at.refused("", "more tracks than fit".to_owned(), HUGE))
     }
 
-    fn flow(&mut self, raw: &RawEvent<'_>, kind: FlowKind, at: &At<'_>) -> Result<(), TraceError> {
+    fn flow(
+        &mut self,
+        raw: &RawKinetoEvent<'_>,
+        kind: FlowKind,
+        at: &LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
         let Some(id) = integer(raw.id, "id", at)? else {
             return Err(at.refused("", "an arrow without `id`".to_owned(), DAMAGED));
         };
-        let flow = Flow {
+        let flow = FlowEvent {
             kind,
             id,
             start: raw.ph == "s",
@@ -105,9 +114,9 @@ impl Reader {
 
     fn event(
         &mut self,
-        raw: &RawEvent<'_>,
-        category: Category,
-        at: &At<'_>,
+        raw: &RawKinetoEvent<'_>,
+        category: EventCategory,
+        at: &LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         let duration = time(raw.dur, "dur", at)?;
         let Ok(duration_ns) = u64::try_from(duration) else {
@@ -118,9 +127,9 @@ impl Reader {
         let raw_args = &raw.args;
         let mut args = NONE;
         // All arguments are kept only where they are used: they would outweigh everything else.
-        if raw_args.collective || category == Category::Sync || communicates(&raw.name) {
+        if raw_args.collective || category == EventCategory::Sync || communicates(&raw.name) {
             args = self.trace.args.len() as u32;
-            self.trace.args.push(AllArgs::of(at.text).0);
+            self.trace.args.push(AllEventArgs::of(at.text).0);
         }
         let name = self.trace.texts.intern(&raw.name);
         let event = KinetoEvent {
@@ -132,7 +141,7 @@ impl Reader {
             rf_id: integer(raw_args.rf_id, "Record function id", at)?.unwrap_or(0),
             external_id: integer(raw_args.external_id, "External id", at)?.unwrap_or(0),
             correlation: integer(raw_args.correlation, "correlation", at)?.unwrap_or(0),
-            stream: integer(raw_args.stream, "stream", at)?.map_or(-1, |Stream(stream)| stream),
+            stream: integer(raw_args.stream, "stream", at)?.map_or(-1, |StreamId(stream)| stream),
             device: integer(raw_args.device, "device", at)?.unwrap_or(-1),
             bytes: integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
             args,
@@ -143,8 +152,8 @@ impl Reader {
         Ok(())
     }
 
-    fn distributed(&mut self, value: &RawValue, at: &At<'_>) -> Result<(), TraceError> {
-        let read = serde_json::from_str::<Option<Distributed<'_>>>(value.get());
+    fn distributed(&mut self, value: &RawValue, at: &LocatedElement<'_>) -> Result<(), TraceError> {
+        let read = serde_json::from_str::<Option<DistributedInfo<'_>>>(value.get());
         let read = read.map_err(|error| {
             let found = format!("`distributedInfo` cannot be read: {error}");
             at.refused(value.get(), found, DAMAGED)
@@ -158,9 +167,9 @@ impl Reader {
             let (groups, wrong) = groups::parse(&json);
             if let Some(wrong) = wrong {
                 let text = format!("{} groups were read: {wrong}", groups.len());
-                self.trace.repairs.push(Repair {
+                self.trace.repairs.push(JsonRepair {
                     offset: at.of(config.get()),
-                    what: RepairKind::Groups,
+                    what: JsonRepairKind::Groups,
                     text,
                 });
             }
@@ -171,7 +180,7 @@ impl Reader {
 }
 
 /// Parses the nanoseconds of a required time.
-fn time(value: Option<&RawValue>, what: &str, at: &At<'_>) -> Result<i64, TraceError> {
+fn time(value: Option<&RawValue>, what: &str, at: &LocatedElement<'_>) -> Result<i64, TraceError> {
     let Some(value) = value else {
         let found = format!("an event without `{what}`, expected its microseconds");
         return Err(at.refused("", found, DAMAGED));
@@ -185,21 +194,25 @@ fn time(value: Option<&RawValue>, what: &str, at: &At<'_>) -> Result<i64, TraceE
     })
 }
 
-impl Format for Reader {
+impl ElementReader for KinetoReader {
     const WHAT: &'static str = "device trace";
     const ARRAY: &'static str = "traceEvents";
     const BARE: bool = true;
-    const LAYOUT: Layout = Layout {
+    const LAYOUT: NameLayout = NameLayout {
         follows: &["pid"],
         never: &["\"pid\"", "\"ts\"", "\"args\"", "\"ph\""],
     };
-    type Element<'de> = RawEvent<'de>;
+    type Element<'de> = RawKinetoEvent<'de>;
 
-    fn element(&mut self, raw: RawEvent<'_>, at: At<'_>) -> Result<(), TraceError> {
+    fn element(
+        &mut self,
+        raw: RawKinetoEvent<'_>,
+        at: LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
         let cat = raw.cat.as_deref().unwrap_or("");
         match (&*raw.ph, cat) {
             ("X", cat) => {
-                if let Some(category) = Category::named(cat) {
+                if let Some(category) = EventCategory::named(cat) {
                     return self.event(&raw, category, &at);
                 }
             }
@@ -221,7 +234,12 @@ impl Format for Reader {
         Ok(())
     }
 
-    fn value(&mut self, key: &str, value: &RawValue, at: At<'_>) -> Result<(), TraceError> {
+    fn value(
+        &mut self,
+        key: &str,
+        value: &RawValue,
+        at: LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
         match key {
             "baseTimeNanoseconds" => {
                 self.base_ns = integer(Some(value), key, &at)?.unwrap_or(0);
@@ -229,7 +247,7 @@ impl Format for Reader {
             "distributedInfo" => self.distributed(value, &at)?,
             "host_name" => self.trace.host_name = Some(number::text(value.get()).into_owned()),
             "deviceProperties" => {
-                let devices = serde_json::from_str::<Vec<Device>>(value.get());
+                let devices = serde_json::from_str::<Vec<DeviceProperties>>(value.get());
                 let devices = devices.map_err(|error| {
                     let found = format!("`{key}` cannot be read: {error}");
                     at.refused(value.get(), found, DAMAGED)
@@ -241,7 +259,7 @@ impl Format for Reader {
         Ok(())
     }
 
-    fn repaired(&mut self, repair: Repair) {
+    fn repaired(&mut self, repair: JsonRepair) {
         self.trace.repairs.push(repair);
     }
 }

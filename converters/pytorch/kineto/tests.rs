@@ -67,7 +67,7 @@ const BASE: i64 = 1_790_857_026_000_000_000;
 fn what_matters_is_kept_and_the_rest_counted() {
     let trace = read(RECENT);
     let categories: Vec<_> = trace.events.iter().map(|e| e.category).collect();
-    use Category::*;
+    use EventCategory::*;
     assert_eq!(
         categories,
         [CpuOp, Kernel, Copy, Set, Runtime, Sync, Annotation]
@@ -106,14 +106,14 @@ fn what_matters_is_kept_and_the_rest_counted() {
         [("M", 3), ("Trace", 1), ("i", 1), ("python_function", 1)]
     );
     assert_eq!(trace.with_rf_id, 1);
-    assert_eq!(trace.repairs, Repairs::default());
+    assert_eq!(trace.repairs, JsonRepairs::default());
 }
 
 #[test]
 fn tracks_flows_and_metadata_are_read() {
     let trace = read(RECENT);
     let track = |i: usize| {
-        let Track { pid, tid, name } = &trace.tracks[i];
+        let KinetoTrack { pid, tid, name } = &trace.tracks[i];
         (&**pid, &**tid, &**name)
     };
     assert_eq!(track(0), ("24296", "24467", ""));

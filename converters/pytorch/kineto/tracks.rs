@@ -1,13 +1,13 @@
 //! Tracks of events.
 
 use crate::converters::pytorch::number;
-use crate::graph::Names;
+use crate::graph::NameTable;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 /// A thread of the host, or a stream of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Track {
+pub struct KinetoTrack {
     /// Process id, or the device of a stream; sometimes a word.
     pub pid: String,
     /// Thread or stream id; sometimes a word.
@@ -18,10 +18,10 @@ pub struct Track {
 
 /// Tracks in order of first use. Names may come before or after that.
 #[derive(Default)]
-pub(super) struct Tracks {
-    keys: Names,
-    tracks: Vec<Track>,
-    named: Names,
+pub(super) struct TrackTable {
+    keys: NameTable,
+    tracks: Vec<KinetoTrack>,
+    named: NameTable,
     names: Vec<String>,
     key: String,
     last: u32,
@@ -32,7 +32,7 @@ fn text(part: Option<&RawValue>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::text(part.get()))
 }
 
-impl Tracks {
+impl TrackTable {
     fn set_key(&mut self, pid: &str, tid: &str) {
         self.key.clear();
         self.key.extend([pid, "\0", tid]);
@@ -51,7 +51,7 @@ impl Tracks {
         self.set_key(&pid, &tid);
         let number = self.keys.intern(&self.key)?;
         if number as usize == self.tracks.len() {
-            self.tracks.push(Track {
+            self.tracks.push(KinetoTrack {
                 pid: pid.into_owned(),
                 tid: tid.into_owned(),
                 name: String::new(),
@@ -76,7 +76,7 @@ impl Tracks {
     }
 
     /// Returns the tracks with their names.
-    pub fn finish(mut self) -> Vec<Track> {
+    pub fn finish(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
             // The table has no look-up without an entry: a name of no track is entered behind them.
             let track = self.keys.intern(self.named.get(number as u32));

@@ -5,14 +5,14 @@
 //! assignments keep the order. All ranks run one program, so the assignment is the same for all, and of the possible
 //! ones it is the one under which the calls of a group agree in kind and size and end together.
 
-use super::super::calls::{Act, Calls};
-use super::super::rank::{NONE, Rank};
-use super::Group;
+use super::super::calls::{CommCalls, CommOp};
+use super::super::rank::{NONE, RankTimeline};
+use super::JobGroup;
 use std::collections::BTreeMap;
 
 /// Worker threads of a rank, as pools.
 #[derive(Debug, Default)]
-pub(super) struct Pools {
+pub(super) struct WorkerPools {
     /// Candidate partitions of the threads into pools, by number: as pairs of neighbours, and split at the largest
     /// gaps.
     ways: Vec<Vec<Vec<u32>>>,
@@ -20,8 +20,13 @@ pub(super) struct Pools {
     named: BTreeMap<u32, u32>,
 }
 
-impl Pools {
-    pub(super) fn new(rank: &Rank, calls: &Calls, own: &[u32], groups: &[Group]) -> Self {
+impl WorkerPools {
+    pub(super) fn new(
+        rank: &RankTimeline,
+        calls: &CommCalls,
+        own: &[u32],
+        groups: &[JobGroup],
+    ) -> Self {
         let mut named: BTreeMap<u32, u32> = BTreeMap::new();
         let mut threads: Vec<(u64, u32)> = Vec::new();
         for call in calls.list.iter().filter(|call| call.worker != NONE) {
@@ -85,10 +90,10 @@ fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
 }
 
 /// An assignment of pools to groups: index of the partition, and the groups used among a rank's own, as bits.
-type Choice = (usize, u32);
+type PoolAssignment = (usize, u32);
 
 /// Group of each worker thread, per rank.
-type Given = Vec<BTreeMap<u32, u32>>;
+type WorkerGroups = Vec<BTreeMap<u32, u32>>;
 
 /// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
@@ -97,18 +102,18 @@ const CLEAR: i64 = 1_000;
 
 /// Returns the group of each worker thread, per rank; empty for a rank where it cannot be inferred.
 pub(super) fn assign(
-    ranks: &[Rank],
-    calls: &[Calls],
-    groups: &[Group],
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    groups: &[JobGroup],
     own: &[Vec<u32>],
-    pools: &[Pools],
-) -> Given {
+    pools: &[WorkerPools],
+) -> WorkerGroups {
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
-    let mut scored: Vec<((u64, i64), Choice, Given)> = Vec::new();
+    let mut scored: Vec<((u64, i64), PoolAssignment, WorkerGroups)> = Vec::new();
     for way in 0..2 {
         // All sets of used groups; `MOST` keeps their number below 4,096.
         for places in 1..1_u32 << most {
-            let given: Option<Given> = own
+            let given: Option<WorkerGroups> = own
                 .iter()
                 .zip(pools)
                 .map(|(own, pools)| given(own, pools, (way, places)))
@@ -134,7 +139,11 @@ pub(super) fn assign(
 }
 
 /// Returns the groups that `choice` gives the threads of a rank; `None` if it does not fit.
-fn given(own: &[u32], pools: &Pools, (way, places): Choice) -> Option<BTreeMap<u32, u32>> {
+fn given(
+    own: &[u32],
+    pools: &WorkerPools,
+    (way, places): PoolAssignment,
+) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
     // A rank without workers fits every assignment, and so does one that has one partition only.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
@@ -158,9 +167,9 @@ fn given(own: &[u32], pools: &Pools, (way, places): Choice) -> Option<BTreeMap<u
 /// Returns the number of groups whose calls do not match, and the mean deviation of the ends of those that do, ns.
 /// Clocks of different hosts differ by a constant, which is removed.
 fn score(
-    ranks: &[Rank],
-    calls: &[Calls],
-    groups: &[Group],
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    groups: &[JobGroup],
     given: &[BTreeMap<u32, u32>],
 ) -> (u64, i64) {
     let mut wrong = 0;
@@ -169,16 +178,17 @@ fn score(
     for (g, group) in groups.iter().enumerate() {
         let members = group.ranks.iter();
         let members = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
-        let mut first: Option<(usize, Vec<&super::Call>)> = None;
+        let mut first: Option<(usize, Vec<&super::CommCall>)> = None;
         for member in members {
             let list = calls[member].list.iter();
             let own = list.filter(|c| given[member].get(&c.worker) == Some(&(g as u32)));
-            let own: Vec<&super::Call> = own.collect();
+            let own: Vec<&super::CommCall> = own.collect();
             let Some((other, before)) = &first else {
                 first = Some((member, own));
                 continue;
             };
-            let fits = |(a, b): (&&super::Call, &&super::Call)| a.act == b.act && same_size(a, b);
+            let fits =
+                |(a, b): (&&super::CommCall, &&super::CommCall)| a.act == b.act && same_size(a, b);
             if own.len() != before.len() || !own.iter().zip(before).all(fits) {
                 wrong += 1;
                 continue;
@@ -199,9 +209,9 @@ fn score(
     (wrong, off.iter().map(|ns| ns / count).sum())
 }
 
-fn same_size(a: &super::Call, b: &super::Call) -> bool {
+fn same_size(a: &super::CommCall, b: &super::CommCall) -> bool {
     use crate::trace::CollectiveKind::{AllReduce, Broadcast, Reduce};
-    let one_size = matches!(a.act, Act::Collective(AllReduce | Broadcast | Reduce));
+    let one_size = matches!(a.act, CommOp::Collective(AllReduce | Broadcast | Reduce));
     !one_size || a.asked.bytes_in == b.asked.bytes_in
 }
 

@@ -1,7 +1,7 @@
 //! Position of an element in a text, and errors at it.
 
 use crate::converters::pytorch::number;
-use crate::trace::{Place, TraceError, shown};
+use crate::trace::{TraceError, TraceLocation, shown};
 use serde_json::value::RawValue;
 
 /// Hint for a text that ends too early.
@@ -13,14 +13,14 @@ pub(super) const DAMAGED: &str = "the file is not the JSON that PyTorch writes: 
 
 /// An element with its position in the text.
 #[derive(Clone, Copy)]
-pub(in crate::converters::pytorch) struct At<'a> {
+pub(in crate::converters::pytorch) struct LocatedElement<'a> {
     /// Text from the element's first byte on.
     pub text: &'a [u8],
     /// Offset in bytes from the start of the whole text.
     pub offset: u64,
 }
 
-impl<'a> At<'a> {
+impl<'a> LocatedElement<'a> {
     /// Returns the text from the beginning of one value in the element to the end of another.
     pub fn between(&self, first: &RawValue, last: &RawValue) -> &'a str {
         let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
@@ -48,7 +48,7 @@ impl<'a> At<'a> {
 pub(in crate::converters::pytorch) fn integer<T: TryFrom<i128>>(
     value: Option<&RawValue>,
     what: &str,
-    at: &At<'_>,
+    at: &LocatedElement<'_>,
 ) -> Result<Option<T>, TraceError> {
     let Some(value) = value else { return Ok(None) };
     let number = number::whole(value.get()).and_then(|number| T::try_from(number).ok());
@@ -65,9 +65,9 @@ pub(in crate::converters::pytorch) fn integer<T: TryFrom<i128>>(
 /// Returns an error at a byte of the text.
 #[cold]
 pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
-    let place = Place {
+    let place = TraceLocation {
         offset: Some(offset as usize),
-        ..Place::default()
+        ..TraceLocation::default()
     };
     TraceError::refused_at(place, found, hint)
 }

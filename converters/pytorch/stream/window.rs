@@ -2,7 +2,7 @@
 
 use super::place::{DAMAGED, TRUNCATED, excerpt, refused};
 use crate::trace::TraceError;
-use crate::trace::file::Stream;
+use crate::trace::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
@@ -15,8 +15,8 @@ pub(super) const MAX_ELEMENT: usize = 16 << 20;
 pub(super) const MAX_VALUE: usize = 64 << 20;
 
 /// A window over the text, and the next byte to read.
-pub(super) struct Window<'s> {
-    source: Stream<'s>,
+pub(super) struct TextWindow<'s> {
+    source: DecompressedStream<'s>,
     path: &'s Path,
     window: Vec<u8>,
     at: usize,
@@ -27,9 +27,9 @@ pub(super) struct Window<'s> {
     ended: bool,
 }
 
-impl<'s> Window<'s> {
+impl<'s> TextWindow<'s> {
     /// Opens a window over the start of `source`; `path` is for messages.
-    pub fn new(source: Stream<'s>, path: &'s Path) -> Result<Self, TraceError> {
+    pub fn new(source: DecompressedStream<'s>, path: &'s Path) -> Result<Self, TraceError> {
         let mut this = Self {
             source,
             path,

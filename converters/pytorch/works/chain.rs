@@ -1,18 +1,18 @@
 //! Sequence of activities of each host thread.
 
-use super::super::calls::Calls;
-use super::super::rank::{NONE, Rank, Segment};
-use super::waits::Wait;
-use super::{Doing, Found, Lane, Work, Works, is_work, workers};
+use super::super::calls::CommCalls;
+use super::super::rank::{NONE, RankTimeline, ThreadSegment};
+use super::waits::HostWait;
+use super::{Activities, Activity, ActivityKind, ActivityLane, DependencyStats, is_work, workers};
 
 /// Latest ends of the activities of items.
-pub(super) struct Bounds {
+pub(super) struct ActivityBounds {
     /// Latest end, for items that launch something: time after the launch belongs to what follows.
     pub latest: Vec<i64>,
 }
 
-impl Bounds {
-    pub(super) fn new(rank: &Rank, calls: &Calls) -> Self {
+impl ActivityBounds {
+    pub(super) fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut this = Self {
             latest: vec![i64::MAX; rank.items.len()],
         };
@@ -35,17 +35,17 @@ impl Bounds {
 }
 
 /// Activities of each thread by start; they do not overlap.
-pub(super) struct Chains(Vec<Vec<u32>>);
+pub(super) struct ThreadChains(Vec<Vec<u32>>);
 
 /// Places the activity of each item, and orders the activities of each thread.
 pub(super) fn build(
-    rank: &Rank,
-    calls: &Calls,
-    segments: &[Vec<Segment>],
-    bounds: &Bounds,
-    waits: &[Wait],
-    works: &mut Works,
-) -> Chains {
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    segments: &[Vec<ThreadSegment>],
+    bounds: &ActivityBounds,
+    waits: &[HostWait],
+    works: &mut Activities,
+) -> ThreadChains {
     // Earliest start of the activity of an item that waits inside.
     let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
@@ -124,9 +124,9 @@ pub(super) fn build(
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
             let (begin, end) = place[item as usize];
-            let work = works.push(Work {
-                doing: Doing::Item(item),
-                lane: Lane::Thread(thread as u32),
+            let work = works.push(Activity {
+                doing: ActivityKind::Item(item),
+                lane: ActivityLane::Thread(thread as u32),
                 begin,
                 end,
                 asked: begin,
@@ -144,9 +144,9 @@ pub(super) fn build(
             // Without an end mark a replay would finish before the thread did.
             && end > last
         {
-            chain.push(works.push(Work {
-                doing: Doing::End(thread as u32),
-                lane: Lane::Thread(thread as u32),
+            chain.push(works.push(Activity {
+                doing: ActivityKind::End(thread as u32),
+                lane: ActivityLane::Thread(thread as u32),
                 begin: end,
                 end,
                 asked: end,
@@ -157,7 +157,7 @@ pub(super) fn build(
         }
         chains.push(chain);
     }
-    Chains(chains)
+    ThreadChains(chains)
 }
 
 /// Merges overlapping intervals, by start.
@@ -173,23 +173,23 @@ fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     list
 }
 
-impl Chains {
+impl ThreadChains {
     /// Returns the last activity of `thread` that had ended at `time`.
-    pub(super) fn before(&self, thread: u32, time: i64, list: &[Work]) -> u32 {
+    pub(super) fn before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let after = chain.partition_point(|&work| list[work as usize].end <= time);
         after.checked_sub(1).map_or(NONE, |last| chain[last])
     }
 
     /// Returns the first activity of `thread` that started at `time` or later.
-    pub(super) fn after(&self, thread: u32, time: i64, list: &[Work]) -> u32 {
+    pub(super) fn after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let first = chain.partition_point(|&work| list[work as usize].begin < time);
         chain.get(first).copied().unwrap_or(NONE)
     }
 
     /// Returns the first activity of `thread` that started at `from` or later and ended by `to`.
-    pub(super) fn between(&self, thread: u32, from: i64, to: i64, works: &Works) -> u32 {
+    pub(super) fn between(&self, thread: u32, from: i64, to: i64, works: &Activities) -> u32 {
         let first = self.after(thread, from, &works.list);
         match works.list.get(first as usize) {
             Some(work) if work.end <= to => first,
@@ -201,10 +201,10 @@ impl Chains {
     /// thread has ended, and threads that start.
     pub(super) fn hand_over(
         &self,
-        rank: &Rank,
-        calls: &Calls,
-        works: &mut Works,
-        found: &mut Found,
+        rank: &RankTimeline,
+        calls: &CommCalls,
+        works: &mut Activities,
+        found: &mut DependencyStats,
     ) {
         /// Length of a gap, ns, below which it is Python's own.
         const NOTICEABLE: i64 = 100_000;
@@ -224,7 +224,7 @@ impl Chains {
         for &thread in &free {
             let mut previous = None;
             for &work in &self.0[thread as usize] {
-                let Work { begin, end, .. } = works.list[work as usize];
+                let Activity { begin, end, .. } = works.list[work as usize];
                 let since = previous.unwrap_or(if thread == free[0] { begin } else { i64::MIN });
                 previous = Some(end);
                 if begin.saturating_sub(since) < NOTICEABLE {

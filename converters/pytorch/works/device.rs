@@ -1,11 +1,11 @@
 //! Kernels and copies: their launches, dependencies between streams, and waits of the host for them.
 
-use super::super::calls::Calls;
-use super::super::kineto::{Category, KinetoEvent};
-use super::super::rank::{Device, NONE, Rank, Role};
-use super::chain::Bounds;
-use super::waits::{Source, Uses, Wait};
-use super::{Doing, Found, Lane, Work, Works};
+use super::super::calls::CommCalls;
+use super::super::kineto::{EventCategory, KinetoEvent};
+use super::super::rank::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
+use super::chain::ActivityBounds;
+use super::waits::{HostWait, ResultUses, WaitSource};
+use super::{Activities, Activity, ActivityKind, ActivityLane, DependencyStats};
 
 /// Calls of CUDA and HIP that return when work on the device has ended.
 const BLOCKING: [&str; 8] = [
@@ -22,18 +22,18 @@ const BLOCKING: [&str; 8] = [
 /// Finds waits of the host for the device: inside synchronising calls, and for copies that had ended when the call
 /// that requested them returned.
 pub(super) fn host_syncs(
-    rank: &Rank,
-    bounds: &mut Bounds,
-    waits: &mut Vec<Wait>,
-    found: &mut Found,
+    rank: &RankTimeline,
+    bounds: &mut ActivityBounds,
+    waits: &mut Vec<HostWait>,
+    found: &mut DependencyStats,
 ) {
     if rank.devices.is_empty() {
         return;
     }
-    let launches = Launches::new(rank);
+    let launches = LaunchIndex::new(rank);
     let syncs = syncs_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
-        if item.role != Role::Runtime || !BLOCKING.contains(&rank.name(item.event)) {
+        if item.role != HostIntervalKind::Runtime || !BLOCKING.contains(&rank.name(item.event)) {
             continue;
         }
         let event = &rank.kineto.events[item.event as usize];
@@ -49,28 +49,28 @@ pub(super) fn host_syncs(
         let Some(device) = last else { continue };
         let end = rank.devices[device as usize].end.min(item.end);
         found.device_syncs += 1;
-        waits.push(Wait {
+        waits.push(HostWait {
             thread: item.thread,
             from: item.start.min(end),
             to: end,
-            source: Source::Device(device),
+            source: WaitSource::Device(device),
             into: index as u32,
         });
     }
     for (index, device) in rank.devices.iter().enumerate() {
         let item = &rank.items[device.launch as usize];
-        let copy = rank.kineto.events[device.event as usize].category == Category::Copy;
+        let copy = rank.kineto.events[device.event as usize].category == EventCategory::Copy;
         if !copy || device.end > item.end || device.end <= item.start {
             continue;
         }
         found.device_syncs += 1;
         bounds.latest[device.launch as usize] =
             bounds.latest[device.launch as usize].min(device.start.max(item.start));
-        waits.push(Wait {
+        waits.push(HostWait {
             thread: item.thread,
             from: device.start.max(item.start),
             to: device.end,
-            source: Source::Device(index as u32),
+            source: WaitSource::Device(index as u32),
             into: NONE,
         });
     }
@@ -78,7 +78,12 @@ pub(super) fn host_syncs(
 
 /// Places the activity of every device event and of every call on a device, with dependencies; returns the activity
 /// of each device event.
-pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut Found) -> Vec<u32> {
+pub(super) fn place(
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    works: &mut Activities,
+    found: &mut DependencyStats,
+) -> Vec<u32> {
     let mut made: Vec<(u32, u32)> = Vec::new();
     for (index, call) in calls.list.iter().enumerate() {
         if call.on_device() {
@@ -102,7 +107,7 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
         let busy = ends.max().filter(|&end| end > device.start);
         if let (Some(_), Some(&work)) = (busy, previous.1.last())
             && own.is_empty()
-            && matches!(works.list[work as usize].doing, Doing::Call(_))
+            && matches!(works.list[work as usize].doing, ActivityKind::Call(_))
         {
             placed[index] = work;
             continue;
@@ -112,8 +117,8 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
         // The order of submission is that of the launches, not of the kernels.
         let asked = works.list[launch as usize].begin;
         let mut pieces = Vec::new();
-        let mut piece = |works: &mut Works, doing, end, lane| {
-            let work = works.push(Work {
+        let mut piece = |works: &mut Activities, doing, end, lane| {
+            let work = works.push(Activity {
                 doing,
                 lane,
                 begin,
@@ -127,18 +132,25 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
             pieces.push(work);
             work
         };
-        let stream = Lane::Stream(device.stream);
+        let stream = ActivityLane::Stream(device.stream);
         match &own[..] {
-            [] => placed[index] = piece(works, Doing::Device(index as u32), device.end, stream),
+            [] => {
+                placed[index] = piece(
+                    works,
+                    ActivityKind::Device(index as u32),
+                    device.end,
+                    stream,
+                )
+            }
             // The messages of a batch are in flight together: on one lane they would wait for one another.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
                         0 => stream,
-                        _ => Lane::Flight(place as u32 - 1),
+                        _ => ActivityLane::Flight(place as u32 - 1),
                     };
                     let end = calls.list[call as usize].end;
-                    let work = piece(works, Doing::Call(call), end, lane);
+                    let work = piece(works, ActivityKind::Call(call), end, lane);
                     works.of_call[call as usize] = work;
                     placed[index] = work;
                 }
@@ -152,8 +164,13 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
 }
 
 /// Adds the dependencies of `cudaStreamWaitEvent`, where the profiler was asked to record it.
-fn stream_waits(rank: &Rank, placed: &[u32], works: &mut Works, found: &mut Found) {
-    let launches = Launches::new(rank);
+fn stream_waits(
+    rank: &RankTimeline,
+    placed: &[u32],
+    works: &mut Activities,
+    found: &mut DependencyStats,
+) {
+    let launches = LaunchIndex::new(rank);
     let runtime = by_correlation(rank);
     let start_of = |correlation: u64| {
         let at = runtime
@@ -162,7 +179,7 @@ fn stream_waits(rank: &Rank, placed: &[u32], works: &mut Works, found: &mut Foun
         Some(rank.items[runtime[at].1 as usize].start)
     };
     for event in &rank.kineto.events {
-        if event.category != Category::Sync {
+        if event.category != EventCategory::Sync {
             continue;
         }
         let argument = |key: &str| argument(rank, event, key);
@@ -187,11 +204,17 @@ fn stream_waits(rank: &Rank, placed: &[u32], works: &mut Works, found: &mut Foun
 
 /// Adds dependencies of collectives: their stream waits for what the caller's stream had been given before, and the
 /// first kernel that uses the result waits for the collective.
-fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, found: &mut Found) {
+fn collectives(
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    placed: &[u32],
+    works: &mut Activities,
+    found: &mut DependencyStats,
+) {
     if calls.list.iter().all(|call| !call.on_device()) {
         return;
     }
-    let uses = Uses::new(rank, calls);
+    let uses = ResultUses::new(rank, calls);
     let mut by_launch: Vec<(u32, u32)> = Vec::with_capacity(rank.devices.len());
     let streams: Vec<i64> = {
         let mut streams: Vec<i64> = calls.list.iter().filter_map(|call| call.stream).collect();
@@ -244,15 +267,15 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
 }
 
 /// Index of device events by stream and launch.
-struct Launches {
+struct LaunchIndex {
     /// Stream, start of the launch, device event.
     list: Vec<(i64, i64, u32)>,
     streams: Vec<i64>,
 }
 
-impl Launches {
-    fn new(rank: &Rank) -> Self {
-        let of = |(i, device): (usize, &Device)| {
+impl LaunchIndex {
+    fn new(rank: &RankTimeline) -> Self {
+        let of = |(i, device): (usize, &DeviceInterval)| {
             (
                 device.stream,
                 rank.items[device.launch as usize].start,
@@ -283,7 +306,7 @@ impl Launches {
     }
 
     /// Returns, of what had been launched on any stream at `launched`, the last to end by `until`.
-    fn last_to_end(&self, rank: &Rank, launched: i64, until: i64) -> Option<u32> {
+    fn last_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams
             .iter()
@@ -294,9 +317,9 @@ impl Launches {
     }
 }
 
-fn by_correlation(rank: &Rank) -> Vec<(u64, u32)> {
+fn by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     let runtime = rank.items.iter().enumerate();
-    let runtime = runtime.filter(|(_, item)| item.role == Role::Runtime);
+    let runtime = runtime.filter(|(_, item)| item.role == HostIntervalKind::Runtime);
     let mut list: Vec<(u64, u32)> = runtime
         .map(|(i, item)| {
             (
@@ -309,9 +332,9 @@ fn by_correlation(rank: &Rank) -> Vec<(u64, u32)> {
     list
 }
 
-fn syncs_by_correlation(rank: &Rank) -> Vec<(u64, u32)> {
+fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     let syncs = rank.kineto.events.iter().enumerate();
-    let syncs = syncs.filter(|(_, event)| event.category == Category::Sync);
+    let syncs = syncs.filter(|(_, event)| event.category == EventCategory::Sync);
     let mut list: Vec<(u64, u32)> = syncs
         .map(|(i, event)| (event.correlation, i as u32))
         .collect();
@@ -320,13 +343,13 @@ fn syncs_by_correlation(rank: &Rank) -> Vec<(u64, u32)> {
 }
 
 /// Returns the stream of a synchronisation event; `None` if it concerns all.
-fn sync_stream(rank: &Rank, event: u32) -> Option<i64> {
+fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.kineto.events[event as usize];
     let name = rank.kineto.texts.get(event.name);
     (name.starts_with("Stream Sync") && event.stream >= 0).then_some(event.stream)
 }
 
-fn argument(rank: &Rank, event: &KinetoEvent, key: &str) -> Option<i64> {
+fn argument(rank: &RankTimeline, event: &KinetoEvent, key: &str) -> Option<i64> {
     let args = rank.kineto.args.get(event.args as usize)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()

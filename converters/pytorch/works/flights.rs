@@ -1,31 +1,36 @@
 //! Communication of the host in flight.
 
-use super::super::calls::{Act, Calls};
-use super::super::rank::{NONE, Rank};
-use super::chain::Chains;
+use super::super::calls::{CommCalls, CommOp};
+use super::super::rank::{NONE, RankTimeline};
+use super::chain::ThreadChains;
 use super::waits::by_worker;
-use super::{Doing, Lane, Work, Works};
+use super::{Activities, Activity, ActivityKind, ActivityLane};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Lanes by the time at which they become free.
-type Free = BinaryHeap<Reverse<(i64, u32)>>;
+type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Places the activity of every call that the host carried out, with dependencies.
-pub(super) fn place(rank: &Rank, calls: &Calls, chains: &Chains, works: &mut Works) {
+pub(super) fn place(
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    chains: &ThreadChains,
+    works: &mut Activities,
+) {
     let mut order: Vec<u32> = (0..calls.list.len() as u32)
         .filter(|&call| !calls.list[call as usize].on_device())
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
     // Calls of a worker queue for it, and messages to one peer for their connection. Nothing else queues, whatever
     // the times of the capture: a lane for each, and more where calls were in flight at once.
-    let mut lanes: BTreeMap<(u32, Option<u32>, bool), Free> = BTreeMap::new();
+    let mut lanes: BTreeMap<(u32, Option<u32>, bool), FreeLanes> = BTreeMap::new();
     let mut count = 0;
     for index in order {
         let call = &calls.list[index as usize];
         let free = lanes
             .entry(match call.worker {
-                NONE => (NONE, call.asked.peer, call.act == Act::Send),
+                NONE => (NONE, call.asked.peer, call.act == CommOp::Send),
                 worker => (worker, None, false),
             })
             .or_default();
@@ -40,9 +45,9 @@ pub(super) fn place(rank: &Rank, calls: &Calls, chains: &Chains, works: &mut Wor
             }
         };
         free.push(Reverse((call.end, lane)));
-        let work = works.push(Work {
-            doing: Doing::Call(index),
-            lane: Lane::Flight(lane),
+        let work = works.push(Activity {
+            doing: ActivityKind::Call(index),
+            lane: ActivityLane::Flight(lane),
             begin: call.start,
             end: call.end,
             asked: call.launched,

@@ -1,13 +1,13 @@
 //! Waits of threads for communication.
 
-use super::super::calls::{Act, Call, Calls};
-use super::super::rank::{NONE, Rank, Role, Segment};
-use super::Found;
+use super::super::calls::{CommCall, CommCalls, CommOp};
+use super::super::rank::{HostIntervalKind, NONE, RankTimeline, ThreadSegment};
+use super::DependencyStats;
 use std::collections::BTreeMap;
 
 /// Communication or device event that was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum WaitSource {
     /// A call.
     Call(u32),
     /// A device event.
@@ -16,7 +16,7 @@ pub(super) enum Source {
 
 /// A stretch of a thread's time that is no work, because something else had to end first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
+pub(super) struct HostWait {
     /// Waiting thread.
     pub thread: u32,
     /// Earliest start.
@@ -24,7 +24,7 @@ pub(super) struct Wait {
     /// End.
     pub to: i64,
     /// Activity waited for.
-    pub source: Source,
+    pub source: WaitSource,
     /// Item that waited inside and continues afterwards; [`NONE`] if the activity after the wait does.
     pub into: u32,
 }
@@ -38,7 +38,7 @@ const PROMPT: i64 = 40_000;
 const DEEPEST: usize = 16;
 
 /// Sets the time from which each call's result could be used: its worker may copy it into place first.
-pub(super) fn set_done(rank: &Rank, calls: &mut Calls) {
+pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     for (worker, list) in by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
         let items = &rank.items[range.start as usize..range.end as usize];
@@ -63,7 +63,7 @@ pub(super) fn set_done(rank: &Rank, calls: &mut Calls) {
 }
 
 /// Returns the calls that each worker carried out, by start.
-pub(super) fn by_worker(calls: &Calls) -> BTreeMap<u32, Vec<u32>> {
+pub(super) fn by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
     let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (index, call) in calls.list.iter().enumerate() {
         if call.worker != NONE {
@@ -76,7 +76,7 @@ pub(super) fn by_worker(calls: &Calls) -> BTreeMap<u32, Vec<u32>> {
     workers
 }
 
-fn uses(rank: &Rank, host: u32, storages: &[u64]) -> bool {
+fn uses(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
     let Some(node) = rank.host.nodes.get(host as usize) else {
         return false;
     };
@@ -89,21 +89,21 @@ fn uses(rank: &Rank, host: u32, storages: &[u64]) -> bool {
 }
 
 /// Returns the segment of `segments` that holds `time`, its end included.
-pub(super) fn segment_at(segments: &[Segment], time: i64) -> Option<&Segment> {
+pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&ThreadSegment> {
     let index = segments.partition_point(|segment| segment.to < time);
     segments.get(index).filter(|segment| segment.from < time)
 }
 
 /// Finds the waits of the host for its own communication, and the calls that were seen to block.
 pub(super) fn find(
-    rank: &Rank,
-    calls: &Calls,
-    segments: &[Vec<Segment>],
-    found: &mut Found,
-) -> (Vec<Wait>, Vec<bool>) {
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    segments: &[Vec<ThreadSegment>],
+    found: &mut DependencyStats,
+) -> (Vec<HostWait>, Vec<bool>) {
     let mut waits = Vec::new();
     let mut blocked = vec![false; calls.list.len()];
-    let uses = Uses::new(rank, calls);
+    let uses = ResultUses::new(rank, calls);
     for (index, call) in calls.list.iter().enumerate() {
         if call.on_device() {
             continue;
@@ -120,11 +120,11 @@ pub(super) fn find(
             }
         } else if call.asked.asynchronous == Some(false) {
             found.blocking += 1;
-            waits.push(Wait {
+            waits.push(HostWait {
                 thread,
                 from: rank.items[call.item as usize].end.min(call.done),
                 to: call.done,
-                source: Source::Call(index as u32),
+                source: WaitSource::Call(index as u32),
                 into: NONE,
             });
         } else {
@@ -151,36 +151,46 @@ pub(super) fn find(
 
 /// Returns the wait for a message, whose interval ends when the program has waited for it. The program does that
 /// between operators: an interval that ends in an operator's own time ended by itself.
-fn message(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Option<Wait> {
+fn message(
+    rank: &RankTimeline,
+    call: &CommCall,
+    index: usize,
+    segments: &[ThreadSegment],
+) -> Option<HostWait> {
     let segment = segment_at(segments, call.end);
     let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
-    if owner.is_some_and(|item| item.role != Role::Annotation && item.end > call.end) {
+    if owner.is_some_and(|item| item.role != HostIntervalKind::Annotation && item.end > call.end) {
         return None;
     }
     let from = segment.map_or(call.end, |segment| segment.from);
-    Some(Wait {
+    Some(HostWait {
         thread: rank.items[call.item as usize].thread,
         from: from.max(call.start),
         to: call.end,
-        source: Source::Call(index as u32),
+        source: WaitSource::Call(index as u32),
         into: NONE,
     })
 }
 
 /// Returns the wait of a thread that idled in Python's time until the call was done; right after the launch, a
 /// shorter time suffices.
-fn by_time(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Option<Wait> {
+fn by_time(
+    rank: &RankTimeline,
+    call: &CommCall,
+    index: usize,
+    segments: &[ThreadSegment],
+) -> Option<HostWait> {
     let at = segments.partition_point(|segment| segment.to < call.done);
     let segment = segments
         .get(at)
         .filter(|segment| segment.from < call.done)?;
-    let idles = |segment: &Segment| {
+    let idles = |segment: &ThreadSegment| {
         let own = rank.items.get(segment.owner as usize);
-        own.is_none_or(|item| item.role == Role::Annotation)
+        own.is_none_or(|item| item.role == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
     // Operators around the requesting one end after it, and they do nothing else.
-    let ends_asking = |segment: &Segment| {
+    let ends_asking = |segment: &ThreadSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
     };
@@ -190,22 +200,22 @@ fn by_time(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Opti
         segment.from >= asker.end && between.all(ends_asking) && segment.to - call.done < PROMPT;
     let noticeable = if at_once { PROMPT } else { NOTICEABLE };
     (idles(segment) && call.done - segment.from > noticeable && segment.to > call.done).then_some(
-        Wait {
+        HostWait {
             thread: asker.thread,
             from: segment.from,
             to: call.done,
-            source: Source::Call(index as u32),
+            source: WaitSource::Call(index as u32),
             into: NONE,
         },
     )
 }
 
 /// Items that use storages which hold results of calls.
-pub(super) struct Uses(Vec<(u64, i64, u32)>);
+pub(super) struct ResultUses(Vec<(u64, i64, u32)>);
 
-impl Uses {
+impl ResultUses {
     /// Searches all items for storages that calls write.
-    pub fn new(rank: &Rank, calls: &Calls) -> Self {
+    pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
             .iter()
@@ -232,7 +242,11 @@ impl Uses {
     }
 
     /// Returns the items that use results of `call` and start after its operator, by start.
-    pub fn of<'a>(&'a self, rank: &'a Rank, call: &'a Call) -> impl Iterator<Item = u32> + 'a {
+    pub fn of<'a>(
+        &'a self,
+        rank: &'a RankTimeline,
+        call: &'a CommCall,
+    ) -> impl Iterator<Item = u32> + 'a {
         let asker = rank.items[call.item as usize];
         let mut found: Vec<(i64, u32)> = call
             .asked
@@ -256,11 +270,11 @@ impl Uses {
     /// Returns the wait in front of, or in, the first use of a call's result by a thread that is not its worker.
     fn first(
         &self,
-        rank: &Rank,
-        calls: &Calls,
+        rank: &RankTimeline,
+        calls: &CommCalls,
         index: usize,
-        segments: &[Vec<Segment>],
-    ) -> Option<Wait> {
+        segments: &[Vec<ThreadSegment>],
+    ) -> Option<HostWait> {
         let call = &calls.list[index];
         for i in self.of(rank, call) {
             let item = &rank.items[i as usize];
@@ -271,11 +285,11 @@ impl Uses {
                 .item_name(item)
                 .ends_with("c10d_functional::wait_tensor");
             if inside {
-                return (call.done <= item.end).then_some(Wait {
+                return (call.done <= item.end).then_some(HostWait {
                     thread: item.thread,
                     from: item.start.min(call.done),
                     to: call.done,
-                    source: Source::Call(index as u32),
+                    source: WaitSource::Call(index as u32),
                     into: i,
                 });
             }
@@ -286,11 +300,11 @@ impl Uses {
             let before = segment_at(&segments[item.thread as usize], item.start);
             let from = before.map_or(call.done, |segment| segment.from.min(call.done));
             let waited = before.is_some_and(|segment| segment.from < call.done);
-            return Some(Wait {
+            return Some(HostWait {
                 thread: item.thread,
                 from: if waited { from } else { item.start },
                 to: if waited { call.done } else { item.start },
-                source: Source::Call(index as u32),
+                source: WaitSource::Call(index as u32),
                 into: NONE,
             });
         }
@@ -298,7 +312,7 @@ impl Uses {
     }
 }
 
-impl Act {
+impl CommOp {
     /// Returns whether every member has to arrive before any can leave.
     pub fn meets_all(self) -> bool {
         matches!(self, Self::Collective(kind) if !kind.has_root())

@@ -1,39 +1,43 @@
 //! Implementation of the engine's collective backend.
 
-use crate::astra_sim::beyond::Beyond;
-use crate::astra_sim::program::{Part, Phase, Rotation, Turn};
-use crate::astra_sim::{Algorithm, Implementation, Optimization, Quirk, symmetry};
-use crate::collective::{
-    Act, Clock, Course, Cue, Describer, Endpoint, Intra, Load, Manner, Party, Passing, Queue,
-    Quiet, Request, Seat, Source, Stages, Step, Ticket, schedule,
+use crate::astra_sim::beyond::EndlessWait;
+use crate::astra_sim::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
+use crate::astra_sim::{
+    AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, symmetry,
 };
-use crate::group::{self, Extent, Paths};
+use crate::collective::{
+    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
+    CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, FlowShopInput,
+    GroupMembers, IntraDimensionPolicy, LinePosition, ReceiveSource, ScriptAction, ScriptEvent,
+    SendStep, TransferCause, UncontendedCost, schedule,
+};
+use crate::group::{self, GroupExtent, SharedPaths};
 use crate::ids::Npu;
-use crate::topology::{Path, Topology};
+use crate::topology::{NetworkPath, Topology};
 use crate::trace::CollectiveKind;
-use crate::units::{Amount, Span, Time};
+use crate::units::{BufferShare, Span, Time};
 
-use super::{Collectives, Level};
+use super::{AstraCollectives, LevelCounters};
 
 /// Endpoint delay in named groups, ns.
 const FAST: u64 = 10;
 /// Bytes of a rendezvous request.
 const HANDSHAKE: u64 = 8192;
 
-impl Manner for Collectives {
+impl CollectiveBackend for AstraCollectives {
     const IN_ORDER: bool = true;
-    type Stage = Phase;
+    type Stage = AstraPhase;
 
-    fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent {
+    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
         // A named group of all NPUs is treated like the unnamed one.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
             return line(party.npus);
         }
-        let mut extent = Extent::new(party.npus, topology);
+        let mut extent = GroupExtent::new(party.npus, topology);
         // All members as one line, for `one…`. A group that is no sub-grid is one.
         if party.npus.len() > 1 && extent.regular {
-            extent.phases.push(group::Phase {
+            extent.phases.push(group::GroupPhase {
                 dimension: self.dimensions + usize::from(named),
                 size: party.npus.len() as u32,
                 stride: 1,
@@ -42,15 +46,15 @@ impl Manner for Collectives {
         extent
     }
 
-    fn paths(&self, _: &Extent, _: &group::Phase, _: &Topology) -> Paths {
-        Paths::default()
+    fn paths(&self, _: &GroupExtent, _: &group::GroupPhase, _: &Topology) -> SharedPaths {
+        SharedPaths::default()
     }
 
-    fn path(&self, _: &Phase, _: &Paths) -> Option<Path> {
+    fn path(&self, _: &AstraPhase, _: &SharedPaths) -> Option<NetworkPath> {
         None
     }
 
-    fn variant(&self, request: &Request) -> u64 {
+    fn variant(&self, request: &CollectiveRequest) -> u64 {
         let script = self.script(request.kind, request.node);
         let script = script.map_or(0, |script| u64::from(script) + 1);
         match self.quirks.has(Quirk::OneAtATime) {
@@ -60,34 +64,39 @@ impl Manner for Collectives {
         }
     }
 
-    fn course(&self, request: &Request, extent: &Extent, _: &[Paths]) -> Course<Phase> {
+    fn course(
+        &self,
+        request: &CollectiveRequest,
+        extent: &GroupExtent,
+        _: &[SharedPaths],
+    ) -> ChunkSchedule<AstraPhase> {
         let mut out = Vec::new();
         let script = self.script(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.size() > 1) {
             // A member plays a script in the first queue of the innermost level; no other property of the phase
             // matters.
-            out.push(Phase {
+            out.push(AstraPhase {
                 phase: 0,
-                algorithm: Algorithm::Ring,
-                part: Part::AllReduce,
-                amount: Amount::whole(request.bytes),
+                algorithm: AstraAlgorithm::Ring,
+                part: PhaseOperation::AllReduce,
+                amount: BufferShare::whole(request.bytes),
                 size: extent.size(),
                 level: 0,
-                rotation: Rotation::None,
+                rotation: QueueRotation::None,
                 named: self.is_named(extent),
                 order: 0,
                 collective: request.number,
                 quirks: self.quirks,
                 script: Some(script),
             });
-            return Course::alike(out, 1);
+            return ChunkSchedule::alike(out, 1);
         }
         let (chunk, count) = self.chunks(request.kind, request.bytes);
         let route = self.route(request.kind, extent);
         let named = self.is_named(extent);
         let mut amount = chunk;
-        let mut push = |&(phase, level, algorithm): &(u32, u32, Algorithm), part, rotation| {
-            let stage = Phase {
+        let mut push = |&(phase, level, algorithm): &(u32, u32, AstraAlgorithm), part, rotation| {
+            let stage = AstraPhase {
                 phase,
                 algorithm,
                 part,
@@ -105,44 +114,54 @@ impl Manner for Collectives {
             out.push(stage);
         };
         match (request.kind, self.optimization) {
-            (CollectiveKind::AllReduce, Optimization::LocalBwAware) => {
+            (CollectiveKind::AllReduce, CollectiveOptimization::LocalBwAware) => {
                 if let Some((last, inner)) = route.split_last() {
                     for dimension in inner {
-                        push(dimension, Part::ReduceScatter, Rotation::First);
+                        push(
+                            dimension,
+                            PhaseOperation::ReduceScatter,
+                            QueueRotation::First,
+                        );
                     }
-                    push(last, Part::AllReduce, Rotation::First);
+                    push(last, PhaseOperation::AllReduce, QueueRotation::First);
                     for dimension in inner.iter().rev() {
-                        push(dimension, Part::AllGather, Rotation::Second);
+                        push(dimension, PhaseOperation::AllGather, QueueRotation::Second);
                     }
                 }
             }
             (CollectiveKind::AllGather, _) => {
                 for dimension in route.iter().rev() {
-                    push(dimension, Part::AllGather, Rotation::All);
+                    push(dimension, PhaseOperation::AllGather, QueueRotation::All);
                 }
             }
             (kind, _) => {
                 let part = match kind {
-                    CollectiveKind::AllReduce => Part::AllReduce,
-                    CollectiveKind::ReduceScatter => Part::ReduceScatter,
-                    _ => Part::AllToAll,
+                    CollectiveKind::AllReduce => PhaseOperation::AllReduce,
+                    CollectiveKind::ReduceScatter => PhaseOperation::ReduceScatter,
+                    _ => PhaseOperation::AllToAll,
                 };
                 for dimension in &route {
-                    push(dimension, part, Rotation::All);
+                    push(dimension, part, QueueRotation::All);
                 }
             }
         }
-        Course::alike(out, count)
+        ChunkSchedule::alike(out, count)
     }
 
     #[inline]
-    fn phase(&self, stage: &Phase) -> usize {
+    fn phase(&self, stage: &AstraPhase) -> usize {
         stage.phase as usize
     }
 
     #[inline]
-    fn seat(&self, extent: &Extent, stage: &Phase, position: u32, _: u32) -> Option<Seat> {
-        Some(Seat {
+    fn seat(
+        &self,
+        extent: &GroupExtent,
+        stage: &AstraPhase,
+        position: u32,
+        _: u32,
+    ) -> Option<LinePosition> {
+        Some(LinePosition {
             size: stage.size,
             index: extent.phases[stage.phase as usize].index(position),
             root: 0,
@@ -150,11 +169,11 @@ impl Manner for Collectives {
     }
 
     #[inline]
-    fn turn(&mut self, npu: Npu, stage: &Phase) -> u16 {
-        let backward = stage.rotation == Rotation::Second;
-        let mut turn = Turn {
+    fn turn(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
+        let backward = stage.rotation == QueueRotation::Second;
+        let mut turn = QueueSlot {
             backward,
-            ..Turn::default()
+            ..QueueSlot::default()
         };
         if !self.counts {
             return turn.packed();
@@ -166,7 +185,7 @@ impl Manner for Collectives {
             // them.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
-            self.levels[first..][..self.dimensions].fill(Level::default());
+            self.levels[first..][..self.dimensions].fill(LevelCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
@@ -179,23 +198,28 @@ impl Manner for Collectives {
         };
         let queue = match stage.rotation {
             _ if queues == 1 => 0,
-            Rotation::None => 0,
-            Rotation::All => next(&mut level.all, queues),
-            Rotation::First => next(&mut level.first, half),
-            Rotation::Second => half + next(&mut level.second, queues - half),
+            QueueRotation::None => 0,
+            QueueRotation::All => next(&mut level.all, queues),
+            QueueRotation::First => next(&mut level.first, half),
+            QueueRotation::Second => half + next(&mut level.second, queues - half),
         };
         turn.queue = queue as u16;
         // The second half of several queues goes the other way round a ring.
-        turn.backward |= stage.rotation == Rotation::All && queues > 1 && queue >= half;
-        if stage.algorithm == Algorithm::DoubleBinaryTree {
+        turn.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
+        if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
             turn.mirrored = level.trees % 2 == 1;
             level.trees += 1;
         }
         turn.packed()
     }
 
-    fn exchange_alike(&self, extent: &Extent, a: &Course<Phase>, b: &Course<Phase>) -> bool {
-        let line = |stage: &Phase| {
+    fn exchange_alike(
+        &self,
+        extent: &GroupExtent,
+        a: &ChunkSchedule<AstraPhase>,
+        b: &ChunkSchedule<AstraPhase>,
+    ) -> bool {
+        let line = |stage: &AstraPhase| {
             let phase = &extent.phases[stage.phase as usize];
             (phase.size, phase.stride)
         };
@@ -204,7 +228,7 @@ impl Manner for Collectives {
             && stages.all(|(a, b)| line(a) == line(b) && a.exchanges_as(b))
     }
 
-    fn joins(&mut self, npu: Npu, named: bool, request: &Request, extent: &Extent) {
+    fn joins(&mut self, npu: Npu, named: bool, request: &CollectiveRequest, extent: &GroupExtent) {
         if self.issued.is_none() {
             return;
         }
@@ -219,7 +243,7 @@ impl Manner for Collectives {
         };
         let node = request.node;
         if alone {
-            issued.found(Beyond::Alone { npu, node });
+            issued.found(EndlessWait::Alone { npu, node });
             return;
         }
         // Messages of custom algorithms have numbers of their own.
@@ -229,7 +253,7 @@ impl Manner for Collectives {
 
     fn sleeps(&mut self, npu: Npu) {
         if let Some(issued) = &mut self.issued {
-            issued.found(Beyond::Asleep { npu });
+            issued.found(EndlessWait::Asleep { npu });
         }
     }
 
@@ -239,30 +263,44 @@ impl Manner for Collectives {
 
     #[inline]
     fn way(&self, turn: u16) -> u16 {
-        Turn::way(turn)
+        QueueSlot::way(turn)
     }
 
-    fn hears(&self, stage: &Phase, turn: u16, seat: Seat, from: u32, heard: u32) -> Option<u32> {
-        stage.hears(Turn::unpacked(turn), seat, from, heard)
+    fn hears(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        from: u32,
+        heard: u32,
+    ) -> Option<u32> {
+        stage.hears(QueueSlot::unpacked(turn), seat, from, heard)
     }
 
-    fn answers(&self, stage: &Phase, turn: u16, seat: Seat, to: u32, step: u32) -> Option<u32> {
-        stage.answers(Turn::unpacked(turn), seat, to, step)
+    fn answers(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        to: u32,
+        step: u32,
+    ) -> Option<u32> {
+        stage.answers(QueueSlot::unpacked(turn), seat, to, step)
     }
 
     #[inline]
-    fn queue(&self, stage: &Phase, turn: u16) -> Option<Queue> {
-        let number = self.line_up(stage) * self.queues + u32::from(Turn::unpacked(turn).queue);
+    fn queue(&self, stage: &AstraPhase, turn: u16) -> Option<ChunkQueueSpec> {
+        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(turn).queue);
         let number = match self.quirks.has(Quirk::OneAtATime) {
             true => number,
             // A collective goes through each dimension twice at most.
-            false => Queue::apart(
+            false => ChunkQueueSpec::apart(
                 stage.collective,
                 2 * self.dimensions as u32 * self.queues,
                 number,
             ),
         };
-        Some(Queue {
+        Some(ChunkQueueSpec {
             number,
             capacity: self.capacity,
         })
@@ -274,37 +312,44 @@ impl Manner for Collectives {
     }
 
     #[inline]
-    fn credits(&self, stage: &Phase, turn: u16, seat: Seat) -> u32 {
-        stage.credits(Turn::unpacked(turn), seat)
+    fn credits(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
+        stage.credits(QueueSlot::unpacked(turn), seat)
     }
 
     #[inline]
-    fn receives(&self, stage: &Phase, turn: u16, seat: Seat) -> u32 {
-        stage.receives(Turn::unpacked(turn), seat)
+    fn receives(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
+        stage.receives(QueueSlot::unpacked(turn), seat)
     }
 
     #[inline]
-    fn step(&self, stage: &Phase, turn: u16, seat: Seat, i: u32) -> Option<Step> {
-        stage.step(Turn::unpacked(turn), seat, i)
+    fn step(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, i: u32) -> Option<SendStep> {
+        stage.step(QueueSlot::unpacked(turn), seat, i)
     }
 
-    fn source(&self, stage: &Phase, turn: u16, seat: Seat, taken: u32, k: u32) -> Option<Source> {
-        stage.source(Turn::unpacked(turn), seat, taken, k)
+    fn source(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        taken: u32,
+        k: u32,
+    ) -> Option<ReceiveSource> {
+        stage.source(QueueSlot::unpacked(turn), seat, taken, k)
     }
 
     #[inline]
-    fn is_scripted(&self, stage: &Phase) -> bool {
+    fn is_scripted(&self, stage: &AstraPhase) -> bool {
         stage.script.is_some()
     }
 
     fn play(
         &mut self,
-        stage: &Phase,
-        extent: &Extent,
+        stage: &AstraPhase,
+        extent: &GroupExtent,
         player: (u32, u32),
         _: u32,
-        cue: Cue,
-        acts: &mut Vec<Act>,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
     ) {
         let script = stage.script.expect("only scripted stages are played");
         let scripts = &self.scripts[script as usize];
@@ -318,38 +363,51 @@ impl Manner for Collectives {
     }
 
     #[inline]
-    fn endpoint(&self, stage: &Phase) -> Endpoint {
+    fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
         match self.is_fast(stage) {
-            true => Endpoint::Delay(Span::from_ns(FAST)),
-            false if self.buses.is_empty() => Endpoint::Delay(self.endpoint),
-            false => Endpoint::Bus,
+            true => EndpointCost::Delay(Span::from_ns(FAST)),
+            false if self.buses.is_empty() => EndpointCost::Delay(self.endpoint),
+            false => EndpointCost::Bus,
         }
     }
 
-    fn load(&self, stage: &Phase, turn: u16, seat: Seat, of: Passing, ticket: Ticket) -> Load {
-        stage.load(Turn::unpacked(turn), seat, of, ticket)
+    fn load(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        of: TransferCause,
+        ticket: CompletionToken,
+    ) -> BusTransfer {
+        stage.load(QueueSlot::unpacked(turn), seat, of, ticket)
     }
 
-    fn carry(&mut self, now: Time, npu: Npu, load: Load, clock: &mut impl Clock) {
+    fn carry(&mut self, now: Time, npu: Npu, load: BusTransfer, clock: &mut impl BusScheduler) {
         self.buses[npu.index()].carry(now, load, clock);
     }
 
-    fn bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl Clock) -> Option<Ticket> {
+    fn bus(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        event: u32,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
         self.buses[npu.index()].handle(now, event, clock)
     }
 
-    fn bus_resumes(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl Clock) {
+    fn bus_resumes(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler) {
         self.buses[npu.index()].resume(now, event, clock);
     }
 
     #[inline]
-    fn reduction(&self, stage: &Phase, turn: u16, seat: Seat, r: u32) -> Option<Span> {
-        let amount = stage.reduced(Turn::unpacked(turn), seat, r)?;
+    fn reduction(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, r: u32) -> Option<Span> {
+        let amount = stage.reduced(QueueSlot::unpacked(turn), seat, r)?;
         Some(self.reduction_of(amount))
     }
 
     #[inline]
-    fn is_paced(&self, _: &Phase) -> bool {
+    fn is_paced(&self, _: &AstraPhase) -> bool {
         false
     }
 
@@ -357,14 +415,14 @@ impl Manner for Collectives {
         self.rendezvous.then_some(HANDSHAKE)
     }
 
-    fn describer(&self) -> Describer {
+    fn describer(&self) -> AlgorithmDescriber {
         let own = self.clone();
-        Describer::new(move |kind, extent, topology, _| {
+        AlgorithmDescriber::new(move |kind, extent, topology, _| {
             let phases = own.route(kind, extent).into_iter();
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
                 let one = phase.dimension >= own.dimensions;
-                let name = Implementation { algorithm, one };
+                let name = CollectiveImplementation { algorithm, one };
                 match topology.dimensions().get(phase.dimension) {
                     Some(dimension) if extent.regular => {
                         format!("{name} {} ({})", phase.size, dimension.name)
@@ -372,16 +430,16 @@ impl Manner for Collectives {
                     _ => format!("{name} {}", phase.size),
                 }
             });
-            Describer::list(phases)
+            AlgorithmDescriber::list(phases)
         })
     }
 
     fn closed_form(
         &self,
-        course: &Course<Phase>,
-        extent: &Extent,
-        _: &[Paths],
-        quiet: &Quiet<'_>,
+        course: &ChunkSchedule<AstraPhase>,
+        extent: &GroupExtent,
+        _: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
         // With several queues per NPU, chunks depend on collectives before.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
@@ -389,12 +447,12 @@ impl Manner for Collectives {
             return None;
         }
         let spans = course.stages().iter().map(|stage| {
-            let backward = stage.rotation == Rotation::Second;
-            let line = symmetry::Line {
+            let backward = stage.rotation == QueueRotation::Second;
+            let line = symmetry::SymmetricLine {
                 stage,
-                turn: Turn {
+                turn: QueueSlot {
                     backward,
-                    ..Turn::default()
+                    ..QueueSlot::default()
                 },
                 extent,
                 sizes: &self.sizes,
@@ -410,28 +468,28 @@ impl Manner for Collectives {
         let queues = course.stages().iter().map(|stage| self.line_up(stage));
         let queues: Vec<u32> = queues.collect();
         let last = queues.iter().max().map_or(0, |&queue| queue as usize);
-        let stages = Stages {
+        let stages = FlowShopInput {
             spans: &spans,
             queue_of: &queues,
             capacity: &vec![self.capacity; last + 1],
             back: &vec![false; course.stages().len()],
-            intra: Intra::Fifo,
+            intra: IntraDimensionPolicy::Fifo,
         };
         // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
         Some(schedule(course, stages).end)
     }
 }
 
-impl Collectives {
+impl AstraCollectives {
     /// Returns whether endpoints of `stage` take a constant time.
     #[inline]
-    fn is_fast(&self, stage: &Phase) -> bool {
+    fn is_fast(&self, stage: &AstraPhase) -> bool {
         stage.named && self.quirks.has(Quirk::GroupEndpoint)
     }
 
     /// Returns the set of queues of an NPU that chunks join before `stage`: those of its dimension, or of its own.
     #[inline]
-    fn line_up(&self, stage: &Phase) -> u32 {
+    fn line_up(&self, stage: &AstraPhase) -> u32 {
         match self.quirks.has(Quirk::SharedQueue) {
             true => stage.level,
             false => stage.order,
@@ -440,14 +498,14 @@ impl Collectives {
 }
 
 /// Returns the extent of members as one line in their order.
-fn line(npus: &[Npu]) -> Extent {
+fn line(npus: &[Npu]) -> GroupExtent {
     let size = npus.len() as u32;
-    let phase = group::Phase {
+    let phase = group::GroupPhase {
         dimension: 0,
         size,
         stride: 1,
     };
-    Extent {
+    GroupExtent {
         phases: if size > 1 { vec![phase] } else { Vec::new() },
         npus: npus.to_vec(),
         position_of: (0..size).collect(),

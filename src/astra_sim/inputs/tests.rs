@@ -1,7 +1,7 @@
 //! Inputs read whole, and held one against another.
 
 use super::*;
-use crate::astra_sim::Implementation;
+use crate::astra_sim::CollectiveImplementation;
 use crate::astra_sim::tests::flags;
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ const NETWORK: &str =
     "topology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [9, 8]\nlatency: [1, 2]";
 
 /// The files `s`, `n` and `m`, and what else is given.
-fn read(flags: &Flags, more: &[(&str, &str)]) -> Result<Inputs, InputError> {
+fn read(flags: &AstraFlags, more: &[(&str, &str)]) -> Result<AstraInputs, InputError> {
     let mut files = BTreeMap::from([
         ("s", SYSTEM),
         ("n", NETWORK),
         ("m", "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}"),
     ]);
     files.extend(more.iter().copied());
-    Inputs::read(flags, &mut |_, path| {
+    AstraInputs::read(flags, &mut |_, path| {
         let text = files.get(path.to_str().unwrap());
         let text = text.map(|text| (*text).to_owned());
         text.ok_or_else(|| io::ErrorKind::NotFound.into())
     })
 }
 
-fn notes(inputs: &Inputs) -> Vec<String> {
-    inputs.notes.iter().map(Note::to_string).collect()
+fn notes(inputs: &AstraInputs) -> Vec<String> {
+    inputs.notes.iter().map(InputNote::to_string).collect()
 }
 
 #[test]
@@ -37,11 +37,11 @@ fn inputs_are_read_together() {
     assert_eq!(plain.network.npus(), 8);
     assert_eq!(plain.endpoint_delay, 10);
     assert!(plain.groups.is_empty() && plain.memory.is_none());
-    let direct = Implementation::parse("direct");
+    let direct = CollectiveImplementation::parse("direct");
     let second = plain.system.implementations.all_reduce.get(1).copied();
     assert_eq!(second, direct);
 
-    let all = Flags {
+    let all = AstraFlags {
         groups: "g".into(),
         logging: "l".into(),
         logging_folder: Some("log".into()),
@@ -74,9 +74,10 @@ fn inputs_are_read_together() {
 
 #[test]
 fn what_does_not_go_together_is_refused() {
-    let error = |flags: &Flags, more: &[(&str, &str)]| read(flags, more).unwrap_err().to_string();
-    let aware = Flags {
-        model: NetworkModel::Aware,
+    let error =
+        |flags: &AstraFlags, more: &[(&str, &str)]| read(flags, more).unwrap_err().to_string();
+    let aware = AstraFlags {
+        model: AnalyticalNetwork::Aware,
         ..flags()
     };
     assert!(error(&aware, &[]).starts_with("n: key `topology`: found 2 dimensions, expected one"));
@@ -86,7 +87,7 @@ fn what_does_not_go_together_is_refused() {
         text.starts_with("s: key `all-reduce-implementation`: found 3 names"),
         "{text}"
     );
-    let grouped = Flags {
+    let grouped = AstraFlags {
         groups: "g".into(),
         ..flags()
     };
@@ -103,7 +104,7 @@ fn what_does_not_go_together_is_refused() {
         text.starts_with("m: key `num-nodes`: found 1 nodes of 7 NPUs"),
         "{text}"
     );
-    let scaled = Flags {
+    let scaled = AstraFlags {
         injection_scale: 1e300,
         ..flags()
     };
@@ -119,7 +120,7 @@ fn what_goes_together_oddly_is_noted() {
     let system = SYSTEM
         .replace(", \"direct\"", "")
         .replace("\"endpoint-delay\": 10,", "\"roofline-enabled\": 1,");
-    let scaled = Flags {
+    let scaled = AstraFlags {
         injection_scale: 2.0,
         ..flags()
     };

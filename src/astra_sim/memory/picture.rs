@@ -1,7 +1,7 @@
 //! Tensors of a rank in the Chrome trace format: a track for each tensor with its reads and writes, one with its
 //! lifetime in memory, and a curve of the memory.
 
-use super::{Access, Memory, Ran};
+use super::{CompletedNode, TensorAccess, TensorMemory};
 use crate::units::Time;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -11,14 +11,14 @@ const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
 /// Writer that the original reports for a tensor without one.
-const NOBODY: Ran<'static> = Ran {
+const NOBODY: CompletedNode<'static> = CompletedNode {
     id: u64::MAX,
     name: "UNDEFINED",
     start: Time(0),
     end: Time(10_000),
 };
 
-impl Memory<'_> {
+impl TensorMemory<'_> {
     /// Writes a whole file with the tensors of rank `rank`.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Memory<'_> {
             .iter()
             .filter(|life| !written[life.tensor as usize]);
         let nobody: Vec<_> = nobody
-            .map(|life| Access {
+            .map(|life| TensorAccess {
                 tensor: life.tensor,
                 by: NOBODY,
             })

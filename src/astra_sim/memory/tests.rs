@@ -4,15 +4,15 @@ use super::*;
 use serde_json::Value;
 
 /// Tensors with their bytes: `(node, name, bytes, write)` for each use.
-fn tensors(uses: &[(u64, &str, u64, bool)]) -> Tensors {
-    let mut all = Tensors::default();
+fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
+    let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {
         let known = all.names.iter().position(|known| known == name);
         let tensor = known.unwrap_or_else(|| {
             all.names.push(name.to_owned());
             all.names.len() - 1
         });
-        all.uses.push(Use {
+        all.uses.push(TensorUse {
             node,
             tensor: tensor as u32,
             bytes,
@@ -23,18 +23,21 @@ fn tensors(uses: &[(u64, &str, u64, bool)]) -> Tensors {
 }
 
 /// Nodes 0, 1, … by name, from and to these ns.
-fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<Ran<'static>> {
-    let ran = spans.iter().zip(0..).map(|(&(name, start, end), id)| Ran {
-        id,
-        name,
-        start: Time(start * 1000),
-        end: Time(end * 1000),
-    });
+fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
+    let ran = spans
+        .iter()
+        .zip(0..)
+        .map(|(&(name, start, end), id)| CompletedNode {
+            id,
+            name,
+            start: Time(start * 1000),
+            end: Time(end * 1000),
+        });
     ran.collect()
 }
 
 /// A layer forward and back: w is a weight, a an activation, y a result, g a gradient.
-fn layer() -> Tensors {
+fn layer() -> RankTensors {
     tensors(&[
         (0, "w", 100, false),
         (0, "a", 30, true),
@@ -51,7 +54,7 @@ const SPANS: [(&str, u64, u64); 3] = [("f", 5, 10), ("loss", 10, 14), ("b", 20, 
 #[test]
 fn lifetimes_run_from_the_write_to_the_last_read() {
     let tensors = layer();
-    let memory = Memory::follow(&tensors, ran(&SPANS));
+    let memory = TensorMemory::follow(&tensors, ran(&SPANS));
     // w from 0 to 26, a from 5 to 14, y from 10 to 26, g from 20 on:
     // 0: 100. 5: 130. 10: 137. 14: 107. 20: 157. 26: g alone, 50.
     let usage: Vec<_> = memory
@@ -76,7 +79,7 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 fn memory_that_is_freed_is_there_for_what_follows_at_once() {
     // a in [0, 10]; b, which is never read, from 10 on: 8 before, 8 after, and never 16.
     let tensors = tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
-    let memory = Memory::follow(&tensors, ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]));
+    let memory = TensorMemory::follow(&tensors, ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]));
     assert_eq!(memory.peak(), 8);
 }
 
@@ -84,7 +87,7 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 fn a_tensor_that_is_written_after_it_was_read_was_there() {
     // Node 0 reads it to 4, node 1 writes it from 2 to 9: from 0 to 4, then freed.
     let tensors = tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
-    let memory = Memory::follow(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
+    let memory = TensorMemory::follow(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
     assert_eq!(memory.early().collect::<Vec<_>>(), ["w"]);
     let usage: Vec<_> = memory.usage.into_iter().collect();
     assert_eq!(usage, [(Time(0), 8), (Time(4000), 0)]);
@@ -94,7 +97,7 @@ fn a_tensor_that_is_written_after_it_was_read_was_there() {
 fn the_picture_has_every_access_and_the_curve() {
     let tensors = layer();
     let mut out = Vec::new();
-    let memory = Memory::follow(&tensors, ran(&SPANS));
+    let memory = TensorMemory::follow(&tensors, ran(&SPANS));
     memory.draw(3, &mut out).unwrap();
     let file: Value = serde_json::from_slice(&out).unwrap();
     let events = file["traceEvents"].as_array().unwrap();

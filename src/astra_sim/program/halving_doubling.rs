@@ -9,15 +9,15 @@
 //! in L messages. It terminates if members pair off at each of them, 6 at 3 and 1 for example, though with n = 6 a
 //! member has data of 3 others by then.
 
-use super::{Part, Phase};
-use crate::collective::Seat;
-use crate::units::Amount;
+use super::{AstraPhase, PhaseOperation};
+use crate::collective::LinePosition;
+use crate::units::BufferShare;
 
 /// A message: distance of its partner, and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Packet {
+pub(super) struct HalvingPacket {
     pub distance: u32,
-    pub amount: Amount,
+    pub amount: BufferShare,
 }
 
 /// Returns whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
@@ -28,37 +28,37 @@ pub(in crate::astra_sim) fn pairs(members: u32) -> bool {
 }
 
 /// Returns L, the binary logarithm of the number of members, truncated.
-pub(super) fn levels(seat: Seat) -> u32 {
+pub(super) fn levels(seat: LinePosition) -> u32 {
     seat.size.ilog2()
 }
 
 /// Returns the number of messages that a member sends, and receives.
-pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
+pub(super) fn steps(phase: &AstraPhase, seat: LinePosition) -> u32 {
     match phase.part {
-        Part::AllReduce => 2 * levels(seat),
+        PhaseOperation::AllReduce => 2 * levels(seat),
         _ => levels(seat),
     }
 }
 
 /// Returns the `p`-th packet.
-pub(super) fn packet(phase: &Phase, seat: Seat, p: u32) -> Packet {
+pub(super) fn packet(phase: &AstraPhase, seat: LinePosition, p: u32) -> HalvingPacket {
     let levels = levels(seat);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     // Truncating a size each time it is halved is the same as truncating once.
     let halved = |times: u32| phase.part(phase.amount, power(times));
-    let doubled = |amount: Amount, times: u32| Phase::times(amount, power(times));
+    let doubled = |amount: BufferShare, times: u32| AstraPhase::times(amount, power(times));
     match phase.part {
-        Part::AllGather => Packet {
+        PhaseOperation::AllGather => HalvingPacket {
             distance: (seat.size / 2).checked_shr(p).unwrap_or(0),
             amount: doubled(phase.amount, p),
         },
-        Part::AllReduce if p >= levels => Packet {
+        PhaseOperation::AllReduce if p >= levels => HalvingPacket {
             distance: 1_u32
                 .checked_shl((2 * levels - 1).wrapping_sub(p))
                 .unwrap_or(0),
             amount: doubled(halved(levels + 1), p - levels + 1),
         },
-        _ => Packet {
+        _ => HalvingPacket {
             distance: 1_u32.checked_shl(p).unwrap_or(0),
             amount: halved(p + 1),
         },
@@ -67,7 +67,7 @@ pub(super) fn packet(phase: &Phase, seat: Seat, p: u32) -> Packet {
 
 /// Returns the partner at `distance`: forward for even multiples of it, backward for odd ones. All members pair off
 /// at it, so no partner is beyond the line.
-pub(super) fn partner(seat: Seat, distance: u32) -> u32 {
+pub(super) fn partner(seat: LinePosition, distance: u32) -> u32 {
     match (seat.index / distance).is_multiple_of(2) {
         true => seat.index + distance,
         false => seat.index - distance,
@@ -99,7 +99,7 @@ mod tests {
                 beyond_powers.push(size);
             }
             for index in (0..size).filter(|_| mutual) {
-                let seat = Seat {
+                let seat = LinePosition {
                     size,
                     index,
                     root: 0,

@@ -5,12 +5,12 @@
 //! A leaf sends up; an inner member reduces the messages of its two children, sends up, reduces the result that comes
 //! back (again, unless that is corrected), and sends it to both children; it is done then, delivered or not.
 
-use super::Turn;
-use crate::collective::{Seat, Source};
+use super::QueueSlot;
+use crate::collective::{LinePosition, ReceiveSource};
 
 /// Place of a member in its tree, with the indices of its relatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum TreeRole {
     Root { child: u32 },
     Inner { parent: u32, left: u32, right: u32 },
     Leaf { parent: u32 },
@@ -18,7 +18,7 @@ pub(super) enum Role {
 
 /// A message up or down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct TreeMessage {
     pub to: u32,
     /// Credits that it needs.
     pub after: u32,
@@ -26,9 +26,9 @@ pub(super) struct Message {
     pub heard: u32,
 }
 
-impl Role {
+impl TreeRole {
     /// Returns the role of the member in `seat`.
-    pub fn of(turn: Turn, seat: Seat) -> Self {
+    pub fn of(turn: QueueSlot, seat: LinePosition) -> Self {
         let n = seat.size;
         // Indices 1 to n-1 are the subtree in order, and n is the root: x is a child of x ± the lowest bit of x, the
         // one that has a higher lowest bit.
@@ -81,7 +81,7 @@ impl Role {
     }
 
     /// Returns the `i`-th message.
-    pub fn step(self, i: u32) -> Option<Message> {
+    pub fn step(self, i: u32) -> Option<TreeMessage> {
         // Receives from children are posted from the start, those from parents after the message up.
         let (to, after, heard) = match (self, i) {
             (Self::Leaf { parent }, 0) => (parent, 1, 0),
@@ -91,23 +91,29 @@ impl Role {
             (Self::Root { child }, 0) => (child, 1, 1),
             _ => return None,
         };
-        Some(Message { to, after, heard })
+        Some(TreeMessage { to, after, heard })
     }
 
     /// Returns the `k`-th source of a posted receive after `taken` steps.
-    pub fn source(self, turn: Turn, seat: Seat, taken: u32, k: u32) -> Option<Source> {
-        let child = |from| Source { from, step: 0 };
+    pub fn source(
+        self,
+        turn: QueueSlot,
+        seat: LinePosition,
+        taken: u32,
+        k: u32,
+    ) -> Option<ReceiveSource> {
+        let child = |from| ReceiveSource { from, step: 0 };
         let parent = |from| {
             let above = Self::of(
                 turn,
-                Seat {
+                LinePosition {
                     index: from,
                     ..seat
                 },
             );
             let mut steps = (0..).map_while(|i| above.step(i));
             let step = steps.position(|m| m.to == seat.index && m.heard > 0)?;
-            Some(Source {
+            Some(ReceiveSource {
                 from,
                 step: step as u32,
             })
@@ -126,24 +132,24 @@ impl Role {
 mod tests {
     use super::*;
 
-    fn role(index: u32, size: u32, mirrored: bool) -> Role {
-        let seat = Seat {
+    fn role(index: u32, size: u32, mirrored: bool) -> TreeRole {
+        let seat = LinePosition {
             size,
             index,
             root: 0,
         };
-        let turn = Turn {
+        let turn = QueueSlot {
             mirrored,
-            ..Turn::default()
+            ..QueueSlot::default()
         };
-        Role::of(turn, seat)
+        TreeRole::of(turn, seat)
     }
 
     #[test]
     fn the_trees_of_eight() {
         // In order over 0..=6: leaves 0, 2, 4, 6, above them 1 and 5, above those 3, and the root is 7.
-        assert_eq!(role(7, 8, false), Role::Root { child: 3 });
-        let inner = |parent, left, right| Role::Inner {
+        assert_eq!(role(7, 8, false), TreeRole::Root { child: 3 });
+        let inner = |parent, left, right| TreeRole::Inner {
             parent,
             left,
             right,
@@ -151,13 +157,13 @@ mod tests {
         assert_eq!(role(3, 8, false), inner(7, 1, 5));
         assert_eq!(role(1, 8, false), inner(3, 0, 2));
         assert_eq!(role(5, 8, false), inner(3, 4, 6));
-        assert_eq!(role(6, 8, false), Role::Leaf { parent: 5 });
+        assert_eq!(role(6, 8, false), TreeRole::Leaf { parent: 5 });
         // Mirrored: in order over 1..=7, and the root is 0.
-        assert_eq!(role(0, 8, true), Role::Root { child: 4 });
+        assert_eq!(role(0, 8, true), TreeRole::Root { child: 4 });
         assert_eq!(role(4, 8, true), inner(0, 2, 6));
-        assert_eq!(role(7, 8, true), Role::Leaf { parent: 6 });
+        assert_eq!(role(7, 8, true), TreeRole::Leaf { parent: 6 });
         // Of two, one is the root and the other a leaf.
-        assert_eq!(role(1, 2, false), Role::Root { child: 0 });
-        assert_eq!(role(0, 2, false), Role::Leaf { parent: 1 });
+        assert_eq!(role(1, 2, false), TreeRole::Root { child: 0 });
+        assert_eq!(role(0, 2, false), TreeRole::Leaf { parent: 1 });
     }
 }

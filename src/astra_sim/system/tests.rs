@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn parse(text: &str) -> (System, Vec<String>) {
-    let (system, notes) = System::parse(text, "s", false).unwrap();
-    (system, notes.iter().map(Note::to_string).collect())
+fn parse(text: &str) -> (SystemFile, Vec<String>) {
+    let (system, notes) = SystemFile::parse(text, "s", false).unwrap();
+    (system, notes.iter().map(InputNote::to_string).collect())
 }
 
 fn error(text: &str) -> String {
-    System::parse(text, "s", true).unwrap_err().to_string()
+    SystemFile::parse(text, "s", true).unwrap_err().to_string()
 }
 
 /// Every key, in a file that has nothing to note.
@@ -39,33 +39,33 @@ const ALL: &str = r#"{
 fn every_key_is_read() {
     let (system, notes) = parse(ALL);
     assert_eq!(notes, [""; 0]);
-    let plain = |algorithm| Implementation {
+    let plain = |algorithm| CollectiveImplementation {
         algorithm,
         one: false,
     };
     let all_reduce = vec![
-        plain(Algorithm::Ring),
-        plain(Algorithm::Direct { window: None }),
-        plain(Algorithm::HalvingDoubling),
+        plain(AstraAlgorithm::Ring),
+        plain(AstraAlgorithm::Direct { window: None }),
+        plain(AstraAlgorithm::HalvingDoubling),
     ];
-    let all_gather = vec![Implementation {
-        algorithm: Algorithm::Direct { window: Some(3) },
+    let all_gather = vec![CollectiveImplementation {
+        algorithm: AstraAlgorithm::Direct { window: Some(3) },
         one: true,
     }];
-    let expected = System {
-        scheduling: Scheduling::Explicit,
-        optimization: Optimization::LocalBwAware,
+    let expected = SystemFile {
+        scheduling: SchedulingPolicy::Explicit,
+        optimization: CollectiveOptimization::LocalBwAware,
         endpoint_delay: Some(25),
         active_chunks: 2,
         splits: 4,
-        implementations: PerKind {
+        implementations: PerCollectiveKind {
             all_reduce,
             all_gather,
-            ..PerKind::default()
+            ..PerCollectiveKind::default()
         },
-        custom: PerKind {
+        custom: PerCollectiveKind {
             all_to_all: Some("a/b".into()),
-            ..PerKind::default()
+            ..PerCollectiveKind::default()
         },
         per_node_custom: Some("nodes.yml".into()),
         local_memory_bandwidth: Some(1600.5),
@@ -76,7 +76,7 @@ fn every_key_is_read() {
         track_memory: true,
         memory_trace: "m".to_owned(),
         reduction_delay: 7,
-        shared_bus: Some(LogGp {
+        shared_bus: Some(LogGpParams {
             latency: 10,
             overhead: 5,
             gap: 6,
@@ -90,8 +90,8 @@ fn every_key_is_read() {
 fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
     let (system, notes) =
         parse("{\"preferred-dataset-splits\": 1.5,\n\"boost-mode\": 0, \"L\": 1}");
-    assert_eq!(system.scheduling, Scheduling::Lifo);
-    assert_eq!(system.optimization, Optimization::Baseline);
+    assert_eq!(system.scheduling, SchedulingPolicy::Lifo);
+    assert_eq!(system.optimization, CollectiveOptimization::Baseline);
     assert_eq!(system.active_chunks, 1);
     assert_eq!(system.splits, 1);
     assert_eq!(system.memory_trace, "local_mem_trace");

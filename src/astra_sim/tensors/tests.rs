@@ -3,7 +3,7 @@
 use super::*;
 use crate::trace::Op;
 use crate::trace::scan::NodeView;
-use crate::trace::write::{Extra, TraceWriter, Value};
+use crate::trace::write::{AttributeValue, NodeExtras, TraceWriter};
 
 type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
 
@@ -11,7 +11,7 @@ type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
 fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::Nothing);
-    writer.write(&nothing, &[], &Extra::default()).unwrap();
+    writer.write(&nothing, &[], &NodeExtras::default()).unwrap();
     for (id, lists) in nodes.iter().enumerate().rev() {
         let kernel = Op::Compute {
             flops: 0,
@@ -21,13 +21,13 @@ fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
         let node = NodeView::new(id as u64, "kernel", kernel);
         let attributes = lists.map(|(inputs, outputs)| {
             [
-                ("inputs", Value::Texts(inputs)),
-                ("outputs", Value::Texts(outputs)),
+                ("inputs", AttributeValue::Texts(inputs)),
+                ("outputs", AttributeValue::Texts(outputs)),
             ]
         });
-        let extra = Extra {
+        let extra = NodeExtras {
             attributes: attributes.as_ref().map_or(&[], |both| both.as_slice()),
-            ..Extra::default()
+            ..NodeExtras::default()
         };
         writer.write(&node, &[], &extra).unwrap();
     }
@@ -35,7 +35,7 @@ fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
 }
 
 fn error(nodes: &[Option<Lists<'_>>], lenient: bool) -> String {
-    let error = Tensors::read(&trace(nodes), lenient, "f", &mut Vec::new());
+    let error = RankTensors::read(&trace(nodes), lenient, "f", &mut Vec::new());
     error.unwrap_err().to_string()
 }
 
@@ -46,7 +46,7 @@ fn tensors_are_read_by_node() {
         Some((&["y", "50"], &["none", "0"])),
         Some((&[][..], &[][..])),
     ];
-    let tensors = Tensors::read(&trace(&nodes), false, "f", &mut Vec::new()).unwrap();
+    let tensors = RankTensors::read(&trace(&nodes), false, "f", &mut Vec::new()).unwrap();
     let of = |id| {
         let name = |tensor: u32| tensors.names[tensor as usize].as_str();
         let uses = tensors.of(id).iter();
@@ -120,9 +120,9 @@ fn nodes_without_lists_are_refused_or_noted() {
     let error = error(&nodes, false);
     assert!(error.contains("no attribute `inputs`"), "{error}");
     let mut notes = Vec::new();
-    let tensors = Tensors::read(&trace(&nodes), true, "f", &mut notes).unwrap();
+    let tensors = RankTensors::read(&trace(&nodes), true, "f", &mut notes).unwrap();
     assert_eq!(tensors.of(2).len(), 1);
-    let notes: Vec<_> = notes.iter().map(Note::to_string).collect();
+    let notes: Vec<_> = notes.iter().map(InputNote::to_string).collect();
     let expected = "f: `node 0`: has no lists of tensors, like 2 nodes in all: they use none";
     assert_eq!(notes, [expected]);
 }

@@ -1,7 +1,7 @@
 //! Rewriting of the original's command line to ours, before it is parsed.
 
 use super::AstraSimArgs;
-use crate::astra_sim::Note;
+use crate::astra_sim::InputNote;
 use crate::config::nearest;
 use clap::{Arg, Args, Command};
 use std::ffi::OsString;
@@ -18,11 +18,11 @@ const PROGRAMS: [(&str, &str); 2] = [
 
 /// A rewritten command line.
 #[derive(Debug, Default)]
-pub struct Arguments {
+pub struct RewrittenArgs {
     /// Arguments to parse, the program's name first.
     pub kept: Vec<OsString>,
     /// Arguments that were left out, with the reason.
-    pub ignored: Vec<Note>,
+    pub ignored: Vec<InputNote>,
     /// Whether the program was called by the name of one of the original's.
     pub original: bool,
 }
@@ -30,9 +30,9 @@ pub struct Arguments {
 /// Rewrites a command line, the program's name first. Under the name of one of the original's programs it gets the
 /// subcommand and the network model. Arguments that the subcommand does not know are left out, as the original
 /// ignores them; this includes the word behind a flag that takes its value only after `=`.
-pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
+pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
-    let mut to = Arguments::default();
+    let mut to = RewrittenArgs::default();
     let Some(program) = given.next() else {
         return to;
     };
@@ -64,12 +64,12 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
         let flag = before.take();
         match known(&command, &text) {
             None => to.ignored.push(ignored(&command, &text, flag)),
-            Some(Takes::Nothing) => to.kept.push(argument),
-            Some(Takes::Behind) => {
+            Some(FlagValue::Nothing) => to.kept.push(argument),
+            Some(FlagValue::Behind) => {
                 before = Some(text.into_owned());
                 to.kept.push(argument);
             }
-            Some(Takes::Next) => {
+            Some(FlagValue::Next) => {
                 to.kept.push(argument);
                 to.kept.extend(given.next());
             }
@@ -79,12 +79,12 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
 }
 
 /// Returns the reason for leaving out `argument`, which stands behind `flag` if that could have a value.
-fn ignored(command: &Command, argument: &str, flag: Option<String>) -> Note {
+fn ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
             "ignored, as in the original: {flag} has its value behind `=`, and is on without one"
         );
-        return Note::flag(argument, why);
+        return InputNote::flag(argument, why);
     }
     let longs = command.get_arguments().filter_map(Arg::get_long);
     let meant = argument.strip_prefix("--").and_then(|long| {
@@ -92,22 +92,22 @@ fn ignored(command: &Command, argument: &str, flag: Option<String>) -> Note {
         nearest(name, longs)
     });
     let meant = meant.map_or_else(String::new, |name| format!("; did you mean `--{name}`?"));
-    Note::flag(argument, format!("ignored, because it is unknown{meant}"))
+    InputNote::flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
 /// Place of the value of a known argument: none, the next argument, or behind an `=` that is missing.
-enum Takes {
+enum FlagValue {
     Nothing,
     Behind,
     Next,
 }
 
 /// Returns the place of `argument`'s value, if it is one of `command`'s.
-fn known(command: &Command, argument: &str) -> Option<Takes> {
+fn known(command: &Command, argument: &str) -> Option<FlagValue> {
     let takes = |arg: &Arg| match arg.get_action().takes_values() {
-        false => Takes::Nothing,
-        true if arg.is_require_equals_set() => Takes::Behind,
-        true => Takes::Next,
+        false => FlagValue::Nothing,
+        true if arg.is_require_equals_set() => FlagValue::Behind,
+        true => FlagValue::Next,
     };
     let mut args = command.get_arguments();
     if let Some(long) = argument.strip_prefix("--") {
@@ -116,18 +116,30 @@ fn known(command: &Command, argument: &str) -> Option<Takes> {
             Some((name, _)) => (name, true),
         };
         // The parser adds help itself, so the command does not list it.
-        let help = (name == "help").then_some(Takes::Nothing);
+        let help = (name == "help").then_some(FlagValue::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name));
-        let arg = arg.map(|arg| if value { Takes::Nothing } else { takes(arg) });
+        let arg = arg.map(|arg| {
+            if value {
+                FlagValue::Nothing
+            } else {
+                takes(arg)
+            }
+        });
         return arg.or(help);
     }
     let mut letters = argument.strip_prefix('-')?.chars();
     let letter = letters.next()?;
-    let help = (letter == 'h').then_some(Takes::Nothing);
+    let help = (letter == 'h').then_some(FlagValue::Nothing);
     // `-ofile` has its value in the same word.
     let value = letters.next().is_some();
     let arg = args.find(|arg| arg.get_short() == Some(letter));
-    let arg = arg.map(|arg| if value { Takes::Nothing } else { takes(arg) });
+    let arg = arg.map(|arg| {
+        if value {
+            FlagValue::Nothing
+        } else {
+            takes(arg)
+        }
+    });
     arg.or(help)
 }
 
@@ -139,7 +151,7 @@ mod tests {
         let to = arguments(line.split_whitespace().map(OsString::from));
         let kept: Vec<_> = to.kept.iter().map(|kept| kept.to_string_lossy()).collect();
         let prefix = "command line: ";
-        let notes = to.ignored.iter().map(Note::to_string);
+        let notes = to.ignored.iter().map(InputNote::to_string);
         let notes = notes.map(|note| note.trim_start_matches(prefix).to_owned());
         (kept.join(" "), notes.collect())
     }

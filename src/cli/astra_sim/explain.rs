@@ -1,9 +1,9 @@
 //! Effect of quirks on a result: replays with all of them, with each one corrected, and with all corrected.
 
 use super::{AstraSimArgs, replay};
-use crate::astra_sim::{Quirk, Quirks};
+use crate::astra_sim::{Quirk, QuirkSet};
 use crate::cli::compare::on_threads;
-use crate::cli::output::{Destination, Format};
+use crate::cli::output::{ReportDestination, ReportFormatArg};
 use crate::cli::terminal;
 use crate::engine::ReplayError;
 use crate::units::Span;
@@ -14,13 +14,13 @@ mod table;
 
 /// Quirks that a replay corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Corrected {
+enum QuirkVariation {
     Nothing,
     One(Quirk),
     Everything,
 }
 
-impl Corrected {
+impl QuirkVariation {
     /// Returns the replays in the order of the table.
     fn all() -> Vec<Self> {
         let ones = Quirk::all().map(Self::One);
@@ -28,18 +28,18 @@ impl Corrected {
         all.chain([Self::Everything]).collect()
     }
 
-    fn quirks(self) -> Quirks {
+    fn quirks(self) -> QuirkSet {
         match self {
-            Self::Nothing => Quirks::ALL,
-            Self::One(quirk) => Quirks::ALL.without(quirk),
-            Self::Everything => Quirks::NONE,
+            Self::Nothing => QuirkSet::ALL,
+            Self::One(quirk) => QuirkSet::ALL.without(quirk),
+            Self::Everything => QuirkSet::NONE,
         }
     }
 }
 
 /// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Ended {
+enum ReplayEnding {
     After(Span),
     /// The network has no such quirk.
     NotApplicable,
@@ -52,45 +52,48 @@ enum Ended {
 
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Row {
-    corrected: Corrected,
-    ended: Ended,
+struct QuirkRow {
+    corrected: QuirkVariation,
+    ended: ReplayEnding,
 }
 
 /// Replays the inputs of `args` repeatedly and prints the table. Where a replay with a quirk corrected fails, the
 /// table says so, and so does the exit code.
-pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Box<dyn Error>> {
-    let mut job = args.job(Quirks::ALL)?;
+pub fn run(
+    args: &AstraSimArgs,
+    to: &mut ReportDestination<'_>,
+) -> Result<ExitCode, Box<dyn Error>> {
+    let mut job = args.job(QuirkSet::ALL)?;
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
     for note in &job.notes {
         terminal::note(format_args!("{note}"))?;
     }
     let ended = |outcome: Result<Span, (&'static str, String)>| match outcome {
-        Ok(span) => Ended::After(span),
-        Err((how, why)) => Ended::Failed { how, why },
+        Ok(span) => ReplayEnding::After(span),
+        Err((how, why)) => ReplayEnding::Failed { how, why },
     };
     let before = replay::outcome(args, &job)?.makespan;
-    let all = Corrected::all();
+    let all = QuirkVariation::all();
     let again = on_threads(all.len(), None, |index| match all[index] {
-        Corrected::Nothing => Ended::After(before),
-        Corrected::One(quirk) if !quirk.applies(model) => Ended::NotApplicable,
+        QuirkVariation::Nothing => ReplayEnding::After(before),
+        QuirkVariation::One(quirk) if !quirk.applies(model) => ReplayEnding::NotApplicable,
         corrected => ended(makespan(args, corrected.quirks())),
     });
     let rows = all.into_iter().zip(again);
-    let rows: Vec<Row> = rows
-        .map(|(corrected, ended)| Row { corrected, ended })
+    let rows: Vec<QuirkRow> = rows
+        .map(|(corrected, ended)| QuirkRow { corrected, ended })
         .collect();
     let document = match args.format {
-        Format::Text => table::text(&rows, before),
-        Format::Csv => table::csv(&rows, before),
-        Format::Json => {
+        ReportFormatArg::Text => table::text(&rows, before),
+        ReportFormatArg::Csv => table::csv(&rows, before),
+        ReportFormatArg::Json => {
             let document = table::json(&rows, before, args.options(), &files);
             terminal::json(&document)
         }
     };
     to.write(&document)?;
     let failed = rows.iter().find_map(|row| match &row.ended {
-        Ended::Failed { how, why } => Some((how, why)),
+        ReplayEnding::Failed { how, why } => Some((how, why)),
         _ => None,
     });
     match failed {
@@ -103,7 +106,7 @@ pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Bo
 }
 
 /// Returns the duration of a replay with these quirks, or the kind of failure and its message.
-fn makespan(args: &AstraSimArgs, quirks: Quirks) -> Result<Span, (&'static str, String)> {
+fn makespan(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args
         .job(quirks)
         .map_err(|error| ("refused", error.to_string()))?;

@@ -1,7 +1,7 @@
 //! Output formats: the original's lines, a table, or the report as JSON.
 
-use crate::astra_sim::{Inputs, Work};
-use crate::report::summary::{Input, Provenance};
+use crate::astra_sim::{AstraInputs, RankWork};
+use crate::report::summary::{HashedInput, Provenance};
 use crate::report::{BusyTime, Report};
 use crate::units::Span;
 use serde::Serialize;
@@ -11,21 +11,21 @@ use std::fmt::Write as _;
 
 /// Statistics of a rank that finished. Times are in ns.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct RankStatistics {
     /// The rank.
     pub rank: u32,
     finish: u64,
     /// Negative in a pure replay that does several things at once.
     exposed: i64,
     time: BusyTime,
-    work: Work,
+    work: RankWork,
     /// Peak memory of tensors in bytes, if that is tracked.
     pub peak_memory: Option<u64>,
 }
 
-impl Row {
+impl RankStatistics {
     /// Creates the statistics of a rank that was busy for `time` with `work`; `None` if it did not finish.
-    pub fn new(rank: u32, time: BusyTime, work: Work) -> Option<Self> {
+    pub fn new(rank: u32, time: BusyTime, work: RankWork) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
             rank,
@@ -38,7 +38,7 @@ impl Row {
     }
 }
 
-impl Row {
+impl RankStatistics {
     /// Returns whether the original's statistics throw on the rank: on nodes that are neither kernels nor
     /// communication.
     pub fn breaks_off(&self) -> bool {
@@ -59,7 +59,7 @@ fn ns(span: Span) -> u64 {
 }
 
 /// Renders the lines of the original, in its words, rank by rank.
-pub fn text(rows: &[Row]) -> String {
+pub fn text(rows: &[RankStatistics]) -> String {
     let mut out = String::new();
     for row in rows {
         out += &end(row);
@@ -70,7 +70,7 @@ pub fn text(rows: &[Row]) -> String {
 }
 
 /// Renders the original's line for a finished rank.
-pub fn end(row: &Row) -> String {
+pub fn end(row: &RankStatistics) -> String {
     format!(
         "sys[{}] finished, {} cycles, exposed communication {} cycles.",
         row.rank, row.finish, row.exposed
@@ -78,13 +78,13 @@ pub fn end(row: &Row) -> String {
 }
 
 /// Renders the lines of a rank's statistics; unless `always`, the one on overlap only where there is some.
-pub fn statistics(row: &Row, always: bool) -> String {
+pub fn statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
     lines(&mut out, row, always).expect("a string grows as needed");
     out
 }
 
-fn lines(out: &mut String, row: &Row, always: bool) -> std::fmt::Result {
+fn lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt::Result {
     let (rank, time, work) = (row.rank, &row.time, &row.work);
     writeln!(out, "sys[{rank}], Wall time: {}", row.finish)?;
     for (any, name, span) in [
@@ -145,7 +145,7 @@ const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,comm
                       memory_utilization,flops_per_byte,peak_memory_bytes\n";
 
 /// Renders a table with a row for each rank; values that were not requested are empty.
-pub fn csv(rows: &[Row]) -> String {
+pub fn csv(rows: &[RankStatistics]) -> String {
     let mut out = HEADER.to_owned();
     for row in rows {
         let time = &row.time;
@@ -176,21 +176,21 @@ pub fn csv(rows: &[Row]) -> String {
 pub struct OriginalDocument {
     #[serde(flatten)]
     report: Report,
-    astra_sim: Original,
+    astra_sim: OriginalSettings,
 }
 
 /// What the original knows.
 #[derive(Debug, Serialize)]
-struct Original {
+struct OriginalSettings {
     network_model: String,
     understood: BTreeMap<String, String>,
     notes: Vec<String>,
-    ranks: Vec<RankStatistics>,
+    ranks: Vec<RankDocument>,
 }
 
 /// A rank in JSON.
 #[derive(Debug, Serialize)]
-struct RankStatistics {
+struct RankDocument {
     rank: u32,
     finish_ns: u64,
     exposed_communication_ns: i64,
@@ -216,11 +216,11 @@ impl OriginalDocument {
     /// Joins `report` with what the original knows.
     pub fn new(
         mut report: Report,
-        rows: &[Row],
-        inputs: &Inputs,
+        rows: &[RankStatistics],
+        inputs: &AstraInputs,
         options: Map<String, Value>,
         notes: Vec<String>,
-        files: &[Input],
+        files: &[HashedInput],
     ) -> Self {
         report.sum_micro_batches();
         report.provenance = Some(Provenance::new(options, files));
@@ -228,7 +228,7 @@ impl OriginalDocument {
         let understood = understood.map(|(section, line)| (section.to_owned(), line));
         Self {
             report,
-            astra_sim: Original {
+            astra_sim: OriginalSettings {
                 network_model: inputs.model.to_string(),
                 understood: understood.collect(),
                 notes,
@@ -238,9 +238,9 @@ impl OriginalDocument {
     }
 }
 
-fn rank(row: &Row) -> RankStatistics {
+fn rank(row: &RankStatistics) -> RankDocument {
     let time = &row.time;
-    RankStatistics {
+    RankDocument {
         rank: row.rank,
         finish_ns: row.finish,
         exposed_communication_ns: row.exposed,

@@ -1,16 +1,16 @@
 //! Replay on the chosen network, with the observers that the output needs.
 
 use super::AstraSimArgs;
-use super::render::{self, Row};
-use super::transcript::{self, Transcript};
-use crate::astra_sim::{self, Memory, Ran};
-use crate::cli::output::{Destination, Drawing, Format};
+use super::render::{self, RankStatistics};
+use super::transcript::{self, TranscriptRecorder};
+use crate::astra_sim::{self, CompletedNode, TensorMemory};
+use crate::cli::output::{ReportDestination, ReportFormatArg, TimelineFile};
 use crate::cli::terminal;
-use crate::engine::{Options, Outcome, ReplayError};
-use crate::files::{Outputs, numbered};
-use crate::graph::Kind;
+use crate::engine::{ReplayError, ReplayOptions, ReplayOutcome};
+use crate::files::{OutputSet, numbered};
+use crate::graph::NodeKind;
 use crate::job::{AstraSimJob, run_inputs};
-use crate::report::{Busy, Spans};
+use crate::report::{BusyObserver, SpanRecorder};
 use crate::trace::TraceError;
 use crate::workload::Workload;
 use std::error::Error;
@@ -23,7 +23,7 @@ use std::path::Path;
 pub fn run(
     args: &AstraSimArgs,
     job: AstraSimJob,
-    to: &mut Destination<'_>,
+    to: &mut ReportDestination<'_>,
 ) -> Result<(), Box<dyn Error>> {
     let (inputs, workload, machine) = (&job.inputs, &job.workload, job.machine());
     let prepared = job.prepare(&machine, &options(args))?;
@@ -36,19 +36,19 @@ pub fn run(
     // Most graphs need no look-up per node, which `None` says.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
-    let mut busy = Busy::new(workload, |instance, node| match odd[instance as usize] {
-        None => Kind::Compute,
+    let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance as usize] {
+        None => NodeKind::Compute,
         Some(graph) => astra_sim::counts_as(graph, node),
     });
-    let mut spans = job.tensors.is_some().then(|| Spans::new(&prepared));
+    let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
     let path = args.timeline.as_deref();
-    let timeline = Drawing::start(path, &prepared, to.outputs())?;
+    let timeline = TimelineFile::start(path, &prepared, to.outputs())?;
     let traces = job.types.is_some();
     let mut transcript = args
         .transcribes()
-        .then(|| Transcript::new(workload, traces));
+        .then(|| TranscriptRecorder::new(workload, traces));
     let watched = (&mut busy, (spans.as_mut(), (transcript.as_mut(), timeline)));
-    let full = args.format == Format::Json;
+    let full = args.format == ReportFormatArg::Json;
     let result = run_inputs(&prepared, inputs, &mut collectives, full, watched);
     let beyond = collectives.beyond().map(|beyond| beyond.to_string());
     if let Some(beyond) = &beyond {
@@ -57,13 +57,13 @@ pub fn run(
     let result = result.map(|(_, report, (_, (_, (_, timeline))))| (report, timeline));
     let mut rows = Vec::new();
     for (instance, time) in busy.times().enumerate() {
-        let row = Row::new(instances[instance].rank.0, time, job.work[instance]);
+        let row = RankStatistics::new(instances[instance].rank.0, time, job.work[instance]);
         rows.extend(row.map(|row| (instance, row)));
     }
     if let (Some(tensors), Some(spans)) = (&job.tensors, &spans) {
         for (instance, row) in &mut rows {
             let ran = ran(workload, spans, *instance);
-            let memory = Memory::follow(&tensors[*instance], ran);
+            let memory = TensorMemory::follow(&tensors[*instance], ran);
             say_early(&memory, row.rank)?;
             draw(&memory, row.rank, &inputs.system.memory_trace, to.outputs())?;
             row.peak_memory = Some(memory.peak());
@@ -79,40 +79,42 @@ pub fn run(
         file.write_all(terminal::plain(&lines.logged).as_bytes())?;
         file.commit()?;
         let (_, timeline) = result?;
-        Drawing::finish(timeline, path)?;
+        TimelineFile::finish(timeline, path)?;
         return Ok(());
     }
     // The rows are printed although the replay may have failed: `result` is checked behind them.
-    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+    let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
-        Format::Text => to.write(&render::text(&rows))?,
-        Format::Csv => to.write(&render::csv(&rows))?,
-        Format::Json => {}
+        ReportFormatArg::Text => to.write(&render::text(&rows))?,
+        ReportFormatArg::Csv => to.write(&render::csv(&rows))?,
+        ReportFormatArg::Json => {}
     }
     let (report, timeline) = result?;
-    Drawing::finish(timeline, path)?;
+    TimelineFile::finish(timeline, path)?;
     if let Some(report) = report {
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
         let options = args.options();
         let document =
             render::OriginalDocument::new(report, &rows, inputs, options, notes, &job.files);
-        to.fill(|out| crate::report::json::write(&mut terminal::Text::json(out), &document))?;
+        to.fill(|out| {
+            crate::report::json::write(&mut terminal::EscapingWriter::json(out), &document)
+        })?;
     }
     Ok(())
 }
 
 /// Returns the engine's options for `args`.
-pub fn options(args: &AstraSimArgs) -> Options {
-    Options {
+pub fn options(args: &AstraSimArgs) -> ReplayOptions {
+    ReplayOptions {
         // Closed forms give the time at which members end, and not their order at an instant.
         stepwise: args.stepwise || args.transcribes(),
-        ..Options::default()
+        ..ReplayOptions::default()
     }
 }
 
 /// Replays `job` and returns its outcome alone.
-pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<Outcome, ReplayError> {
+pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<ReplayOutcome, ReplayError> {
     let machine = job.machine();
     let prepared = job.prepare(&machine, &options(args))?;
     let mut collectives = job.collectives.clone();
@@ -123,11 +125,11 @@ pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<Outcome, Replay
 /// Returns the nodes of an instance in the order in which they completed.
 fn ran<'a>(
     workload: &'a Workload,
-    spans: &'a Spans,
+    spans: &'a SpanRecorder,
     instance: usize,
-) -> impl Iterator<Item = Ran<'a>> {
+) -> impl Iterator<Item = CompletedNode<'a>> {
     let graph = workload.graph(&workload.instances()[instance]);
-    spans.of(instance).iter().map(|span| Ran {
+    spans.of(instance).iter().map(|span| CompletedNode {
         id: graph.id(span.node),
         name: graph.name(span.node),
         start: span.start,
@@ -135,7 +137,7 @@ fn ran<'a>(
     })
 }
 
-fn say_early(memory: &Memory<'_>, rank: u32) -> io::Result<()> {
+fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
     let mut early = memory.early();
     let count = early.len();
     match early.next() {
@@ -150,10 +152,10 @@ fn say_early(memory: &Memory<'_>, rank: u32) -> io::Result<()> {
 
 /// Draws the memory of a rank into a file of its own.
 fn draw(
-    memory: &Memory<'_>,
+    memory: &TensorMemory<'_>,
     rank: u32,
     name: &str,
-    outputs: &mut Outputs,
+    outputs: &mut OutputSet,
 ) -> Result<(), TraceError> {
     let path = numbered(Path::new(name), rank, ".json");
     let mut out = io::BufWriter::new(outputs.create(&path)?);

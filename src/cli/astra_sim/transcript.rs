@@ -8,9 +8,9 @@
 //! Its statistics break off behind their first line on a rank that has nodes of the host, of memory, or nodes that do
 //! nothing.
 
-use super::render::{self, Row};
-use crate::astra_sim::{Algorithm, Inputs, NodeTypes};
-use crate::graph::Kind;
+use super::render::{self, RankStatistics};
+use crate::astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
+use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::report::{CollectiveRecord, Observer};
 use crate::units::{Span, Time};
@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 
 /// An event for which the original prints a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
+enum TranscriptEvent {
     Issued(u32, NodeIndex, Time),
     Completed(u32, NodeIndex, Time),
     Finished(u32),
@@ -27,15 +27,15 @@ enum Event {
 
 /// Recorder of the order in which ranks finish and, if nodes are traced, of their issues and completions.
 #[derive(Debug)]
-pub struct Transcript<'a> {
+pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,
     traces: bool,
     /// Number of nodes that have not completed, by instance.
     left: Vec<usize>,
-    events: Vec<Event>,
+    events: Vec<TranscriptEvent>,
 }
 
-impl<'a> Transcript<'a> {
+impl<'a> TranscriptRecorder<'a> {
     /// Creates a recorder of `workload`; with `traces`, of each node.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
@@ -48,17 +48,17 @@ impl<'a> Transcript<'a> {
     }
 
     /// Returns whether the original has a line for a node: not for one that ends at once.
-    fn is_told(&self, instance: u32, node: NodeIndex, kind: Kind) -> bool {
+    fn is_told(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
             .graph(&self.workload.instances()[instance as usize]);
-        let skipped = kind == Kind::Compute && graph.recorded(node) == Span::ZERO;
-        self.traces && kind != Kind::Nothing && !skipped
+        let skipped = kind == NodeKind::Compute && graph.recorded(node) == Span::ZERO;
+        self.traces && kind != NodeKind::Nothing && !skipped
     }
 
     /// Returns the events, with the ends of ranks without nodes at the place where the original has these: at the
     /// start, by rank.
-    fn events(&self) -> Vec<Event> {
+    fn events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
             let instance = &self.workload.instances()[i];
@@ -66,36 +66,41 @@ impl<'a> Transcript<'a> {
         });
         for instance in empty {
             let instance = instance as u32;
-            let later = |event: &Event| match *event {
-                Event::Issued(other, _, at) => other > instance || at > Time::ZERO,
-                Event::Completed(..) => true,
-                Event::Finished(other) => {
+            let later = |event: &TranscriptEvent| match *event {
+                TranscriptEvent::Issued(other, _, at) => other > instance || at > Time::ZERO,
+                TranscriptEvent::Completed(..) => true,
+                TranscriptEvent::Finished(other) => {
                     let other_one = &self.workload.instances()[other as usize];
                     other > instance || !self.workload.graph(other_one).is_empty()
                 }
             };
             let place = events.iter().position(later);
-            events.insert(place.unwrap_or(events.len()), Event::Finished(instance));
+            events.insert(
+                place.unwrap_or(events.len()),
+                TranscriptEvent::Finished(instance),
+            );
         }
         events
     }
 }
 
-impl Observer for Transcript<'_> {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+impl Observer for TranscriptRecorder<'_> {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         if self.is_told(instance, node, kind) {
-            self.events.push(Event::Issued(instance, node, now));
+            self.events
+                .push(TranscriptEvent::Issued(instance, node, now));
         }
     }
 
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         if self.is_told(instance, node, kind) {
-            self.events.push(Event::Completed(instance, node, now));
+            self.events
+                .push(TranscriptEvent::Completed(instance, node, now));
         }
         let left = &mut self.left[instance as usize];
         *left -= 1;
         if *left == 0 {
-            self.events.push(Event::Finished(instance));
+            self.events.push(TranscriptEvent::Finished(instance));
         }
     }
 
@@ -104,13 +109,13 @@ impl Observer for Transcript<'_> {
 
 /// Lines for standard output, and those for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Lines {
+pub struct TranscriptLines {
     pub printed: String,
     pub logged: String,
     clock: String,
 }
 
-impl Lines {
+impl TranscriptLines {
     /// Appends a line of the level `info`, or one above.
     fn say(&mut self, logger: &str, level: &str, text: &str) {
         let line = format!("[{}] [{logger}] [{level}] {text}\n", self.clock);
@@ -132,15 +137,15 @@ impl Lines {
 /// Renders all lines of a run: `rows` of the instances that finished, `types` of nodes if they are traced, and the
 /// time stamp `clock`.
 pub fn lines(
-    transcript: &Transcript<'_>,
-    inputs: &Inputs,
-    rows: &[(usize, Row)],
+    transcript: &TranscriptRecorder<'_>,
+    inputs: &AstraInputs,
+    rows: &[(usize, RankStatistics)],
     types: &[NodeTypes],
     clock: String,
-) -> Lines {
-    let mut to = Lines {
+) -> TranscriptLines {
+    let mut to = TranscriptLines {
         clock,
-        ..Lines::default()
+        ..TranscriptLines::default()
     };
     for (size, offset) in rings(inputs) {
         // All of them are those of NPU 0, which come first.
@@ -155,15 +160,15 @@ pub fn lines(
     let workload = transcript.workload;
     for event in transcript.events() {
         let (what, instance, node, at) = match event {
-            Event::Finished(instance) => {
+            TranscriptEvent::Finished(instance) => {
                 let row = rows.iter().find(|(of, _)| *of == instance as usize);
                 if let Some((_, row)) = row {
                     finished(&mut to, row);
                 }
                 continue;
             }
-            Event::Issued(instance, node, at) => ("issue", instance, node, at),
-            Event::Completed(instance, node, at) => ("callback", instance, node, at),
+            TranscriptEvent::Issued(instance, node, at) => ("issue", instance, node, at),
+            TranscriptEvent::Completed(instance, node, at) => ("callback", instance, node, at),
         };
         let of = &workload.instances()[instance as usize];
         let graph = workload.graph(of);
@@ -190,7 +195,7 @@ pub fn lines(
 }
 
 /// Renders the end of an NPU, with its statistics unless they break off.
-fn finished(to: &mut Lines, row: &Row) {
+fn finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
     to.info("workload", &render::end(row));
     let statistics = "statistics";
@@ -213,7 +218,7 @@ fn finished(to: &mut Lines, row: &Row) {
 /// Returns the size of each ring of NPU 0 and the distance of its neighbours, in the order in which the original
 /// creates them: for all-reduce, reduce-scatter, all-gather and all-to-all, one in each dimension of the list, up to
 /// one of all.
-fn rings(inputs: &Inputs) -> Vec<(u64, u64)> {
+fn rings(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npus());
     let mut rings = Vec::new();
@@ -230,7 +235,7 @@ fn rings(inputs: &Inputs) -> Vec<(u64, u64)> {
                 break;
             }
             let size = u64::from(dimension.npus);
-            if entry.algorithm != Algorithm::DoubleBinaryTree {
+            if entry.algorithm != AstraAlgorithm::DoubleBinaryTree {
                 rings.push((size, offset));
             }
             offset *= size;

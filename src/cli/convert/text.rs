@@ -1,16 +1,16 @@
 //! The summary of a conversion as text.
 
-use crate::converters::pytorch::summary::{RankSummary, Summary};
+use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::Style;
+use crate::report::text::TextStyle;
 use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Number of ranks that a table shows.
 const SHOWN: usize = 16;
 
-fn more(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+fn more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     match ranks.len().saturating_sub(SHOWN) {
         0 => Ok(()),
         rest => writeln!(out, "  … {rest} more: --format json"),
@@ -18,9 +18,9 @@ fn more(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Prints `summary`.
-pub fn write(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     let ranks = &summary.ranks;
-    let sum = |of: fn(&RankSummary) -> u64| ranks.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
     writeln!(
         out,
         "{} of {} ranks, {:.1} MB of JSON: {} nodes, {} dependencies in {}",
@@ -44,7 +44,7 @@ pub fn write(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     notes(summary, out)
 }
 
-fn paths(ranks: &[RankSummary]) -> String {
+fn paths(ranks: &[RankConversion]) -> String {
     match ranks {
         [] => String::new(),
         [only] => only.path.display().to_string(),
@@ -52,7 +52,7 @@ fn paths(ranks: &[RankSummary]) -> String {
     }
 }
 
-fn linked(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
         left("RANK", 10),
         right("host nodes", 12),
@@ -63,7 +63,7 @@ fn linked(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
         right("device", 12),
         right("nodes", 8),
     ]);
-    out.write_all(table.headings(Style::default()).as_bytes())?;
+    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
     for rank in ranks.iter().take(SHOWN) {
         let cells: [&dyn Display; 8] = [
             &rank.rank,
@@ -108,7 +108,7 @@ fn spoken(reason: &str) -> &str {
     }
 }
 
-fn groups(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+fn groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nGROUP")?;
     for group in &summary.groups {
         let mut how = Vec::new();
@@ -147,7 +147,7 @@ fn groups(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  ", &kinds)
 }
 
-fn times(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+fn times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
         left("RANK", 10),
         right("captured", 12),
@@ -158,7 +158,7 @@ fn times(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
         right("estimate", 12),
         right("spread", 8),
     ]);
-    out.write_all(table.headings(Style::default()).as_bytes())?;
+    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
     for rank in ranks.iter().take(SHOWN) {
         let offset = &rank.offset;
         let clock = match offset.observed {
@@ -188,9 +188,9 @@ fn times(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-fn waits(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
+fn waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let mut said = Vec::new();
-    let mut say = |of: fn(&RankSummary) -> u64, what: &str| {
+    let mut say = |of: fn(&RankConversion) -> u64, what: &str| {
         let n: u64 = ranks.iter().map(of).sum();
         if n > 0 {
             said.push(format!("{} {what}", thousands(n)));
@@ -209,7 +209,7 @@ fn waits(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  ", &said)
 }
 
-fn notes(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     let mut notes = Vec::new();
     for (reason, n) in &summary.alone {
         notes.push(format!(

@@ -1,20 +1,22 @@
 //! `chakram convert trace`: traces of any form to `.et` or JSON Lines.
 
-use super::FormatArg;
+use super::SummaryFormatArg;
 use crate::cli::load::VerifyArg;
 use crate::cli::terminal;
 use crate::cli::traces::note_others;
-use crate::files::{Outputs, Written, numbered};
+use crate::files::{OutputHandle, OutputSet, numbered};
 use crate::job::{about, declared_groups, others, rename_contents, write_job};
-use crate::trace::file::{Contents, Found, Packer, Stream, decompressed_partly, read_all};
-use crate::trace::form::Form;
+use crate::trace::file::{
+    CompressedWriter, DecompressedStream, FoundTraces, TraceContents, decompressed_partly, read_all,
+};
+use crate::trace::form::TraceFormat;
 use crate::trace::job::JobRank;
-use crate::trace::salvage::{self, Options, Report};
-use crate::trace::source::Source;
-use crate::trace::text::{LineWriter, TextForm};
-use crate::trace::wire::{Frames, Record};
+use crate::trace::salvage::{self, SalvageOptions, SalvageReport};
+use crate::trace::source::RecordSource;
+use crate::trace::text::{JsonLineWriter, TextFormat};
+use crate::trace::wire::{FrameCursor, RawRecord};
 use crate::trace::write::FrameWriter;
-use crate::trace::{Generation, TraceError};
+use crate::trace::{SchemaGeneration, TraceError};
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::io::{self, BufWriter, Write};
@@ -24,8 +26,8 @@ use std::process::ExitCode;
 mod plan;
 mod summary;
 
-use plan::{Job, Plan, To};
-use summary::Converted;
+use plan::{ConvertPlan, ConvertTask, OutputForm};
+use summary::ConvertedTrace;
 
 /// Traces of any form: to .et, or to JSON Lines and back
 #[derive(Debug, Args)]
@@ -40,7 +42,7 @@ Examples:
 
 Forms are told by what files hold: .et of any generation since 0.0.1, JSON Lines, protobuf's JSON (objects
 one after another or in an array), objects with `workload_graph` or `nodes`; each plain, gzip or zstd.")]
-pub struct TraceArgs {
+pub struct ConvertTraceArgs {
     /// Files, folders or prefixes of jobs; - for standard input
     #[arg(required = true, value_name = "IN")]
     inputs: Vec<PathBuf>,
@@ -50,10 +52,10 @@ pub struct TraceArgs {
     output: PathBuf,
     /// What is written, if the name does not end with .et or .jsonl, .gz or .zst behind it
     #[arg(long, value_enum, value_name = "FORM")]
-    to: Option<ToArg>,
+    to: Option<OutputFormArg>,
     /// The generation of binary inputs that do not tell it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
     #[arg(long, value_name = "VERSION", value_parser = parse_generation)]
-    generation: Option<Generation>,
+    generation: Option<SchemaGeneration>,
     #[command(flatten)]
     verify: VerifyArg,
     /// Keep what is sound of damaged inputs and say what is lost
@@ -63,22 +65,22 @@ pub struct TraceArgs {
     #[arg(long, requires = "salvage")]
     keep_dangling: bool,
     /// How the summary is printed
-    #[arg(long, value_enum, default_value_t = FormatArg::Text, value_name = "FORMAT")]
-    format: FormatArg,
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    format: SummaryFormatArg,
 }
 
 /// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ToArg {
+pub enum OutputFormArg {
     /// Length-prefixed records, as every tool reads them
     Et,
     /// JSON Lines
     Jsonl,
 }
 
-fn parse_generation(text: &str) -> Result<Generation, String> {
-    Generation::from_name(text).ok_or_else(|| {
-        let names = Generation::ALL.map(|(_, name)| name);
+fn parse_generation(text: &str) -> Result<SchemaGeneration, String> {
+    SchemaGeneration::from_name(text).ok_or_else(|| {
+        let names = SchemaGeneration::ALL.map(|(_, name)| name);
         format!("expected one of {}", names.join(", "))
     })
 }
@@ -88,14 +90,14 @@ fn parse_generation(text: &str) -> Result<Generation, String> {
 /// # Errors
 ///
 /// Inputs that hold no trace or a damaged one, and output that cannot be written.
-pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let Plan {
+pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let ConvertPlan {
         jobs,
         found,
         prefix,
     } = plan::plan(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     // Inputs are declared first, so that no output can replace one that is still to be read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.reads(&file.path));
@@ -116,8 +118,8 @@ pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         _ => {}
     }
     let summary = match args.format {
-        FormatArg::Text => summary::text(&converted),
-        FormatArg::Json => summary::json(&converted),
+        SummaryFormatArg::Text => summary::text(&converted),
+        SummaryFormatArg::Json => summary::json(&converted),
     };
     match piped {
         true => terminal::say(format_args!("{}", summary.trim_end()))?,
@@ -130,10 +132,10 @@ pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 /// same traces in another form.
 fn whole(
     prefix: &Path,
-    jobs: &[Job],
-    all: &[Written],
-    found: &Found,
-    mut outputs: Outputs,
+    jobs: &[ConvertTask],
+    all: &[OutputHandle],
+    found: &FoundTraces,
+    mut outputs: OutputSet,
 ) -> Result<(), Box<dyn Error>> {
     let path = numbered(prefix, "job", ".json");
     if found.jobs.contains_key(&path) {
@@ -158,16 +160,16 @@ fn whole(
 
 /// Converts one trace; its file is committed with the others.
 fn one(
-    job: &Job,
-    args: &TraceArgs,
-    outputs: &mut Outputs,
-) -> Result<(Converted, Option<Written>), Box<dyn Error>> {
+    job: &ConvertTask,
+    args: &ConvertTraceArgs,
+    outputs: &mut OutputSet,
+) -> Result<(ConvertedTrace, Option<OutputHandle>), Box<dyn Error>> {
     let input = job.input.as_ref().map(|file| file.path.as_path());
     let name = input.unwrap_or(Path::new("standard input"));
     let (converted, written) = match &job.output {
         None => {
             let out = BufWriter::with_capacity(1 << 16, terminal::standard_output());
-            let packer = Packer::new(out, job.packed)?;
+            let packer = CompressedWriter::new(out, job.packed)?;
             let to = Path::new("standard output");
             let written = convert(job, args, packer);
             let (packer, written) = written.map_err(|e| e.writing_to(to).in_file(name))?;
@@ -178,7 +180,7 @@ fn one(
             let io = |source| TraceError::io(path.clone(), "write", source);
             let file = outputs.create(path)?.hashed();
             let file = BufWriter::with_capacity(1 << 16, file);
-            let packer = Packer::new(file, job.packed).map_err(io)?;
+            let packer = CompressedWriter::new(file, job.packed).map_err(io)?;
             let written = convert(job, args, packer);
             let (packer, written) = written.map_err(|e| e.writing_to(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
@@ -186,7 +188,7 @@ fn one(
             (written, Some(outputs.keep(file)?))
         }
     };
-    let converted = Converted {
+    let converted = ConvertedTrace {
         input: name.to_owned(),
         output: job.output.clone(),
         ..converted
@@ -195,16 +197,20 @@ fn one(
 }
 
 /// Writes the records of a task's input into `out`.
-fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converted), TraceError> {
-    let mut sink = Sink::new(job.to, out);
+fn convert<W: Write>(
+    job: &ConvertTask,
+    args: &ConvertTraceArgs,
+    out: W,
+) -> Result<(W, ConvertedTrace), TraceError> {
+    let mut sink = ConvertSink::new(job.to, out);
     if args.salvage {
         let (form, wrong, bytes, report) = salvaged(job, args)?;
-        let mut frames = Frames::new(&bytes);
+        let mut frames = FrameCursor::new(&bytes);
         while let Some(record) = frames.next_record()? {
             sink.record(record)?;
         }
         let converted = sink.converted(form);
-        let converted = Converted {
+        let converted = ConvertedTrace {
             salvaged: Some((report, wrong)),
             ..converted
         };
@@ -218,17 +224,20 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
             {
                 seal.check_length(file, there.len())?;
             }
-            Stream::open(&file.path)?
+            DecompressedStream::open(&file.path)?
         }
         None => {
             stdin = io::stdin().lock();
-            let stream = Stream::from_reader(stdin);
+            let stream = DecompressedStream::from_reader(stdin);
             stream.map_err(|source| TraceError::io("", "read", source))?
         }
     };
-    let mut source = Source::new(stream, args.generation)?;
+    let mut source = RecordSource::new(stream, args.generation)?;
     // The hint is of use for forms that are read record by record.
-    let by_record = matches!(source.form(), Form::Et(_) | Form::Text(TextForm::JsonLines));
+    let by_record = matches!(
+        source.form(),
+        TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
+    );
     let hint = |error: TraceError| match by_record {
         true => error.supposing("--salvage keeps what is sound"),
         false => error,
@@ -250,15 +259,15 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
 /// Salvages a task's input: returns its form, the error of its compression, the contents of a whole file, and the
 /// losses.
 fn salvaged(
-    job: &Job,
-    args: &TraceArgs,
-) -> Result<(Form, Option<String>, Vec<u8>, Report), TraceError> {
+    job: &ConvertTask,
+    args: &ConvertTraceArgs,
+) -> Result<(TraceFormat, Option<String>, Vec<u8>, SalvageReport), TraceError> {
     let held;
     let read;
     let packed = match &job.input {
         Some(file) => {
             // Compressed as it is: a damaged stream is unpacked as far as it goes.
-            held = Contents::packed(&file.path)?;
+            held = TraceContents::packed(&file.path)?;
             held.as_slice()
         }
         None => {
@@ -272,7 +281,7 @@ fn salvaged(
         Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
         None => (packed, None),
     };
-    let options = Options {
+    let options = SalvageOptions {
         generation: args.generation,
         keep_dangling: args.keep_dangling,
     };
@@ -281,8 +290,8 @@ fn salvaged(
 }
 
 /// Output of records.
-struct Sink<W: Write> {
-    kind: Kind<W>,
+struct ConvertSink<W: Write> {
+    kind: ConvertWriter<W>,
     records: usize,
     /// Number of nodes of no bytes.
     empty: usize,
@@ -290,17 +299,17 @@ struct Sink<W: Write> {
     blank: usize,
 }
 
-enum Kind<W: Write> {
+enum ConvertWriter<W: Write> {
     Et(FrameWriter<W>),
-    Lines(LineWriter<W>),
+    Lines(JsonLineWriter<W>),
 }
 
-impl<W: Write> Sink<W> {
-    fn new(to: To, out: W) -> Self {
+impl<W: Write> ConvertSink<W> {
+    fn new(to: OutputForm, out: W) -> Self {
         Self {
             kind: match to {
-                To::Et => Kind::Et(FrameWriter::new(out)),
-                To::JsonLines => Kind::Lines(LineWriter::new(out)),
+                OutputForm::Et => ConvertWriter::Et(FrameWriter::new(out)),
+                OutputForm::JsonLines => ConvertWriter::Lines(JsonLineWriter::new(out)),
             },
             records: 0,
             empty: 0,
@@ -308,20 +317,20 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
+    fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         // The first record is the metadata, and no node.
         self.empty += usize::from(record.bytes.is_empty() && self.records > 0);
         self.blank += usize::from(record.bytes.is_empty());
         self.records += 1;
         match &mut self.kind {
-            Kind::Et(frames) => frames.record(record.bytes),
-            Kind::Lines(lines) => lines.record(record),
+            ConvertWriter::Et(frames) => frames.record(record.bytes),
+            ConvertWriter::Lines(lines) => lines.record(record),
         }
     }
 
     /// Returns the result of the conversion, without the names of files.
-    fn converted(&self, form: Form) -> Converted {
-        Converted {
+    fn converted(&self, form: TraceFormat) -> ConvertedTrace {
+        ConvertedTrace {
             input: PathBuf::new(),
             output: None,
             form,
@@ -333,8 +342,8 @@ impl<W: Write> Sink<W> {
 
     fn into_inner(self) -> W {
         match self.kind {
-            Kind::Et(frames) => frames.into_inner(),
-            Kind::Lines(lines) => lines.into_inner(),
+            ConvertWriter::Et(frames) => frames.into_inner(),
+            ConvertWriter::Lines(lines) => lines.into_inner(),
         }
     }
 }

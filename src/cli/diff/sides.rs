@@ -1,11 +1,11 @@
 //! The two traces of a rank: whole ones, or with `--salvage` what is sound of damaged ones.
 
-use crate::diff::tally::FaultRow;
-use crate::graph::Outline;
-use crate::trace::error::Fault;
-use crate::trace::file::{Contents, RankFile, decompressed_partly};
-use crate::trace::salvage::{self, Report};
-use crate::trace::{Place, TraceError};
+use crate::diff::tally::FileFault;
+use crate::graph::RawTrace;
+use crate::trace::error::TraceFault;
+use crate::trace::file::{RankFile, TraceContents, decompressed_partly};
+use crate::trace::salvage::{self, SalvageReport};
+use crate::trace::{TraceError, TraceLocation};
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 /// Traces that cannot be compared because they are damaged or cannot be read at all, with what is wrong first in each
 /// and how much more there is.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,
     /// What to try, if anything.
     hint: &'static str,
 }
 
-impl Unreadable {
+impl UnreadableTraces {
     /// All that are among `results`, or what the others are.
     pub fn gather<T>(results: impl IntoIterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
@@ -38,7 +38,7 @@ impl Unreadable {
     /// The same, with what to try where nothing was salvaged.
     pub fn hinting(mut self) -> Self {
         let missing = |error: &TraceError| match error.fault() {
-            Fault::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
+            TraceFault::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
             _ => false,
         };
         if !self.files.iter().all(|(error, _)| missing(error)) {
@@ -48,13 +48,13 @@ impl Unreadable {
     }
 }
 
-impl From<TraceError> for Unreadable {
+impl From<TraceError> for UnreadableTraces {
     fn from(error: TraceError) -> Self {
         vec![(error, 0)].into()
     }
 }
 
-impl From<Vec<(TraceError, usize)>> for Unreadable {
+impl From<Vec<(TraceError, usize)>> for UnreadableTraces {
     fn from(files: Vec<(TraceError, usize)>) -> Self {
         Self { files, hint: "" }
     }
@@ -63,7 +63,7 @@ impl From<Vec<(TraceError, usize)>> for Unreadable {
 /// Files that are named one by one.
 const NAMED: usize = 8;
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for UnreadableTraces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (error, more)) in self.files.iter().take(NAMED).enumerate() {
             let line = if i > 0 { "\n" } else { "" };
@@ -84,13 +84,13 @@ impl fmt::Display for Unreadable {
     }
 }
 
-impl Error for Unreadable {}
+impl Error for UnreadableTraces {}
 
 /// One of the two traces.
 #[derive(Debug)]
-pub enum Side {
+pub enum DiffSide {
     /// A file.
-    File(Contents),
+    File(TraceContents),
     /// What is sound of one.
     Salvaged {
         /// The file.
@@ -98,38 +98,38 @@ pub enum Side {
         /// The contents of a whole file.
         bytes: Vec<u8>,
         /// What was lost.
-        report: Box<Report>,
+        report: Box<SalvageReport>,
         /// What is wrong with its compression.
         wrong: Option<String>,
     },
 }
 
-impl Side {
+impl DiffSide {
     /// Opens `file`; what is damaged is salvaged if that is asked for.
-    pub fn open(file: &RankFile, salvage: bool) -> Result<Self, Unreadable> {
+    pub fn open(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
-        let contents = match Contents::of(file) {
+        let contents = match TraceContents::of(file) {
             Ok(contents) => contents,
-            Err(_) if salvage => return Self::salvaged(path).map_err(Unreadable::from),
+            Err(_) if salvage => return Self::salvaged(path).map_err(UnreadableTraces::from),
             Err(error) => return Err(error.into()),
         };
         if salvage {
-            let outline = Outline::read(contents.as_slice());
+            let outline = RawTrace::read(contents.as_slice());
             if is_damaged(&outline) {
-                return Self::salvaged(path).map_err(Unreadable::from);
+                return Self::salvaged(path).map_err(UnreadableTraces::from);
             }
         }
         Ok(Self::File(contents))
     }
 
     fn salvaged(path: &Path) -> Result<Self, TraceError> {
-        let packed = Contents::packed(path)?;
+        let packed = TraceContents::packed(path)?;
         let unpacked = decompressed_partly(packed.as_slice());
         let (contents, wrong) = match &unpacked {
             Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
             None => (packed.as_slice(), None),
         };
-        let salvaged = salvage::salvage(contents, salvage::Options::default());
+        let salvaged = salvage::salvage(contents, salvage::SalvageOptions::default());
         let (bytes, report) = salvaged.map_err(|error| error.in_file(path))?;
         Ok(Self::Salvaged {
             path: path.to_owned(),
@@ -156,7 +156,7 @@ impl Side {
     }
 
     /// Fails if `trace`, which was read from this, is damaged.
-    pub fn check(&self, trace: &mut Outline<'_>) -> Result<(), Unreadable> {
+    pub fn check(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
         if matches!(self, Self::Salvaged { .. }) || !is_damaged(trace) {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Side {
     }
 
     /// What was lost.
-    pub fn lost(&self, rank: u32, second: bool) -> Option<FaultRow> {
+    pub fn lost(&self, rank: u32, second: bool) -> Option<FileFault> {
         let Self::Salvaged {
             path,
             report,
@@ -183,12 +183,12 @@ impl Side {
         let metadata = report.metadata_lost && report.lost.is_empty();
         said.extend(metadata.then(|| format!("{file}: the metadata record is lost")));
         said.extend(report.lost.iter().map(|lost| {
-            let place = Place {
+            let place = TraceLocation {
                 file: Some(path.clone()),
                 offset: lost.line.is_none().then_some(lost.bytes.start),
                 record: Some(lost.record),
                 line: lost.line.map(|line| (line, 1)),
-                ..Place::default()
+                ..TraceLocation::default()
             };
             let bytes = lost.bytes.len();
             format!("{place}: {bytes} bytes are lost: {}", lost.why)
@@ -201,7 +201,7 @@ impl Side {
         }));
         let count = said.len();
         let text = said.into_iter().next()?;
-        Some(FaultRow {
+        Some(FileFault {
             rank,
             second,
             count,
@@ -212,9 +212,9 @@ impl Side {
 
 /// Whether this breaks the format; what is well formed and makes no sense can still be compared.
 fn is_damage(error: &TraceError) -> bool {
-    !matches!(error.fault(), Fault::Refused { .. })
+    !matches!(error.fault(), TraceFault::Refused { .. })
 }
 
-fn is_damaged(trace: &Outline<'_>) -> bool {
+fn is_damaged(trace: &RawTrace<'_>) -> bool {
     trace.faults.iter().any(|fault| is_damage(&fault.error))
 }

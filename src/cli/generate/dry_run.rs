@@ -5,42 +5,42 @@ mod json;
 mod lies;
 mod text;
 
-use super::training::Asked;
-use crate::cli::output::{Fit, Format, RunArgs};
+use super::training::TrainingRequest;
+use crate::cli::output::{OnMemoryOverflow, ReportFormatArg, RunArgs};
 use crate::cli::terminal;
 use crate::engine::place;
-use crate::generate::training::Summary;
+use crate::generate::training::PlanSummary;
 use crate::machine::Machine;
-use crate::trace::Phase;
-use fit::Room;
-use lies::Lies;
+use crate::trace::TrainingPhase;
+use fit::StageMemory;
+use lies::GroupLocation;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
 /// What there is to tell.
-struct DryRun<'r> {
+struct DryRunReport<'r> {
     name: &'r str,
-    summary: &'r Summary,
+    summary: &'r PlanSummary,
     /// The machine's name, and where groups lie on it.
-    on: Option<(&'r str, Vec<Lies>)>,
-    room: Room,
+    on: Option<(&'r str, Vec<GroupLocation>)>,
+    room: StageMemory,
 }
 
-fn phase(phase: Option<Phase>) -> &'static str {
+fn phase(phase: Option<TrainingPhase>) -> &'static str {
     match phase {
-        Some(Phase::Forward) => "forward",
-        Some(Phase::Backward) => "backward",
-        Some(Phase::Recompute) => "recompute",
-        Some(Phase::Synchronize) => "synchronize",
-        Some(Phase::Optimizer) => "optimizer",
+        Some(TrainingPhase::Forward) => "forward",
+        Some(TrainingPhase::Backward) => "backward",
+        Some(TrainingPhase::Recompute) => "recompute",
+        Some(TrainingPhase::Synchronize) => "synchronize",
+        Some(TrainingPhase::Optimizer) => "optimizer",
         None => "",
     }
 }
 
 /// Prints what `asked` comes to, and where it lies on `machine` if there is one.
 pub fn run(
-    asked: Asked,
+    asked: TrainingRequest,
     machine: Option<&Machine>,
     run: &RunArgs,
     out: &mut dyn Write,
@@ -54,26 +54,26 @@ pub fn run(
     let npus = machine.map(|machine| place(summary.ranks, machine, run.map()));
     let npus = npus.transpose()?;
     let on = machine.zip(npus.as_deref());
-    let room = Room::new(&summary, &plan, asked.capacity, on);
-    if run.fit == Fit::Require && !room.is_known() {
+    let room = StageMemory::new(&summary, &plan, asked.capacity, on);
+    if run.fit == OnMemoryOverflow::Require && !room.is_known() {
         return Err("--fit require: nothing says how much memory an NPU has\n  \
              try: --capacity 80GB, or --machine MACHINE"
             .into());
     }
-    let dry = DryRun {
+    let dry = DryRunReport {
         name: &asked.name,
         summary: &summary,
         on: on.map(|(machine, npus)| (machine.name(), lies::all(&summary, machine, npus))),
         room,
     };
     let text = match run.format {
-        Format::Text => text::render(&dry),
-        Format::Json => json::render(&dry),
-        Format::Csv => return Err("--dry-run prints text or json".into()),
+        ReportFormatArg::Text => text::render(&dry),
+        ReportFormatArg::Json => json::render(&dry),
+        ReportFormatArg::Csv => return Err("--dry-run prints text or json".into()),
     };
     out.write_all(text.as_bytes())?;
     match dry.room.exceeded() {
-        Some(text) if run.fit == Fit::Require => {
+        Some(text) if run.fit == OnMemoryOverflow::Require => {
             terminal::say(format_args!("exceeded: {text}"))?;
             Ok(ExitCode::from(3))
         }

@@ -1,12 +1,12 @@
 //! Traces of all ranks as a job on disk.
 
 use crate::cli::traces;
-use crate::files::{Outputs, Written};
-use crate::generate::Job;
+use crate::files::{OutputHandle, OutputSet};
+use crate::generate::GeneratedJob;
 use crate::job::JobOutputs;
 use crate::trace::job::JobFile;
 use crate::trace::roles;
-use crate::trace::write::{TraceWriter, Value};
+use crate::trace::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
@@ -14,9 +14,9 @@ use std::path::Path;
 /// Writes all ranks, and says what their files are called. Those that are alike are one file under several names if
 /// `link` says so and the file system has that. `machine` is what the job was made for.
 pub fn write(
-    job: &Job,
+    job: &GeneratedJob,
     output: &Path,
-    outputs: Outputs,
+    outputs: OutputSet,
     link: bool,
     machine: Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
@@ -24,9 +24,9 @@ pub fn write(
     let roles = job.roles().to_string();
     let metadata: &[_] = match &roles[..] {
         "" => &[],
-        roles => &[(roles::ATTRIBUTE, Value::Text(roles))],
+        roles => &[(roles::ATTRIBUTE, AttributeValue::Text(roles))],
     };
-    let mut written: BTreeMap<u32, Written> = BTreeMap::new();
+    let mut written: BTreeMap<u32, OutputHandle> = BTreeMap::new();
     for rank in 0..job.ranks() {
         let class = job.class_of(rank);
         if let Some(&known) = written.get(&class)

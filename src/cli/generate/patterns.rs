@@ -1,6 +1,6 @@
 //! Arguments of patterns: one subcommand each.
 
-use super::Target;
+use super::TargetArgs;
 use crate::trace::{CollectiveKind, Dtype};
 use crate::units::{Bandwidth, Bytes, FlopRate, Span};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -46,7 +46,7 @@ pub(super) enum PatternArgs {
         #[arg(long, default_value = "0", value_name = "TIME")]
         skew: Span,
         #[command(flatten)]
-        target: Target,
+        target: TargetArgs,
     },
     /// Messages between pairs of ranks
     #[command(
@@ -72,7 +72,7 @@ pub(super) enum PatternArgs {
         #[arg(long, default_value_t = 0, value_name = "N")]
         seed: u64,
         #[command(flatten)]
-        target: Target,
+        target: TargetArgs,
     },
     /// Kernels that wait for one another and for nothing else
     #[command(
@@ -101,7 +101,7 @@ pub(super) enum PatternArgs {
         #[arg(long, value_parser = dtype_names(), value_name = "FORMAT")]
         dtype: Option<Dtype>,
         #[command(flatten)]
-        target: Target,
+        target: TargetArgs,
     },
     /// Loads from memory, and kernels that need them
     #[command(after_help = "\
@@ -134,7 +134,7 @@ Examples:
         #[arg(long)]
         local: bool,
         #[command(flatten)]
-        target: Target,
+        target: TargetArgs,
     },
     /// Training steps of a transformer of which every rank holds a replica
     #[command(after_help = "\
@@ -170,7 +170,7 @@ Examples:
         #[arg(long, default_value = "2.039 TB/s", value_name = "BANDWIDTH")]
         reference_bandwidth: Bandwidth,
         #[command(flatten)]
-        target: Target,
+        target: TargetArgs,
     },
 }
 

@@ -1,7 +1,7 @@
 //! `chakram generate MODEL`: a model under a plan.
 
 use crate::cli::output::RunArgs;
-use crate::generate::plan::Plan;
+use crate::generate::plan::ParallelismPlan;
 use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 mod asked;
 mod flags;
 
-pub use asked::Asked;
-use asked::Origin;
+use asked::PlanSource;
+pub use asked::TrainingRequest;
 use flags::PlanFlags;
 
 /// A model, a plan, and what becomes of the traces.
@@ -59,7 +59,7 @@ impl TrainingArgs {
 
 /// A plan: a file, options, or options in place of what a file says.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Plan")]
+#[command(next_help_heading = "ParallelismPlan")]
 struct PlanArgs {
     /// Read the plan from this file; options go before what it says
     #[arg(long, value_name = "FILE.toml")]
@@ -70,19 +70,19 @@ struct PlanArgs {
 
 impl PlanArgs {
     /// The plan, and where it comes from.
-    fn plan(&self) -> Result<(Plan, Origin), Box<dyn Error>> {
-        let mut file = Origin(None);
+    fn plan(&self) -> Result<(ParallelismPlan, PlanSource), Box<dyn Error>> {
+        let mut file = PlanSource(None);
         let plan = match &self.plan {
             Some(path) => {
                 let text = crate::config::read(path).map_err(|error| {
                     format!("cannot read plan file {}: {error}", path.display())
                 })?;
                 let name = path.display().to_string();
-                let plan = Plan::parse(&text, &name)?;
-                file = Origin(Some([text, name]));
+                let plan = ParallelismPlan::parse(&text, &name)?;
+                file = PlanSource(Some([text, name]));
                 plan
             }
-            None => Plan::new(),
+            None => ParallelismPlan::new(),
         };
         Ok((self.flags.over(plan)?, file))
     }

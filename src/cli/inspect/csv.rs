@@ -1,7 +1,7 @@
 //! A table of the summary as comma-separated values; times are in whole picoseconds.
 
-use super::TableArg;
-use crate::inspect::{Inspection, RECEIVED, Row, SENT, Table};
+use super::InspectTableArg;
+use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
 use crate::report::csv::quoted;
 use std::fmt::Write as _;
 
@@ -10,28 +10,30 @@ const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,l
                     most_ps,most_rank";
 
 /// Renders one table of `job`.
-pub fn render(job: &Inspection, table: TableArg) -> String {
+pub fn render(job: &JobInspection, table: InspectTableArg) -> String {
     let mut out = String::new();
     write(&mut out, job, table).expect("a string grows as needed");
     out
 }
 
-fn write(out: &mut String, job: &Inspection, table: TableArg) -> std::fmt::Result {
+fn write(out: &mut String, job: &JobInspection, table: InspectTableArg) -> std::fmt::Result {
     match table {
-        TableArg::Ranks => ranks(out, job),
-        TableArg::Types => sums(out, "type", &job.types, |class| class.to_string()),
-        TableArg::Lanes => sums(out, "lane,name", &job.lanes, |lane| {
+        InspectTableArg::Ranks => ranks(out, job),
+        InspectTableArg::Types => sums(out, "type", &job.types, |class| class.to_string()),
+        InspectTableArg::Lanes => sums(out, "lane,name", &job.lanes, |lane| {
             let name = job.lane_names.get(lane).map_or("", |(name, _)| name);
             format!("{},{}", quoted(&lane.to_string()), quoted(name))
         }),
-        TableArg::Collectives => sums(out, "group,kind", &job.collectives, |(group, kind)| {
-            format!("{},{kind}", quoted(group))
-        }),
-        TableArg::Messages => messages(out, job),
-        TableArg::Operators => sums(out, "name,type", &job.operators, |(name, class)| {
+        InspectTableArg::Collectives => {
+            sums(out, "group,kind", &job.collectives, |(group, kind)| {
+                format!("{},{kind}", quoted(group))
+            })
+        }
+        InspectTableArg::Messages => messages(out, job),
+        InspectTableArg::Operators => sums(out, "name,type", &job.operators, |(name, class)| {
             format!("{},{class}", quoted(name))
         }),
-        TableArg::Attributes => {
+        InspectTableArg::Attributes => {
             writeln!(out, "name,type,nodes")?;
             job.attributes.iter().try_for_each(|((name, kind), nodes)| {
                 writeln!(out, "{},{kind},{nodes}", quoted(name))
@@ -43,13 +45,13 @@ fn write(out: &mut String, job: &Inspection, table: TableArg) -> std::fmt::Resul
 fn sums<K: Ord>(
     out: &mut String,
     key_names: &str,
-    table: &Table<K>,
+    table: &SpreadTable<K>,
     key: impl Fn(&K) -> String,
 ) -> std::fmt::Result {
     writeln!(out, "{key_names},{SUMS}")?;
     for (of, row) in table.rows() {
         write!(out, "{}", key(of))?;
-        let Row {
+        let SpreadRow {
             sum,
             ranks,
             least,
@@ -74,7 +76,7 @@ fn sums<K: Ord>(
     Ok(())
 }
 
-fn ranks(out: &mut String, job: &Inspection) -> std::fmt::Result {
+fn ranks(out: &mut String, job: &JobInspection) -> std::fmt::Result {
     writeln!(
         out,
         "rank,file,file_bytes,contents_bytes,nodes,selected,data_dependencies,control_dependencies,depth,\
@@ -105,7 +107,7 @@ fn ranks(out: &mut String, job: &Inspection) -> std::fmt::Result {
     Ok(())
 }
 
-fn messages(out: &mut String, job: &Inspection) -> std::fmt::Result {
+fn messages(out: &mut String, job: &JobInspection) -> std::fmt::Result {
     writeln!(
         out,
         "from,to,sent,sent_bytes,send_time_ps,send_wait_ps,received,received_bytes,receive_time_ps,\

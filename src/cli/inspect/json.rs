@@ -3,7 +3,9 @@
 //! A field may be added under the same schema, never changed.
 
 use super::SCHEMA;
-use crate::inspect::{Complaint, Inspection, RECEIVED, RankFacts, Row, SENT, Table, Tally};
+use crate::inspect::{
+    CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
+};
 use serde_json::{Map, Value, json};
 
 /// Returns the start of every document, with `what` it is.
@@ -16,7 +18,7 @@ pub fn head(what: &str) -> Map<String, Value> {
 }
 
 /// Renders the summary of `job`, of nodes that fit `options`.
-pub fn summary(job: &Inspection, options: Vec<(&'static str, Vec<String>)>) -> Value {
+pub fn summary(job: &JobInspection, options: Vec<(&'static str, Vec<String>)>) -> Value {
     let mut document = head("summary");
     let filter = options
         .into_iter()
@@ -66,7 +68,7 @@ pub fn summary(job: &Inspection, options: Vec<(&'static str, Vec<String>)>) -> V
     document.into()
 }
 
-fn metadata(job: &Inspection) -> Value {
+fn metadata(job: &JobInspection) -> Value {
     let versions = job.versions.iter();
     let versions = versions.map(|(version, ranks)| json!({"version": version, "ranks": ranks}));
     let attributes = job.metadata.iter().map(|((name, kind), (value, ranks, same))| {
@@ -78,7 +80,7 @@ fn metadata(job: &Inspection) -> Value {
     })
 }
 
-fn rank(rank: &RankFacts) -> Value {
+fn rank(rank: &RankOverview) -> Value {
     json!({
         "rank": rank.rank,
         "file": rank.path.display().to_string(),
@@ -102,20 +104,20 @@ fn rank(rank: &RankFacts) -> Value {
 }
 
 /// Renders the faults of a file.
-pub fn complaints(complaints: &[Complaint]) -> Value {
+pub fn complaints(complaints: &[CountedFault]) -> Value {
     let complaints = complaints.iter();
     complaints
         .map(|c| json!({"count": c.count, "first": c.text}))
         .collect()
 }
 
-fn table<K: Ord>(table: &Table<K>, key: impl Fn(&K) -> Vec<(&'static str, Value)>) -> Value {
+fn table<K: Ord>(table: &SpreadTable<K>, key: impl Fn(&K) -> Vec<(&'static str, Value)>) -> Value {
     let rows = table.rows().map(|(of, row)| {
         let key = key(of)
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value));
         let mut document: Map<String, Value> = key.collect();
-        let Row {
+        let SpreadRow {
             sum,
             ranks,
             least,
@@ -138,7 +140,7 @@ fn table<K: Ord>(table: &Table<K>, key: impl Fn(&K) -> Vec<(&'static str, Value)
     rows.collect()
 }
 
-fn tally(tally: &Tally) -> Value {
+fn tally(tally: &NodeSums) -> Value {
     json!({
         "nodes": tally.nodes,
         "time_ps": tally.time.0,

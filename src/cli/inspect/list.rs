@@ -1,11 +1,11 @@
 //! Listing of nodes, one a line.
 
-use super::FormatArg;
+use super::InspectFormatArg;
 use super::json::head;
 use crate::cli::terminal;
-use crate::inspect::{Filter, NodeRow, Trace, in_order};
+use crate::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
 use crate::report::csv::quoted;
-use crate::trace::file::{Contents, RankFile};
+use crate::trace::file::{RankFile, TraceContents};
 use crate::trace::{TraceError, shown};
 use crate::units::Bytes;
 use serde_json::{Value, json};
@@ -14,11 +14,11 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 /// Options of a listing.
-pub struct List {
+pub struct NodeListing {
     /// Filter of the nodes.
-    pub filter: Filter,
+    pub filter: NodeFilter,
     /// Format.
-    pub format: FormatArg,
+    pub format: InspectFormatArg,
     /// Maximum number of nodes.
     pub limit: usize,
     /// Number of ranks that are read at once.
@@ -26,7 +26,7 @@ pub struct List {
 }
 
 /// Listing of a rank.
-struct Listed {
+struct RankListing {
     /// Lines, one after another.
     text: String,
     /// End offset of each line.
@@ -36,7 +36,7 @@ struct Listed {
     faults: u64,
 }
 
-impl List {
+impl NodeListing {
     /// Writes the nodes of `files` into `out`, by rank and start. Returns how many faults the files have.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl List {
             self.threads,
             |file| self.rank(file),
             |_, listed| {
-                let listed: Listed = match listed {
+                let listed: RankListing = match listed {
                     Ok(listed) => listed,
                     // A broken rank does not hide the others; its error counts if none can be read.
                     Err(error) => {
@@ -66,7 +66,7 @@ impl List {
                 // Ranks come in order, so the limit cuts the same lines whatever the number of threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
-                    if self.format == FormatArg::Json {
+                    if self.format == InspectFormatArg::Json {
                         out.write_all(if written > 0 { b",\n" } else { b"\n" })?;
                     }
                     let end = listed.ends[lines - 1];
@@ -83,8 +83,8 @@ impl List {
             return Err(error.into());
         }
         match self.format {
-            FormatArg::Json => writeln!(out, "\n],\"selected\":{fit}}}")?,
-            FormatArg::Text if fit > written as u64 => {
+            InspectFormatArg::Json => writeln!(out, "\n],\"selected\":{fit}}}")?,
+            InspectFormatArg::Text if fit > written as u64 => {
                 let more = fit - written as u64;
                 writeln!(out, "… {more} more: --limit {fit}")?;
             }
@@ -95,12 +95,12 @@ impl List {
 
     fn begin(&self, out: &mut dyn Write) -> std::io::Result<()> {
         match self.format {
-            FormatArg::Json => {
+            InspectFormatArg::Json => {
                 let head = Value::Object(head("nodes")).to_string();
                 // The document is written in pieces, so the head is left open.
                 write!(out, "{},\"nodes\":[", head.trim_end_matches('}'))
             }
-            FormatArg::Csv => writeln!(
+            InspectFormatArg::Csv => writeln!(
                 out,
                 "rank,id,start_ps,end_ps,duration_ps,wait_ps,delay_ps,type,lane,name,group,peer,tag,flops,bytes"
             ),
@@ -112,12 +112,12 @@ impl List {
         }
     }
 
-    fn rank(&self, file: &RankFile) -> Result<Listed, TraceError> {
-        let contents = Contents::of(file)?;
-        let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+    fn rank(&self, file: &RankFile) -> Result<RankListing, TraceError> {
+        let contents = TraceContents::of(file)?;
+        let trace = InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
         let chosen = self.filter.select(&trace);
         let nodes = trace.by_start(chosen.as_deref());
-        let mut listed = Listed {
+        let mut listed = RankListing {
             text: String::new(),
             ends: Vec::new(),
             fit: nodes.len() as u64,
@@ -126,12 +126,12 @@ impl List {
         for &node in nodes.iter().take(self.limit) {
             let row = trace.row(node);
             let written = match self.format {
-                FormatArg::Json => writeln!(
+                InspectFormatArg::Json => writeln!(
                     listed.text,
                     "{},",
                     terminal::json_escaped(json(&row).to_string())
                 ),
-                FormatArg::Csv => csv(&mut listed.text, &row),
+                InspectFormatArg::Csv => csv(&mut listed.text, &row),
                 _ => text(&mut listed.text, &row),
             };
             written.expect("a string grows as needed");

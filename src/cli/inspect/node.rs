@@ -3,8 +3,8 @@
 use super::json::head;
 use super::list;
 use super::words::basis;
-use crate::inspect::{Near, Neighbourhood, Trace};
-use crate::report::text::{Style, clip};
+use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
+use crate::report::text::{TextStyle, clip};
 use crate::trace::shown;
 use crate::units::Span;
 use serde_json::{Value, json};
@@ -14,13 +14,18 @@ use std::fmt::{Result, Write as _};
 const VALUE: usize = 72;
 
 /// Renders the neighbourhood of a node of `trace` as text.
-pub fn text(trace: &Trace<'_>, near: &Neighbourhood<'_>, style: Style) -> String {
+pub fn text(trace: &InspectedTrace<'_>, near: &NodeNeighbourhood<'_>, style: TextStyle) -> String {
     let mut out = String::new();
     write(&mut out, trace, near, style).expect("a string grows as needed");
     out
 }
 
-fn write(out: &mut String, trace: &Trace<'_>, near: &Neighbourhood<'_>, style: Style) -> Result {
+fn write(
+    out: &mut String,
+    trace: &InspectedTrace<'_>,
+    near: &NodeNeighbourhood<'_>,
+    style: TextStyle,
+) -> Result {
     let h = style.heading;
     let node = &near.node;
     let row = &node.row;
@@ -74,7 +79,7 @@ fn write(out: &mut String, trace: &Trace<'_>, near: &Neighbourhood<'_>, style: S
     side(out, "IS WAITED FOR BY", &near.after, style)
 }
 
-fn side(out: &mut String, title: &str, near: &Near<'_>, style: Style) -> Result {
+fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     writeln!(
         out,
@@ -111,8 +116,8 @@ fn side(out: &mut String, title: &str, near: &Near<'_>, style: Style) -> Result 
 }
 
 /// Renders the neighbourhood as JSON.
-pub fn json(trace: &Trace<'_>, near: &Neighbourhood<'_>) -> Value {
-    let side = |near: &Near<'_>| -> Value {
+pub fn json(trace: &InspectedTrace<'_>, near: &NodeNeighbourhood<'_>) -> Value {
+    let side = |near: &NearbyNodes<'_>| -> Value {
         let nodes = near.nodes.iter().map(|other| {
             let mut node = list::json(&other.row);
             node["distance"] = other.distance.into();

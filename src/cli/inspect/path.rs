@@ -2,11 +2,13 @@
 
 use super::json::head;
 use super::words::{basis, ranges, some};
-use crate::inspect::{Basis, Class, CriticalPath, Piece, Spent, Track, spent_by};
+use crate::inspect::{
+    CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
+};
 use crate::report::csv::quoted;
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{Style, WIDTH, clip, paragraph, share};
+use crate::report::text::{TextStyle, WIDTH, clip, paragraph, share};
 use crate::trace::{family, shown};
 use crate::units::{Span, Time};
 use serde_json::{Value, json};
@@ -21,19 +23,19 @@ const LONGEST: &str = "LONGEST NODES";
 const PATHS: usize = 8;
 
 /// A critical path, with the tracks that it may go through.
-pub struct OfTracks<'a> {
+pub struct TrackPath<'a> {
     /// Tracks.
-    pub tracks: &'a [Track],
+    pub tracks: &'a [PathInput],
     /// Path.
     pub path: CriticalPath,
 }
 
 /// Returns the paths to show: one if the times of all ranks count from one start, otherwise one for each rank.
 pub fn paths(
-    tracks: &[Track],
-    find: fn(&[Track], bool) -> Option<CriticalPath>,
-) -> Vec<OfTracks<'_>> {
-    let parts: Vec<&[Track]> = match one_clock(tracks) {
+    tracks: &[PathInput],
+    find: fn(&[PathInput], bool) -> Option<CriticalPath>,
+) -> Vec<TrackPath<'_>> {
+    let parts: Vec<&[PathInput]> = match one_clock(tracks) {
         // One path may cross ranks only if their times are comparable.
         true => vec![tracks],
         false => tracks.chunks(1).collect(),
@@ -43,7 +45,7 @@ pub fn paths(
         .map(|tracks| (tracks, find(tracks, tracks.len() > 1)));
     found
         .filter_map(|(tracks, path)| {
-            Some(OfTracks {
+            Some(TrackPath {
                 tracks,
                 path: path?,
             })
@@ -52,31 +54,31 @@ pub fn paths(
 }
 
 /// Returns whether the times of all ranks count from one start.
-fn one_clock(tracks: &[Track]) -> bool {
-    let kept = |track: &Track| track.basis == Basis::Kept && track.captured.is_some();
+fn one_clock(tracks: &[PathInput]) -> bool {
+    let kept = |track: &PathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
 /// Rendering of paths.
-pub struct Shown<'a> {
+pub struct PathReport<'a> {
     /// Title of the job.
     pub title: &'a str,
     /// Tracks of the ranks.
-    pub tracks: &'a [Track],
+    pub tracks: &'a [PathInput],
     /// Maximum number of a path's nodes that are listed, if they are.
     pub list: Option<usize>,
 }
 
-impl Shown<'_> {
+impl PathReport<'_> {
     /// Renders text.
-    pub fn text(&self, paths: &[OfTracks<'_>], style: Style) -> String {
+    pub fn text(&self, paths: &[TrackPath<'_>], style: TextStyle) -> String {
         let mut out = String::new();
         self.write(&mut out, paths, style)
             .expect("a string grows as needed");
         out
     }
 
-    fn write(&self, out: &mut String, paths: &[OfTracks<'_>], style: Style) -> Result {
+    fn write(&self, out: &mut String, paths: &[TrackPath<'_>], style: TextStyle) -> Result {
         let nodes = self.tracks.iter().map(|track| track.ran as u64).sum();
         let title = format!(
             "{}: {}, {}",
@@ -97,7 +99,7 @@ impl Shown<'_> {
             let text = "the times of ranks do not count from one start, as far as the files say: one path for each rank";
             paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
-        let mut distinct: Vec<(&OfTracks<'_>, Vec<u32>)> = Vec::new();
+        let mut distinct: Vec<(&TrackPath<'_>, Vec<u32>)> = Vec::new();
         for path in paths {
             match distinct.iter_mut().find(|(other, _)| path.is_like(other)) {
                 Some((_, ranks)) => ranks.extend(path.tracks.iter().map(|track| track.rank)),
@@ -121,7 +123,7 @@ impl Shown<'_> {
     }
 
     /// Renders JSON.
-    pub fn json(&self, paths: &[OfTracks<'_>]) -> Value {
+    pub fn json(&self, paths: &[TrackPath<'_>]) -> Value {
         let mut document = head("critical_path");
         document.insert("one_clock".to_owned(), one_clock(self.tracks).into());
         let paths = paths.iter().map(|path| path.json(self.list));
@@ -130,7 +132,7 @@ impl Shown<'_> {
     }
 
     /// Renders every part of every path as a CSV row.
-    pub fn csv(&self, paths: &[OfTracks<'_>]) -> String {
+    pub fn csv(&self, paths: &[TrackPath<'_>]) -> String {
         let mut out = String::from("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name\n");
         for (i, path) in paths.iter().enumerate() {
             for piece in path
@@ -159,12 +161,12 @@ impl Shown<'_> {
     }
 }
 
-impl OfTracks<'_> {
-    fn track(&self, piece: &Piece) -> &Track {
+impl TrackPath<'_> {
+    fn track(&self, piece: &PathSegment) -> &PathInput {
         &self.tracks[piece.track as usize]
     }
 
-    fn operators(&self) -> Vec<((String, Class), Spent)> {
+    fn operators(&self) -> Vec<((String, NodeClass), PathTime)> {
         spent_by(&self.path, |piece| {
             let mut name = String::new();
             family(self.track(piece).name(piece.node), &mut name);
@@ -182,7 +184,13 @@ impl OfTracks<'_> {
     }
 
     /// Renders a path as text; `others` are ranks with the same path.
-    fn text(&self, out: &mut String, others: &[u32], list: Option<usize>, style: Style) -> Result {
+    fn text(
+        &self,
+        out: &mut String,
+        others: &[u32],
+        list: Option<usize>,
+        style: TextStyle,
+    ) -> Result {
         let h = style.heading;
         let (path, whole) = (&self.path, self.path.length());
         let of = match self.tracks {
@@ -209,7 +217,7 @@ impl OfTracks<'_> {
             let text = basis(only.basis, only.whole_micros, Span(end.0), only.captured);
             paragraph(out, &text, "  times ", 8, anstyle::Style::new())?;
         }
-        let sum = |of: fn(&Piece) -> Span| path.pieces.iter().map(of).sum::<Span>();
+        let sum = |of: fn(&PathSegment) -> Span| path.pieces.iter().map(of).sum::<Span>();
         for (name, time) in [
             ("work and transfers", sum(|piece| piece.work)),
             ("before they started", sum(|piece| piece.delay)),
@@ -233,7 +241,7 @@ impl OfTracks<'_> {
         match list {
             Some(limit) => self.pieces(out, "ALL NODES", path.pieces.iter(), limit, style),
             None => {
-                let mut longest: Vec<&Piece> = path.pieces.iter().collect();
+                let mut longest: Vec<&PathSegment> = path.pieces.iter().collect();
                 longest.sort_by_key(|piece| Reverse(piece.length()));
                 self.pieces(out, LONGEST, longest.into_iter().take(ROWS), ROWS, style)
             }
@@ -244,8 +252,8 @@ impl OfTracks<'_> {
         &self,
         out: &mut String,
         title: &str,
-        rows: Vec<(String, Spent)>,
-        style: Style,
+        rows: Vec<(String, PathTime)>,
+        style: TextStyle,
     ) -> Result {
         let whole = self.path.length();
         let table = TextTable::new([
@@ -280,9 +288,9 @@ impl OfTracks<'_> {
         &self,
         out: &mut String,
         title: &str,
-        pieces: impl ExactSizeIterator<Item = &'p Piece>,
+        pieces: impl ExactSizeIterator<Item = &'p PathSegment>,
         limit: usize,
-        style: Style,
+        style: TextStyle,
     ) -> Result {
         let table = TextTable::new([
             left(title, 15),
@@ -323,7 +331,7 @@ impl OfTracks<'_> {
     }
 
     fn json(&self, list: Option<usize>) -> Value {
-        let spent = |spent: &Spent| {
+        let spent = |spent: &PathTime| {
             json!({
                 "nodes": spent.pieces,
                 "time_ps": spent.all().0,
@@ -332,7 +340,7 @@ impl OfTracks<'_> {
                 "wait_ps": spent.wait.0,
             })
         };
-        let with = |name: &str, key: Value, of: &Spent| {
+        let with = |name: &str, key: Value, of: &PathTime| {
             let mut row = spent(of);
             row[name] = key;
             row

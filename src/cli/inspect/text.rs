@@ -1,9 +1,9 @@
 //! The summary as text: at most 100 columns.
 
 use super::words::{basis, complaints, ranges, some};
-use crate::inspect::{Inspection, RankFacts};
+use crate::inspect::{JobInspection, RankOverview};
 use crate::report::summary::thousands;
-use crate::report::text::{Style, WIDTH, clip, paragraph};
+use crate::report::text::{TextStyle, WIDTH, clip, paragraph};
 use crate::units::{Bytes, Span, Time};
 use std::collections::BTreeMap;
 use std::fmt::{Result, Write as _};
@@ -16,8 +16,8 @@ const ROWS: usize = 16;
 const FAULT_ROWS: usize = 8;
 
 /// Renders `job`, called `title`, of nodes that fit `filter`.
-pub fn render(job: &Inspection, title: &str, filter: &str, style: Style) -> String {
-    let mut view = View {
+pub fn render(job: &JobInspection, title: &str, filter: &str, style: TextStyle) -> String {
+    let mut view = SummaryWriter {
         job,
         style,
         out: String::new(),
@@ -27,14 +27,14 @@ pub fn render(job: &Inspection, title: &str, filter: &str, style: Style) -> Stri
     view.out
 }
 
-struct View<'a> {
-    job: &'a Inspection,
-    style: Style,
+struct SummaryWriter<'a> {
+    job: &'a JobInspection,
+    style: TextStyle,
     out: String,
     ranks: u64,
 }
 
-impl View<'_> {
+impl SummaryWriter<'_> {
     fn write(&mut self, title: &str, filter: &str) -> Result {
         self.head(title, filter)?;
         self.faults()?;
@@ -59,7 +59,7 @@ impl View<'_> {
 
     fn head(&mut self, title: &str, filter: &str) -> Result {
         let job = self.job;
-        let sum = |of: fn(&RankFacts) -> u64| job.ranks.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&RankOverview) -> u64| job.ranks.iter().map(of).sum::<u64>();
         let members: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
         let line = format!(
             "{title}: {} ({}), {}, {} data and {} control dependencies",
@@ -96,7 +96,7 @@ impl View<'_> {
     }
 
     /// Formats the range of a count over ranks: `7`, or `7 to 9` if ranks differ.
-    fn range(&self, of: fn(&RankFacts) -> u32) -> String {
+    fn range(&self, of: fn(&RankOverview) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
             (least, most) if least == most => thousands(most.into()),
@@ -240,7 +240,8 @@ impl View<'_> {
             "RANKS", "nodes", "data deps", "control", "depth", "width", "start", "end"
         ))?;
         // Neighbours with equal rows share a line.
-        let facts = |r: &RankFacts| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
+        let facts =
+            |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
         let runs: Vec<_> = self
             .job
             .ranks

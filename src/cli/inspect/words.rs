@@ -1,6 +1,6 @@
 //! Text fragments that several views of traces share.
 
-use crate::inspect::{Basis, Complaint, Faults};
+use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use crate::report::summary::thousands;
 use crate::units::Span;
 
@@ -39,9 +39,9 @@ pub fn short(count: u64) -> String {
 
 /// Formats the faults of files, most serious first: one line for each kind, with the ranks.
 pub fn complaints<'a>(
-    ranks: impl Iterator<Item = (u32, &'a Faults)> + Clone,
+    ranks: impl Iterator<Item = (u32, &'a FaultSummary)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
-    let lines = |of: fn(&Faults) -> &Vec<Complaint>| {
+    let lines = |of: fn(&FaultSummary) -> &Vec<CountedFault>| {
         let mut lines = Vec::new();
         for (rank, faults) in ranks.clone() {
             for complaint in of(faults) {
@@ -61,19 +61,19 @@ pub fn complaints<'a>(
 }
 
 /// Formats the basis of the times of a rank that ended at `end` and whose capture did at `captured`.
-pub fn basis(basis: Basis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
+pub fn basis(basis: TimeBasis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
     match (basis, captured) {
-        (Basis::Given, _) => {
+        (TimeBasis::Given, _) => {
             "starts as the file says, counted from the first of each rank".to_owned()
         }
-        (Basis::Kept, Some(captured)) if captured == end => {
+        (TimeBasis::Kept, Some(captured)) if captured == end => {
             "durations and delays as captured; ends with the capture, to the picosecond".to_owned()
         }
-        (Basis::Kept, Some(captured)) => {
+        (TimeBasis::Kept, Some(captured)) => {
             format!("durations and delays as captured; the capture ended at {captured}")
         }
-        (Basis::Kept, None) => "durations and delays as the file says".to_owned(),
-        (Basis::Estimated, _) => format!(
+        (TimeBasis::Kept, None) => "durations and delays as the file says".to_owned(),
+        (TimeBasis::Estimated, _) => format!(
             "an estimate: the file has durations{} and no delays, so gaps are missing and starts are early",
             if whole_micros {
                 " in whole microseconds"
@@ -81,7 +81,7 @@ pub fn basis(basis: Basis, whole_micros: bool, end: Span, captured: Option<Span>
                 ""
             }
         ),
-        (Basis::Unknown, _) => "unknown: the file has no durations".to_owned(),
+        (TimeBasis::Unknown, _) => "unknown: the file has no durations".to_owned(),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Machines as JSON, in base units: bytes, bytes and operations per second, picoseconds.
 
 use crate::cli::terminal;
-use crate::collective::{Choice, Inter, Intra};
+use crate::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
 use crate::ids::Npu;
 use crate::machine::{Machine, NpuClass};
-use crate::memory::Attachment;
-use crate::topology::Switching;
+use crate::memory::MemoryAttachment;
+use crate::topology::SwitchingMode;
 use crate::trace::Dtype;
 use crate::units::Bandwidth;
 use serde_json::{Map, Value, json};
@@ -35,7 +35,7 @@ pub(super) fn summary(machine: &Machine) -> Value {
                 "size": dimension.size,
                 "bandwidth_bytes_per_s": dimension.bandwidth.bytes_per_second(),
                 "latency_ps": dimension.latency.0,
-                "algorithm": name_of(&Choice::ALL, algorithm),
+                "algorithm": name_of(&AlgorithmChoice::ALL, algorithm),
             })
         })
         .collect();
@@ -55,8 +55,8 @@ fn network(machine: &Machine) -> Value {
     json!({
         "model": machine.network().to_string(),
         "segment_bytes": match machine.topology().switching() {
-            Switching::CutThrough { segment } => Some(segment.0),
-            Switching::StoreAndForward => None,
+            SwitchingMode::CutThrough { segment } => Some(segment.0),
+            SwitchingMode::StoreAndForward => None,
         },
     })
 }
@@ -73,8 +73,8 @@ pub(super) fn details(machine: &Machine) -> Value {
     all["collectives"] = json!({
         "chunks": pipeline.chunks,
         "active": pipeline.active,
-        "schedule": name_of(&Inter::ALL, &pipeline.inter),
-        "order": name_of(&Intra::ALL, &pipeline.intra),
+        "schedule": name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
+        "order": name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
     });
     all["remote_memory"] = machine.remote().map_or(Value::Null, |remote| {
         let mut value = json!({
@@ -98,11 +98,13 @@ pub(super) fn details(machine: &Machine) -> Value {
 }
 
 /// Renders the design of a memory pool that is a network.
-fn design(attachment: &Attachment) -> Option<Value> {
+fn design(attachment: &MemoryAttachment) -> Option<Value> {
     let rate = |bandwidth: Bandwidth| bandwidth.bytes_per_second();
     Some(match attachment {
-        Attachment::PerNpu | Attachment::Pool | Attachment::PerNode(_) => return None,
-        Attachment::Hierarchical(design) => json!({
+        MemoryAttachment::PerNpu | MemoryAttachment::Pool | MemoryAttachment::PerNode(_) => {
+            return None;
+        }
+        MemoryAttachment::Hierarchical(design) => json!({
             "groups": design.groups,
             "out_switches": design.out_switches,
             "npus_per_node": design.npus_per_node,
@@ -110,7 +112,7 @@ fn design(attachment: &Attachment) -> Option<Value> {
             "in_node_bandwidth_bytes_per_s": rate(design.in_node_bandwidth),
             "chunk_bytes": design.chunk.0,
         }),
-        Attachment::Switch(design) => json!({
+        MemoryAttachment::Switch(design) => json!({
             "groups": design.groups,
             "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
             "levels": design.levels.iter().map(|level| json!({
@@ -119,13 +121,13 @@ fn design(attachment: &Attachment) -> Option<Value> {
             })).collect::<Vec<_>>(),
             "chunk_bytes": design.chunk.0,
         }),
-        Attachment::Ring(design) => json!({
+        MemoryAttachment::Ring(design) => json!({
             "groups": design.groups,
             "link_bandwidth_bytes_per_s": rate(design.link_bandwidth),
             "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
             "chunk_bytes": design.chunk.0,
         }),
-        Attachment::Mesh(design) => json!({
+        MemoryAttachment::Mesh(design) => json!({
             "columns": design.columns,
             "rows": design.rows,
             "link_bandwidth_bytes_per_s": rate(design.link_bandwidth),

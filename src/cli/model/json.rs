@@ -1,8 +1,8 @@
 //! Models as JSON.
 
-use super::text::{Group, groups};
+use super::text::{LayerRun, groups};
 use super::{blocks, words};
-use crate::model::{Definition, Operator, Role, Work};
+use crate::model::{LayerOperator, LayerRole, ModelDefinition, OperatorKind};
 use serde_json::{Map, Value, json};
 
 /// One document under its schema's name and version.
@@ -15,7 +15,7 @@ pub(super) fn document(schema: &str, key: &str, value: Value) -> String {
 }
 
 /// A model as the list has it.
-pub(super) fn summary(found: &Definition) -> Value {
+pub(super) fn summary(found: &ModelDefinition) -> Value {
     let model = &found.model;
     json!({
         "name": model.name,
@@ -30,7 +30,7 @@ pub(super) fn summary(found: &Definition) -> Value {
 }
 
 /// All of a model, with `element` bytes an element of what is kept.
-pub(super) fn details(found: &Definition, element: u64) -> Value {
+pub(super) fn details(found: &ModelDefinition, element: u64) -> Value {
     let model = &found.model;
     let mut all = summary(found);
     all["skippable_multiplications"] = model.skippable_multiplications().into();
@@ -44,7 +44,7 @@ pub(super) fn details(found: &Definition, element: u64) -> Value {
 }
 
 /// Layers that are alike; counts are those of one.
-fn layers(group: &Group<'_>, element: u64) -> Value {
+fn layers(group: &LayerRun<'_>, element: u64) -> Value {
     let layer = group.first;
     let operators = layer.operators.iter();
     json!({
@@ -52,9 +52,9 @@ fn layers(group: &Group<'_>, element: u64) -> Value {
         "last": group.last.name,
         "count": group.count,
         "role": match layer.role {
-            Role::Input => "input",
-            Role::Block => "block",
-            Role::Output => "output",
+            LayerRole::Input => "input",
+            LayerRole::Block => "block",
+            LayerRole::Output => "output",
         },
         "parameters": layer.parameters(),
         "multiplications": layer.multiplications(),
@@ -64,7 +64,7 @@ fn layers(group: &Group<'_>, element: u64) -> Value {
     })
 }
 
-fn operator(operator: &Operator, element: u64) -> Value {
+fn operator(operator: &LayerOperator, element: u64) -> Value {
     let work = &operator.work;
     json!({
         "name": operator.name,
@@ -81,9 +81,9 @@ fn operator(operator: &Operator, element: u64) -> Value {
 }
 
 /// Every number of an operator, under its name in the library.
-fn sizes(work: &Work) -> Value {
+fn sizes(work: &OperatorKind) -> Value {
     match *work {
-        Work::Linear {
+        OperatorKind::Linear {
             rows,
             inputs,
             outputs,
@@ -92,7 +92,7 @@ fn sizes(work: &Work) -> Value {
         } => {
             json!({"rows": rows, "inputs": inputs, "outputs": outputs, "bias": bias, "tied": tied})
         }
-        Work::Attention {
+        OperatorKind::Attention {
             tokens,
             heads,
             kv_heads,
@@ -103,8 +103,10 @@ fn sizes(work: &Work) -> Value {
             "tokens": tokens, "heads": heads, "kv_heads": kv_heads, "width": width,
             "causal": causal, "dropout": dropout,
         }),
-        Work::Norm { rows, width, bias } => json!({"rows": rows, "width": width, "bias": bias}),
-        Work::Activation {
+        OperatorKind::Norm { rows, width, bias } => {
+            json!({"rows": rows, "width": width, "bias": bias})
+        }
+        OperatorKind::Activation {
             function,
             rows,
             width,
@@ -112,18 +114,18 @@ fn sizes(work: &Work) -> Value {
         } => json!({
             "function": words::function(function), "rows": rows, "width": width, "gated": gated,
         }),
-        Work::Residual {
+        OperatorKind::Residual {
             rows,
             width,
             dropout,
         } => json!({"rows": rows, "width": width, "dropout": dropout}),
-        Work::Embedding {
+        OperatorKind::Embedding {
             vocabulary,
             width,
             tokens,
         } => json!({"vocabulary": vocabulary, "width": width, "tokens": tokens}),
-        Work::Loss { rows, classes } => json!({"rows": rows, "classes": classes}),
-        Work::Convolution {
+        OperatorKind::Loss { rows, classes } => json!({"rows": rows, "classes": classes}),
+        OperatorKind::Convolution {
             inputs,
             outputs,
             size,
@@ -136,7 +138,7 @@ fn sizes(work: &Work) -> Value {
             "inputs": inputs, "outputs": outputs, "size": size, "kernel": kernel, "stride": stride,
             "padding": padding, "groups": groups, "bias": bias,
         }),
-        Work::Pool {
+        OperatorKind::Pool {
             channels,
             size,
             kernel,
@@ -145,11 +147,11 @@ fn sizes(work: &Work) -> Value {
         } => json!({
             "channels": channels, "size": size, "kernel": kernel, "stride": stride, "padding": padding,
         }),
-        Work::EmbeddingBag {
+        OperatorKind::EmbeddingBag {
             rows,
             width,
             lookups,
         } => json!({"rows": rows, "width": width, "lookups": lookups}),
-        Work::Interaction { vectors, width } => json!({"vectors": vectors, "width": width}),
+        OperatorKind::Interaction { vectors, width } => json!({"vectors": vectors, "width": width}),
     }
 }

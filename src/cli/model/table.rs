@@ -2,13 +2,13 @@
 
 /// Where a column's cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum ColumnAlignment {
     Left,
     Right,
 }
 
 /// `rows` one below the other, two spaces between columns, none at the ends of lines.
-pub(super) fn render<const N: usize>(rows: &[[String; N]], sides: [Side; N]) -> String {
+pub(super) fn render<const N: usize>(rows: &[[String; N]], sides: [ColumnAlignment; N]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let mut text = String::new();
@@ -16,8 +16,8 @@ pub(super) fn render<const N: usize>(rows: &[[String; N]], sides: [Side; N]) -> 
         let mut line = String::new();
         for ((cell, width), side) in row.iter().zip(widths).zip(sides) {
             line += &match side {
-                Side::Left => format!("{cell:width$}  "),
-                Side::Right => format!("{cell:>width$}  "),
+                ColumnAlignment::Left => format!("{cell:width$}  "),
+                ColumnAlignment::Right => format!("{cell:>width$}  "),
             };
         }
         text += line.trim_end();

@@ -1,24 +1,24 @@
 //! A model for people: one line for each operator of each kind of layer.
 
-use super::table::{self, Side};
+use super::table::{self, ColumnAlignment};
 use super::{blocks, words};
-use crate::model::{Definition, Layer};
+use crate::model::{ModelDefinition, ModelLayer};
 use crate::report::summary::thousands;
 use crate::units::Bytes;
 
 /// Layers that follow one another and are alike.
-pub(super) struct Group<'m> {
+pub(super) struct LayerRun<'m> {
     /// The first of them.
-    pub(super) first: &'m Layer,
+    pub(super) first: &'m ModelLayer,
     /// The last of them.
-    pub(super) last: &'m Layer,
+    pub(super) last: &'m ModelLayer,
     /// How many.
     pub(super) count: u64,
 }
 
 /// The layers of `model`, those alike together.
-pub(super) fn groups(layers: &[Layer]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+pub(super) fn groups(layers: &[ModelLayer]) -> Vec<LayerRun<'_>> {
+    let mut groups: Vec<LayerRun<'_>> = Vec::new();
     for layer in layers {
         match groups.last_mut() {
             Some(group)
@@ -27,7 +27,7 @@ pub(super) fn groups(layers: &[Layer]) -> Vec<Group<'_>> {
                 group.last = layer;
                 group.count += 1;
             }
-            _ => groups.push(Group {
+            _ => groups.push(LayerRun {
                 first: layer,
                 last: layer,
                 count: 1,
@@ -38,7 +38,7 @@ pub(super) fn groups(layers: &[Layer]) -> Vec<Group<'_>> {
 }
 
 /// `found` in text, with `element` bytes an element of what is kept.
-pub(super) fn render(found: &Definition, element: u64) -> String {
+pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.name());
     text += &format!(", {} blocks", blocks(found));
@@ -55,7 +55,7 @@ pub(super) fn render(found: &Definition, element: u64) -> String {
     text
 }
 
-fn totals(found: &Definition, element: u64) -> String {
+fn totals(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let multiplications = model.multiplications();
     // A forward pass has two FLOPs a multiplication; a backward pass multiplies twice as often.
@@ -98,7 +98,7 @@ fn totals(found: &Definition, element: u64) -> String {
     rows.into_iter().map(line).collect()
 }
 
-fn operators(layers: &[Layer], element: u64) -> String {
+fn operators(layers: &[ModelLayer], element: u64) -> String {
     let head = [
         "LAYER",
         "OPERATOR",
@@ -139,7 +139,7 @@ fn operators(layers: &[Layer], element: u64) -> String {
             ]);
         }
     }
-    let [left, right] = [Side::Left, Side::Right];
+    let [left, right] = [ColumnAlignment::Left, ColumnAlignment::Right];
     table::render(&rows, [left, left, left, right, right, right])
 }
 

@@ -1,45 +1,47 @@
 //! What operators do, in a few words.
 
-use crate::model::{Cut, Function, Work};
+use crate::model::{ActivationFunction, OperatorKind, TensorSplit};
 
 /// What the operator computes is called in files.
-pub(super) fn op(work: &Work) -> &'static str {
+pub(super) fn op(work: &OperatorKind) -> &'static str {
     match work {
-        Work::Linear { .. } => "linear",
-        Work::Attention { .. } => "attention",
-        Work::Norm { .. } => "norm",
-        Work::Activation { .. } => "activation",
-        Work::Residual { .. } => "residual",
-        Work::Embedding { .. } => "embedding",
-        Work::Loss { .. } => "loss",
-        Work::Convolution { .. } => "convolution",
-        Work::Pool { .. } => "pool",
-        Work::EmbeddingBag { .. } => "embedding_bag",
-        Work::Interaction { .. } => "interaction",
+        OperatorKind::Linear { .. } => "linear",
+        OperatorKind::Attention { .. } => "attention",
+        OperatorKind::Norm { .. } => "norm",
+        OperatorKind::Activation { .. } => "activation",
+        OperatorKind::Residual { .. } => "residual",
+        OperatorKind::Embedding { .. } => "embedding",
+        OperatorKind::Loss { .. } => "loss",
+        OperatorKind::Convolution { .. } => "convolution",
+        OperatorKind::Pool { .. } => "pool",
+        OperatorKind::EmbeddingBag { .. } => "embedding_bag",
+        OperatorKind::Interaction { .. } => "interaction",
     }
 }
 
 /// The name of `cut` in files.
-pub(super) fn cut(cut: Cut) -> &'static str {
+pub(super) fn cut(cut: TensorSplit) -> &'static str {
     match cut {
-        Cut::Whole => "whole",
-        Cut::Outputs => "outputs",
-        Cut::Inputs => "inputs",
-        Cut::Between => "between",
+        TensorSplit::Whole => "whole",
+        TensorSplit::Outputs => "outputs",
+        TensorSplit::Inputs => "inputs",
+        TensorSplit::Between => "between",
     }
 }
 
 /// The name of `function` in files.
-pub(super) fn function(function: Function) -> &'static str {
-    let found = Function::ALL.iter().find(|(known, _)| *known == function);
+pub(super) fn function(function: ActivationFunction) -> &'static str {
+    let found = ActivationFunction::ALL
+        .iter()
+        .find(|(known, _)| *known == function);
     found.map_or("", |(_, name)| name)
 }
 
 /// Sizes: `linear 1024 x 1600 x 4800, bias`.
-pub(super) fn sizes(work: &Work) -> String {
+pub(super) fn sizes(work: &OperatorKind) -> String {
     let optional = |there: bool, word: &'static str| if there { word } else { "" };
     let rest = match *work {
-        Work::Linear {
+        OperatorKind::Linear {
             rows,
             inputs,
             outputs,
@@ -49,7 +51,7 @@ pub(super) fn sizes(work: &Work) -> String {
             let (bias, tied) = (optional(bias, ", bias"), optional(tied, ", tied"));
             format!("{rows} x {inputs} x {outputs}{bias}{tied}")
         }
-        Work::Attention {
+        OperatorKind::Attention {
             heads,
             kv_heads,
             width,
@@ -64,10 +66,10 @@ pub(super) fn sizes(work: &Work) -> String {
             let (causal, dropout) = (optional(causal, ", causal"), optional(dropout, ", dropout"));
             format!("{heads} heads{shared} x {width}{causal}{dropout}")
         }
-        Work::Norm { rows, width, bias } => {
+        OperatorKind::Norm { rows, width, bias } => {
             format!("{rows} x {width}{}", optional(bias, ", bias"))
         }
-        Work::Activation {
+        OperatorKind::Activation {
             function: name,
             rows,
             width,
@@ -76,18 +78,18 @@ pub(super) fn sizes(work: &Work) -> String {
             let gated = optional(gated, ", gated");
             return format!("{} {rows} x {width}{gated}", function(name));
         }
-        Work::Residual {
+        OperatorKind::Residual {
             rows,
             width,
             dropout,
         } => format!("{rows} x {width}{}", optional(dropout, ", dropout")),
-        Work::Embedding {
+        OperatorKind::Embedding {
             vocabulary,
             width,
             tokens,
         } => format!("{tokens} of {vocabulary} x {width}"),
-        Work::Loss { rows, classes } => format!("{rows} x {classes}"),
-        Work::Convolution {
+        OperatorKind::Loss { rows, classes } => format!("{rows} x {classes}"),
+        OperatorKind::Convolution {
             inputs,
             outputs,
             size,
@@ -107,19 +109,19 @@ pub(super) fn sizes(work: &Work) -> String {
                 optional(bias, ", bias")
             )
         }
-        Work::Pool {
+        OperatorKind::Pool {
             channels,
             size,
             kernel,
             stride,
             padding,
         } => format!("{channels}, {}", window(size, kernel, stride, padding)),
-        Work::EmbeddingBag {
+        OperatorKind::EmbeddingBag {
             rows,
             width,
             lookups,
         } => format!("{lookups} of {rows} x {width}"),
-        Work::Interaction { vectors, width } => format!("{vectors} x {width}"),
+        OperatorKind::Interaction { vectors, width } => format!("{vectors} x {width}"),
     };
     format!("{} {rest}", op(work).replace('_', " "))
 }

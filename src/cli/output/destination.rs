@@ -1,23 +1,23 @@
 //! Where reports go.
 
-use crate::cli::terminal::{Escapes, Text};
-use crate::files::{Claim, Outputs};
-use crate::report::text::Style;
+use crate::cli::terminal::{EscapeStyle, EscapingWriter};
+use crate::files::{OutputClaim, OutputSet};
+use crate::report::text::TextStyle;
 use crate::trace::TraceError;
 use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::Path;
 
 /// Where a report goes, among the outputs of a command.
-pub struct Destination<'a> {
+pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
-    file: Option<Claim>,
-    outputs: Outputs,
+    file: Option<OutputClaim>,
+    outputs: OutputSet,
 }
 
-impl<'a> Destination<'a> {
+impl<'a> ReportDestination<'a> {
     /// To standard output, through this.
-    pub fn standard_output(out: &'a mut dyn Write, outputs: Outputs) -> Self {
+    pub fn standard_output(out: &'a mut dyn Write, outputs: OutputSet) -> Self {
         Self {
             out,
             file: None,
@@ -31,7 +31,7 @@ impl<'a> Destination<'a> {
     pub fn claim(
         out: &'a mut dyn Write,
         path: &Path,
-        mut outputs: Outputs,
+        mut outputs: OutputSet,
     ) -> Result<Self, TraceError> {
         let file = match path == Path::new("-") {
             true => None,
@@ -41,15 +41,15 @@ impl<'a> Destination<'a> {
     }
 
     /// The outputs that the command has beside.
-    pub fn outputs(&mut self) -> &mut Outputs {
+    pub fn outputs(&mut self) -> &mut OutputSet {
         &mut self.outputs
     }
 
     /// What suits it.
-    pub fn style(&self) -> Style {
+    pub fn style(&self) -> TextStyle {
         match self.is_terminal() {
-            true => Style::coloured(),
-            false => Style::default(),
+            true => TextStyle::coloured(),
+            false => TextStyle::default(),
         }
     }
 
@@ -74,7 +74,8 @@ impl<'a> Destination<'a> {
                 self.out.flush()?;
             }
             Some(claim) => {
-                let mut text = Text::new(BufWriter::new(claim.create()?), Escapes::All);
+                let mut text =
+                    EscapingWriter::new(BufWriter::new(claim.create()?), EscapeStyle::All);
                 write(&mut text)?;
                 let file = text.into_inner().into_inner();
                 let file = file.map_err(IntoInnerError::into_error)?;

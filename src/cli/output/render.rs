@@ -1,13 +1,13 @@
 //! Reports as they are asked for, and what they say of the options that led to them.
 
 use super::RunArgs;
-use super::words::{CommArg, Fit, Format, TableArg};
+use super::words::{CommArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 use crate::cli::custom;
 use crate::cli::terminal;
-use crate::report::csv::Table;
-use crate::report::summary::{Input, Provenance};
-use crate::report::{self, Comparison, Report, text::Style};
-use crate::workload::Absent;
+use crate::report::csv::CsvTable;
+use crate::report::summary::{HashedInput, Provenance};
+use crate::report::{self, MachineComparison, Report, text::TextStyle};
+use crate::workload::MissingRankPolicy;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
@@ -33,44 +33,45 @@ impl RunArgs {
         &self,
         report: &mut Report,
         name: &str,
-        absent: Absent,
-        inputs: &[Input],
-        style: Style,
+        absent: MissingRankPolicy,
+        inputs: &[HashedInput],
+        style: TextStyle,
         out: &mut dyn Write,
     ) -> io::Result<()> {
         if self.sums_micro_batches() {
             report.sum_micro_batches();
         }
         let text = match self.format {
-            Format::Text => {
+            ReportFormatArg::Text => {
                 let mut basis = self.basis_text();
                 if let Some(model) = report.shared_network() {
                     basis += &format!(", network model {model}");
                 }
                 report::text::render(report, name, &basis, style)
             }
-            Format::Json => {
+            ReportFormatArg::Json => {
                 report.provenance = Some(Provenance::new(self.options_json(absent), inputs));
-                return report::json::write(&mut terminal::Text::json(out), report);
+                return report::json::write(&mut terminal::EscapingWriter::json(out), report);
             }
-            Format::Csv => report::csv::render(report, self.table().unwrap_or_default()),
+            ReportFormatArg::Csv => report::csv::render(report, self.table().unwrap_or_default()),
         };
         out.write_all(text.as_bytes())
     }
 
     /// Whether a row of operators that are written stands for all micro-batches.
     fn sums_micro_batches(&self) -> bool {
-        let lists = self.format == Format::Json || self.table() == Some(Table::Operators);
+        let lists =
+            self.format == ReportFormatArg::Json || self.table() == Some(CsvTable::Operators);
         lists && !self.all_operators
     }
 
     /// Writes what several machines made of one job.
     pub fn render_comparison(
         &self,
-        comparison: &mut Comparison<'_>,
-        absent: Absent,
-        inputs: &[Input],
-        style: Style,
+        comparison: &mut MachineComparison<'_>,
+        absent: MissingRankPolicy,
+        inputs: &[HashedInput],
+        style: TextStyle,
         out: &mut dyn Write,
     ) -> io::Result<()> {
         if self.sums_micro_batches() {
@@ -79,7 +80,7 @@ impl RunArgs {
             reports.for_each(Report::sum_micro_batches);
         }
         let text = match self.format {
-            Format::Text => {
+            ReportFormatArg::Text => {
                 let basis = match self.comm {
                     CommArg::Model => {
                         format!("{}, communication by the network", self.basis_text())
@@ -88,12 +89,12 @@ impl RunArgs {
                 };
                 report::compare::text(comparison, &basis, &self.notes(), style)
             }
-            Format::Json => {
+            ReportFormatArg::Json => {
                 let provenance = Provenance::new(self.options_json(absent), inputs);
                 let document = report::compare::json(comparison, provenance);
-                return report::json::write(&mut terminal::Text::json(out), &document);
+                return report::json::write(&mut terminal::EscapingWriter::json(out), &document);
             }
-            Format::Csv => report::compare::csv(comparison, self.table()),
+            ReportFormatArg::Csv => report::compare::csv(comparison, self.table()),
         };
         out.write_all(text.as_bytes())
     }
@@ -116,7 +117,7 @@ impl RunArgs {
         notes
     }
 
-    fn options_json(&self, absent: Absent) -> Map<String, Value> {
+    fn options_json(&self, absent: MissingRankPolicy) -> Map<String, Value> {
         let mut options = Map::new();
         self.compute.describe(&mut options);
         let comm = self.comm.policy().to_string();
@@ -126,12 +127,12 @@ impl RunArgs {
             options.insert("network".to_owned(), network.into());
         }
         let absent = match absent {
-            Absent::Refuse => "refuse",
-            Absent::Mirror => "mirror",
+            MissingRankPolicy::Refuse => "refuse",
+            MissingRankPolicy::Mirror => "mirror",
         };
         options.insert("absent".to_owned(), absent.into());
         options.insert("stepwise".to_owned(), self.stepwise.into());
-        if self.fit == Fit::Require {
+        if self.fit == OnMemoryOverflow::Require {
             options.insert("fit".to_owned(), "require".into());
         }
         if self.all_operators {
@@ -149,7 +150,7 @@ impl RunArgs {
     }
 
     /// The table of single reports that is asked for.
-    fn table(&self) -> Option<Table> {
-        self.table.and_then(TableArg::single)
+    fn table(&self) -> Option<CsvTable> {
+        self.table.and_then(ReportTableArg::single)
     }
 }

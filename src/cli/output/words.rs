@@ -1,13 +1,13 @@
 //! What options of a replay can be.
 
-use crate::engine::Comm;
-use crate::network::Model;
-use crate::report::csv::Table;
+use crate::engine::CommTiming;
+use crate::network::NetworkKind;
+use crate::report::csv::CsvTable;
 use clap::ValueEnum;
 
 /// How reports are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ReportFormatArg {
     /// For people
     Text,
     /// For programs; times in picoseconds
@@ -28,11 +28,11 @@ pub enum CommArg {
 }
 
 impl CommArg {
-    pub(super) fn policy(self) -> Comm {
+    pub(super) fn policy(self) -> CommTiming {
         match self {
-            Self::Model => Comm::Model,
-            Self::Captured => Comm::Captured,
-            Self::Recorded => Comm::Recorded,
+            Self::Model => CommTiming::Model,
+            Self::Captured => CommTiming::Captured,
+            Self::Recorded => CommTiming::Recorded,
         }
     }
 }
@@ -49,18 +49,18 @@ pub enum NetworkArg {
 }
 
 impl NetworkArg {
-    pub(super) fn model(self) -> Model {
+    pub(super) fn model(self) -> NetworkKind {
         match self {
-            Self::ContentionFree => Model::ContentionFree,
-            Self::Ports => Model::Ports,
-            Self::Links => Model::Links,
+            Self::ContentionFree => NetworkKind::ContentionFree,
+            Self::Ports => NetworkKind::Ports,
+            Self::Links => NetworkKind::Links,
         }
     }
 }
 
 /// What becomes of a replay that does not fit into the memory of the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Fit {
+pub enum OnMemoryOverflow {
     /// The report says so
     Report,
     /// The report says so, and the exit code is 3
@@ -69,7 +69,7 @@ pub enum Fit {
 
 /// Tables of `--format csv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TableArg {
+pub enum ReportTableArg {
     /// Where the time of each NPU goes, and when its rank finished
     #[value(alias = "ranks")]
     Npus,
@@ -82,15 +82,15 @@ pub enum TableArg {
     /// A row per machine; what several machines print if nothing else is asked for
     Compare,
 }
-impl TableArg {
+impl ReportTableArg {
     /// The table of single reports that this is.
-    pub(super) fn single(self) -> Option<Table> {
+    pub(super) fn single(self) -> Option<CsvTable> {
         match self {
             Self::Compare => None,
-            Self::Npus => Some(Table::Npus),
-            Self::Collectives => Some(Table::Collectives),
-            Self::Operators => Some(Table::Operators),
-            Self::Memory => Some(Table::Memory),
+            Self::Npus => Some(CsvTable::Npus),
+            Self::Collectives => Some(CsvTable::Collectives),
+            Self::Operators => Some(CsvTable::Operators),
+            Self::Memory => Some(CsvTable::Memory),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Formulas against closed forms and by hand, and what the choice among them rests on.
 
 use super::*;
-use crate::collective::{Stage, closed_form};
+use crate::collective::{CollectiveStage, closed_form};
 use crate::ids::Npu;
-use crate::topology::Dimension;
+use crate::topology::TopologyDimension;
 use crate::units::{Bandwidth, Span};
-use Algorithm as A;
-use Primitive as P;
+use CollectiveAlgorithm as A;
+use CollectivePrimitive as P;
 
-const PRIMITIVES: [Primitive; 8] = [
+const PRIMITIVES: [CollectivePrimitive; 8] = [
     P::ReduceScatter,
     P::AllGather,
     P::AllReduce,
@@ -20,12 +20,16 @@ const PRIMITIVES: [Primitive; 8] = [
 ];
 
 /// `n` NPUs at 50 GB/s, 20 ps per byte, and 500 ns per link.
-fn lines(shape: Shape, n: u32) -> (Topology, Extent) {
+fn lines(shape: DimensionShape, n: u32) -> (Topology, GroupExtent) {
     lines_of(shape, n, (50e9, Span::from_ns(500)))
 }
 
-fn lines_of(shape: Shape, n: u32, (rate, latency): (f64, Span)) -> (Topology, Extent) {
-    let dimension = Dimension {
+fn lines_of(
+    shape: DimensionShape,
+    n: u32,
+    (rate, latency): (f64, Span),
+) -> (Topology, GroupExtent) {
+    let dimension = TopologyDimension {
         name: String::new(),
         shape,
         size: n,
@@ -34,39 +38,39 @@ fn lines_of(shape: Shape, n: u32, (rate, latency): (f64, Span)) -> (Topology, Ex
     };
     let topology = Topology::new(vec![dimension]).unwrap();
     let npus: Vec<_> = (0..n).map(Npu).collect();
-    let extent = Extent::new(&npus, &topology);
+    let extent = GroupExtent::new(&npus, &topology);
     (topology, extent)
 }
 
-fn on<T>(shape: Shape, n: u32, ask: impl Fn(Line<'_>) -> T) -> T {
+fn on<T>(shape: DimensionShape, n: u32, ask: impl Fn(LineCostModel<'_>) -> T) -> T {
     let (topology, extent) = lines(shape, n);
-    ask(Line::new(&extent, &extent.phases[0], &topology))
+    ask(LineCostModel::new(&extent, &extent.phases[0], &topology))
 }
 
 /// Returns true if a formula yields `span`.
-fn is(cost: Option<Estimate>, span: Span) -> bool {
-    let span = Estimate::from(span);
+fn is(cost: Option<TimeEstimate>, span: Span) -> bool {
+    let span = TimeEstimate::from(span);
     cost.is_some_and(|cost| !cost.is_less(span) && !span.is_less(cost))
 }
 
 #[test]
 fn formulas_are_the_closed_forms_where_those_are_proved() {
     let mut proved = 0;
-    for (shape, _) in Shape::ALL {
+    for (shape, _) in DimensionShape::ALL {
         for n in 2..=17 {
             let (topology, extent) = lines(shape, n);
             let phase = &extent.phases[0];
-            let line = Line::new(&extent, phase, &topology);
+            let line = LineCostModel::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
                 let Some(path) = algorithm.common_path(&extent, phase, &topology) else {
                     continue;
                 };
                 for primitive in PRIMITIVES {
                     // A multiple of 1 to 17 and of 32, so that nothing is rounded.
-                    let stage = Stage {
+                    let stage = CollectiveStage {
                         phase: 0,
                         primitive,
-                        buffer: Amount::whole(2 * 12_252_240),
+                        buffer: BufferShare::whole(2 * 12_252_240),
                         mirrored: false,
                         both_ways: algorithm == A::Ring && line.round,
                     };
@@ -112,8 +116,8 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
     for (algorithm, primitive, ns) in table {
-        let cost = on(Shape::Ring, 8, |line| {
-            line.cost(algorithm, primitive, Amount::whole(80_000))
+        let cost = on(DimensionShape::Ring, 8, |line| {
+            line.cost(algorithm, primitive, BufferShare::whole(80_000))
         });
         assert!(is(cost, Span::from_ns(ns)), "{algorithm} {primitive:?}");
     }
@@ -121,22 +125,22 @@ fn distance_costs_latency_and_load_on_a_ring() {
 
 #[test]
 fn the_choice_is_the_least_of_all() {
-    for (shape, _) in Shape::ALL {
+    for (shape, _) in DimensionShape::ALL {
         for n in 2..=33 {
             for bytes in [0, 1, 1000, 100_000, 100_000_000] {
                 for primitive in PRIMITIVES {
                     on(shape, n, |line| {
-                        let buffer = Amount::whole(bytes);
+                        let buffer = BufferShare::whole(bytes);
                         let cost = |a| line.cost(a, primitive, buffer);
                         let (chosen, least) = line.choose(primitive, buffer);
                         assert_eq!(cost(chosen), Some(least));
                         let all = A::ALL.map(|(a, _)| (a, cost(a)));
                         let before = all.iter().take_while(|(a, _)| *a != chosen);
-                        let slower = |(_, cost): &(A, Option<Estimate>)| {
+                        let slower = |(_, cost): &(A, Option<TimeEstimate>)| {
                             cost.is_none_or(|cost| least.is_less(cost))
                         };
                         assert!(before.into_iter().all(slower), "{primitive:?} {n} {shape}");
-                        let faster = |cost: Estimate| cost.is_less(least);
+                        let faster = |cost: TimeEstimate| cost.is_less(least);
                         let mut costs = all.iter().filter_map(|(_, cost)| *cost);
                         assert!(!costs.any(faster), "{primitive:?} {n} {shape}");
                     });
@@ -150,16 +154,22 @@ fn the_choice_is_the_least_of_all() {
 fn size_decides() {
     let choose = |shape, n, primitive, bytes| {
         on(shape, n, |line| {
-            line.choose(primitive, Amount::whole(bytes)).0
+            line.choose(primitive, BufferShare::whole(bytes)).0
         })
     };
     // 1,000 B among 16 in a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns.
     // Direct: 8 x 500 + 64 x 2.5 ns.
-    assert_eq!(choose(Shape::Ring, 16, P::AllGather, 1000), A::Direct);
+    assert_eq!(
+        choose(DimensionShape::Ring, 16, P::AllGather, 1000),
+        A::Direct
+    );
     // 10 MB: 15 x 12,500 ns against 64 x 25,000 and 4 x 400,000 ns, and latencies.
-    assert_eq!(choose(Shape::Ring, 16, P::AllGather, 10_000_000), A::Ring);
+    assert_eq!(
+        choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
+        A::Ring
+    );
     // On a switch: 1,000 x log2 16 + 4 x 20 ns against 1,000 + 15 x 20 and 15 x 1,000 + 30 x 1.25 ns.
-    let broadcast = |bytes| choose(Shape::Switch, 16, P::Broadcast, bytes);
+    let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
     // 4 x (1,000 + 2,000) against 1,000 + 15 x 2,000 and 15 x 1,000 + 30 x 125 ns.
     assert_eq!(broadcast(100_000), A::HalvingDoubling);
@@ -171,7 +181,11 @@ fn size_decides() {
 fn a_small_all_reduce_of_a_ring_is_fused() {
     // 8 in a ring, 800 B: recursive doubling 3,500 + 7 x 32 ns against twice direct, 2 x (2,000 +
     // 16 x 4) ns. 80,000 B: 25,900 against 2 x 4,900 ns of the ring.
-    let fuses = |bytes| on(Shape::Ring, 8, |line| line.fuses(Amount::whole(bytes)));
+    let fuses = |bytes| {
+        on(DimensionShape::Ring, 8, |line| {
+            line.fuses(BufferShare::whole(bytes))
+        })
+    };
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
 }
 
@@ -187,17 +201,17 @@ fn choices_do_not_depend_on_the_scale() {
             .wrapping_add(1);
         (state >> 33) % sides
     };
-    let mut chosen = [0; Algorithm::ALL.len()];
+    let mut chosen = [0; CollectiveAlgorithm::ALL.len()];
     for case in 0..10_000 {
-        let (shape, _) = Shape::ALL[dice(4) as usize];
+        let (shape, _) = DimensionShape::ALL[dice(4) as usize];
         let n = 2 + dice(8) as u32;
         let (ps_per_byte, bytes) = (1 + dice(9), dice(400));
         let latency = [0, dice(50), ps_per_byte * bytes / 2 * dice(3)][dice(3) as usize];
-        let buffer = Amount::whole(bytes).part(1 + dice(3) as u32);
+        let buffer = BufferShare::whole(bytes).part(1 + dice(3) as u32);
         let at = |factor: u64| {
             let rate = 1e12 / (ps_per_byte * factor) as f64;
             let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
-            let line = Line::new(&extent, &extent.phases[0], &topology);
+            let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
             let all = PRIMITIVES.map(|primitive| line.choose(primitive, buffer).0);
             (all, line.fuses(buffer))
         };
@@ -227,8 +241,11 @@ fn choices_do_not_depend_on_the_scale() {
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {
         let rate = 1e12 / f64::from(factor);
-        let (topology, extent) = lines_of(Shape::Switch, 2, (rate, Span::ZERO));
-        let line = Line::new(&extent, &extent.phases[0], &topology);
-        assert_eq!(line.choose(P::Broadcast, Amount::whole(1001)).0, A::Ring);
+        let (topology, extent) = lines_of(DimensionShape::Switch, 2, (rate, Span::ZERO));
+        let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
+        assert_eq!(
+            line.choose(P::Broadcast, BufferShare::whole(1001)).0,
+            A::Ring
+        );
     }
 }

@@ -4,14 +4,14 @@
 //! smallest topological order, by place in the script. So the outcome does not depend on the order of events at an
 //! instant, and dependency cycles are found here.
 
-use super::{Part, Script, Scripts};
+use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 /// Reason why an algorithm cannot be carried out, with the position and the part of its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ScriptFault {
     /// There is no such peer.
     Stranger {
         /// The position.
@@ -42,28 +42,28 @@ pub enum Fault {
 }
 
 /// A part, by position and place.
-type At = (u32, u32);
+type ScriptOpId = (u32, u32);
 /// Sends and receives of one label between two positions.
-type Halves = (Vec<At>, Vec<At>);
+type ChannelOps = (Vec<ScriptOpId>, Vec<ScriptOpId>);
 
-impl Scripts {
+impl ScriptedAlgorithm {
     /// The same with a label for each message, which one send and one receive have.
     ///
     /// # Errors
     ///
     /// If a peer does not exist, a send or receive has no counterpart, or a part depends on itself.
-    pub fn matched(&self) -> Result<Self, Fault> {
+    pub fn matched(&self) -> Result<Self, ScriptFault> {
         let size = self.positions();
-        let mut channels: BTreeMap<(u32, u32, u32), Halves> = BTreeMap::new();
+        let mut channels: BTreeMap<(u32, u32, u32), ChannelOps> = BTreeMap::new();
         for position in 0..size {
             let script = self.script(position);
             for part in script
                 .program_order()
-                .ok_or(Fault::Circle { position, part: 0 })?
+                .ok_or(ScriptFault::Circle { position, part: 0 })?
             {
                 let what = script.parts[part as usize];
                 if let Some(peer) = what.peer().filter(|&peer| peer >= size) {
-                    return Err(Fault::Stranger {
+                    return Err(ScriptFault::Stranger {
                         position,
                         part,
                         peer,
@@ -71,26 +71,27 @@ impl Scripts {
                 }
                 let at = (position, part);
                 match what {
-                    Part::Send { to, label, .. } => {
+                    ScriptOp::Send { to, label, .. } => {
                         let halves = channels.entry((position, to, label)).or_default();
                         halves.0.push(at);
                     }
-                    Part::Receive { from, label } => {
+                    ScriptOp::Receive { from, label } => {
                         let halves = channels.entry((from, position, label)).or_default();
                         halves.1.push(at);
                     }
-                    Part::Wait(_) => {}
+                    ScriptOp::Wait(_) => {}
                 }
             }
         }
-        let mut scripts: Vec<Script> = self.0.iter().map(|script| (**script).clone()).collect();
+        let mut scripts: Vec<MemberScript> =
+            self.0.iter().map(|script| (**script).clone()).collect();
         let mut pairs = Vec::new();
         for ((from, to, _), (sends, receives)) in channels {
             // The first send or receive without a counterpart is reported.
             let both = sends.len().min(receives.len());
             if let Some(&(position, part)) = sends.get(both).or(receives.get(both)) {
                 let receive = receives.len() > both;
-                return Err(Fault::Unpaired {
+                return Err(ScriptFault::Unpaired {
                     position,
                     part,
                     peer: if receive { from } else { to },
@@ -103,19 +104,19 @@ impl Scripts {
             // The receiver's place tells its messages apart.
             for (position, part) in [(from, send), (to, receive)] {
                 let part = &mut scripts[position as usize].parts[part as usize];
-                if let Part::Send { label, .. } | Part::Receive { label, .. } = part {
+                if let ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } = part {
                     *label = receive;
                 }
             }
         }
         match circle(&scripts, &pairs) {
-            Some((position, part)) => Err(Fault::Circle { position, part }),
+            Some((position, part)) => Err(ScriptFault::Circle { position, part }),
             None => Ok(Self(scripts.into_iter().map(Arc::new).collect())),
         }
     }
 }
 
-impl Script {
+impl MemberScript {
     /// Topological order with the smallest places first; `None` if there is a cycle.
     fn program_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
@@ -137,13 +138,13 @@ impl Script {
 }
 
 /// A part on a dependency cycle of matched scripts, if there is one. A receive waits for its send.
-fn circle(scripts: &[Script], pairs: &[(At, At)]) -> Option<At> {
-    let sends: BTreeMap<At, At> = pairs.iter().copied().collect();
+fn circle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> Option<ScriptOpId> {
+    let sends: BTreeMap<ScriptOpId, ScriptOpId> = pairs.iter().copied().collect();
     let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();
     for &(_, (position, receive)) in pairs {
         waiting[position as usize][receive as usize] += 1;
     }
-    let all = |waiting: &[Vec<u32>], ready: bool| -> Vec<At> {
+    let all = |waiting: &[Vec<u32>], ready: bool| -> Vec<ScriptOpId> {
         let all = (0..).zip(waiting).flat_map(|(position, waiting)| {
             let parts = (0..)
                 .zip(waiting)
@@ -165,7 +166,7 @@ fn circle(scripts: &[Script], pairs: &[(At, At)]) -> Option<At> {
         }
     }
     // Each part that is left waits for another one that is, so enough steps backwards end on a cycle.
-    let mut before: BTreeMap<At, At> = BTreeMap::new();
+    let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {
         let own = scripts[position as usize].successors(part);
@@ -185,21 +186,21 @@ fn circle(scripts: &[Script], pairs: &[(At, At)]) -> Option<At> {
 mod tests {
     use super::*;
 
-    fn send(to: u32) -> Part {
-        Part::Send {
+    fn send(to: u32) -> ScriptOp {
+        ScriptOp::Send {
             to,
             bytes: 1,
             label: 7,
         }
     }
 
-    fn receive(from: u32) -> Part {
-        Part::Receive { from, label: 7 }
+    fn receive(from: u32) -> ScriptOp {
+        ScriptOp::Receive { from, label: 7 }
     }
 
     /// Parts that wait each for the one before.
-    fn chain(parts: &[Part]) -> Script {
-        let mut script = Script::default();
+    fn chain(parts: &[ScriptOp]) -> MemberScript {
+        let mut script = MemberScript::default();
         for (i, &part) in (0..).zip(parts) {
             let next = Some(i + 1).filter(|&next| (next as usize) < parts.len());
             script.push(u64::from(i), part, u32::from(i > 0), next.into_iter());
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_first_receive_takes_the_first_send() {
-        let scripts = Scripts::new(vec![
+        let scripts = ScriptedAlgorithm::new(vec![
             chain(&[send(1), receive(1), send(1)]),
             chain(&[receive(0), send(0), receive(0)]),
         ]);
@@ -217,8 +218,8 @@ mod tests {
         let labels = |position| -> Vec<u32> {
             let parts = matched.script(position).parts.iter();
             let labels = parts.map(|part| match *part {
-                Part::Send { label, .. } | Part::Receive { label, .. } => label,
-                Part::Wait(_) => unreachable!("there is none"),
+                ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } => label,
+                ScriptOp::Wait(_) => unreachable!("there is none"),
             });
             labels.collect()
         };
@@ -228,12 +229,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_carried_out_is_named() {
-        let fault = |scripts| Scripts::new(scripts).matched().unwrap_err();
+        let fault = |scripts| ScriptedAlgorithm::new(scripts).matched().unwrap_err();
         let stranger = vec![chain(&[send(1), send(2)]), chain(&[receive(0)])];
         let (position, part, peer) = (0, 1, 2);
         assert_eq!(
             fault(stranger),
-            Fault::Stranger {
+            ScriptFault::Stranger {
                 position,
                 part,
                 peer
@@ -243,7 +244,7 @@ mod tests {
         let (position, part, peer, receive_half) = (1, 1, 0, true);
         assert_eq!(
             fault(lonely),
-            Fault::Unpaired {
+            ScriptFault::Unpaired {
                 position,
                 part,
                 peer,
@@ -251,12 +252,12 @@ mod tests {
             }
         );
         // Both receive before they send; the waits behind are not on the cycle.
-        let wait = Part::Wait(crate::units::Span::ZERO);
+        let wait = ScriptOp::Wait(crate::units::Span::ZERO);
         let both = vec![
             chain(&[receive(1), send(1), wait]),
             chain(&[receive(0), send(0), wait]),
         ];
-        let Fault::Circle { part, .. } = fault(both) else {
+        let ScriptFault::Circle { part, .. } = fault(both) else {
             panic!("another fault");
         };
         assert!(part < 2, "{part}");

@@ -6,7 +6,7 @@
 //! added. A chunk that is s bytes large when it comes to dimension d with n members and bandwidth B loads it
 //! with s (n−1)/n / B seconds and is s/n large afterwards. If the difference in load is less than what a
 //! sixteenth of a chunk would put on the least loaded dimension, the chunk goes in ascending order. Loads that differ
-//! by less than [`Estimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
+//! by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the paper's chunks are equal): the same, but a chunk that
 //! goes by load is as large as it takes for the least loaded dimension, which it visits first, to come to the
@@ -32,16 +32,16 @@
 //!   gap of E/16 that is not closed either.
 
 use super::EQUAL;
-use crate::group::Extent;
+use crate::group::GroupExtent;
 use crate::topology::Topology;
-use crate::units::Estimate;
+use crate::units::TimeEstimate;
 
 /// Smallest gap between loads that is worth another order, as a fraction of a chunk's own load.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
 /// Load that chunks have put on the phases of a group.
-pub(super) struct Balance<'a> {
-    extent: &'a Extent,
+pub(super) struct ThemisBalancer<'a> {
+    extent: &'a GroupExtent,
     /// Accumulated sending time of each phase, in units in which an equal chunk is one byte: only ratios matter.
     loads: Vec<f64>,
     /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
@@ -50,10 +50,10 @@ pub(super) struct Balance<'a> {
     flexible: bool,
 }
 
-impl<'a> Balance<'a> {
+impl<'a> ThemisBalancer<'a> {
     /// No load yet, for equal chunks.
-    pub fn new(extent: &'a Extent, topology: &Topology) -> Self {
-        let rate = |phase: &crate::group::Phase| {
+    pub fn new(extent: &'a GroupExtent, topology: &Topology) -> Self {
+        let rate = |phase: &crate::group::GroupPhase| {
             let dimension = &topology.dimensions()[phase.dimension];
             dimension.bandwidth.bytes_per_second()
         };
@@ -67,7 +67,7 @@ impl<'a> Balance<'a> {
 
     /// No load yet, for chunks that make the loads equal. Such loads must be found to be equal. So rates are
     /// those of the first phase: where they and the sizes are powers of two, loads are exact.
-    pub fn flexible(extent: &'a Extent, topology: &Topology) -> Self {
+    pub fn flexible(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
             for rate in &mut balance.rates {
@@ -91,13 +91,15 @@ impl<'a> Balance<'a> {
         // A stable sort: equally loaded dimensions stay ascending.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
         // So do loads that differ by rounding errors only.
-        for alike in order.chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + Estimate::MARGIN)) {
+        for alike in
+            order.chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + TimeEstimate::MARGIN))
+        {
             alike.sort_unstable();
         }
         let mut grains = EQUAL;
         if let (Some(&least), Some(&most)) = (order.first(), order.last()) {
             let gap = loads[most] - loads[least];
-            if gap < self.load(least, LEAST_GAP) * (1.0 - Estimate::MARGIN) {
+            if gap < self.load(least, LEAST_GAP) * (1.0 - TimeEstimate::MARGIN) {
                 order.sort_unstable();
             } else if self.flexible {
                 let equal = f64::from(EQUAL);

@@ -2,43 +2,47 @@
 
 use super::*;
 use crate::ids::Npu;
-use crate::topology::{Dimension, Shape};
+use crate::topology::{DimensionShape, TopologyDimension};
 use crate::units::{Bandwidth, Span};
 
-fn machine(dimensions: &[(u32, f64)]) -> (Extent, Topology) {
-    let dimensions = dimensions.iter().map(|&(size, rate)| Dimension {
+fn machine(dimensions: &[(u32, f64)]) -> (GroupExtent, Topology) {
+    let dimensions = dimensions.iter().map(|&(size, rate)| TopologyDimension {
         name: String::new(),
-        shape: Shape::Switch,
+        shape: DimensionShape::Switch,
         size,
         bandwidth: Bandwidth::new(rate).unwrap(),
         latency: Span::ZERO,
     });
     let topology = Topology::new(dimensions.collect()).unwrap();
     let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
-    (Extent::new(&npus, &topology), topology)
+    (GroupExtent::new(&npus, &topology), topology)
 }
 
 /// The grains and the order of every chunk.
 fn cut(
-    (inter, kind, bytes): (Inter, CollectiveKind, u64),
+    (inter, kind, bytes): (InterDimensionPolicy, CollectiveKind, u64),
     dimensions: &[(u32, f64)],
     chunks: u32,
 ) -> Vec<(u32, Vec<usize>)> {
     let (extent, topology) = machine(dimensions);
-    let of = (kind, Amount::whole(bytes));
+    let of = (kind, BufferShare::whole(bytes));
     let (ways, way_of) = ways(inter, of, (&extent, &topology), chunks);
     let way = |number: &u32| &ways[*number as usize];
     let chunks = way_of.iter().map(way);
     chunks.map(|way| (way.grains, way.order.clone())).collect()
 }
 
-fn of(inter: Inter, kind: CollectiveKind, chunks: u32) -> Vec<Vec<usize>> {
+fn of(inter: InterDimensionPolicy, kind: CollectiveKind, chunks: u32) -> Vec<Vec<usize>> {
     let all = cut((inter, kind, 1000), &[(4, 1e9), (2, 1e9)], chunks);
     assert!(all.iter().all(|(grains, _)| *grains == EQUAL));
     all.into_iter().map(|(_, order)| order).collect()
 }
 
-const FLEX: (Inter, CollectiveKind, u64) = (Inter::ThemisFlex, CollectiveKind::ReduceScatter, 1000);
+const FLEX: (InterDimensionPolicy, CollectiveKind, u64) = (
+    InterDimensionPolicy::ThemisFlex,
+    CollectiveKind::ReduceScatter,
+    1000,
+);
 
 #[test]
 fn flexible_chunks_close_the_gap() {
@@ -86,7 +90,7 @@ fn flexible_chunks_close_the_gap() {
 #[test]
 fn what_flexible_chunks_leave_alone() {
     let equal = |all: &[(u32, Vec<usize>)]| all.iter().all(|(grains, _)| *grains == EQUAL);
-    let themis = |(_, kind, bytes)| (Inter::Themis, kind, bytes);
+    let themis = |(_, kind, bytes)| (InterDimensionPolicy::Themis, kind, bytes);
     let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
     // One dimension has nothing to close.
     let all = cut(FLEX, &three[..1], 5);
@@ -94,19 +98,31 @@ fn what_flexible_chunks_leave_alone() {
     assert!(equal(&all) && all.len() == 5);
     // Nor has a group of one.
     let (_, topology) = machine(&three);
-    let alone = Extent::new(&[Npu(3)], &topology);
-    let of = (FLEX.1, Amount::whole(1000));
+    let alone = GroupExtent::new(&[Npu(3)], &topology);
+    let of = (FLEX.1, BufferShare::whole(1000));
     let (ways, way_of) = ways(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
     // What does not shrink, and what is so large that its grains are not exact.
-    let all_to_all = (Inter::ThemisFlex, CollectiveKind::AllToAll, 1000);
-    let huge = (Inter::ThemisFlex, CollectiveKind::AllGather, 1 << 56);
+    let all_to_all = (
+        InterDimensionPolicy::ThemisFlex,
+        CollectiveKind::AllToAll,
+        1000,
+    );
+    let huge = (
+        InterDimensionPolicy::ThemisFlex,
+        CollectiveKind::AllGather,
+        1 << 56,
+    );
     for of in [all_to_all, huge] {
         let all = cut(of, &three, 5);
         assert_eq!(all, cut(themis(of), &three, 5));
         assert!(equal(&all));
     }
-    let large = (Inter::ThemisFlex, CollectiveKind::AllGather, (1 << 56) - 1);
+    let large = (
+        InterDimensionPolicy::ThemisFlex,
+        CollectiveKind::AllGather,
+        (1 << 56) - 1,
+    );
     assert!(!equal(&cut(large, &three, 5)));
 }
 
@@ -168,19 +184,27 @@ fn chunks_go_where_the_load_is_least() {
     // still.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
-    let themis = of(Inter::Themis, CollectiveKind::AllReduce, 4);
+    let themis = of(InterDimensionPolicy::Themis, CollectiveKind::AllReduce, 4);
     assert_eq!(
         themis,
         [&ascending, &other, &other, &other].map(Clone::clone)
     );
-    let robin = of(Inter::RoundRobin, CollectiveKind::AllToAll, 3);
+    let robin = of(
+        InterDimensionPolicy::RoundRobin,
+        CollectiveKind::AllToAll,
+        3,
+    );
     assert_eq!(robin, [&ascending, &other, &ascending].map(Clone::clone));
 }
 
 #[test]
 fn what_does_not_shrink_is_not_reordered_by_load() {
-    let orders = of(Inter::Themis, CollectiveKind::AllToAll, 5);
+    let orders = of(InterDimensionPolicy::Themis, CollectiveKind::AllToAll, 5);
     assert!(orders.iter().all(|order| *order == [0, 1]));
-    let orders = of(Inter::RoundRobin, CollectiveKind::Broadcast, 5);
+    let orders = of(
+        InterDimensionPolicy::RoundRobin,
+        CollectiveKind::Broadcast,
+        5,
+    );
     assert!(orders.iter().all(|order| *order == [0, 1]));
 }

@@ -1,10 +1,10 @@
 //! Field-by-field comparison of two records.
 
-use super::{Field, FieldChange, bytes_of, group_name, type_name};
-use crate::diff::value::Value;
-use crate::graph::outline::{Item, View};
-use crate::trace::attr::Attr;
-use crate::trace::wire::{Cursor, Raw, Record};
+use super::{FieldChange, NodeField, bytes_of, group_name, type_name};
+use crate::diff::value::FieldValue;
+use crate::graph::outline::{CompactNodeView, RawTraceNode};
+use crate::trace::attr::AttrView;
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 use crate::trace::{Dtype, Op, shown};
 
 /// Names of the fields of inputs and outputs.
@@ -14,32 +14,32 @@ const IO: [[&str; 3]; 2] = [
 ];
 
 /// Returns the fields that are read from an attribute.
-fn read_from(attribute: &[u8]) -> &'static [Field] {
+fn read_from(attribute: &[u8]) -> &'static [NodeField] {
     match attribute {
-        b"is_cpu_op" => &[Field::Type, Field::Host, Field::Lane],
-        b"num_ops" => &[Field::Flops],
-        b"tensor_size" | b"comm_size" => &[Field::Bytes, Field::Type],
-        b"tensor_loc" | b"comm_type" => &[Field::Type],
-        b"in_switch" => &[Field::InSwitch],
-        b"dtype" => &[Field::Dtype],
-        b"stream" | b"tid" => &[Field::Lane],
-        b"duration_ns" => &[Field::Duration],
-        b"delay_ns" => &[Field::Delay],
-        b"wait_ns" => &[Field::Wait],
-        b"eager" => &[Field::Eager],
-        b"comm_src" | b"comm_dst" => &[Field::Peer, Field::Own],
-        b"comm_tag" => &[Field::Tag],
-        b"comm_root" => &[Field::Root],
-        b"involved_dim" | b"involve_dims" => &[Field::Dimensions],
-        b"pg_name" | b"comm_group" => &[Field::Group],
+        b"is_cpu_op" => &[NodeField::Type, NodeField::Host, NodeField::Lane],
+        b"num_ops" => &[NodeField::Flops],
+        b"tensor_size" | b"comm_size" => &[NodeField::Bytes, NodeField::Type],
+        b"tensor_loc" | b"comm_type" => &[NodeField::Type],
+        b"in_switch" => &[NodeField::InSwitch],
+        b"dtype" => &[NodeField::Dtype],
+        b"stream" | b"tid" => &[NodeField::Lane],
+        b"duration_ns" => &[NodeField::Duration],
+        b"delay_ns" => &[NodeField::Delay],
+        b"wait_ns" => &[NodeField::Wait],
+        b"eager" => &[NodeField::Eager],
+        b"comm_src" | b"comm_dst" => &[NodeField::Peer, NodeField::Own],
+        b"comm_tag" => &[NodeField::Tag],
+        b"comm_root" => &[NodeField::Root],
+        b"involved_dim" | b"involve_dims" => &[NodeField::Dimensions],
+        b"pg_name" | b"comm_group" => &[NodeField::Group],
         _ => &[],
     }
 }
 
-struct Found<'f>(&'f mut Vec<FieldChange>);
+struct ChangeCollector<'f>(&'f mut Vec<FieldChange>);
 
-impl Found<'_> {
-    fn push(&mut self, field: Field, before: Value, after: Value) {
+impl ChangeCollector<'_> {
+    fn push(&mut self, field: NodeField, before: FieldValue, after: FieldValue) {
         self.0.push(FieldChange {
             field,
             before,
@@ -47,49 +47,54 @@ impl Found<'_> {
         });
     }
 
-    fn text<T: PartialEq>(&mut self, field: Field, pair: [T; 2], show: impl Fn(&T) -> String) {
+    fn text<T: PartialEq>(&mut self, field: NodeField, pair: [T; 2], show: impl Fn(&T) -> String) {
         if pair[0] != pair[1] {
-            let [before, after] = pair.map(|value| Value::Text(show(&value)));
+            let [before, after] = pair.map(|value| FieldValue::Text(show(&value)));
             self.push(field, before, after);
         }
     }
 
-    fn maybe<T: PartialEq + ToString>(&mut self, field: Field, pair: [Option<T>; 2]) {
+    fn maybe<T: PartialEq + ToString>(&mut self, field: NodeField, pair: [Option<T>; 2]) {
         if pair[0] != pair[1] {
-            let value = |v: Option<T>| v.map_or(Value::Absent, |v| Value::Text(v.to_string()));
+            let value =
+                |v: Option<T>| v.map_or(FieldValue::Absent, |v| FieldValue::Text(v.to_string()));
             let [before, after] = pair.map(value);
             self.push(field, before, after);
         }
     }
 
-    fn count(&mut self, field: Field, pair: [u64; 2]) {
+    fn count(&mut self, field: NodeField, pair: [u64; 2]) {
         if pair[0] != pair[1] {
-            let [before, after] = pair.map(Value::Count);
+            let [before, after] = pair.map(FieldValue::Count);
             self.push(field, before, after);
         }
     }
 
-    fn has(&self, fields: &[Field]) -> bool {
+    fn has(&self, fields: &[NodeField]) -> bool {
         self.0.iter().any(|change| fields.contains(&change.field))
     }
 }
 
 /// Compares two nodes, besides ids and dependencies.
-pub(in crate::diff) fn compare(a: &Item<'_>, b: &Item<'_>, found: &mut Vec<FieldChange>) {
-    let mut found = Found(found);
+pub(in crate::diff) fn compare(
+    a: &RawTraceNode<'_>,
+    b: &RawTraceNode<'_>,
+    found: &mut Vec<FieldChange>,
+) {
+    let mut found = ChangeCollector(found);
     views(&a.view, &b.view, &mut found);
     records(&a.record, &b.record, &mut found);
 }
 
-fn views(a: &View<'_>, b: &View<'_>, found: &mut Found<'_>) {
+fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCollector<'_>) {
     let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();
     found.text(
-        Field::Type,
+        NodeField::Type,
         [type_name(&a.op), type_name(&b.op)],
         String::clone,
     );
-    found.text(Field::Name, [a.name, b.name], |name| shown(name));
-    found.maybe(Field::Lane, [a.lane, b.lane]);
+    found.text(NodeField::Name, [a.name, b.name], |name| shown(name));
+    found.maybe(NodeField::Lane, [a.lane, b.lane]);
     match (a.op, b.op) {
         (
             Op::Compute {
@@ -97,11 +102,11 @@ fn views(a: &View<'_>, b: &View<'_>, found: &mut Found<'_>) {
             },
             Op::Compute { flops, dtype, .. },
         ) => {
-            found.maybe::<Dtype>(Field::Dtype, [d, dtype]);
-            found.count(Field::Flops, [f, flops]);
+            found.maybe::<Dtype>(NodeField::Dtype, [d, dtype]);
+            found.count(NodeField::Flops, [f, flops]);
         }
         (Op::Memory { in_switch: s, .. }, Op::Memory { in_switch, .. }) => {
-            found.text(Field::InSwitch, [s, in_switch], yes);
+            found.text(NodeField::InSwitch, [s, in_switch], yes);
         }
         (
             Op::Message {
@@ -119,10 +124,10 @@ fn views(a: &View<'_>, b: &View<'_>, found: &mut Found<'_>) {
                 ..
             },
         ) => {
-            found.maybe(Field::Peer, [Some(p), Some(peer)]);
-            found.maybe(Field::Tag, [Some(t), Some(tag)]);
-            found.maybe(Field::Own, [o, own]);
-            found.text(Field::Host, [h, host], yes);
+            found.maybe(NodeField::Peer, [Some(p), Some(peer)]);
+            found.maybe(NodeField::Tag, [Some(t), Some(tag)]);
+            found.maybe(NodeField::Own, [o, own]);
+            found.text(NodeField::Host, [h, host], yes);
         }
         (
             Op::Collective {
@@ -140,32 +145,32 @@ fn views(a: &View<'_>, b: &View<'_>, found: &mut Found<'_>) {
                 ..
             },
         ) => {
-            found.text(Field::Group, [g, group], |&group| group_name(group));
-            found.maybe(Field::Root, [r, root]);
+            found.text(NodeField::Group, [g, group], |&group| group_name(group));
+            found.maybe(NodeField::Root, [r, root]);
             let mask = |mask: Option<u32>| mask.map(|mask| format!("mask {mask:#b}"));
-            found.maybe(Field::Dimensions, [mask(d), mask(dimensions)]);
-            found.text(Field::Host, [h, host], yes);
+            found.maybe(NodeField::Dimensions, [mask(d), mask(dimensions)]);
+            found.text(NodeField::Host, [h, host], yes);
         }
         _ => {}
     }
     if let (Some(before), Some(after)) = (bytes_of(&a.op), bytes_of(&b.op)) {
-        found.count(Field::Bytes, [before, after]);
+        found.count(NodeField::Bytes, [before, after]);
     }
     for (field, before, after) in [
-        (Field::Duration, a.recorded, b.recorded),
-        (Field::Delay, a.delay, b.delay),
-        (Field::Wait, a.wait, b.wait),
+        (NodeField::Duration, a.recorded, b.recorded),
+        (NodeField::Delay, a.delay, b.delay),
+        (NodeField::Wait, a.wait, b.wait),
     ] {
         if before != after {
-            found.push(field, Value::Time(before), Value::Time(after));
+            found.push(field, FieldValue::Time(before), FieldValue::Time(after));
         }
     }
-    found.text(Field::Eager, [a.eager, b.eager], yes);
+    found.text(NodeField::Eager, [a.eager, b.eager], yes);
 }
 
 /// Fields of a record that the view does not hold.
 #[derive(Default)]
-struct Parts<'a> {
+struct RecordFields<'a> {
     kind: u64,
     start: u64,
     micros: u64,
@@ -176,9 +181,9 @@ struct Parts<'a> {
     unknown: Vec<(u32, &'a [u8])>,
 }
 
-fn parts<'a>(record: &Record<'a>) -> Parts<'a> {
-    let mut parts = Parts::default();
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
+    let mut parts = RecordFields::default();
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let from = cursor.offset() - record.offset;
         let Ok((number, raw)) = cursor.field() else {
@@ -187,17 +192,17 @@ fn parts<'a>(record: &Record<'a>) -> Parts<'a> {
         };
         match (number, raw) {
             (1 | 2 | 4 | 5, _) => {}
-            (3, Raw::Varint(kind)) => parts.kind = u64::from(kind as u32),
-            (6, Raw::Varint(start)) => parts.start = start,
-            (7, Raw::Varint(micros)) => parts.micros = micros,
-            (8 | 9, Raw::Bytes(io, at)) => {
-                let mut fields = Cursor::new(io, at);
-                while let Ok((which @ 1..=3, Raw::Bytes(text, _))) = fields.field() {
+            (3, WireValue::Varint(kind)) => parts.kind = u64::from(kind as u32),
+            (6, WireValue::Varint(start)) => parts.start = start,
+            (7, WireValue::Varint(micros)) => parts.micros = micros,
+            (8 | 9, WireValue::Bytes(io, at)) => {
+                let mut fields = WireCursor::new(io, at);
+                while let Ok((which @ 1..=3, WireValue::Bytes(text, _))) = fields.field() {
                     parts.io[number as usize - 8][which as usize - 1] = text;
                 }
             }
-            (10, Raw::Bytes(message, at)) => {
-                let name = Attr::scan(message, at).map_or(&b""[..], |attr| attr.name);
+            (10, WireValue::Bytes(message, at)) => {
+                let name = AttrView::scan(message, at).map_or(&b""[..], |attr| attr.name);
                 parts.attributes.push((name, message));
             }
             _ => {
@@ -212,49 +217,51 @@ fn parts<'a>(record: &Record<'a>) -> Parts<'a> {
     parts
 }
 
-fn records(a: &Record<'_>, b: &Record<'_>, found: &mut Found<'_>) {
+fn records(a: &RawRecord<'_>, b: &RawRecord<'_>, found: &mut ChangeCollector<'_>) {
     let (a, b) = (parts(a), parts(b));
-    if !found.has(&[Field::Type]) {
-        found.text(Field::Type, [a.kind, b.kind], |kind| {
+    if !found.has(&[NodeField::Type]) {
+        found.text(NodeField::Type, [a.kind, b.kind], |kind| {
             format!("number {kind}")
         });
     }
-    if !found.has(&[Field::Duration]) {
-        found.count(Field::Micros, [a.micros, b.micros]);
+    if !found.has(&[NodeField::Duration]) {
+        found.count(NodeField::Micros, [a.micros, b.micros]);
     }
-    found.count(Field::Start, [a.start, b.start]);
+    found.count(NodeField::Start, [a.start, b.start]);
     let text = |bytes: &&[u8]| match bytes {
         [] => "nothing".to_owned(),
         _ => shown(&String::from_utf8_lossy(bytes)),
     };
     for (names, (a, b)) in IO.iter().zip(a.io.into_iter().zip(b.io)) {
         for (i, name) in names.iter().enumerate() {
-            found.text(Field::Io(name), [a[i], b[i]], text);
+            found.text(NodeField::Io(name), [a[i], b[i]], text);
         }
     }
     let value = |messages: &[&[u8]]| match messages {
-        [] => Value::Absent,
+        [] => FieldValue::Absent,
         _ => {
-            let shown = messages.iter().map(|message| match Attr::scan(message, 0) {
-                Ok(attr) => attr.shown(),
-                Err(_) => format!("{} bytes that are no attribute", message.len()),
-            });
-            Value::Text(shown.collect::<Vec<_>>().join(", then "))
+            let shown = messages
+                .iter()
+                .map(|message| match AttrView::scan(message, 0) {
+                    Ok(attr) => attr.shown(),
+                    Err(_) => format!("{} bytes that are no attribute", message.len()),
+                });
+            FieldValue::Text(shown.collect::<Vec<_>>().join(", then "))
         }
     };
     by_key(&a.attributes, &b.attributes, |name, a, b| {
         // A change that a decoded field shows is not repeated for its attribute.
         if !found.has(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
-            found.push(Field::Attribute(name), value(a), value(b));
+            found.push(NodeField::Attribute(name), value(a), value(b));
         }
     });
     let bytes = |fields: &[&[u8]]| match fields {
-        [] => Value::Absent,
-        _ => Value::Text(format!("{} bytes", fields.concat().len())),
+        [] => FieldValue::Absent,
+        _ => FieldValue::Text(format!("{} bytes", fields.concat().len())),
     };
     by_key(&a.unknown, &b.unknown, |&number, a, b| {
-        found.push(Field::Unknown(number), bytes(a), bytes(b));
+        found.push(NodeField::Unknown(number), bytes(a), bytes(b));
     });
 }
 

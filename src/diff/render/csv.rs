@@ -2,32 +2,32 @@
 
 use super::json::change;
 use super::words::ranges;
-use super::{Titles, words};
-use crate::diff::tally::{Change, Tally};
-use crate::diff::value::Value;
+use super::{DiffRenderOptions, words};
+use crate::diff::tally::{ChangeKind, DiffTally};
+use crate::diff::value::FieldValue;
 use crate::report::csv::quoted;
 use std::fmt::Write as _;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
 
 /// Renders `tally`; times are in whole picoseconds.
-pub fn render(tally: &Tally, titles: &Titles<'_>) -> String {
+pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
     write(&mut out, tally, titles).expect("a string grows as needed");
     out
 }
 
-fn write(out: &mut String, tally: &Tally, titles: &Titles<'_>) -> std::fmt::Result {
+fn write(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> std::fmt::Result {
     writeln!(out, "{HEADER}")?;
-    let said = |value: &Value| match value {
-        Value::Absent => String::new(),
-        Value::Text(text) => quoted(text),
+    let said = |value: &FieldValue| match value {
+        FieldValue::Absent => String::new(),
+        FieldValue::Text(text) => quoted(text),
         other => other.amount().unwrap_or(0).to_string(),
     };
     let id = |id: Option<u64>| id.map_or_else(String::new, |id| id.to_string());
     for (what, seen) in tally.lines.iter().take(titles.shown(tally.lines.len())) {
         let (aspect, field) = match &what.change {
-            Change::Field(field) => (words::aspect(field.aspect()), field.to_string()),
+            ChangeKind::Field(field) => (words::aspect(field.aspect()), field.to_string()),
             _ => ("structure", String::new()),
         };
         writeln!(

@@ -2,11 +2,11 @@
 //!
 //! `schema` is `chakram.diff.1`; a field may be added under the same number, never changed.
 
-use super::{Titles, Verdict};
-use crate::diff::Shift;
-use crate::diff::fields::Aspect;
-use crate::diff::tally::{Amounts, By, Change, Tally};
-use crate::diff::value::Value;
+use super::{DiffRenderOptions, ThresholdVerdict};
+use crate::diff::AmountChange;
+use crate::diff::fields::DiffAspect;
+use crate::diff::tally::{ChangeKind, DiffTally, GroupBy, NodeTotals};
+use crate::diff::value::FieldValue;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -23,12 +23,12 @@ pub struct TracesDocument<'t> {
     after: &'t str,
     ranks: ComparedRanks<'t>,
     faults: Vec<FaultEntry<'t>>,
-    differs: Differs,
-    dependencies: Pair<u64>,
+    differs: DifferenceDocument,
+    dependencies: PairDocument<u64>,
     changed_nodes: u64,
-    counts: Counts<'t>,
+    counts: CountsDocument<'t>,
     differences: Vec<DifferenceRow<'t>>,
-    total: &'t Amounts,
+    total: &'t NodeTotals,
     by_type: Vec<NamedAmounts<'t>>,
     by_operator: Vec<NamedAmounts<'t>>,
     by_group: Vec<NamedAmounts<'t>>,
@@ -54,25 +54,25 @@ struct FaultEntry<'t> {
 
 /// Whether two jobs differ in each respect.
 #[derive(Debug, Serialize)]
-pub(in crate::diff) struct Differs {
+pub(in crate::diff) struct DifferenceDocument {
     structure: bool,
     time: bool,
     bytes: bool,
 }
 
-impl Differs {
+impl DifferenceDocument {
     /// Asks `differs` for each respect.
-    pub fn new(differs: impl Fn(Aspect) -> bool) -> Self {
+    pub fn new(differs: impl Fn(DiffAspect) -> bool) -> Self {
         Self {
-            structure: differs(Aspect::Structure),
-            time: differs(Aspect::Time),
-            bytes: differs(Aspect::Bytes),
+            structure: differs(DiffAspect::Structure),
+            time: differs(DiffAspect::Time),
+            bytes: differs(DiffAspect::Bytes),
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Pair<T> {
+struct PairDocument<T> {
     before: T,
     after: T,
 }
@@ -83,8 +83,8 @@ struct DifferenceRow<'t> {
     field: Option<String>,
     name: &'t str,
     r#type: &'t str,
-    before: &'t Value,
-    after: &'t Value,
+    before: &'t FieldValue,
+    after: &'t FieldValue,
     count: u64,
     first: FirstPlace,
     ranks: &'t [u32],
@@ -114,7 +114,7 @@ struct SingleRow<'t> {
 struct NamedAmounts<'t> {
     name: &'t str,
     #[serde(flatten)]
-    amounts: &'t Amounts,
+    amounts: &'t NodeTotals,
 }
 
 /// Before, after, and by how much more.
@@ -126,8 +126,8 @@ pub(in crate::diff) struct ShiftRow {
     change_percent: Option<f64>,
 }
 
-impl From<Shift> for ShiftRow {
-    fn from(shift: Shift) -> Self {
+impl From<AmountChange> for ShiftRow {
+    fn from(shift: AmountChange) -> Self {
         let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
         let more = i64::try_from(shift.more()).unwrap_or(match shift.more() < 0 {
             true => i64::MIN,
@@ -144,14 +144,14 @@ impl From<Shift> for ShiftRow {
 
 /// How often each change occurs, by its name.
 #[derive(Debug)]
-struct Counts<'t>(&'t Tally);
+struct CountsDocument<'t>(&'t DiffTally);
 
-impl Serialize for Counts<'_> {
+impl Serialize for CountsDocument<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.0.counts.len()))?;
         for (what, count) in &self.0.counts {
             match what {
-                Change::Field(field) => map.serialize_entry(&field.to_string(), count)?,
+                ChangeKind::Field(field) => map.serialize_entry(&field.to_string(), count)?,
                 other => map.serialize_entry(change(other), count)?,
             }
         }
@@ -161,15 +161,15 @@ impl Serialize for Counts<'_> {
 
 /// Returns `tally` as a document.
 pub fn render<'t>(
-    tally: &'t Tally,
-    titles: &Titles<'t>,
-    verdict: &'t Verdict,
+    tally: &'t DiffTally,
+    titles: &DiffRenderOptions<'t>,
+    verdict: &'t ThresholdVerdict,
 ) -> TracesDocument<'t> {
     let lines = tally.lines.iter().take(titles.shown(tally.lines.len()));
     let lines = lines.map(|(what, seen)| DifferenceRow {
         change: change(&what.change),
         field: match &what.change {
-            Change::Field(field) => Some(field.to_string()),
+            ChangeKind::Field(field) => Some(field.to_string()),
             _ => None,
         },
         name: &what.name,
@@ -201,7 +201,7 @@ pub fn render<'t>(
         count: fault.count,
         first: &fault.text,
     });
-    let by = |wanted: By| {
+    let by = |wanted: GroupBy| {
         let rows = tally.by.iter().filter(|((by, _), _)| *by == wanted);
         let rows = rows.map(|((_, name), found)| NamedAmounts {
             name,
@@ -222,30 +222,30 @@ pub fn render<'t>(
             only_after: &tally.only[1],
         },
         faults: faults.collect(),
-        differs: Differs::new(|aspect| tally.differs(aspect)),
-        dependencies: Pair {
+        differs: DifferenceDocument::new(|aspect| tally.differs(aspect)),
+        dependencies: PairDocument {
             before: tally.edges[0],
             after: tally.edges[1],
         },
         changed_nodes: tally.changed,
-        counts: Counts(tally),
+        counts: CountsDocument(tally),
         differences: lines.collect(),
         total: &tally.total,
-        by_type: by(By::Type),
-        by_operator: by(By::Operator),
-        by_group: by(By::Group),
+        by_type: by(GroupBy::Type),
+        by_operator: by(GroupBy::Operator),
+        by_group: by(GroupBy::Group),
         largest: singles.collect(),
         exceeded: &verdict.exceeded,
     }
 }
 
 /// Returns the kind of change for programs.
-pub(super) fn change(change: &Change) -> &'static str {
+pub(super) fn change(change: &ChangeKind) -> &'static str {
     match change {
-        Change::Removed => "node removed",
-        Change::Added => "node added",
-        Change::Field(_) => "field changed",
-        Change::EdgeRemoved => "dependency removed",
-        Change::EdgeAdded => "dependency added",
+        ChangeKind::Removed => "node removed",
+        ChangeKind::Added => "node added",
+        ChangeKind::Field(_) => "field changed",
+        ChangeKind::EdgeRemoved => "dependency removed",
+        ChangeKind::EdgeAdded => "dependency added",
     }
 }

@@ -1,23 +1,34 @@
 //! Differences of traces as text, for people: at most 100 columns.
 
 use super::words::{self, from_to, plural, ranks};
-use super::{Titles, Verdict};
-use crate::diff::fields::Aspect;
-use crate::diff::tally::{Amounts, By, Change, Seen, Single, Tally, What};
-use crate::diff::{Field, Shift};
+use super::{DiffRenderOptions, ThresholdVerdict};
+use crate::diff::fields::DiffAspect;
+use crate::diff::tally::{
+    ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
+};
+use crate::diff::{AmountChange, NodeField};
 use crate::report::text::{WIDTH, clip, paragraph};
 use crate::trace::shown;
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
 /// Renders `tally`.
-pub fn render(tally: &Tally, titles: &Titles<'_>, verdict: &Verdict) -> String {
+pub fn render(
+    tally: &DiffTally,
+    titles: &DiffRenderOptions<'_>,
+    verdict: &ThresholdVerdict,
+) -> String {
     let mut out = String::new();
     write_all(&mut out, tally, titles, verdict).expect("a string grows as needed");
     out
 }
 
-fn write_all(out: &mut String, tally: &Tally, titles: &Titles<'_>, verdict: &Verdict) -> Result {
+fn write_all(
+    out: &mut String,
+    tally: &DiffTally,
+    titles: &DiffRenderOptions<'_>,
+    verdict: &ThresholdVerdict,
+) -> Result {
     let [first, second] = titles.names;
     line(out, 0, &format!("{first} → {second}"))?;
     let compared = tally.compared.len() + tally.identical.len();
@@ -44,14 +55,14 @@ fn write_all(out: &mut String, tally: &Tally, titles: &Titles<'_>, verdict: &Ver
         let text = format!("rank {} of {name}: {}{more}", fault.rank, fault.text);
         warning(out, titles, &text)?;
     }
-    let mut aspects = [Aspect::Structure, Aspect::Time, Aspect::Bytes].into_iter();
+    let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
     // Changes of single nodes that a tolerance hides show in the totals.
     let sums = [tally.total.time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
         line(out, 0, "no differences")?;
     } else {
         structure(out, tally, titles)?;
-        for aspect in [Aspect::Time, Aspect::Bytes] {
+        for aspect in [DiffAspect::Time, DiffAspect::Bytes] {
             amounts(out, tally, titles, aspect)?;
         }
     }
@@ -59,7 +70,11 @@ fn write_all(out: &mut String, tally: &Tally, titles: &Titles<'_>, verdict: &Ver
 }
 
 /// Writes the violated thresholds.
-pub(in crate::diff) fn verdict(out: &mut String, titles: &Titles<'_>, verdict: &Verdict) -> Result {
+pub(in crate::diff) fn verdict(
+    out: &mut String,
+    titles: &DiffRenderOptions<'_>,
+    verdict: &ThresholdVerdict,
+) -> Result {
     if !verdict.exceeded.is_empty() {
         heading(out, titles, "EXCEEDED", "")?;
         for text in &verdict.exceeded {
@@ -75,7 +90,7 @@ pub(in crate::diff) fn line(out: &mut String, indent: usize, text: &str) -> Resu
 
 pub(in crate::diff) fn heading(
     out: &mut String,
-    titles: &Titles<'_>,
+    titles: &DiffRenderOptions<'_>,
     head: &str,
     text: &str,
 ) -> Result {
@@ -88,7 +103,11 @@ pub(in crate::diff) fn heading(
     )
 }
 
-pub(in crate::diff) fn warning(out: &mut String, titles: &Titles<'_>, text: &str) -> Result {
+pub(in crate::diff) fn warning(
+    out: &mut String,
+    titles: &DiffRenderOptions<'_>,
+    text: &str,
+) -> Result {
     for (i, text) in text.lines().enumerate() {
         let lead = if i == 0 { "  ! " } else { "    " };
         paragraph(out, text.trim_start(), lead, 4, titles.style.warning)?;
@@ -108,14 +127,14 @@ fn more(out: &mut String, indent: usize, left: usize) -> Result {
 }
 
 /// Section: verb and noun of its heading, details, and the predicate of the changes that belong to it.
-type Section<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&Change) -> bool);
+type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
 /// Amount that is added up: its name, and its value.
-type Measure = (&'static str, fn(&Amounts) -> Shift);
+type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
 
-fn structure(out: &mut String, tally: &Tally, titles: &Titles<'_>) -> Result {
+fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
     let nodes = from_to(&tally.total.nodes, words::count);
-    let edges = Shift {
+    let edges = AmountChange {
         before: tally.edges[0].into(),
         after: tally.edges[1].into(),
     };
@@ -126,24 +145,28 @@ fn structure(out: &mut String, tally: &Tally, titles: &Titles<'_>) -> Result {
         "STRUCTURE",
         &format!("nodes {nodes}; dependencies {edges}"),
     )?;
-    if !tally.differs(Aspect::Structure) {
+    if !tally.differs(DiffAspect::Structure) {
         return line(out, 2, "the same");
     }
-    let field = |change: &Change| match change {
-        Change::Field(field) if field.aspect() == Aspect::Structure => Some(field.to_string()),
+    let field = |change: &ChangeKind| match change {
+        ChangeKind::Field(field) if field.aspect() == DiffAspect::Structure => {
+            Some(field.to_string())
+        }
         _ => None,
     };
     let counts = tally.counts.iter();
     let fields = counts.filter_map(|(change, n)| Some(format!("{} {n}", field(change)?)));
     let fields: Vec<String> = fields.collect();
-    let sections: [Section<'_>; 5] = [
-        ("removed", "node", "", &|c| *c == Change::Removed),
-        ("added", "node", "", &|c| *c == Change::Added),
+    let sections: [DiffSection<'_>; 5] = [
+        ("removed", "node", "", &|c| *c == ChangeKind::Removed),
+        ("added", "node", "", &|c| *c == ChangeKind::Added),
         ("changed", "field", &fields.join(", "), &|c| {
             field(c).is_some()
         }),
-        ("removed", "dependency", "", &|c| *c == Change::EdgeRemoved),
-        ("added", "dependency", "", &|c| *c == Change::EdgeAdded),
+        ("removed", "dependency", "", &|c| {
+            *c == ChangeKind::EdgeRemoved
+        }),
+        ("added", "dependency", "", &|c| *c == ChangeKind::EdgeAdded),
     ];
     for (how, what, which, holds) in sections {
         let mut lines: Vec<_> = tally
@@ -185,13 +208,13 @@ fn place(ids: [Option<u64>; 2], name: &str, kind: &str, found: &[u32]) -> String
 }
 
 /// Formats a line: `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
-fn one(what: &What, seen: &Seen) -> String {
+fn one(what: &ChangeKey, seen: &ChangeOccurrences) -> String {
     let mut text = place(seen.ids, &what.name, &what.kind, &seen.ranks);
     match &what.change {
-        Change::Removed | Change::Added => {}
-        Change::Field(field) => text += &format!(": {field} {} → {}", what.before, what.after),
-        Change::EdgeRemoved => text += &format!(": {}", what.before),
-        Change::EdgeAdded => text += &format!(": {}", what.after),
+        ChangeKind::Removed | ChangeKind::Added => {}
+        ChangeKind::Field(field) => text += &format!(": {field} {} → {}", what.before, what.after),
+        ChangeKind::EdgeRemoved => text += &format!(": {}", what.before),
+        ChangeKind::EdgeAdded => text += &format!(": {}", what.after),
     }
     match seen.count {
         1 => text,
@@ -199,9 +222,14 @@ fn one(what: &What, seen: &Seen) -> String {
     }
 }
 
-fn amounts(out: &mut String, tally: &Tally, titles: &Titles<'_>, aspect: Aspect) -> Result {
-    let measures: &[Measure] = match aspect {
-        Aspect::Time => &[
+fn amounts(
+    out: &mut String,
+    tally: &DiffTally,
+    titles: &DiffRenderOptions<'_>,
+    aspect: DiffAspect,
+) -> Result {
+    let measures: &[NamedMeasure] = match aspect {
+        DiffAspect::Time => &[
             ("durations", |a| a.duration),
             ("delays", |a| a.delay),
             ("waiting", |a| a.wait),
@@ -209,17 +237,17 @@ fn amounts(out: &mut String, tally: &Tally, titles: &Titles<'_>, aspect: Aspect)
         _ => &[("bytes", |a| a.bytes), ("FLOPs", |a| a.flops)],
     };
     let show = |measure: &str| match (aspect, measure) {
-        (Aspect::Time, _) => words::span,
+        (DiffAspect::Time, _) => words::span,
         (_, "bytes") => words::bytes,
         _ => words::count,
     };
-    let head = if aspect == Aspect::Time {
+    let head = if aspect == DiffAspect::Time {
         "TIME"
     } else {
         "BYTES"
     };
     let whole = match aspect {
-        Aspect::Time => from_to(&tally.total.time(), words::span),
+        DiffAspect::Time => from_to(&tally.total.time(), words::span),
         _ => from_to(&tally.total.bytes, words::bytes),
     };
     heading(out, titles, head, &whole)?;
@@ -232,9 +260,9 @@ fn amounts(out: &mut String, tally: &Tally, titles: &Titles<'_>, aspect: Aspect)
     }
     for (name, of) in measures {
         for (by, title) in [
-            (By::Type, "type"),
-            (By::Operator, "operator"),
-            (By::Group, "group"),
+            (GroupBy::Type, "type"),
+            (GroupBy::Operator, "operator"),
+            (GroupBy::Group, "group"),
         ] {
             let mut rows: Vec<_> = tally.by.iter().filter(|((b, _), _)| *b == by).collect();
             rows.retain(|(_, amounts)| of(amounts).more() != 0);
@@ -269,17 +297,17 @@ fn amounts(out: &mut String, tally: &Tally, titles: &Titles<'_>, aspect: Aspect)
     Ok(())
 }
 
-fn of_single(single: &Single) -> String {
-    let Single {
+fn of_single(single: &NodeChange) -> String {
+    let NodeChange {
         name, kind, field, ..
     } = single;
-    let shift = Shift {
+    let shift = AmountChange {
         before: single.before.into(),
         after: single.after.into(),
     };
     let show = match field {
-        Field::Bytes => words::bytes,
-        Field::Duration | Field::Delay | Field::Wait => words::span,
+        NodeField::Bytes => words::bytes,
+        NodeField::Duration | NodeField::Delay | NodeField::Wait => words::span,
         _ => words::count,
     };
     let more = words::signed(shift.more(), show);

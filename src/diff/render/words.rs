@@ -1,20 +1,20 @@
 //! Formatting of differences.
 
-use crate::diff::{Aspect, Shift};
+use crate::diff::{AmountChange, DiffAspect};
 use crate::report::summary::thousands;
 use crate::units::{Bytes, Span};
 
 /// Returns the name of an aspect.
-pub(in crate::diff) fn aspect(aspect: Aspect) -> &'static str {
+pub(in crate::diff) fn aspect(aspect: DiffAspect) -> &'static str {
     match aspect {
-        Aspect::Structure => "structure",
-        Aspect::Time => "time",
-        Aspect::Bytes => "bytes",
+        DiffAspect::Structure => "structure",
+        DiffAspect::Time => "time",
+        DiffAspect::Bytes => "bytes",
     }
 }
 
 /// Formats the increase as `+1.25 %`; `None` if it is from zero.
-pub(in crate::diff) fn percent(shift: &Shift) -> Option<String> {
+pub(in crate::diff) fn percent(shift: &AmountChange) -> Option<String> {
     shift.percent().map(|percent| format!("{percent:+.2} %"))
 }
 
@@ -48,7 +48,7 @@ pub(in crate::diff) fn signed(more: i128, show: impl Fn(u128) -> String) -> Stri
 }
 
 /// Formats a change as `1.000 ms → 1.250 ms (+25.00 %)`.
-pub(in crate::diff) fn from_to(shift: &Shift, show: impl Fn(u128) -> String) -> String {
+pub(in crate::diff) fn from_to(shift: &AmountChange, show: impl Fn(u128) -> String) -> String {
     let (before, after) = (show(shift.before), show(shift.after));
     if shift.more() == 0 {
         return format!("{after}, the same");
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(plural(1200, "dependency"), "1,200 dependencies");
         assert_eq!(plural(2, "node"), "2 nodes");
         // 5 of 4 more is 25 %.
-        let shift = Shift {
+        let shift = AmountChange {
             before: 4_000_000,
             after: 5_000_000,
         };

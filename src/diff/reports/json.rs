@@ -1,8 +1,8 @@
 //! The differences of reports for programs.
 
-use super::{Replay, Reports};
-use crate::diff::render::json::{Differs, SCHEMA};
-use crate::diff::render::{Titles, Verdict};
+use super::{ReplayDiff, ReportDiff};
+use crate::diff::render::json::{DifferenceDocument, SCHEMA};
+use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
 use serde::{Serialize, Serializer};
 
 /// The differences of reports as a document.
@@ -16,16 +16,16 @@ pub struct ReportsDocument<'r> {
     notes: &'r [String],
     only_before: &'r [String],
     only_after: &'r [String],
-    differs: Differs,
-    replays: &'r [Replay],
+    differs: DifferenceDocument,
+    replays: &'r [ReplayDiff],
     exceeded: &'r [String],
 }
 
 /// Returns the differences as a document.
 pub fn render<'r>(
-    reports: &'r Reports,
-    titles: &Titles<'r>,
-    verdict: &'r Verdict,
+    reports: &'r ReportDiff,
+    titles: &DiffRenderOptions<'r>,
+    verdict: &'r ThresholdVerdict,
 ) -> ReportsDocument<'r> {
     ReportsDocument {
         schema: SCHEMA,
@@ -36,7 +36,7 @@ pub fn render<'r>(
         notes: &reports.notes,
         only_before: &reports.only[0],
         only_after: &reports.only[1],
-        differs: Differs::new(|aspect| reports.differs(aspect)),
+        differs: DifferenceDocument::new(|aspect| reports.differs(aspect)),
         replays: &reports.replays,
         exceeded: &verdict.exceeded,
     }

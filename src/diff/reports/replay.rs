@@ -1,8 +1,8 @@
 //! One replay in two reports.
 
-use super::{Collective, Moved, Part, RankShift, Replay};
-use crate::diff::Shift;
-use crate::graph::Kind;
+use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, TimePartChange};
+use crate::diff::AmountChange;
+use crate::graph::NodeKind;
 use crate::report::{self, Report};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ fn means(sums: [u128; 5], npus: usize) -> [u128; 5] {
 }
 
 /// Compares two reports of one machine each.
-pub(super) fn compare(first: &Report, second: &Report) -> Replay {
+pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
     let both = [first, second];
     let npus = both.map(|report| report.rows.len());
     let sums = both.map(|report| {
@@ -30,17 +30,19 @@ pub(super) fn compare(first: &Report, second: &Report) -> Replay {
         })
     });
     let means = [means(sums[0], npus[0]), means(sums[1], npus[1])];
-    let parts = report::Part::ALL.iter().zip(report::Part::KEYS);
+    let parts = report::TimeCategory::ALL
+        .iter()
+        .zip(report::TimeCategory::KEYS);
     let parts = parts.map(|(&(part, _), name)| {
         let i = part as usize;
-        let pair = |of: &[[u128; 5]; 2]| Shift {
+        let pair = |of: &[[u128; 5]; 2]| AmountChange {
             before: of[0][i],
             after: of[1][i],
         };
         let behind = behind(both, npus, part);
         let mean = pair(&means);
         let explained: i128 = behind.iter().map(|moved| moved.shift.more()).sum();
-        Part {
+        TimePartChange {
             name,
             mean,
             sum: pair(&sums),
@@ -70,11 +72,11 @@ pub(super) fn compare(first: &Report, second: &Report) -> Replay {
             notes.push(format!("another job: {} {what} → {}", pair[0], pair[1]));
         }
     }
-    Replay {
+    ReplayDiff {
         before_machine: first.machine.name.clone(),
         after_machine: second.machine.name.clone(),
         notes,
-        makespan: Shift {
+        makespan: AmountChange {
             before: first.outcome.makespan.0.into(),
             after: second.outcome.makespan.0.into(),
         },
@@ -93,48 +95,54 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
 }
 
 /// What is behind part `part` on both sides, the means over NPUs of what moved.
-fn behind(both: [&Report; 2], npus: [usize; 2], part: report::Part) -> Vec<Moved> {
+fn behind(
+    both: [&Report; 2],
+    npus: [usize; 2],
+    part: report::TimeCategory,
+) -> Vec<ContributionChange> {
     let mut found: BTreeMap<String, [u128; 2]> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut add = |what: &str, ps: u64| {
             found.entry(what.to_owned()).or_default()[side] += u128::from(ps);
         };
         match part {
-            report::Part::Communication => {
+            report::TimeCategory::Communication => {
                 report
                     .exposed
                     .iter()
                     .for_each(|e| add(&e.what, e.exposed.0));
             }
-            report::Part::Idle => {
+            report::TimeCategory::Idle => {
                 let makespan = report.outcome.makespan.0;
                 let finishes = report.rows.iter().map(|row| row.time.finish.0);
                 let after = finishes.map(|finish| makespan.saturating_sub(finish));
                 after.for_each(|ps| add("after a rank's last node", ps));
             }
             part => {
-                let fits = |kind: Kind| report::Part::of(kind) == Some(part);
+                let fits = |kind: NodeKind| report::TimeCategory::of(kind) == Some(part);
                 let operators = report.operators.iter().filter(|o| fits(o.kind));
                 operators.for_each(|o| add(&o.name, o.total.0));
             }
         }
     }
     let mean = |sum: u128, npus: usize| (sum + npus as u128 / 2) / npus.max(1) as u128;
-    let moved = found.into_iter().map(|(what, [before, after])| Moved {
-        what,
-        shift: Shift {
-            before: mean(before, npus[0]),
-            after: mean(after, npus[1]),
-        },
-    });
+    let moved = found
+        .into_iter()
+        .map(|(what, [before, after])| ContributionChange {
+            what,
+            shift: AmountChange {
+                before: mean(before, npus[0]),
+                after: mean(after, npus[1]),
+            },
+        });
     let mut moved: Vec<_> = moved.filter(|moved| moved.shift.more() != 0).collect();
     moved.sort_by_key(|moved| Reverse(moved.shift.more().unsigned_abs()));
     moved
 }
 
 /// Collectives that moved, and whether any is called more or less often.
-fn collectives(both: [&Report; 2]) -> (Vec<Collective>, bool) {
-    let mut found: BTreeMap<(String, usize), Collective> = BTreeMap::new();
+fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
+    let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
         for row in &report.collectives {
@@ -143,12 +151,12 @@ fn collectives(both: [&Report; 2]) -> (Vec<Collective>, bool) {
             let twin = twins.entry(what.clone()).or_default();
             let entry = found
                 .entry((what.clone(), *twin))
-                .or_insert_with(|| Collective {
+                .or_insert_with(|| CollectiveChange {
                     what,
-                    calls: Shift::default(),
-                    bytes: Shift::default(),
-                    transfer: Shift::default(),
-                    waited: Shift::default(),
+                    calls: AmountChange::default(),
+                    bytes: AmountChange::default(),
+                    transfer: AmountChange::default(),
+                    waited: AmountChange::default(),
                 });
             *twin += 1;
             for (shift, amount) in [
@@ -168,13 +176,13 @@ fn collectives(both: [&Report; 2]) -> (Vec<Collective>, bool) {
     }
     let mut all: Vec<_> = found.into_values().collect();
     let calls = all.iter().any(|c| c.calls.more() != 0);
-    let still = |c: &Collective| {
+    let still = |c: &CollectiveChange| {
         [c.calls, c.bytes, c.transfer, c.waited]
             .iter()
             .all(|s| s.more() == 0)
     };
     all.retain(|collective| !still(collective));
-    let by = |c: &Collective| {
+    let by = |c: &CollectiveChange| {
         let [transfer, waited] = [c.transfer, c.waited].map(|s| s.more().unsigned_abs());
         Reverse((transfer, waited))
     };
@@ -190,7 +198,7 @@ fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
     };
     let (a, b) = (finish(both[0]), finish(both[1]));
     let common = a.iter().filter_map(|(&rank, &before)| {
-        let finish = Shift {
+        let finish = AmountChange {
             before: before.into(),
             after: (*b.get(&rank)?).into(),
         };
@@ -204,9 +212,9 @@ fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
 #[cfg(test)]
 mod tests {
     use super::super::read::read;
-    use super::super::{Aspect, Reports};
+    use super::super::{DiffAspect, ReportDiff};
     use super::*;
-    use crate::diff::render::Limits;
+    use crate::diff::render::DiffThresholds;
 
     /// Two NPUs; `times` are compute, exposed communication and idle of each, `mm` what its one operator
     /// takes on both together.
@@ -245,7 +253,7 @@ mod tests {
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read(text).unwrap());
-        let reports = Reports::new(&a, &b);
+        let reports = ReportDiff::new(&a, &b);
         assert_eq!(reports.notes, Vec::<String>::new());
         let replay = &reports.replays[0];
         let found = replay
@@ -269,20 +277,20 @@ mod tests {
             replay.ranks[1],
             RankShift {
                 rank: 1,
-                finish: Shift {
+                finish: AmountChange {
                     before: 90,
                     after: 70
                 }
             }
         );
-        let differs = [Aspect::Structure, Aspect::Time, Aspect::Bytes];
+        let differs = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
         assert_eq!(
             differs.map(|aspect| reports.differs(aspect)),
             [false, true, false]
         );
         // 80 is 20 % less than 100.
         let exceeded = |percent| {
-            let limits = Limits {
+            let limits = DiffThresholds {
                 threshold: Some(percent),
                 aspects: Vec::new(),
             };

@@ -1,15 +1,19 @@
 //! The differences of reports for people: at most 100 columns.
 
-use super::{Part, RankShift, Replay, Reports};
-use crate::diff::Shift;
+use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
+use crate::diff::AmountChange;
 use crate::diff::render::text::{heading, line, verdict, warning};
 use crate::diff::render::words::{bytes, count, from_to, signed, span};
-use crate::diff::render::{Titles, Verdict};
+use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
 use crate::report::text::clip;
 use std::fmt::Result;
 
 /// Renders `reports`.
-pub fn render(reports: &Reports, titles: &Titles<'_>, exceeded: &Verdict) -> String {
+pub fn render(
+    reports: &ReportDiff,
+    titles: &DiffRenderOptions<'_>,
+    exceeded: &ThresholdVerdict,
+) -> String {
     let mut out = String::new();
     write_all(&mut out, reports, titles, exceeded).expect("a string grows as needed");
     out
@@ -17,9 +21,9 @@ pub fn render(reports: &Reports, titles: &Titles<'_>, exceeded: &Verdict) -> Str
 
 fn write_all(
     out: &mut String,
-    reports: &Reports,
-    titles: &Titles<'_>,
-    exceeded: &Verdict,
+    reports: &ReportDiff,
+    titles: &DiffRenderOptions<'_>,
+    exceeded: &ThresholdVerdict,
 ) -> Result {
     let [first, second] = titles.names;
     line(out, 0, &format!("{first} → {second}"))?;
@@ -40,7 +44,7 @@ fn write_all(
 /// How much wider than its name a row is.
 const LABEL: usize = 44;
 
-fn row(out: &mut String, indent: usize, what: &str, shift: &Shift) -> Result {
+fn row(out: &mut String, indent: usize, what: &str, shift: &AmountChange) -> Result {
     let label = clip(&crate::trace::shown(what), LABEL - indent - 1);
     let more = signed(shift.more(), span);
     let width = LABEL - indent;
@@ -51,7 +55,7 @@ fn row(out: &mut String, indent: usize, what: &str, shift: &Shift) -> Result {
     )
 }
 
-fn of_replay(out: &mut String, replay: &Replay, titles: &Titles<'_>) -> Result {
+fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'_>) -> Result {
     let makespan = from_to(&replay.makespan, span);
     let on = match replay.before_machine == replay.after_machine {
         true => format!("{makespan} on {}", replay.before_machine),
@@ -61,7 +65,7 @@ fn of_replay(out: &mut String, replay: &Replay, titles: &Titles<'_>) -> Result {
     for note in &replay.notes {
         warning(out, titles, note)?;
     }
-    let moved = |part: &&Part| part.sum.more() != 0 || part.mean.more() != 0;
+    let moved = |part: &&TimePartChange| part.sum.more() != 0 || part.mean.more() != 0;
     if replay.parts.iter().filter(moved).count() == 0 && replay.ranks.is_empty() {
         return line(out, 2, "nothing moved: every part takes as long");
     }

@@ -1,18 +1,18 @@
 //! Times and sizes of all nodes of two traces, grouped by their properties.
 
-use crate::diff::Shift;
+use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_of, group_name, type_name};
 use crate::diff::labels::type_of;
 use crate::diff::pairs::{MANY, at_once};
-use crate::graph::outline::View;
-use crate::graph::{Interner, Outline};
+use crate::graph::outline::CompactNodeView;
+use crate::graph::{Interner, RawTrace};
 use crate::trace::{Op, family};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Property by which nodes are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum By {
+pub enum GroupBy {
     /// Type.
     Type,
     /// Name without the numbers of steps and layers.
@@ -23,26 +23,26 @@ pub enum By {
 
 /// Total times, in picoseconds, and sizes of nodes in both traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Amounts {
+pub struct NodeTotals {
     /// Number of nodes.
-    pub nodes: Shift,
+    pub nodes: AmountChange,
     /// Recorded durations.
     #[serde(rename = "duration_ps")]
-    pub duration: Shift,
+    pub duration: AmountChange,
     /// Host time before nodes (launch overhead).
     #[serde(rename = "delay_ps")]
-    pub delay: Shift,
+    pub delay: AmountChange,
     /// Waiting for peers.
     #[serde(rename = "wait_ps")]
-    pub wait: Shift,
+    pub wait: AmountChange,
     /// Bytes.
-    pub bytes: Shift,
+    pub bytes: AmountChange,
     /// Floating-point operations.
-    pub flops: Shift,
+    pub flops: AmountChange,
 }
 
-impl Amounts {
-    fn each(&mut self) -> [&mut Shift; 6] {
+impl NodeTotals {
+    fn each(&mut self) -> [&mut AmountChange; 6] {
         [
             &mut self.nodes,
             &mut self.duration,
@@ -53,7 +53,7 @@ impl Amounts {
         ]
     }
 
-    fn take(&mut self, view: &View<'_>, second: bool) {
+    fn take(&mut self, view: &CompactNodeView<'_>, second: bool) {
         let flops = match view.op {
             Op::Compute { flops, .. } => flops,
             _ => 0,
@@ -80,9 +80,9 @@ impl Amounts {
     }
 
     /// Returns the total time: durations, delays and waiting.
-    pub fn time(&self) -> Shift {
+    pub fn time(&self) -> AmountChange {
         let all = [self.duration, self.delay, self.wait];
-        Shift {
+        AmountChange {
             before: all.iter().map(|shift| shift.before).sum(),
             after: all.iter().map(|shift| shift.after).sum(),
         }
@@ -90,10 +90,10 @@ impl Amounts {
 }
 
 /// Totals of all nodes, and by group.
-pub(super) type Sums = (Amounts, BTreeMap<(By, String), Amounts>);
+pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
 /// Adds up the nodes of two traces, in parallel if there are many.
-pub(super) fn of(traces: [&Outline<'_>; 2]) -> Sums {
+pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
     let [(mut total, mut by), second] = at_once(many, || of_one(a, false), || of_one(b, true));
@@ -107,12 +107,12 @@ pub(super) fn of(traces: [&Outline<'_>; 2]) -> Sums {
 /// Absent group.
 const NONE: u32 = u32::MAX;
 
-fn of_one(trace: &Outline<'_>, second: bool) -> Sums {
+fn of_one(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
     let mut operators: Interner<String> = Interner::default();
     let mut groups: Interner<String> = Interner::default();
     let mut types: BTreeMap<u8, String> = BTreeMap::new();
     let mut rows: Interner<(u8, u32, u32)> = Interner::default();
-    let mut sums: Vec<Amounts> = Vec::new();
+    let mut sums: Vec<NodeTotals> = Vec::new();
     let mut name = String::new();
     for item in &trace.nodes {
         let view = &item.view;
@@ -129,22 +129,22 @@ fn of_one(trace: &Outline<'_>, second: bool) -> Sums {
         let kind = type_of(&view.op);
         let row = rows.intern((kind, operator, group)) as usize;
         if row == sums.len() {
-            sums.push(Amounts::default());
+            sums.push(NodeTotals::default());
             types.entry(kind).or_insert_with(|| type_name(&view.op));
         }
         sums[row].take(view, second);
     }
     let (operators, groups) = (operators.into_keys(), groups.into_keys());
-    let mut total = Amounts::default();
-    let mut by: BTreeMap<(By, String), Amounts> = BTreeMap::new();
+    let mut total = NodeTotals::default();
+    let mut by: BTreeMap<(GroupBy, String), NodeTotals> = BTreeMap::new();
     for ((kind, operator, group), amounts) in rows.into_keys().into_iter().zip(sums) {
         total.add(&amounts);
         let mut keys = vec![
-            (By::Type, types[&kind].clone()),
-            (By::Operator, operators[operator as usize].clone()),
+            (GroupBy::Type, types[&kind].clone()),
+            (GroupBy::Operator, operators[operator as usize].clone()),
         ];
         if group != NONE {
-            keys.push((By::Group, groups[group as usize].clone()));
+            keys.push((GroupBy::Group, groups[group as usize].clone()));
         }
         for key in keys {
             by.entry(key).or_default().add(&amounts);

@@ -39,8 +39,8 @@ fn read(mut bytes: &[u8]) -> (GlobalMetadata, Vec<Node>) {
     (metadata, nodes)
 }
 
-fn anonymiser() -> Anonymiser {
-    Anonymiser::new(b"key", true, vec!["mine.*".to_owned()])
+fn anonymiser() -> TraceAnonymiser {
+    TraceAnonymiser::new(b"key", true, vec!["mine.*".to_owned()])
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn names_are_alike_with_one_key_and_differ_with_another() {
     let one = anonymiser();
     assert_eq!(one.name("secret_op"), anonymiser().name("secret_op"));
     assert_ne!(one.name("secret_op"), one.name("secret_oq"));
-    let other = Anonymiser::new(b"other", true, vec![]);
+    let other = TraceAnonymiser::new(b"other", true, vec![]);
     assert_ne!(one.name("secret_op"), other.name("secret_op"));
     // A group and a node of one name cannot be told to have it.
     assert_ne!(one.name("x").unwrap()[2..], one.group("x")[2..]);
@@ -157,7 +157,7 @@ fn names_are_alike_with_one_key_and_differ_with_another() {
     ] {
         assert!(one.name(hashed).is_some(), "{hashed}");
     }
-    let all = Anonymiser::new(b"key", false, vec![]);
+    let all = TraceAnonymiser::new(b"key", false, vec![]);
     assert!(all.name("aten::mm").is_some());
     assert_eq!(
         (&*one.group("0"), &*one.group("12"), &*one.group("")),
@@ -188,7 +188,7 @@ fn groups_have_one_name_in_nodes_and_declarations() {
     );
     let read = parse_metadata(1, values).unwrap();
     let own = anonymiser().group("bobs");
-    let expected = Declared::from([(own, vec![1, 0]), ("7".to_owned(), vec![])]);
+    let expected = DeclaredGroups::from([(own, vec![1, 0]), ("7".to_owned(), vec![])]);
     assert_eq!(read, expected);
 }
 

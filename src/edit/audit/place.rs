@@ -1,6 +1,6 @@
 //! Search for paths and host names.
 
-use super::text::{Kind, Leak, before, is_word};
+use super::text::{LeakKind, TextLeak, before, is_word};
 
 /// First components of paths that are conclusive alone.
 const ROOTS: [&str; 18] = [
@@ -57,8 +57,8 @@ fn is_part(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(plain)
 }
 
-pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
-    let mut add = |kind, text: &'a str| found.push(Leak { kind, text });
+pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
+    let mut add = |kind, text: &'a str| found.push(TextLeak { kind, text });
     let lettered = |part: &&str| part.bytes().any(|b| b.is_ascii_alphabetic() || b >= 0x80);
     for (at, c) in token.char_indices() {
         let starts = before(token, at).is_none_or(|b| b":@!".contains(&b));
@@ -78,12 +78,12 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
         // A path does not begin inside `://`, which belongs to an address.
         if known && !(first.is_empty() && one.is_empty()) {
             let length = parts.iter().map(|part| part.len() + 1).sum::<usize>();
-            add(Kind::Path, &rest[..first.len() + length]);
+            add(LeakKind::Path, &rest[..first.len() + length]);
             if first.len() > 1 && first.starts_with('~') {
-                add(Kind::User, &first[1..]);
+                add(LeakKind::User, &first[1..]);
             }
             if matches!(one, "home" | "Users") && !two.is_empty() {
-                add(Kind::User, two);
+                add(LeakKind::User, two);
             }
             return;
         }
@@ -94,10 +94,10 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });
     if let Some(at) = drive {
-        add(Kind::Path, &token[at - 1..]);
+        add(LeakKind::Path, &token[at - 1..]);
         let mut parts = token[at + 2..].split('\\').filter(|part| !part.is_empty());
         if let (Some("Users"), Some(user)) = (parts.next(), parts.next()) {
-            add(Kind::User, user);
+            add(LeakKind::User, user);
         }
         return;
     }
@@ -105,7 +105,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
         .find("\\\\")
         .filter(|&at| token[at + 2..].contains('\\'))
     {
-        return add(Kind::Path, &token[at..]);
+        return add(LeakKind::Path, &token[at..]);
     }
     let file = token.split(':').next().unwrap_or(token);
     if let Some((stem, ending)) = file.rsplit_once('.')
@@ -113,7 +113,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
         && lettered(&stem)
         && stem.split('/').all(is_part)
     {
-        add(Kind::Path, file);
+        add(LeakKind::Path, file);
     }
 }
 
@@ -142,10 +142,10 @@ const MACHINES: [&str; 17] = [
     "head", "pod", "hpc", "blade", "vm", "instance",
 ];
 
-pub(super) fn hosts<'a>(token: &'a str, found: &mut Vec<Leak<'a>>) {
+pub(super) fn hosts<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
-        found.push(Leak {
-            kind: Kind::Host,
+        found.push(TextLeak {
+            kind: LeakKind::Host,
             text,
         });
     };

@@ -6,7 +6,7 @@
 //! Letters of names are taken as those of English: `log2((1/26) / frequency)`, at most 13/4. Steps, of random
 //! letters 1/4 each: from lower to lower case 4/5 in names, to a capital 1/16, from a capital on 1/8.
 
-use super::text::{Kind, Leak};
+use super::text::{LeakKind, TextLeak};
 
 /// Minimum number of characters that can be distinguished from names.
 const SHORTEST: usize = 32;
@@ -41,7 +41,7 @@ const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("-----BEGIN", " -", 5),
 ];
 
-pub(super) fn find<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+pub(super) fn find<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let bytes = text.as_bytes();
     for (start, others, least) in BEGINNINGS {
         for (at, _) in text.match_indices(start) {
@@ -49,8 +49,8 @@ pub(super) fn find<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
             let follows = |b: &&u8| b.is_ascii_alphanumeric() || others.as_bytes().contains(b);
             let length = bytes[at + start.len()..].iter().take_while(follows).count();
             if open && length >= least {
-                found.push(Leak {
-                    kind: Kind::Secret,
+                found.push(TextLeak {
+                    kind: LeakKind::Secret,
                     text: &text[at..at + start.len() + length],
                 });
             }
@@ -68,10 +68,10 @@ pub(super) fn find<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
 }
 
 /// Searches a run of characters of either base64 alphabet.
-fn look<'a>(run: &'a str, found: &mut Vec<Leak<'a>>) {
+fn look<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
-        found.push(Leak {
-            kind: Kind::Secret,
+        found.push(TextLeak {
+            kind: LeakKind::Secret,
             text,
         });
     };

@@ -5,7 +5,7 @@ use crate::trace::proto::attribute_proto::Value;
 use crate::trace::proto::{AttributeProto, GlobalMetadata, IoInfo, Node, StringList};
 use prost::Message;
 
-fn kinds(text: &str) -> Vec<(Kind, String)> {
+fn kinds(text: &str) -> Vec<(LeakKind, String)> {
     let mut found: Vec<_> = find(text)
         .iter()
         .map(|leak| (leak.kind, leak.text.to_owned()))
@@ -21,60 +21,72 @@ fn each_kind_is_found_and_cut_out() {
         (
             "mail bob@example.com.",
             vec![
-                (Kind::Host, "example.com"),
-                (Kind::Email, "bob@example.com"),
+                (LeakKind::Host, "example.com"),
+                (LeakKind::Email, "bob@example.com"),
             ],
         ),
-        ("from 10.0.3.17:29500", vec![(Kind::Ip, "10.0.3.17")]),
-        ("addr:fe80::1c2:3ff", vec![(Kind::Ip, "fe80::1c2:3ff")]),
+        ("from 10.0.3.17:29500", vec![(LeakKind::Ip, "10.0.3.17")]),
+        ("addr:fe80::1c2:3ff", vec![(LeakKind::Ip, "fe80::1c2:3ff")]),
         (
             "2001:db8::8a2e:370:7334",
-            vec![(Kind::Ip, "2001:db8::8a2e:370:7334")],
+            vec![(LeakKind::Ip, "2001:db8::8a2e:370:7334")],
         ),
         (
             "eth 0c:42:a1:7f:00:9e up",
-            vec![(Kind::Mac, "0c:42:a1:7f:00:9e")],
+            vec![(LeakKind::Mac, "0c:42:a1:7f:00:9e")],
         ),
-        ("0C-42-A1-7F-00-9E", vec![(Kind::Mac, "0C-42-A1-7F-00-9E")]),
-        ("on gpu-node-07", vec![(Kind::Host, "gpu-node-07")]),
+        (
+            "0C-42-A1-7F-00-9E",
+            vec![(LeakKind::Mac, "0C-42-A1-7F-00-9E")],
+        ),
+        ("on gpu-node-07", vec![(LeakKind::Host, "gpu-node-07")]),
         (
             "ip-10-1-2-3.ec2.internal",
-            vec![(Kind::Host, "ip-10-1-2-3.ec2.internal")],
+            vec![(LeakKind::Host, "ip-10-1-2-3.ec2.internal")],
         ),
-        ("s3://bucket/x", vec![(Kind::Host, "s3://bucket/x")]),
-        ("HOSTNAME=atlas", vec![(Kind::Host, "atlas")]),
+        ("s3://bucket/x", vec![(LeakKind::Host, "s3://bucket/x")]),
+        ("HOSTNAME=atlas", vec![(LeakKind::Host, "atlas")]),
         (
             "'/home/bob/train'",
-            vec![(Kind::Path, "/home/bob/train"), (Kind::User, "bob")],
+            vec![(LeakKind::Path, "/home/bob/train"), (LeakKind::User, "bob")],
         ),
-        ("/tmp", vec![(Kind::Path, "/tmp")]),
-        ("~bob/x", vec![(Kind::Path, "~bob/x"), (Kind::User, "bob")]),
+        ("/tmp", vec![(LeakKind::Path, "/tmp")]),
+        (
+            "~bob/x",
+            vec![(LeakKind::Path, "~bob/x"), (LeakKind::User, "bob")],
+        ),
         (
             "C:\\Users\\bob\\x",
-            vec![(Kind::Path, "C:\\Users\\bob\\x"), (Kind::User, "bob")],
+            vec![
+                (LeakKind::Path, "C:\\Users\\bob\\x"),
+                (LeakKind::User, "bob"),
+            ],
         ),
-        ("config/my.yaml", vec![(Kind::Path, "config/my.yaml")]),
-        ("user=bob", vec![(Kind::User, "bob")]),
+        ("config/my.yaml", vec![(LeakKind::Path, "config/my.yaml")]),
+        ("user=bob", vec![(LeakKind::User, "bob")]),
         (
             "train.py(12): step",
-            vec![(Kind::Path, "train.py"), (Kind::Stack, "train.py(12")],
+            vec![
+                (LeakKind::Path, "train.py"),
+                (LeakKind::Stack, "train.py(12"),
+            ],
         ),
         (
             "Traceback (most recent call last)",
-            vec![(Kind::Stack, "Traceback (most recent call last)")],
+            vec![(LeakKind::Stack, "Traceback (most recent call last)")],
         ),
         (
             "AKIAIOSFODNN7EXAMPLE",
-            vec![(Kind::Secret, "AKIAIOSFODNN7EXAMPLE")],
+            vec![(LeakKind::Secret, "AKIAIOSFODNN7EXAMPLE")],
         ),
-        ("password=hunter", vec![(Kind::Secret, "hunter")]),
+        ("password=hunter", vec![(LeakKind::Secret, "hunter")]),
         (
             "9f86d081884c7d659a2feaa0c55ad015",
-            vec![(Kind::Secret, "9f86d081884c7d659a2feaa0c55ad015")],
+            vec![(LeakKind::Secret, "9f86d081884c7d659a2feaa0c55ad015")],
         ),
         (
             "wJalrXUtnFEMIbK7MDENGbPxRfiCYEXAzQLEKEY4",
-            vec![(Kind::Secret, "wJalrXUtnFEMIbK7MDENGbPxRfiCYEXAzQLEKEY4")],
+            vec![(LeakKind::Secret, "wJalrXUtnFEMIbK7MDENGbPxRfiCYEXAzQLEKEY4")],
         ),
     ] {
         let expected: Vec<_> = expected
@@ -148,7 +160,7 @@ impl Chance {
     }
 
     /// A leak of some kind, and the kind.
-    fn leak(&mut self) -> (Kind, String) {
+    fn leak(&mut self) -> (LeakKind, String) {
         const NAMES: [&str; 6] = ["alice", "bob", "j.doe", "zhang-wei", "m_schmidt", "root"];
         const HEX: &str = "0123456789abcdef";
         const ALNUM: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -156,39 +168,39 @@ impl Chance {
         let number = self.below(90) + 10;
         let octets = [0; 3].map(|_| self.below(256));
         let [a, b, c] = octets;
-        let kind = Kind::ALL[self.below(8) as usize].0;
+        let kind = LeakKind::ALL[self.below(8) as usize].0;
         let way = self.below(4);
         let hex = |this: &mut Self, n| this.drawn(HEX, n);
         let text = match (kind, way) {
-            (Kind::Host, 0) => format!("gpu-node-{number}"),
-            (Kind::Host, 1) => format!("dgx{number}.lab.example.com"),
-            (Kind::Host, 2) => format!("ip-10-{a}-{b}-{c}"),
-            (Kind::Host, _) => format!("https://{name}.example.org/run/{number}"),
-            (Kind::Ip, 0) => format!("10.{a}.{b}.{c}"),
-            (Kind::Ip, 1) => format!("192.168.{a}.{b}:{number}"),
-            (Kind::Ip, 2) => format!("fe80::{:x}:{:x}:{:x}", a + 256, b + 1, c + 1),
-            (Kind::Ip, _) => format!("2001:db8:{:x}::{:x}", a + 1, b + 1),
-            (Kind::Mac, _) => {
+            (LeakKind::Host, 0) => format!("gpu-node-{number}"),
+            (LeakKind::Host, 1) => format!("dgx{number}.lab.example.com"),
+            (LeakKind::Host, 2) => format!("ip-10-{a}-{b}-{c}"),
+            (LeakKind::Host, _) => format!("https://{name}.example.org/run/{number}"),
+            (LeakKind::Ip, 0) => format!("10.{a}.{b}.{c}"),
+            (LeakKind::Ip, 1) => format!("192.168.{a}.{b}:{number}"),
+            (LeakKind::Ip, 2) => format!("fe80::{:x}:{:x}:{:x}", a + 256, b + 1, c + 1),
+            (LeakKind::Ip, _) => format!("2001:db8:{:x}::{:x}", a + 1, b + 1),
+            (LeakKind::Mac, _) => {
                 let pairs: Vec<String> = (0..6).map(|_| hex(self, 2)).collect();
                 pairs.join(if way < 2 { ":" } else { "-" })
             }
-            (Kind::Path, 0) => format!("/data/{name}/run{number}"),
-            (Kind::Path, 1) => format!("../{name}/run{number}"),
-            (Kind::Path, 2) => format!("D:\\runs\\{number}"),
-            (Kind::Path, _) => format!("model_{number}.py"),
-            (Kind::User, 0) => format!("/home/{name}/x"),
-            (Kind::User, 1) => format!("/Users/{name}/x"),
-            (Kind::User, 2) => format!("C:\\Users\\{name}\\x"),
-            (Kind::User, _) => format!("user={name}"),
-            (Kind::Email, _) => format!("{name}{number}@mail.example.org"),
-            (Kind::Stack, 0) => format!("model.py({number}): forward"),
-            (Kind::Stack, 1) => format!("model.py:{number}"),
-            (Kind::Stack, 2) => format!("File \"m\", line {number}, in f"),
-            (Kind::Stack, _) => "Traceback (most recent call last):".to_owned(),
-            (Kind::Secret, 0) => format!("ghp_{}", self.drawn(ALNUM, 36)),
-            (Kind::Secret, 1) => hex(self, 40),
-            (Kind::Secret, 2) => self.drawn(&format!("{ALNUM}+/"), 44),
-            (Kind::Secret, _) => format!("password={name}{number}"),
+            (LeakKind::Path, 0) => format!("/data/{name}/run{number}"),
+            (LeakKind::Path, 1) => format!("../{name}/run{number}"),
+            (LeakKind::Path, 2) => format!("D:\\runs\\{number}"),
+            (LeakKind::Path, _) => format!("model_{number}.py"),
+            (LeakKind::User, 0) => format!("/home/{name}/x"),
+            (LeakKind::User, 1) => format!("/Users/{name}/x"),
+            (LeakKind::User, 2) => format!("C:\\Users\\{name}\\x"),
+            (LeakKind::User, _) => format!("user={name}"),
+            (LeakKind::Email, _) => format!("{name}{number}@mail.example.org"),
+            (LeakKind::Stack, 0) => format!("model.py({number}): forward"),
+            (LeakKind::Stack, 1) => format!("model.py:{number}"),
+            (LeakKind::Stack, 2) => format!("File \"m\", line {number}, in f"),
+            (LeakKind::Stack, _) => "Traceback (most recent call last):".to_owned(),
+            (LeakKind::Secret, 0) => format!("ghp_{}", self.drawn(ALNUM, 36)),
+            (LeakKind::Secret, 1) => hex(self, 40),
+            (LeakKind::Secret, 2) => self.drawn(&format!("{ALNUM}+/"), 44),
+            (LeakKind::Secret, _) => format!("password={name}{number}"),
         };
         (kind, text)
     }
@@ -274,7 +286,7 @@ fn a_thousand_planted_leaks_are_found_where_they_are() {
     for round in 0..1000 {
         let (kind, leak) = chance.leak();
         let (file, field) = planted(&leak, round % 9);
-        let found = Audit::of(&file).unwrap().findings();
+        let found = TraceAudit::of(&file).unwrap().findings();
         let here = found
             .iter()
             .find(|f| f.kind == kind && f.place.field == field);
@@ -295,11 +307,14 @@ fn equal_leaks_are_counted_and_broken_files_refused() {
     for id in 0..3 {
         file.extend(node(id).encode_length_delimited_to_vec());
     }
-    let found = Audit::of(&file).unwrap().findings();
+    let found = TraceAudit::of(&file).unwrap().findings();
     let counts: Vec<_> = found
         .iter()
         .map(|f| (f.kind, f.count, f.place.node))
         .collect();
-    assert_eq!(counts, [(Kind::Path, 3, Some(0)), (Kind::User, 3, Some(0))]);
-    assert!(Audit::of(&file[..file.len() - 1]).is_err());
+    assert_eq!(
+        counts,
+        [(LeakKind::Path, 3, Some(0)), (LeakKind::User, 3, Some(0))]
+    );
+    assert!(TraceAudit::of(&file[..file.len() - 1]).is_err());
 }

@@ -18,7 +18,7 @@ use std::net::Ipv6Addr;
 
 /// Kind of private information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum LeakKind {
     /// Name of a machine.
     Host,
     /// IP address.
@@ -37,7 +37,7 @@ pub enum Kind {
     Secret,
 }
 
-impl Kind {
+impl LeakKind {
     /// All kinds with their names.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::Host, "host"),
@@ -51,7 +51,7 @@ impl Kind {
     ];
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for LeakKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::ALL[*self as usize].1)
     }
@@ -59,9 +59,9 @@ impl fmt::Display for Kind {
 
 /// Private part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leak<'a> {
+pub struct TextLeak<'a> {
     /// Kind of information.
-    pub kind: Kind,
+    pub kind: LeakKind,
     /// The part.
     pub text: &'a str,
 }
@@ -72,7 +72,7 @@ pub fn leaks(text: &str) -> bool {
 }
 
 /// Returns the private parts of `text`, by kind of search.
-pub fn find(text: &str) -> Vec<Leak<'_>> {
+pub fn find(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
     // Names of operators are short, and most contain none of the characters that these look for.
     emails(text, &mut found);
@@ -110,7 +110,7 @@ fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
         .count()
 }
 
-fn emails<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+fn emails<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     for (at, _) in text.match_indices('@') {
         let bytes = text.as_bytes();
         let local = |b: u8| b.is_ascii_alphanumeric() || b"._%+-".contains(&b);
@@ -124,15 +124,15 @@ fn emails<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
             !rest.is_empty() && last.len() >= 2 && last.bytes().all(|b| b.is_ascii_alphabetic())
         });
         if start < at && ends {
-            found.push(Leak {
-                kind: Kind::Email,
+            found.push(TextLeak {
+                kind: LeakKind::Email,
                 text: &text[start..at + 1 + domain.len()],
             });
         }
     }
 }
 
-fn ipv4<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+fn ipv4<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let bytes = text.as_bytes();
     for at in 0..bytes.len() {
         let first =
@@ -147,8 +147,8 @@ fn ipv4<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
         let octet = |part: &&str| part.len() <= 3 && part.parse::<u8>().is_ok();
         if parts.len() == 4 && parts.iter().all(octet) && !next && !matches!(parts[0], "0" | "127")
         {
-            found.push(Leak {
-                kind: Kind::Ip,
+            found.push(TextLeak {
+                kind: LeakKind::Ip,
                 text: address,
             });
         }
@@ -166,7 +166,7 @@ fn is_mac(text: &[u8]) -> bool {
 }
 
 /// Finds IPv6 and MAC addresses.
-fn colons<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
@@ -187,8 +187,8 @@ fn colons<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
             };
             let pair = bytes.get(from..from + 17).is_some_and(is_mac);
             if apart && pair && closed(from + 17) && from + 17 <= end {
-                found.push(Leak {
-                    kind: Kind::Mac,
+                found.push(TextLeak {
+                    kind: LeakKind::Mac,
                     text: &text[from..from + 17],
                 });
                 break;
@@ -205,8 +205,8 @@ fn colons<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
         let address = address.trim_matches('-');
         let address = address.strip_suffix(':').unwrap_or(address);
         if closed(end) && is_ipv6(address) {
-            found.push(Leak {
-                kind: Kind::Ip,
+            found.push(TextLeak {
+                kind: LeakKind::Ip,
                 text: address,
             });
         }
@@ -221,10 +221,10 @@ fn is_ipv6(text: &str) -> bool {
     matches!(first, 0x2000..=0x3fff | 0xfc00..=0xfdff | 0xfe80..=0xfebf)
 }
 
-fn stacks<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+fn stacks<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
-        found.push(Leak {
-            kind: Kind::Stack,
+        found.push(TextLeak {
+            kind: LeakKind::Stack,
             text,
         });
     };
@@ -250,19 +250,19 @@ fn stacks<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
 }
 
 /// Words whose values after a `=` are private.
-const SAYING: [(&str, Kind); 9] = [
-    ("hostname", Kind::Host),
-    ("host", Kind::Host),
-    ("user", Kind::User),
-    ("username", Kind::User),
-    ("logname", Kind::User),
-    ("password", Kind::Secret),
-    ("passwd", Kind::Secret),
-    ("secret", Kind::Secret),
-    ("api_key", Kind::Secret),
+const SAYING: [(&str, LeakKind); 9] = [
+    ("hostname", LeakKind::Host),
+    ("host", LeakKind::Host),
+    ("user", LeakKind::User),
+    ("username", LeakKind::User),
+    ("logname", LeakKind::User),
+    ("password", LeakKind::Secret),
+    ("passwd", LeakKind::Secret),
+    ("secret", LeakKind::Secret),
+    ("api_key", LeakKind::Secret),
 ];
 
-fn keys<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
+fn keys<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     for (at, _) in text.match_indices('=') {
         let bytes = text.as_bytes();
         let length = bytes[..at]
@@ -281,7 +281,7 @@ fn keys<'a>(text: &'a str, found: &mut Vec<Leak<'a>>) {
         let telling = value.bytes().any(|b| b.is_ascii_alphabetic())
             && !matches!(value, "None" | "True" | "False" | "true" | "false" | "null");
         if let (Some((_, kind)), true) = (said, telling) {
-            found.push(Leak {
+            found.push(TextLeak {
                 kind: *kind,
                 text: value,
             });

@@ -4,9 +4,9 @@ use crate::ids::MAX_NPUS;
 
 /// Named dimensions with their sizes, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grid(Vec<(String, u32)>);
+pub struct RankGrid(Vec<(String, u32)>);
 
-impl Grid {
+impl RankGrid {
     /// Parses `dp=2,tp=4`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut grid = Self(Vec::new());
@@ -63,7 +63,7 @@ impl Grid {
 
 /// Position of a rank: its coordinate along the dimension, and those outside and inside of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct GridPosition {
     pub(super) outer: u32,
     pub(super) x: u32,
     pub(super) inner: u32,
@@ -71,17 +71,17 @@ pub struct Place {
 
 /// Grid with the dimension that is scaled.
 #[derive(Clone, Debug)]
-pub struct Along {
-    grid: Grid,
+pub struct ScaledDimension {
+    grid: RankGrid,
     dimension: usize,
     stride: u32,
     size: u32,
     new_size: u32,
 }
 
-impl Along {
+impl ScaledDimension {
     /// Creates the scaling of dimension `name` to `size`.
-    pub fn new(grid: Grid, name: &str, size: u32) -> Result<Self, String> {
+    pub fn new(grid: RankGrid, name: &str, size: u32) -> Result<Self, String> {
         let names: Vec<&str> = grid.0.iter().map(|(name, _)| &**name).collect();
         let found = names.iter().position(|known| *known == name);
         let dimension = found
@@ -132,40 +132,40 @@ impl Along {
         self.new_size.div_ceil(self.size)
     }
 
-    fn split(&self, rank: u32, size: u32) -> Place {
-        Place {
+    fn split(&self, rank: u32, size: u32) -> GridPosition {
+        GridPosition {
             outer: rank / self.stride / size,
             x: rank / self.stride % size,
             inner: rank % self.stride,
         }
     }
 
-    fn join(&self, x: u32, place: Place, size: u32) -> u32 {
+    fn join(&self, x: u32, place: GridPosition, size: u32) -> u32 {
         (place.outer * size + x) * self.stride + place.inner
     }
 
     /// Returns the position of an old rank.
-    pub(super) fn place(&self, rank: u32) -> Place {
+    pub(super) fn place(&self, rank: u32) -> GridPosition {
         self.split(rank, self.size)
     }
 
     /// Returns the position of a new rank.
-    pub(super) fn new_place(&self, rank: u32) -> Place {
+    pub(super) fn new_place(&self, rank: u32) -> GridPosition {
         self.split(rank, self.new_size)
     }
 
     /// Returns the old rank at `x` and the other coordinates of `place`.
-    pub(super) fn old(&self, x: u32, place: Place) -> u32 {
+    pub(super) fn old(&self, x: u32, place: GridPosition) -> u32 {
         self.join(x, place, self.size)
     }
 
     /// Returns the new rank at `x` and the other coordinates of `place`.
-    pub(super) fn new_at(&self, x: u32, place: Place) -> u32 {
+    pub(super) fn new_at(&self, x: u32, place: GridPosition) -> u32 {
         self.join(x, place, self.new_size)
     }
 
     /// Returns the new rank in `block` that corresponds to `place` in the first, if there is one.
-    pub(super) fn in_block(&self, place: Place, block: u32) -> Option<u32> {
+    pub(super) fn in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
         let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
         let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
         Some(self.new_at(x, place))
@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn ranks_are_copied_where_they_lie() {
         // pp=2, dp=2, tp=2: rank = 4 pp + 2 dp + tp; dp becomes 3.
-        let grid = Grid::parse("pp=2,dp=2,tp=2").unwrap();
-        let along = Along::new(grid, "dp", 3).unwrap();
+        let grid = RankGrid::parse("pp=2,dp=2,tp=2").unwrap();
+        let along = ScaledDimension::new(grid, "dp", 3).unwrap();
         assert_eq!(
             (along.ranks(), along.new_ranks(), along.blocks()),
             (8, 12, 2)
@@ -230,10 +230,10 @@ mod tests {
             "dp=100000,tp=100000",
             "a=4294967295,b=4294967295,c=4294967295,d=4294967295,e=4294967295",
         ] {
-            assert!(Grid::parse(bad).is_err(), "{bad}");
+            assert!(RankGrid::parse(bad).is_err(), "{bad}");
         }
-        let grid = Grid::parse("dp=2, tp=4").unwrap();
-        assert!(Along::new(grid.clone(), "pp", 2).is_err());
-        assert!(Along::new(grid, "dp", u32::MAX).is_err());
+        let grid = RankGrid::parse("dp=2, tp=4").unwrap();
+        assert!(ScaledDimension::new(grid.clone(), "pp", 2).is_err());
+        assert!(ScaledDimension::new(grid, "dp", u32::MAX).is_err());
     }
 }

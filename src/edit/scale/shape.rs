@@ -1,22 +1,22 @@
 //! Scaling of groups, and names of their copies.
 
-use super::grid::Along;
+use super::grid::ScaledDimension;
 use super::refused;
 use crate::trace::{TraceError, shown};
 use std::collections::BTreeSet;
 
 /// Way in which a group scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum GroupScaling {
     /// It gets members along the dimension.
     Grows,
     /// Every block has its own copy.
     Copied,
 }
 
-impl Shape {
+impl GroupScaling {
     /// Determines how the group `name` scales; its members must fill a sub-grid.
-    pub fn of(along: &Along, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
+    pub fn of(along: &ScaledDimension, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
         let fail = |why: String| {
             let found = format!("group `{}`, ranks {}: {why}", shown(name), listed(ranks));
             let hint = "give a --grid in which every group is a part of the grid";
@@ -76,13 +76,13 @@ fn listed(ranks: &[u32]) -> String {
 
 /// Names of all groups, to derive those of their copies.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names {
+pub(super) struct GroupNames {
     taken: BTreeSet<String>,
     /// One above the largest number that is a name.
     beyond: u64,
 }
 
-impl Names {
+impl GroupNames {
     pub fn add(&mut self, name: &str) {
         if let Ok(number) = name.parse::<u64>() {
             self.beyond = self.beyond.max(number.saturating_add(1));
@@ -112,21 +112,21 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::super::grid::Grid;
+    use super::super::grid::RankGrid;
     use super::*;
 
-    fn shape(grid: &str, name: &str, to: u32, ranks: &[u32]) -> Result<Shape, String> {
-        let along = Along::new(Grid::parse(grid).unwrap(), name, to).unwrap();
-        Shape::of(&along, "g", ranks).map_err(|e| e.to_string())
+    fn shape(grid: &str, name: &str, to: u32, ranks: &[u32]) -> Result<GroupScaling, String> {
+        let along = ScaledDimension::new(RankGrid::parse(grid).unwrap(), name, to).unwrap();
+        GroupScaling::of(&along, "g", ranks).map_err(|e| e.to_string())
     }
 
     #[test]
     fn groups_are_parts_of_the_grid_or_named_in_an_error() {
         let of = |ranks: &[u32]| shape("dp=4,tp=2", "dp", 8, ranks);
-        assert_eq!(of(&[0, 2, 4, 6]), Ok(Shape::Grows));
-        assert_eq!(of(&[0, 1, 2, 3, 4, 5, 6, 7]), Ok(Shape::Grows));
-        assert_eq!(of(&[3, 2]), Ok(Shape::Copied));
-        assert_eq!(of(&[5]), Ok(Shape::Copied));
+        assert_eq!(of(&[0, 2, 4, 6]), Ok(GroupScaling::Grows));
+        assert_eq!(of(&[0, 1, 2, 3, 4, 5, 6, 7]), Ok(GroupScaling::Grows));
+        assert_eq!(of(&[3, 2]), Ok(GroupScaling::Copied));
+        assert_eq!(of(&[5]), Ok(GroupScaling::Copied));
         for (ranks, why) in [
             (&[0, 3][..], "no part of the grid"),
             (&[0, 2], "2 of 4 along `dp`"),
@@ -140,13 +140,16 @@ mod tests {
                 "{error}"
             );
         }
-        assert_eq!(shape("dp=1,tp=2", "dp", 8, &[1]), Ok(Shape::Grows));
-        assert_eq!(shape("dp=1,tp=2", "dp", 8, &[0, 1]), Ok(Shape::Copied));
+        assert_eq!(shape("dp=1,tp=2", "dp", 8, &[1]), Ok(GroupScaling::Grows));
+        assert_eq!(
+            shape("dp=1,tp=2", "dp", 8, &[0, 1]),
+            Ok(GroupScaling::Copied)
+        );
     }
 
     #[test]
     fn copies_have_names_of_their_own() {
-        let mut names = Names::default();
+        let mut names = GroupNames::default();
         for name in ["1", "7", "tp", "tp.1"] {
             names.add(name);
         }

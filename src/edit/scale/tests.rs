@@ -57,10 +57,15 @@ fn read(mut bytes: &[u8]) -> Vec<Node> {
     nodes
 }
 
-fn scaling(grid: &str, to: (&str, u32), sharded: Sharded, groups: &[(&str, &[u32])]) -> Scaling {
-    let along = Along::new(Grid::parse(grid).unwrap(), to.0, to.1).unwrap();
+fn scaling(
+    grid: &str,
+    to: (&str, u32),
+    sharded: ShardScaling,
+    groups: &[(&str, &[u32])],
+) -> JobScaling {
+    let along = ScaledDimension::new(RankGrid::parse(grid).unwrap(), to.0, to.1).unwrap();
     let groups = groups.iter().map(|(n, r)| ((*n).to_owned(), r.to_vec()));
-    Scaling::new(along, sharded, groups.collect()).unwrap()
+    JobScaling::new(along, sharded, groups.collect()).unwrap()
 }
 
 fn size(node: &Node) -> i64 {
@@ -92,7 +97,10 @@ fn shards_shrink_or_wholes_grow() {
         .map(|(id, (kind, bytes, ..))| collective(id, kind, bytes, "d"))
         .collect();
     let before = file(&nodes);
-    for (sharded, total) in [(Sharded::KeepTotal, true), (Sharded::KeepShard, false)] {
+    for (sharded, total) in [
+        (ShardScaling::KeepTotal, true),
+        (ShardScaling::KeepShard, false),
+    ] {
         let mut scaling = scaling("dp=2", ("dp", 6), sharded, &[("d", &[0, 1])]);
         for rank in 0..2 {
             scaling.learn(rank, &before).unwrap();
@@ -122,7 +130,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     };
     let first = file(&[declares("tp", "[0, 1]")]);
     let second = file(&[declares("tp", "[2, 3]"), broadcast]);
-    let mut scaling = scaling("dp=2,tp=2", ("dp", 5), Sharded::KeepTotal, &[]);
+    let mut scaling = scaling("dp=2,tp=2", ("dp", 5), ShardScaling::KeepTotal, &[]);
     for rank in 0..4 {
         let file = if rank < 2 { &first } else { &second };
         scaling.learn(rank, file).unwrap();
@@ -176,7 +184,7 @@ fn messages_follow_their_ranks() {
             message(4, true, pp * 3 + (dp + 2) % 3),
         ])
     };
-    let mut scaling = scaling("pp=2,dp=3", ("dp", 5), Sharded::KeepTotal, &[]);
+    let mut scaling = scaling("pp=2,dp=3", ("dp", 5), ShardScaling::KeepTotal, &[]);
     for rank in 0..6 {
         scaling.learn(rank, &trace(rank.into())).unwrap();
     }
@@ -190,7 +198,7 @@ fn messages_follow_their_ranks() {
 
 #[test]
 fn messages_along_the_dimension_that_differ_are_refused() {
-    let mut open = scaling("dp=2", ("dp", 4), Sharded::KeepTotal, &[]);
+    let mut open = scaling("dp=2", ("dp", 4), ShardScaling::KeepTotal, &[]);
     open.learn(0, &file(&[message(1, false, 1)])).unwrap();
     open.learn(1, &file(&[message(1, true, 0)])).unwrap();
     let error = open.check().unwrap_err().to_string();
@@ -200,7 +208,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
     );
     // A ring of one would be a message to oneself.
     let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
-    let mut one = scaling("dp=2", ("dp", 1), Sharded::KeepTotal, &[]);
+    let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
     one.learn(0, &ring(1)).unwrap();
     one.learn(1, &ring(0)).unwrap();
     one.check().unwrap();
@@ -210,14 +218,14 @@ fn messages_along_the_dimension_that_differ_are_refused() {
 
 #[test]
 fn groups_that_do_not_fit_are_named() {
-    let along = Along::new(Grid::parse("dp=4").unwrap(), "dp", 8).unwrap();
-    let half = Declared::from([("half".to_owned(), vec![0, 1])]);
-    let error = Scaling::new(along, Sharded::KeepTotal, half).unwrap_err();
+    let along = ScaledDimension::new(RankGrid::parse("dp=4").unwrap(), "dp", 8).unwrap();
+    let half = DeclaredGroups::from([("half".to_owned(), vec![0, 1])]);
+    let error = JobScaling::new(along, ShardScaling::KeepTotal, half).unwrap_err();
     assert!(
         error.to_string().contains("group `half`, ranks 0, 1"),
         "{error}"
     );
-    let mut none = scaling("dp=4", ("dp", 8), Sharded::KeepTotal, &[]);
+    let mut none = scaling("dp=4", ("dp", 8), ShardScaling::KeepTotal, &[]);
     let lost = file(&[collective(5, CollectiveKind::AllReduce, 8, "lost")]);
     let error = none.learn(0, &lost).unwrap_err().to_string();
     assert!(

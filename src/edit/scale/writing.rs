@@ -1,53 +1,64 @@
 //! Writer of the trace of one new rank.
 
-use super::shape::Shape;
-use super::{Nobody, Scaling, Sharded, named};
+use super::shape::GroupScaling;
+use super::{JobScaling, ShardScaling, SkipDependencies, named};
 use crate::edit::attributes;
-use crate::trace::attr::Attr;
+use crate::trace::attr::AttrView;
 use crate::trace::groups::change_metadata;
-use crate::trace::put::Put;
-use crate::trace::rewrite::{Edit, Set};
+use crate::trace::put::MessageEncoder;
+use crate::trace::rewrite::{AttributeEdit, RecordEdit};
 use crate::trace::roles;
 use crate::trace::scan::{self, NodeView};
-use crate::trace::wire::{Cursor, Raw, Record};
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
 
 /// Writer of the trace of one new rank.
-pub(super) struct Writing<'s> {
-    pub scaling: &'s Scaling,
+pub(super) struct ScaleWriter<'s> {
+    pub scaling: &'s JobScaling,
     pub old: u32,
     pub new: u32,
     pub block: u32,
 }
 
 /// New values of attributes by name.
-type Sets<'e> = Vec<(&'e str, Set<'e>)>;
+type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
 
-impl Writing<'_> {
+impl ScaleWriter<'_> {
     /// Sets the number of ranks, and removes the own rank, so that equal ranks can share a file.
-    pub fn metadata(&self, record: Record<'_>, out: &mut Put) -> Result<(), TraceError> {
-        let ranks = Set::Count(u64::from(self.scaling.along.new_ranks()));
+    pub fn metadata(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+    ) -> Result<(), TraceError> {
+        let ranks = AttributeEdit::Count(u64::from(self.scaling.along.new_ranks()));
         // Groups that are copied get new numbers, for which the roles do not hold.
-        let mut sets: Sets<'_> = vec![("rank", Set::Gone), (roles::ATTRIBUTE, Set::Gone)];
-        let mut fields = Cursor::new(record.bytes, record.offset);
+        let mut sets: AttributeEditList<'_> = vec![
+            ("rank", AttributeEdit::Gone),
+            (roles::ATTRIBUTE, AttributeEdit::Gone),
+        ];
+        let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
-            if let (2, Raw::Bytes(message, at)) = fields.field()?
-                && Attr::scan(message, at)?.name == b"world_size"
+            if let (2, WireValue::Bytes(message, at)) = fields.field()?
+                && AttrView::scan(message, at)?.name == b"world_size"
             {
                 sets.push(("world_size", ranks));
                 break;
             }
         }
-        let edit = Edit {
+        let edit = RecordEdit {
             attributes: &sets,
-            ..Edit::default()
+            ..RecordEdit::default()
         };
         edit.apply(record, out)
     }
 
     /// Writes the node if it changes, and returns whether it does.
-    pub fn node(&self, record: Record<'_>, out: &mut Put) -> Result<bool, TraceError> {
-        let view = scan::node(record, &mut Nobody)?;
+    pub fn node(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+    ) -> Result<bool, TraceError> {
+        let view = scan::node(record, &mut SkipDependencies)?;
         let values = match view.groups {
             None => None,
             Some(values) => Some(change_metadata(view.id, values, |name, ranks| {
@@ -59,10 +70,10 @@ impl Writing<'_> {
         let sets = match view.op {
             Op::Collective { .. } => self.collective(&view, &mut name)?,
             Op::Message { .. } => self.message(&view)?,
-            _ => Sets::new(),
+            _ => AttributeEditList::new(),
         };
         // Attributes that the node lacks are not added.
-        let mut there = Sets::new();
+        let mut there = AttributeEditList::new();
         if !sets.is_empty() {
             let mut scales = Vec::new();
             attributes(record, |attr| {
@@ -84,14 +95,14 @@ impl Writing<'_> {
                 for (side, bytes) in scales {
                     let scaled = self.side(&view, kind, group, side == "in_bytes", bytes)?;
                     there.retain(|(name, _)| *name != side);
-                    there.push((side, Set::Count(scaled)));
+                    there.push((side, AttributeEdit::Count(scaled)));
                 }
             }
         }
-        let edit = Edit {
+        let edit = RecordEdit {
             values: values.as_deref(),
             attributes: &there,
-            ..Edit::default()
+            ..RecordEdit::default()
         };
         if edit.is_nothing() {
             return Ok(false);
@@ -106,8 +117,8 @@ impl Writing<'_> {
         let (ranks, shape) = self.scaling.group(self.old, view.id, group)?;
         Ok(match shape {
             None => (along.ranks().into(), along.new_ranks().into()),
-            Some(Shape::Copied) => (ranks.len() as u64, ranks.len() as u64),
-            Some(Shape::Grows) => {
+            Some(GroupScaling::Copied) => (ranks.len() as u64, ranks.len() as u64),
+            Some(GroupScaling::Grows) => {
                 let lines = ranks.len() as u64 / u64::from(along.size());
                 (ranks.len() as u64, lines * u64::from(along.new_size()))
             }
@@ -118,7 +129,7 @@ impl Writing<'_> {
         &self,
         view: &NodeView<'_>,
         name: &'e mut String,
-    ) -> Result<Sets<'e>, TraceError> {
+    ) -> Result<AttributeEditList<'e>, TraceError> {
         let Op::Collective {
             kind,
             bytes,
@@ -127,15 +138,15 @@ impl Writing<'_> {
             ..
         } = view.op
         else {
-            return Ok(Sets::new());
+            return Ok(AttributeEditList::new());
         };
         let along = &self.scaling.along;
         let (old, new) = self.sizes(view, group)?;
         let shape = self.scaling.group(self.old, view.id, group)?.1;
-        let mut sets = Sets::new();
+        let mut sets = AttributeEditList::new();
         let size = self.size(view.id, kind, bytes, old, new)?;
         if size != bytes || old != new {
-            sets.push(("comm_size", Set::Count(size)));
+            sets.push(("comm_size", AttributeEdit::Count(size)));
         }
         if let Some(root) = root {
             if root >= along.ranks() {
@@ -150,23 +161,26 @@ impl Writing<'_> {
             }
             let place = along.place(root);
             let moved = match shape {
-                Some(Shape::Copied) => along.in_block(place, self.block),
+                Some(GroupScaling::Copied) => along.in_block(place, self.block),
                 _ => Some(along.new_at(place.x % along.new_size(), place)),
             };
-            sets.push(("comm_root", Set::Count(u64::from(moved.unwrap_or(root)))));
+            sets.push((
+                "comm_root",
+                AttributeEdit::Count(u64::from(moved.unwrap_or(root))),
+            ));
         }
-        if let (Some(Shape::Copied), 1.., Some(old)) = (shape, self.block, named(group)) {
+        if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, named(group)) {
             *name = self.scaling.names.in_block(&old, self.block);
-            sets.push(("pg_name", Set::Text(name)));
+            sets.push(("pg_name", AttributeEdit::Text(name)));
             // Producers use either name; the one that the node has is set.
-            sets.push(("comm_group", Set::Text(name)));
+            sets.push(("comm_group", AttributeEdit::Text(name)));
         }
         Ok(sets)
     }
 
-    fn message<'e>(&self, view: &NodeView<'_>) -> Result<Sets<'e>, TraceError> {
+    fn message<'e>(&self, view: &NodeView<'_>) -> Result<AttributeEditList<'e>, TraceError> {
         let Op::Message { receive, peer, .. } = view.op else {
-            return Ok(Sets::new());
+            return Ok(AttributeEditList::new());
         };
         let along = &self.scaling.along;
         let own = along.new_place(self.new);
@@ -196,8 +210,8 @@ impl Writing<'_> {
             false => ("comm_dst", "comm_src"),
         };
         Ok(vec![
-            (far, Set::Count(moved.into())),
-            (near, Set::Count(self.new.into())),
+            (far, AttributeEdit::Count(moved.into())),
+            (near, AttributeEdit::Count(self.new.into())),
         ])
     }
 
@@ -212,8 +226,8 @@ impl Writing<'_> {
     ) -> Result<u64, TraceError> {
         use CollectiveKind as K;
         match (self.scaling.sharded, kind) {
-            (Sharded::KeepTotal, K::AllGather | K::Gather) => share(node, bytes, old, new),
-            (Sharded::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
+            (ShardScaling::KeepTotal, K::AllGather | K::Gather) => share(node, bytes, old, new),
+            (ShardScaling::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
                 share(node, bytes, new, old)
             }
             _ => Ok(bytes),
@@ -236,8 +250,8 @@ impl Writing<'_> {
         let part = gathers && input || scatters && !input;
         let whole = gathers && !input || scatters && input || kind == K::AllToAll;
         match self.scaling.sharded {
-            Sharded::KeepTotal if part => share(view.id, bytes, old, new),
-            Sharded::KeepShard if whole => share(view.id, bytes, new, old),
+            ShardScaling::KeepTotal if part => share(view.id, bytes, old, new),
+            ShardScaling::KeepShard if whole => share(view.id, bytes, new, old),
             _ => Ok(bytes),
         }
     }

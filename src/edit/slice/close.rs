@@ -1,26 +1,26 @@
 //! Dependencies that stay closed: those on cut nodes lead on to kept ones.
 
-use super::sound::Sound;
+use super::sound::CheckedTrace;
 
 /// A cut node that stands for more kept ones than this becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
 /// A kept node, and whether it only orders.
-type Behind = (u32, bool);
+type ForwardedDependency = (u32, bool);
 
 /// What each node waits for after the cut.
 #[derive(Debug)]
-pub(super) struct Closed {
+pub(super) struct DependencyClosure {
     joints: Vec<bool>,
     /// Of a joint or a kept node, where its dependencies stand if they are others than before; of a cut
     /// node, what it stands for.
     rows: Vec<Option<(u32, u32)>>,
-    list: Vec<Behind>,
+    list: Vec<ForwardedDependency>,
 }
 
-impl Closed {
+impl DependencyClosure {
     /// Leads dependencies on, in time linear in their number.
-    pub fn new(trace: &Sound<'_>, kept: &[bool]) -> Self {
+    pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
         // Cut nodes that some kept one waits for, through cut ones: one pass over the order, which is there. A
         // depth-first search of petgraph takes twice as long.
         let mut needed = vec![false; kept.len()];
@@ -36,7 +36,7 @@ impl Closed {
             rows: vec![None; kept.len()],
             list: Vec::new(),
         };
-        let mut found: Vec<Behind> = Vec::new();
+        let mut found: Vec<ForwardedDependency> = Vec::new();
         for &i in &trace.order {
             let at = i as usize;
             if !kept[at] && !needed[at] {
@@ -72,7 +72,7 @@ impl Closed {
         this
     }
 
-    fn row(&self, i: u32) -> Option<&[Behind]> {
+    fn row(&self, i: u32) -> Option<&[ForwardedDependency]> {
         let (from, to) = self.rows[i as usize]?;
         Some(&self.list[from as usize..to as usize])
     }
@@ -83,7 +83,7 @@ impl Closed {
     }
 
     /// What node `i`, kept or a joint, waits for, if that has changed.
-    pub fn changed(&self, i: u32) -> Option<&[Behind]> {
+    pub fn changed(&self, i: u32) -> Option<&[ForwardedDependency]> {
         self.row(i)
     }
 }

@@ -1,9 +1,9 @@
 //! Communication whose partner is cut.
 
-use super::sound::Sound;
+use super::sound::CheckedTrace;
 use crate::matching::{CommChannel, CommMatches, RankComms};
 use crate::trace::TraceError;
-use crate::trace::groups::{Declared, parse_metadata};
+use crate::trace::groups::{DeclaredGroups, parse_metadata};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
@@ -18,18 +18,18 @@ struct RankPart {
 
 /// The communication of a job, in ascending order of ranks.
 #[derive(Debug, Default)]
-pub struct Meetings(Vec<RankPart>);
+pub struct CommunicationMatches(Vec<RankPart>);
 
-impl Meetings {
+impl CommunicationMatches {
     pub(super) fn add(
         &mut self,
-        trace: &Sound<'_>,
+        trace: &CheckedTrace<'_>,
         rank: u32,
         kept: &[bool],
-        groups: &Declared,
+        groups: &DeclaredGroups,
     ) -> Result<(), TraceError> {
         let nodes = &trace.outline.nodes;
-        let mut declared = Declared::new();
+        let mut declared = DeclaredGroups::new();
         for item in nodes {
             if let Some(values) = item.view.groups {
                 declared.extend(parse_metadata(item.view.id, values)?);
@@ -47,8 +47,8 @@ impl Meetings {
     }
 
     /// Finds communication that is kept on one rank and cut on another.
-    pub fn unmatched(&self) -> Unmatched {
-        let mut found = Unmatched::default();
+    pub fn unmatched(&self) -> UnmatchedCommunication {
+        let mut found = UnmatchedCommunication::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
         for (channel, k, met) in matches.iter() {
             let nodes = met.map(|(rank, step)| {
@@ -61,7 +61,7 @@ impl Meetings {
                 continue;
             };
             found.count += 1;
-            if found.first.len() < Unmatched::LISTED {
+            if found.first.len() < UnmatchedCommunication::LISTED {
                 let what = match channel {
                     CommChannel::Group(None, _) => format!("collective {k} of all ranks"),
                     CommChannel::Group(Some(name), _) => {
@@ -87,16 +87,16 @@ impl Meetings {
 
 /// Communication whose partner is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unmatched {
+pub struct UnmatchedCommunication {
     /// Number of collectives and messages.
     pub count: u64,
-    /// The first of them, [`Unmatched::LISTED`] at most.
+    /// The first of them, [`UnmatchedCommunication::LISTED`] at most.
     pub first: Vec<String>,
     /// The nodes that are kept, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 
-impl Unmatched {
+impl UnmatchedCommunication {
     /// Most that are listed.
     pub const LISTED: usize = 4;
 
@@ -105,7 +105,7 @@ impl Unmatched {
     }
 }
 
-impl Display for Unmatched {
+impl Display for UnmatchedCommunication {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, one) in self.first.iter().enumerate() {
             if i > 0 {

@@ -1,6 +1,6 @@
 //! Which nodes are asked for.
 
-use super::sound::Sound;
+use super::sound::CheckedTrace;
 use crate::edit::{attributes, matches};
 use crate::trace::{Op, TraceError, shown};
 use crate::units::Span;
@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 /// What to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum SliceTarget {
     /// What the annotations of this name cover; `*` stands for any text.
     Annotation(String),
     /// The nodes with these ids.
@@ -20,36 +20,36 @@ pub enum Cut {
 const NONE: u32 = u32::MAX;
 
 /// Whether each node is asked for, by index.
-pub(super) fn select(trace: &Sound<'_>, cut: &Cut) -> Result<Vec<bool>, TraceError> {
+pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<bool>, TraceError> {
     let outline = &trace.outline;
     let asked: Vec<bool> = match cut {
-        Cut::Ids(ids) => {
+        SliceTarget::Ids(ids) => {
             let nodes = outline.nodes.iter();
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
-        Cut::Annotation(pattern) => covered(trace, pattern)?,
+        SliceTarget::Annotation(pattern) => covered(trace, pattern)?,
     };
     if !asked.contains(&true) {
         let ids = outline.nodes.first().zip(outline.nodes.last());
         let (found, hint) = match (cut, ids) {
             (_, None) => ("the trace has no nodes".to_owned(), String::new()),
-            (Cut::Ids(_), Some((first, last))) => (
+            (SliceTarget::Ids(_), Some((first, last))) => (
                 "no node has such an id".to_owned(),
                 format!("ids from {} to {}", first.view.id, last.view.id),
             ),
-            (Cut::Annotation(pattern), _) => (
+            (SliceTarget::Annotation(pattern), _) => (
                 format!("no node is called `{}`", shown(pattern)),
                 names(trace),
             ),
         };
-        let place = crate::trace::Place::default();
+        let place = crate::trace::TraceLocation::default();
         return Err(TraceError::refused_at(place, found, hint));
     }
     Ok(asked)
 }
 
 /// Names that could have been meant: those of steps, or else the first ones.
-fn names(trace: &Sound<'_>) -> String {
+fn names(trace: &CheckedTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
         let names = trace.outline.nodes.iter().map(|item| item.view.name);
@@ -65,7 +65,7 @@ fn names(trace: &Sound<'_>) -> String {
 }
 
 /// To whom each node belongs, and whether attributes say so.
-fn owners(trace: &Sound<'_>) -> Result<(Vec<u32>, bool), TraceError> {
+fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let outline = &trace.outline;
     let mut owner = vec![NONE; outline.nodes.len()];
     let mut said = false;
@@ -94,7 +94,7 @@ fn owners(trace: &Sound<'_>) -> Result<(Vec<u32>, bool), TraceError> {
 }
 
 /// What the annotations called `pattern` cover.
-fn covered(trace: &Sound<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
+fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.outline.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
     for i in trace.outline.all() {
@@ -143,16 +143,16 @@ fn spread(owner: &[u32], label: &mut [Option<u32>]) {
 }
 
 /// From the first node that an annotation covers on its own lane to the next one that it does not.
-struct Busy {
+struct AnnotationWindow {
     from: Span,
     to: Span,
     lane: Option<i64>,
 }
 
 /// The times of all annotations, by their starts.
-fn busy(trace: &Sound<'_>, label: &[Option<u32>]) -> Vec<Busy> {
+fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow> {
     let nodes = &trace.outline.nodes;
-    let mut of: Vec<Option<Busy>> = label.iter().map(|_| None).collect();
+    let mut of: Vec<Option<AnnotationWindow>> = label.iter().map(|_| None).collect();
     let mut others: BTreeMap<Option<i64>, Vec<Span>> = BTreeMap::new();
     for i in trace.outline.all() {
         let (from, lane) = (trace.starts[i as usize], nodes[i as usize].view.lane);
@@ -164,14 +164,14 @@ fn busy(trace: &Sound<'_>, label: &[Option<u32>]) -> Vec<Busy> {
         };
         if nodes[root as usize].view.lane == lane {
             let to = from + nodes[i as usize].view.lasted();
-            let busy = of[root as usize].get_or_insert(Busy { from, to, lane });
+            let busy = of[root as usize].get_or_insert(AnnotationWindow { from, to, lane });
             (busy.from, busy.to) = (busy.from.min(from), busy.to.max(to));
         }
     }
     others
         .values_mut()
         .for_each(|starts| starts.sort_unstable());
-    let mut list: Vec<Busy> = of.into_iter().flatten().collect();
+    let mut list: Vec<AnnotationWindow> = of.into_iter().flatten().collect();
     for busy in &mut list {
         // What waits for others at the end of the annotation is no node, so the end is where the next begins.
         let starts = others.get(&busy.lane).map_or(&[][..], Vec::as_slice);
@@ -183,7 +183,7 @@ fn busy(trace: &Sound<'_>, label: &[Option<u32>]) -> Vec<Busy> {
 }
 
 /// Whether `start` lies in the time of an annotation on another lane: the latest that had begun.
-fn during(busy: &[Busy], start: Span, lane: Option<i64>) -> Option<u32> {
+fn during(busy: &[AnnotationWindow], start: Span, lane: Option<i64>) -> Option<u32> {
     let begun = busy.partition_point(|busy| busy.from <= start);
     let last = begun.checked_sub(1)?;
     let busy = &busy[last];

@@ -1,18 +1,18 @@
 //! A trace that can be replayed, with its program order and its times.
 
 use crate::graph::cycle::short_cycle;
-use crate::graph::outline::{Dependency, Outline};
-use crate::graph::recorded::{NONE, Recorded, Step};
+use crate::graph::outline::{RawDependency, RawTrace};
+use crate::graph::recorded::{CapturedTimeline, NONE, NodeTiming};
 use crate::trace::TraceError;
-use crate::trace::put::Put;
-use crate::trace::rewrite::{Edit, Set};
-use crate::trace::wire::Frames;
+use crate::trace::put::MessageEncoder;
+use crate::trace::rewrite::{AttributeEdit, RecordEdit};
+use crate::trace::wire::FrameCursor;
 use crate::units::{Span, Time};
 
 /// An outline without faults.
 #[derive(Debug)]
-pub struct Sound<'a> {
-    pub outline: Outline<'a>,
+pub struct CheckedTrace<'a> {
+    pub outline: RawTrace<'a>,
     /// Whether control dependencies close a cycle, so that none of them holds.
     pub cyclic: bool,
     /// All nodes in program order.
@@ -21,23 +21,23 @@ pub struct Sound<'a> {
     pub starts: Vec<Span>,
 }
 
-impl<'a> Sound<'a> {
+impl<'a> CheckedTrace<'a> {
     /// Reads a trace. Fails on what a replay would refuse.
     pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
-        let mut outline = Outline::read(contents);
+        let mut outline = RawTrace::read(contents);
         if !outline.faults.is_empty() {
             return Err(outline.faults.swap_remove(0).error);
         }
         if outline.metadata.captured.is_some()
-            && let Some(first) = Frames::new(contents).next_record()?
+            && let Some(first) = FrameCursor::new(contents).next_record()?
         {
             // The record is to say something else, so it must come apart.
-            let attributes = [("captured_ns", Set::Gone)];
-            let edit = Edit {
+            let attributes = [("captured_ns", AttributeEdit::Gone)];
+            let edit = RecordEdit {
                 attributes: &attributes,
-                ..Edit::default()
+                ..RecordEdit::default()
             };
-            edit.apply(first, &mut Put::default())?;
+            edit.apply(first, &mut MessageEncoder::default())?;
         }
         check(&outline)?;
         let rows = |cyclic| outline.successors(|node, dep| holds(node, dep, cyclic));
@@ -53,9 +53,9 @@ impl<'a> Sound<'a> {
             return Err(refuse_cycle(&outline, &cycle));
         }
         // The rank runs by itself, and lanes hold nobody up.
-        let run = Recorded::new(&next, 0, |node| {
+        let run = CapturedTimeline::new(&next, 0, |node| {
             let view = &outline.nodes[node as usize].view;
-            Step {
+            NodeTiming {
                 delay: view.delay,
                 length: view.lasted(),
                 lane: NONE,
@@ -75,7 +75,7 @@ impl<'a> Sound<'a> {
     }
 
     /// The dependencies of node `i` that hold.
-    pub fn deps(&self, i: u32) -> impl Iterator<Item = Dependency> + '_ {
+    pub fn deps(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
         let cyclic = self.cyclic;
         let deps = self.outline.deps(i).iter().copied();
         deps.filter(move |dep| holds(i, dep, cyclic))
@@ -83,12 +83,12 @@ impl<'a> Sound<'a> {
 }
 
 /// Whether a dependency makes its node wait.
-fn holds(node: u32, dep: &Dependency, cyclic: bool) -> bool {
+fn holds(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
     let control = dep.control && (cyclic || dep.node == node);
-    dep.node != Dependency::NOWHERE && !control
+    dep.node != RawDependency::NOWHERE && !control
 }
 
-fn check(outline: &Outline<'_>) -> Result<(), TraceError> {
+fn check(outline: &RawTrace<'_>) -> Result<(), TraceError> {
     let twice = outline
         .nodes
         .windows(2)
@@ -102,7 +102,7 @@ fn check(outline: &Outline<'_>) -> Result<(), TraceError> {
         .in_record(second.record.number, second.record.offset));
     }
     for i in outline.all() {
-        let lost = |dep: &&Dependency| !dep.control && dep.node == Dependency::NOWHERE;
+        let lost = |dep: &&RawDependency| !dep.control && dep.node == RawDependency::NOWHERE;
         if let Some(dep) = outline.deps(i).iter().find(lost) {
             let item = &outline.nodes[i as usize];
             return Err(TraceError::refused(
@@ -119,7 +119,7 @@ fn check(outline: &Outline<'_>) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn refuse_cycle(outline: &Outline<'_>, cycle: &[u32]) -> TraceError {
+fn refuse_cycle(outline: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
     const SHOWN: usize = 6;
     let id = |&i: &u32| outline.nodes[i as usize].view.id;
     let ids: Vec<String> = cycle

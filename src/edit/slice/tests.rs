@@ -56,10 +56,11 @@ fn read(mut bytes: &[u8]) -> (u64, Vec<Node>) {
     (captured, nodes)
 }
 
-fn slice(nodes: &[Node], cut: &Cut) -> (u64, Vec<Node>, Sliced) {
+fn slice(nodes: &[Node], cut: &SliceTarget) -> (u64, Vec<Node>, SliceSummary) {
     let before = file(nodes);
-    let mut meetings = Meetings::default();
-    let part = Part::select(&before, 0, cut, &Declared::new(), &mut meetings).unwrap();
+    let mut meetings = CommunicationMatches::default();
+    let part =
+        RankSelection::select(&before, 0, cut, &DeclaredGroups::new(), &mut meetings).unwrap();
     let (after, sliced) = part.write(&before, part.first()).unwrap();
     let (captured, nodes) = read(&after);
     (captured, nodes, sliced)
@@ -89,7 +90,7 @@ fn dependencies_lead_on_through_what_is_cut() {
         node(50, 1, &[1040], &[20]),
         node(60, 1, &[], &[1040]),
     ];
-    let (captured, after, sliced) = slice(&nodes, &Cut::Ids(0..=100));
+    let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(0..=100));
     assert_eq!(ids(&after), [10, 20, 50, 60]);
     // What is only ordered behind a cut node is only ordered behind those that it stands for.
     assert_eq!(
@@ -118,11 +119,11 @@ fn a_slice_starts_where_its_first_node_did() {
         node(4, 2, &[1], &[]),
     ];
     // 4 starts at 5 µs, 2 at 5.3 and 3 at 12.3, and the slice of 2 to 4 at 5.
-    let (captured, after, sliced) = slice(&nodes, &Cut::Ids(2..=4));
+    let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(2..=4));
     assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
     assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
     // 3 alone starts at once.
-    let (captured, after, _) = slice(&nodes, &Cut::Ids(3..=3));
+    let (captured, after, _) = slice(&nodes, &SliceTarget::Ids(3..=3));
     assert_eq!(
         (captured, delay(&after[0]), &*after[0].data_deps),
         (2000, 0, &[][..])
@@ -136,7 +137,7 @@ fn wide_fans_become_joints() {
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));
     nodes.extend((21..=50).map(|id| node(id, 1, &[1000], &[])));
-    let (captured, after, sliced) = slice(&nodes, &Cut::Ids(1..=50));
+    let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(1..=50));
     assert_eq!((sliced.kept, sliced.joints), (50, 1));
     let hub = after.iter().find(|node| node.id == 1000).unwrap();
     assert_eq!(
@@ -181,15 +182,15 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
         with(node(9, 1, &[4], &[]), &on(1, &[("delay_ns", 1000)])),
         with(node(11, 1, &[3], &[]), &on(1, &[])),
     ];
-    let cut = Cut::Annotation("ProfilerStep#3".to_owned());
+    let cut = SliceTarget::Annotation("ProfilerStep#3".to_owned());
     let (_, after, _) = slice(&nodes, &cut);
     assert_eq!(ids(&after), [2, 3, 4, 5, 6, 8, 10]);
-    let error = Part::select(
+    let error = RankSelection::select(
         &file(&nodes),
         0,
-        &Cut::Annotation("ProfilerStep#9".to_owned()),
-        &Declared::new(),
-        &mut Meetings::default(),
+        &SliceTarget::Annotation("ProfilerStep#9".to_owned()),
+        &DeclaredGroups::new(),
+        &mut CommunicationMatches::default(),
     );
     let error = error.unwrap_err().to_string();
     assert!(
@@ -209,7 +210,10 @@ fn without_attributes_control_dependencies_say_who_called() {
         node(5, 9, &[4], &[]),
         with(node(6, 1, &[4], &[]), &[("is_cpu_op", 1)]),
     ];
-    let (_, after, _) = slice(&nodes, &Cut::Annotation("ProfilerStep#*".to_owned()));
+    let (_, after, _) = slice(
+        &nodes,
+        &SliceTarget::Annotation("ProfilerStep#*".to_owned()),
+    );
     assert_eq!(ids(&after), [2, 3, 4, 5]);
 }
 
@@ -229,12 +233,13 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
         // The second rank's ids are one higher.
         file(&[collective(2, &[]), collective(3, &[2])]),
     ];
-    let mut meetings = Meetings::default();
-    let cut = Cut::Ids(2..=3);
-    let parts: Vec<Part> = (0..2)
+    let mut meetings = CommunicationMatches::default();
+    let cut = SliceTarget::Ids(2..=3);
+    let parts: Vec<RankSelection> = (0..2)
         .map(|rank| {
-            let groups = Declared::new();
-            Part::select(&ranks[rank as usize], rank, &cut, &groups, &mut meetings).unwrap()
+            let groups = DeclaredGroups::new();
+            RankSelection::select(&ranks[rank as usize], rank, &cut, &groups, &mut meetings)
+                .unwrap()
         })
         .collect();
     let unmatched = meetings.unmatched();
@@ -269,7 +274,7 @@ fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
 
 #[test]
 fn chains_of_a_million_take_no_stack_and_linear_time() {
-    let ends = Cut::Annotation("end".to_owned());
+    let ends = SliceTarget::Annotation("end".to_owned());
     // Without attributes kernels belong to what they wait for, so all is covered.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
@@ -286,9 +291,15 @@ fn chains_of_a_million_take_no_stack_and_linear_time() {
 #[test]
 fn what_cannot_be_replayed_is_refused() {
     let refuse = |nodes: &[Node]| {
-        let groups = Declared::new();
-        let cut = Cut::Ids(0..=9);
-        let part = Part::select(&file(nodes), 0, &cut, &groups, &mut Meetings::default());
+        let groups = DeclaredGroups::new();
+        let cut = SliceTarget::Ids(0..=9);
+        let part = RankSelection::select(
+            &file(nodes),
+            0,
+            &cut,
+            &groups,
+            &mut CommunicationMatches::default(),
+        );
         part.unwrap_err().to_string()
     };
     assert!(refuse(&[node(1, 0, &[7], &[])]).contains("node 7, which does not exist"));
@@ -300,7 +311,7 @@ fn what_cannot_be_replayed_is_refused() {
     // Control dependencies that lead nowhere or close a cycle are dropped, as a replay does.
     let (_, after, sliced) = slice(
         &[node(1, 1, &[], &[2, 77]), node(2, 1, &[1], &[])],
-        &Cut::Ids(1..=2),
+        &SliceTarget::Ids(1..=2),
     );
     assert!(sliced.cyclic && after.iter().all(|node| node.ctrl_deps.is_empty()));
 }

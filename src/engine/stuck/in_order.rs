@@ -1,18 +1,21 @@
 //! Deadlock diagnosis in insertion order, where matches follow the order of issue.
 
-use super::Vertex;
-use crate::collective::Manner;
-use crate::engine::collective_run::{OUTSIDE, Progress};
+use super::InstanceNode;
+use crate::collective::CollectiveBackend;
+use crate::engine::collective_run::{OUTSIDE, StepwiseProgress};
 use crate::engine::plan::{NONE, group_text};
-use crate::engine::{Engine, Refusal, matching};
+use crate::engine::{Engine, ReplayRefusal, matching};
 use crate::graph::Graph;
 use crate::ids::NodeIndex;
-use crate::network::Network;
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 
-impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Describes a message that waits for its other half.
-    pub(super) fn wait_in_channel(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+    pub(super) fn wait_in_channel(
+        &self,
+        (instance, node): InstanceNode,
+    ) -> (String, Option<InstanceNode>) {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
@@ -41,7 +44,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Describes an issued collective: the members that are missing, or its waiting chunks.
-    pub(super) fn wait_in_run(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
+    pub(super) fn wait_in_run(
+        &self,
+        (instance, node): InstanceNode,
+    ) -> (String, Option<InstanceNode>) {
         let call = self.instances[instance as usize].graph.call(node);
         let slot = self.plan.instances[instance as usize].slots[call.group as usize];
         let group = &self.plan.groups[slot.group as usize];
@@ -110,7 +116,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     /// Formats the number of a member's chunks that wait in queues.
     fn behind_in_queue(
         &self,
-        progress: Option<&Progress>,
+        progress: Option<&StepwiseProgress>,
         position: u32,
         members: usize,
     ) -> String {
@@ -126,7 +132,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 
     /// Returns a refusal if members issued different collectives under one number.
-    pub(in crate::engine) fn disagreement(&self) -> Option<Refusal> {
+    pub(in crate::engine) fn disagreement(&self) -> Option<ReplayRefusal> {
         let disagreement = self.disagreement?;
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
@@ -143,7 +149,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             )
         };
         let group = group_text(&self.plan.groups[group as usize]);
-        Some(Refusal::new(
+        Some(ReplayRefusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \
                  {group}: {}, but {}",

@@ -1,10 +1,10 @@
 //! Which line of a plan's file has what was refused.
 
-use super::Plan;
-use crate::config::{ConfigError, Document};
+use super::ParallelismPlan;
+use crate::config::{ConfigDocument, ConfigError};
 use crate::generate::GenerateError;
 
-impl Plan {
+impl ParallelismPlan {
     /// `error` by key and line, if it is about a value that `text`, the plan's file called `file`, has; an option
     /// may have gone before it.
     pub fn blame(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
@@ -16,7 +16,7 @@ impl Plan {
         else {
             return None;
         };
-        let document = Document::parse(text, file).ok()?;
+        let document = ConfigDocument::parse(text, file).ok()?;
         let field = document.entries().get(option)?;
         // Lists are named by their items.
         let plain = |c: &char| !matches!(c, '"' | '\'' | '[' | ']' | '_') && !c.is_whitespace();
@@ -35,7 +35,7 @@ mod tests {
         let text = "data = 2\nbatch = 1_537\nplace = [\"tp@0\",\n  \"dp@1\"]\n";
         let at = |option, found| {
             let error = refused(option, found, "another");
-            Plan::blame(text, "p.toml", &error).map(|error| error.to_string())
+            ParallelismPlan::blame(text, "p.toml", &error).map(|error| error.to_string())
         };
         let line = "p.toml:2: key `batch`: found 1537, expected another";
         assert_eq!(at("batch", "1537").as_deref(), Some(line));

@@ -1,20 +1,20 @@
 //! Plans as files say them: a key for each of a plan's fields, and a table `[[stage]]` for each stage whose layers
 //! or ranks are chosen.
 
-use super::{OPTIONS, OperatorDegrees, Place, Placement, Plan, PlanDraft};
-use crate::config::{ConfigError, Document, Field, Table, quoted};
-use crate::generate::sharding::Degrees;
+use super::{OPTIONS, OperatorDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement};
+use crate::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
+use crate::generate::sharding::ShardingDegrees;
 
 const MOST: u32 = i32::MAX as u32;
 
-impl Plan {
+impl ParallelismPlan {
     /// Reads the text of a plan's file, called `file` in errors.
     ///
     /// # Errors
     ///
     /// When the text is no TOML, has a key that plans do not have, or a value that a key cannot have.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
-        let document = Document::parse(text, file)?;
+        let document = ConfigDocument::parse(text, file)?;
         let keys: Vec<_> = OPTIONS.iter().map(|option| option.key).collect();
         let root = document.root(&keys)?;
         let mut draft = PlanDraft::new(Self::new());
@@ -44,23 +44,23 @@ impl Plan {
     }
 }
 
-fn ranks(field: &Field<'_>) -> Result<Vec<u32>, ConfigError> {
+fn ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
     let items = field.items("a list of ranks")?;
     let ranks = items.iter().map(|rank| rank.between(0, MOST.into()));
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
 }
 
 /// Reads `[[operator]]`: a name, and the degrees that are not 1.
-fn operators(root: &Table<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
+fn operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
     let Some(field) = root.get("operator") else {
         return Ok(Vec::new());
     };
     let tables = field.tables(&["name", "b", "m", "n", "k"])?;
-    let one = |table: &Table<'_>| {
+    let one = |table: &ConfigTable<'_>| {
         let expected = "an operator's name, such as \"mlp.up\" or \"stage2.0/conv*\"";
         let name = table.need("name", expected)?.line()?.to_owned();
         let degree = |key| table.get(key).map_or(Ok(1), |field| field.count(MOST));
-        let degrees = Degrees {
+        let degrees = ShardingDegrees {
             b: degree("b")?,
             m: degree("m")?,
             n: degree("n")?,
@@ -72,7 +72,7 @@ fn operators(root: &Table<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
 }
 
 /// Reads `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
-fn stages(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
+fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), ConfigError> {
     let Some(field) = root.get("stage") else {
         return Ok(());
     };
@@ -115,10 +115,10 @@ fn stages(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
         return wrong(own.len(), expected);
     }
     let mut at = vec![0; own.len() * each as usize];
-    let positions = Placement::new(plan);
+    let positions = RankPlacement::new(plan);
     for (stage, ranks) in own.iter().enumerate() {
         for (i, rank) in ranks.iter().enumerate() {
-            let place = Place {
+            let place = RankCoordinates {
                 tensor: i as u32 % plan.tensor,
                 data: i as u32 / plan.tensor,
                 stage: stage as u32,
@@ -131,7 +131,7 @@ fn stages(root: &Table<'_>, plan: &mut Plan) -> Result<(), ConfigError> {
 }
 
 /// First and last layer, `"4-7"`.
-fn range(field: &Field<'_>) -> Result<[u32; 2], ConfigError> {
+fn range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
     let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
     let text = field.text(expected)?;
     let ends = text.split_once('-').unwrap_or((text, text));
@@ -144,8 +144,10 @@ fn range(field: &Field<'_>) -> Result<[u32; 2], ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::plan::{Axis, Buckets, Effect, Recompute, Zero};
-    use crate::generate::schedule::Schedule;
+    use crate::generate::plan::{
+        AblationEffect, BucketPolicy, ParallelAxis, RecomputePolicy, ZeroStage,
+    };
+    use crate::generate::schedule::PipelineSchedule;
 
     #[test]
     fn a_file_says_what_a_plan_says() {
@@ -172,23 +174,27 @@ layers = ["0-2", "6-8"]
 [[stage]]
 layers = ["3-5", "9-13"]
 "#;
-        let plan = Plan::parse(text, "plan.toml").unwrap();
-        let mut expected = Plan::new();
+        let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
+        let mut expected = ParallelismPlan::new();
         expected.data = 2;
         expected.tensor = 4;
         expected.pipeline = 2;
         expected.sequence_parallel = true;
-        expected.zero = Zero::Optimizer;
-        expected.order = [Axis::Tensor, Axis::Pipeline, Axis::Data];
+        expected.zero = ZeroStage::Optimizer;
+        expected.order = [
+            ParallelAxis::Tensor,
+            ParallelAxis::Pipeline,
+            ParallelAxis::Data,
+        ];
         expected.batch = 16;
-        expected.schedule = Schedule::Interleaved { chunks: 2 };
-        expected.recompute = Recompute::Full;
-        expected.buckets = Buckets::Parameters;
+        expected.schedule = PipelineSchedule::Interleaved { chunks: 2 };
+        expected.recompute = RecomputePolicy::Full;
+        expected.buckets = BucketPolicy::Parameters;
         expected.bucket = 25_000_000;
         expected.first_bucket = Some(1_048_576);
         expected.capacity = Some(80_000_000_000);
-        expected.without.add(Effect::Bubble);
-        expected.without.add(Effect::Logits);
+        expected.without.add(AblationEffect::Bubble);
+        expected.without.add(AblationEffect::Logits);
         expected.stages = vec![[0, 2], [3, 5], [6, 8], [9, 13]];
         assert_eq!(plan, expected);
     }
@@ -197,10 +203,10 @@ layers = ["3-5", "9-13"]
     fn ranks_of_stages_are_a_placement() {
         let text = "tensor = 2\npipeline = 2\n[[stage]]\nlayers = \"0-1\"\nranks = [3, 1]\n\
                     [[stage]]\nlayers = \"2-3\"\nranks = [0, 2]\n";
-        let plan = Plan::parse(text, "plan.toml").unwrap();
-        let placement = Placement::new(&plan);
+        let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
+        let placement = RankPlacement::new(&plan);
         let rank = |tensor, stage| {
-            placement.rank(Place {
+            placement.rank(RankCoordinates {
                 tensor,
                 data: 0,
                 stage,
@@ -262,7 +268,9 @@ layers = ["3-5", "9-13"]
                 "p.toml:2: key `order`: found it beside place, expected one of the two",
             ),
         ] {
-            let error = Plan::parse(text, "p.toml").unwrap_err().to_string();
+            let error = ParallelismPlan::parse(text, "p.toml")
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(expected), "{error}\n{expected}");
         }
     }

@@ -1,10 +1,10 @@
 //! Where axes lie on a machine's dimensions, said outright: `tp@nvlink`, `dp:2@1`.
 //!
 //! Rank r sits on NPU r, and NPUs count along the innermost dimension first. So a place that is said becomes a
-//! numbering of ranks: of each dimension its [`Stretch`]es are counted in their order, and dimensions from the
+//! numbering of ranks: of each dimension its [`AxisMapping`]es are counted in their order, and dimensions from the
 //! inside. An axis of several stretches counts along the first of them fastest.
 
-use super::{Axis, Place, Plan};
+use super::{ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, refused};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -16,25 +16,25 @@ pub const EXAMPLE: &str =
 
 /// Members of an axis along a dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct AxisMapping {
     /// Whose members.
-    pub axis: Axis,
+    pub axis: ParallelAxis,
     /// How many; what the axis' other stretches leave where it is not said.
     pub members: Option<u32>,
     /// Along what.
-    pub along: Along,
+    pub along: DimensionRef,
 }
 
 /// A dimension of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Along {
+pub enum DimensionRef {
     /// By number, innermost 0.
     Index(u32),
     /// As the machine calls it.
     Name(String),
 }
 
-impl FromStr for Stretch {
+impl FromStr for AxisMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -47,12 +47,14 @@ impl FromStr for Stretch {
             }
             None => (what, None),
         };
-        let axis = Axis::ALL.iter().find(|(_, name)| *name == word.trim());
+        let axis = ParallelAxis::ALL
+            .iter()
+            .find(|(_, name)| *name == word.trim());
         let (axis, _) = axis.ok_or_else(wrong)?;
         let along = match (along.trim(), along.trim().parse()) {
             ("", _) => return Err(wrong()),
-            (_, Ok(index)) => Along::Index(index),
-            (name, Err(_)) => Along::Name(name.to_owned()),
+            (_, Ok(index)) => DimensionRef::Index(index),
+            (name, Err(_)) => DimensionRef::Name(name.to_owned()),
         };
         Ok(Self {
             axis: *axis,
@@ -62,7 +64,7 @@ impl FromStr for Stretch {
     }
 }
 
-impl Display for Along {
+impl Display for DimensionRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Index(index) => write!(f, "{index}"),
@@ -71,7 +73,7 @@ impl Display for Along {
     }
 }
 
-impl Display for Stretch {
+impl Display for AxisMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.members {
             Some(members) => write!(f, "{}:{members}@{}", self.axis, self.along),
@@ -81,18 +83,18 @@ impl Display for Stretch {
 }
 
 /// A stretch of which everything is known.
-struct Known {
-    axis: Axis,
+struct ResolvedMapping {
+    axis: ParallelAxis,
     members: u32,
     dimension: u32,
 }
 
-fn wrong(place: &[Stretch], expected: String) -> GenerateError {
-    let said: Vec<_> = place.iter().map(Stretch::to_string).collect();
+fn wrong(place: &[AxisMapping], expected: String) -> GenerateError {
+    let said: Vec<_> = place.iter().map(AxisMapping::to_string).collect();
     refused("place", said.join(","), expected)
 }
 
-impl Plan {
+impl ParallelismPlan {
     /// Holds `place` against the dimensions of a machine, innermost first, each with its name and its NPUs; from then
     /// on it names them by number.
     ///
@@ -108,8 +110,8 @@ impl Plan {
         };
         for stretch in &mut place {
             let index = match &stretch.along {
-                Along::Index(index) => Some(*index as usize),
-                Along::Name(name) => {
+                DimensionRef::Index(index) => Some(*index as usize),
+                DimensionRef::Name(name) => {
                     let mut named = (0..dimensions.len()).filter(|&i| dimensions[i].0 == name);
                     named.next().filter(|_| named.next().is_none())
                 }
@@ -118,7 +120,7 @@ impl Plan {
                 let expected = format!("dimensions of the machine, which are {}", list());
                 return Err(wrong(&self.place, expected));
             };
-            stretch.along = Along::Index(index as u32);
+            stretch.along = DimensionRef::Index(index as u32);
         }
         let mut along: BTreeMap<usize, u64> = BTreeMap::new();
         for known in self.known(&place)? {
@@ -148,14 +150,14 @@ impl Plan {
     }
 
     /// The stretches of `place`, each with its members.
-    fn known(&self, place: &[Stretch]) -> Result<Vec<Known>, GenerateError> {
+    fn known(&self, place: &[AxisMapping]) -> Result<Vec<ResolvedMapping>, GenerateError> {
         let degree = |axis| match axis {
-            Axis::Tensor => self.tensor,
-            Axis::Data => self.data,
-            Axis::Pipeline => self.pipeline,
+            ParallelAxis::Tensor => self.tensor,
+            ParallelAxis::Data => self.data,
+            ParallelAxis::Pipeline => self.pipeline,
         };
         let mut left = BTreeMap::new();
-        for (axis, word) in Axis::ALL {
+        for (axis, word) in ParallelAxis::ALL {
             let own = place.iter().filter(|stretch| stretch.axis == *axis);
             let said = own.clone().filter_map(|stretch| stretch.members);
             let said: u64 = said.fold(1, |product, members| product.saturating_mul(members.into()));
@@ -172,12 +174,12 @@ impl Plan {
             left.insert(*axis, (degree / said) as u32);
         }
         let known = place.iter().map(|stretch| match stretch.along {
-            Along::Index(dimension) => Ok(Known {
+            DimensionRef::Index(dimension) => Ok(ResolvedMapping {
                 axis: stretch.axis,
                 members: stretch.members.unwrap_or(left[&stretch.axis]),
                 dimension,
             }),
-            Along::Name(_) => {
+            DimensionRef::Name(_) => {
                 let expected =
                     "numbers of dimensions, innermost 0, or a machine beside that has the names";
                 Err(wrong(place, expected.to_owned()))
@@ -207,12 +209,12 @@ impl Plan {
             })
             .collect();
         let ranks = self.tensor * self.data * self.pipeline;
-        let identity = Plan {
+        let identity = ParallelismPlan {
             ranks: Vec::new(),
             ..self.clone()
         };
-        let positions = super::Placement::new(&identity);
-        let rank = |place: Place| {
+        let positions = super::RankPlacement::new(&identity);
+        let rank = |place: RankCoordinates| {
             let mut rest = [place.tensor, place.data, place.stage];
             let along = stretches.iter().zip(&apart).map(|(stretch, apart)| {
                 let index = &mut rest[stretch.axis as usize];

@@ -1,6 +1,6 @@
 //! Operators that a tensor group cuts by degrees of their own (`[[operator]]` of a plan's file).
 
-use crate::generate::sharding::Degrees;
+use crate::generate::sharding::ShardingDegrees;
 
 /// Operators by name, and by which degrees members share them.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub struct OperatorDegrees {
     /// letters.
     pub name: String,
     /// Parts along each axis; their product is the plan's tensor degree.
-    pub degrees: Degrees,
+    pub degrees: ShardingDegrees,
 }
 
 impl OperatorDegrees {
@@ -70,7 +70,7 @@ mod tests {
     fn a_layer_counts_where_it_is_named() {
         let of = |name: &str| OperatorDegrees {
             name: name.to_owned(),
-            degrees: Degrees {
+            degrees: ShardingDegrees {
                 b: 1,
                 m: 1,
                 n: 2,

@@ -1,12 +1,12 @@
 //! The options of a plan, each declared once: its field, its key in files, its flag, default, help and checks.
 
-use super::map::Stretch;
+use super::map::AxisMapping;
 use super::{
-    Attention, Axis, Buckets, Effect, OperatorDegrees, Optimizer, Recompute, ScheduleName, Without,
-    Zero,
+    AblationEffect, AblationSet, AttentionKernel, BucketPolicy, OperatorDegrees, Optimizer,
+    ParallelAxis, RecomputePolicy, ScheduleName, ZeroStage,
 };
-use crate::config::{ConfigError, Field};
-use crate::generate::schedule::Schedule;
+use crate::config::{ConfigError, ConfigField};
+use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
 use crate::units::Bytes;
@@ -39,15 +39,19 @@ pub struct PlanOption {
     /// A quantity that it takes, for messages.
     example: &'static str,
     /// Sets it to what a field of a file says.
-    pub(super) read: fn(&mut PlanDraft, &Self, &Field<'_>) -> Result<(), ConfigError>,
+    pub(super) read: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
     /// Sets it to what the words behind its flag say.
     pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
-    check: fn(&Plan, &Self) -> Result<(), GenerateError>,
-    refusals: &'static [Refusal],
+    check: fn(&ParallelismPlan, &Self) -> Result<(), GenerateError>,
+    refusals: &'static [OptionConflict],
 }
 
 /// A case in which the value of an option is refused for what the others are: when, the value, what is expected.
-type Refusal = (fn(&Plan) -> bool, fn(&Plan) -> String, &'static str);
+type OptionConflict = (
+    fn(&ParallelismPlan) -> bool,
+    fn(&ParallelismPlan) -> String,
+    &'static str,
+);
 
 impl PlanOption {
     const BASE: Self = Self {
@@ -70,14 +74,14 @@ impl PlanOption {
 
 /// A plan while its options are set.
 pub struct PlanDraft {
-    pub(super) plan: Plan,
+    pub(super) plan: ParallelismPlan,
     pub(super) schedule: Option<ScheduleName>,
     pub(super) chunks: Option<u32>,
 }
 
 impl PlanDraft {
     /// Begins with the options of `plan`.
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: ParallelismPlan) -> Self {
         Self {
             plan,
             schedule: None,
@@ -90,7 +94,7 @@ impl PlanDraft {
     /// # Errors
     ///
     /// Chunks of a schedule that has none, or none of the one that needs them.
-    pub fn finish(mut self) -> Result<Plan, GenerateError> {
+    pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
         if self.schedule.is_some() || self.chunks.is_some() {
             self.plan.schedule = self.schedule_name().schedule(self.chunks)?;
         }
@@ -103,7 +107,7 @@ impl PlanDraft {
     }
 }
 
-impl Plan {
+impl ParallelismPlan {
     /// Refuses options that no plan can have.
     pub(in crate::generate) fn check_values(&self) -> Result<(), GenerateError> {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
@@ -154,7 +158,7 @@ macro_rules! plan_option {
     };
 }
 
-/// Declares [`Plan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` reads a value of another type than the field's;
+/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` reads a value of another type than the field's;
 /// `, and NAME, …` is an option that says more of the same field.
 macro_rules! plan_options {
     ($(
@@ -164,11 +168,11 @@ macro_rules! plan_options {
     )*) => {
         /// A plan of how a model is trained, or asked, on many NPUs.
         #[derive(Clone, Debug, PartialEq)]
-        pub struct Plan {
+        pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
         }
 
-        impl Plan {
+        impl ParallelismPlan {
             /// One NPU, one sample, one step with Adam in bf16.
             pub fn new() -> Self {
                 Self { $($name: $default,)* }
@@ -193,14 +197,14 @@ plan_options! {
                 "false with tensor = 1: it shares tokens among a tensor group"),
         ]
     };
-    zero: Zero = Zero::None,
+    zero: ZeroStage = ZeroStage::None,
     "What replicas share: 1 the optimizer's state, 2 and gradients, 3 and parameters, as FSDP does" {
         value: "LEVEL", refusals: &[
-            (|p| p.zero != Zero::None && p.data == 1, |p| p.zero.to_string(),
+            (|p| p.zero != ZeroStage::None && p.data == 1, |p| p.zero.to_string(),
                 "0 with data = 1: there are no replicas to share with"),
-            (|p| !p.trains() && matches!(p.zero, Zero::Optimizer | Zero::Gradients), |p| p.zero.to_string(),
+            (|p| !p.trains() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
                 "0 or 3 with schedule = inference, which has neither gradients nor optimizer"),
-            (|p| p.trains() && p.optimizer == Optimizer::None && p.zero == Zero::Optimizer, |p| p.zero.to_string(),
+            (|p| p.trains() && p.optimizer == Optimizer::None && p.zero == ZeroStage::Optimizer, |p| p.zero.to_string(),
                 "0, 2 or 3 with optimizer = none"),
         ]
     };
@@ -210,9 +214,9 @@ plan_options! {
     accumulate: bool = false, "With --zero 2 or 3, reduce gradients once a step instead of after each micro-batch" {
         value: "BOOL", is_switch: true
     };
-    order: [Axis; 3] = [Axis::Tensor, Axis::Data, Axis::Pipeline],
+    order: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Data, ParallelAxis::Pipeline],
     "What neighbouring ranks share, innermost first: tp,dp,pp" { value: "AXES" }
-        as [Axis; 3] => |draft, order| {
+        as [ParallelAxis; 3] => |draft, order| {
             draft.plan.order = order;
             draft.plan.place.clear();
         };
@@ -223,28 +227,28 @@ plan_options! {
             draft.plan.place.clear();
         };
     // Each of these numbers ranks, so what is set later goes before what was said of the others.
-    place: Vec<Stretch> = Vec::new(),
+    place: Vec<AxisMapping> = Vec::new(),
     "Which dimensions of the machine axes lie along, by number or name, in place of an order: tp@nvlink,dp:2@1,pp@1 \
      is tp members along nvlink, and along dimension 1 two of dp and then all of pp" {
         value: "AXIS[:N]@DIMENSION", excludes: &["order", "ranks"]
-    } as Vec<Stretch> => |draft, place| {
+    } as Vec<AxisMapping> => |draft, place| {
         draft.plan.place = place;
         draft.plan.ranks.clear();
     };
     batch: u64 = 1, "Samples of a step" { value: "N" };
     micro_batch: u64 = 1, "Samples of a micro-batch" { value: "N" };
-    schedule: Schedule = Schedule::OneForwardOneBackward, "The order of passes" { value: "NAME" }
+    schedule: PipelineSchedule = PipelineSchedule::OneForwardOneBackward, "The order of passes" { value: "NAME" }
         as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "With --schedule interleaved, chunks of layers on a stage" { value: "N" }
         as u32 => |draft, chunks| draft.chunks = Some(chunks);
-    recompute: Recompute = Recompute::None, "What is computed again for the backward pass" {
+    recompute: RecomputePolicy = RecomputePolicy::None, "What is computed again for the backward pass" {
         value: "WHAT", refusals: &[
-            (|p| p.recompute == Recompute::Selective && p.attention == Attention::Flash, |p| p.recompute.to_string(),
+            (|p| p.recompute == RecomputePolicy::Selective && p.attention == AttentionKernel::Flash, |p| p.recompute.to_string(),
                 "none, full or as-needed with attention = flash, which finds its scores again by itself; or \
                  attention = unfused"),
-            (|p| p.recompute == Recompute::AsNeeded && p.capacity.is_none(), |p| p.recompute.to_string(),
+            (|p| p.recompute == RecomputePolicy::AsNeeded && p.capacity.is_none(), |p| p.recompute.to_string(),
                 "beside a capacity, or a machine that has one"),
-            (|p| !p.trains() && p.recompute != Recompute::None, |p| p.recompute.to_string(),
+            (|p| !p.trains() && p.recompute != RecomputePolicy::None, |p| p.recompute.to_string(),
                 "none with schedule = inference, which keeps nothing"),
         ]
     };
@@ -255,7 +259,7 @@ plan_options! {
     /// It is beside weights of 16 bits.
     mixed: bool = true, "Whether Adam keeps a master copy in single precision" { value: "BOOL" };
     clip: bool = false, "Find the norm of all gradients before the step" { value: "BOOL", is_switch: true };
-    buckets: Buckets = Buckets::Layers, "Put gradients into buckets by layers, or by parameters as PyTorch does" {
+    buckets: BucketPolicy = BucketPolicy::Layers, "Put gradients into buckets by layers, or by parameters as PyTorch does" {
         value: "WHAT"
     };
     /// What fills a bucket up to these bytes is the last that goes in.
@@ -289,7 +293,7 @@ plan_options! {
             (|p| p.gradients == Some(Dtype::Fp4), |_| "fp4".to_owned(), "a format of whole bytes"),
         ]
     } as Dtype => |draft, dtype| draft.plan.gradients = Some(dtype);
-    attention: Attention = Attention::Flash, "How attention is carried out" { value: "HOW" };
+    attention: AttentionKernel = AttentionKernel::Flash, "How attention is carried out" { value: "HOW" };
     dropout: bool = true, "Whether dropout is carried out where the model has it" { value: "BOOL" };
     steps: u32 = 1, "Steps" { value: "N" };
     /// They are dealt out evenly where this is empty. With several chunks on a stage, all first chunks come before all
@@ -299,7 +303,7 @@ plan_options! {
     /// Of several that speak of one, the last counts.
     operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups cut by degrees of their own" { key: "operator" }
         as () => |_, ()| ();
-    without: Without = Without::default(),
+    without: AblationSet = AblationSet::default(),
     "Leave out an effect, to see what it matters; several times or with commas" { value: "EFFECTS" }
-        as Vec<Effect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add(one));
+        as Vec<AblationEffect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add(one));
 }

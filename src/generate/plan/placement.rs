@@ -1,13 +1,13 @@
 //! Which rank has which part of which layers for which samples, and whom it works with.
 
-use super::{Axis, Plan};
-use crate::generate::sharding::Partition;
+use super::{ParallelAxis, ParallelismPlan};
+use crate::generate::sharding::MemberPartition;
 use crate::trace::GroupName;
-use crate::trace::groups::Declared;
+use crate::trace::groups::DeclaredGroups;
 
 /// What a rank has: its place along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RankCoordinates {
     /// Along the tensor group.
     pub tensor: u32,
     /// Among the replicas.
@@ -18,7 +18,7 @@ pub struct Place {
 
 /// A group of ranks by what its members share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
+pub enum ParallelGroupKind {
     /// Those that share a replica's stage.
     Tensor,
     /// Those that have the same part of the same stage.
@@ -32,7 +32,7 @@ pub enum Family {
     Operator(u16),
 }
 
-impl Family {
+impl ParallelGroupKind {
     /// Those that every plan may have, in the order in which groups are numbered.
     pub const COMMON: [Self; 4] = [Self::Tensor, Self::Data, Self::Embedding, Self::Model];
 
@@ -50,21 +50,21 @@ impl Family {
 
 /// Where everything lies.
 #[derive(Clone, Debug)]
-pub struct Placement {
+pub struct RankPlacement {
     degrees: [u32; 3],
-    order: [Axis; 3],
+    order: [ParallelAxis; 3],
     /// The rank at each position, and the position of each rank; empty where they are the same.
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
     /// Which of the common families are used.
-    used: [bool; Family::COMMON.len()],
+    used: [bool; ParallelGroupKind::COMMON.len()],
     /// Into what groups tensor groups fall for operators with degrees of their own.
-    partitions: Vec<Partition>,
+    partitions: Vec<MemberPartition>,
 }
 
-impl Placement {
+impl RankPlacement {
     /// The placement of a plan whose order and ranks were found to be permutations.
-    pub fn new(plan: &Plan) -> Self {
+    pub fn new(plan: &ParallelismPlan) -> Self {
         let mut position_of = vec![0; plan.ranks.len()];
         for (position, rank) in plan.ranks.iter().enumerate() {
             position_of[*rank as usize] = position as u32;
@@ -82,26 +82,27 @@ impl Placement {
 
     /// Says that the first and the last stage sum what they both have.
     pub fn use_embedding(&mut self) {
-        self.used[2] = self.members(Family::Embedding) > 1;
+        self.used[2] = self.members(ParallelGroupKind::Embedding) > 1;
     }
 
     /// Says that all ranks of a replica sum something.
     pub fn use_model(&mut self) {
-        self.used[3] = self.members(Family::Model) > 1;
+        self.used[3] = self.members(ParallelGroupKind::Model) > 1;
     }
 
-    /// Says into what groups tensor groups fall for operators, which have [`Family::Operator`] in this order.
-    pub fn use_partitions(&mut self, partitions: Vec<Partition>) {
+    /// Says into what groups tensor groups fall for operators, which have [`ParallelGroupKind::Operator`] in this order.
+    pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
         self.partitions = partitions;
     }
 
     /// All families, in the order in which groups are numbered.
-    pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
-        let operators = (0..self.partitions.len()).map(|number| Family::Operator(number as u16));
-        Family::COMMON.into_iter().chain(operators)
+    pub fn families(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
+        let operators =
+            (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
+        ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    fn partition(&self, number: u16) -> &Partition {
+    fn partition(&self, number: u16) -> &MemberPartition {
         &self.partitions[usize::from(number)]
     }
 
@@ -111,7 +112,7 @@ impl Placement {
     }
 
     /// The rank at `place`.
-    pub fn rank(&self, place: Place) -> u32 {
+    pub fn rank(&self, place: RankCoordinates) -> u32 {
         let at = [place.tensor, place.data, place.stage];
         let outer_first = self.order.iter().rev();
         let position = outer_first.fold(0, |sum, &axis| {
@@ -124,7 +125,7 @@ impl Placement {
     }
 
     /// Where `rank` is.
-    pub fn place(&self, rank: u32) -> Place {
+    pub fn place(&self, rank: u32) -> RankCoordinates {
         let mut rest = self.position_of.get(rank as usize).copied().unwrap_or(rank);
         let mut at = [0; 3];
         for &axis in &self.order {
@@ -132,7 +133,7 @@ impl Placement {
             rest /= self.degrees[axis as usize];
         }
         let [tensor, data, stage] = at;
-        Place {
+        RankCoordinates {
             tensor,
             data,
             stage,
@@ -140,38 +141,38 @@ impl Placement {
     }
 
     /// How many members a group of `family` has.
-    pub fn members(&self, family: Family) -> u32 {
+    pub fn members(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
-            Family::Tensor => tensor,
-            Family::Data => data,
-            Family::Embedding => pipeline.min(2),
-            Family::Model => tensor * pipeline,
-            Family::Operator(number) => self.partition(number).size(),
+            ParallelGroupKind::Tensor => tensor,
+            ParallelGroupKind::Data => data,
+            ParallelGroupKind::Embedding => pipeline.min(2),
+            ParallelGroupKind::Model => tensor * pipeline,
+            ParallelGroupKind::Operator(number) => self.partition(number).size(),
         }
     }
 
     /// How many groups of `family` there are.
-    pub fn count(&self, family: Family) -> u32 {
+    pub fn count(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
-            Family::Tensor => data * pipeline,
-            Family::Data => tensor * pipeline,
-            Family::Embedding => tensor * data,
-            Family::Model => data,
-            Family::Operator(number) => data * pipeline * self.partition(number).count(),
+            ParallelGroupKind::Tensor => data * pipeline,
+            ParallelGroupKind::Data => tensor * pipeline,
+            ParallelGroupKind::Embedding => tensor * data,
+            ParallelGroupKind::Model => data,
+            ParallelGroupKind::Operator(number) => data * pipeline * self.partition(number).count(),
         }
     }
 
     /// Which group of `family` has `place`.
-    fn index(&self, family: Family, place: Place) -> u32 {
+    fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         let [tensor, data, _] = self.degrees;
         match family {
-            Family::Tensor => place.stage * data + place.data,
-            Family::Data => place.stage * tensor + place.tensor,
-            Family::Embedding => place.data * tensor + place.tensor,
-            Family::Model => place.data,
-            Family::Operator(number) => {
+            ParallelGroupKind::Tensor => place.stage * data + place.data,
+            ParallelGroupKind::Data => place.stage * tensor + place.tensor,
+            ParallelGroupKind::Embedding => place.data * tensor + place.tensor,
+            ParallelGroupKind::Model => place.data,
+            ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);
                 let before = (place.stage * data + place.data) * partition.count();
                 before + partition.group_of(place.tensor)
@@ -180,30 +181,30 @@ impl Placement {
     }
 
     /// The number of the first group of `family`: 1 for the first that is used. 0 stands for all ranks.
-    fn first(&self, family: Family) -> u32 {
+    fn first(&self, family: ParallelGroupKind) -> u32 {
         let before = self.families().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_declared(*other));
         1 + used.map(|other| self.count(other)).sum::<u32>()
     }
 
     /// Whether groups of `family` are used.
-    pub fn is_used(&self, family: Family) -> bool {
+    pub fn is_used(&self, family: ParallelGroupKind) -> bool {
         match family {
-            Family::Tensor => self.used[0],
-            Family::Data => self.used[1],
-            Family::Embedding => self.used[2],
-            Family::Model => self.used[3],
-            Family::Operator(_) => true,
+            ParallelGroupKind::Tensor => self.used[0],
+            ParallelGroupKind::Data => self.used[1],
+            ParallelGroupKind::Embedding => self.used[2],
+            ParallelGroupKind::Model => self.used[3],
+            ParallelGroupKind::Operator(_) => true,
         }
     }
 
     /// Whether groups of `family` have names of their own.
-    pub fn is_declared(&self, family: Family) -> bool {
+    pub fn is_declared(&self, family: ParallelGroupKind) -> bool {
         self.is_used(family) && self.members(family) < self.ranks()
     }
 
     /// What nodes at `place` call their group of `family`.
-    pub fn name(&self, family: Family, place: Place) -> GroupName<'static> {
+    pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
         match self.is_declared(family) {
             true => GroupName::from_number((self.first(family) + self.index(family, place)).into()),
             false => GroupName::World,
@@ -211,49 +212,51 @@ impl Placement {
     }
 
     /// The members of the group of `family` that `place` is in.
-    pub fn group(&self, family: Family, place: Place) -> Vec<u32> {
+    pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
         let [tensor, data, pipeline] = self.degrees;
         let at = |place| self.rank(place);
         match family {
-            Family::Tensor => (0..tensor)
-                .map(|tensor| at(Place { tensor, ..place }))
+            ParallelGroupKind::Tensor => (0..tensor)
+                .map(|tensor| at(RankCoordinates { tensor, ..place }))
                 .collect(),
-            Family::Data => (0..data).map(|data| at(Place { data, ..place })).collect(),
-            Family::Embedding => [0, pipeline - 1]
+            ParallelGroupKind::Data => (0..data)
+                .map(|data| at(RankCoordinates { data, ..place }))
+                .collect(),
+            ParallelGroupKind::Embedding => [0, pipeline - 1]
                 .into_iter()
                 .take(self.members(family) as usize)
-                .map(|stage| at(Place { stage, ..place }))
+                .map(|stage| at(RankCoordinates { stage, ..place }))
                 .collect(),
-            Family::Model => (0..pipeline)
+            ParallelGroupKind::Model => (0..pipeline)
                 .flat_map(|stage| (0..tensor).map(move |tensor| (stage, tensor)))
                 .map(|(stage, tensor)| {
-                    at(Place {
+                    at(RankCoordinates {
                         tensor,
                         stage,
                         ..place
                     })
                 })
                 .collect(),
-            Family::Operator(number) => {
+            ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);
                 let members = partition.members_of(partition.group_of(place.tensor));
                 members
                     .into_iter()
-                    .map(|tensor| at(Place { tensor, ..place }))
+                    .map(|tensor| at(RankCoordinates { tensor, ..place }))
                     .collect()
             }
         }
     }
 
     /// All groups that nodes name.
-    pub fn declared(&self) -> Declared {
-        let mut groups = Declared::new();
+    pub fn declared(&self) -> DeclaredGroups {
+        let mut groups = DeclaredGroups::new();
         for family in self.families().filter(|one| self.is_declared(*one)) {
             let first = self.first(family);
             for rank in 0..self.ranks() {
                 let place = self.place(rank);
                 let in_embedding = [0, self.degrees[2] - 1].contains(&place.stage);
-                if family == Family::Embedding && !in_embedding {
+                if family == ParallelGroupKind::Embedding && !in_embedding {
                     continue;
                 }
                 let name = first + self.index(family, place);

@@ -4,10 +4,10 @@
 //! The paper draws the last micro-batch going back first; here it is the first, as in SC'21's figure 3. Time and
 //! peak are the same.
 
-use super::Shape;
+use super::ScheduleShape;
 
-pub(super) fn shape(micro_batches: u32) -> Shape {
-    Shape {
+pub(super) fn shape(micro_batches: u32) -> ScheduleShape {
+    ScheduleShape {
         chunks: 1,
         together: micro_batches,
         warm_up: micro_batches.into(),

@@ -1,9 +1,9 @@
 //! Time of a schedule by formula, where messages take no time.
 
-use super::Schedule;
+use super::PipelineSchedule;
 use crate::units::Span;
 
-impl Schedule {
+impl PipelineSchedule {
     /// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without the update of the weights.
     /// `stages` has F + B of each: one micro-batch through one chunk, forward and back, or only forward where
     /// there is no way back. With v chunks, v m takes the place of m.

@@ -3,10 +3,10 @@
 //! In the steady state a micro-batch leaves the pipeline each time the slowest stage ends a pass, which PALM reports
 //! as throughput; filling and draining take the rest of [`Schedule::ideal`](super::Schedule::ideal).
 
-use super::Shape;
+use super::ScheduleShape;
 
-pub(super) fn shape(micro_batches: u32) -> Shape {
-    Shape {
+pub(super) fn shape(micro_batches: u32) -> ScheduleShape {
+    ScheduleShape {
         chunks: 1,
         together: micro_batches,
         warm_up: micro_batches.into(),

@@ -4,7 +4,7 @@
 //! The warm-up of stage i of S has 2 (S - i - 1) + (v - 1) S forward passes: (v - 1) S before the last chunk, and for
 //! each later stage one in each direction. With exactly S micro-batches it has all of them.
 
-use super::Shape;
+use super::ScheduleShape;
 use crate::generate::{GenerateError, check_at_least, refused};
 
 pub(super) fn check(chunks: u32, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
@@ -25,10 +25,10 @@ pub(super) fn check(chunks: u32, stages: u32, micro_batches: u32) -> Result<(), 
     Err(refused("micro_batches", micro_batches, why))
 }
 
-pub(super) fn shape(chunks: u32, stage: u32, stages: u32, micro_batches: u32) -> Shape {
+pub(super) fn shape(chunks: u32, stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
     let forwards = u64::from(chunks) * u64::from(micro_batches);
     let ahead = u64::from(stages - stage - 1) * 2 + u64::from(chunks - 1) * u64::from(stages);
-    Shape {
+    ScheduleShape {
         chunks,
         together: stages,
         // Megatron-LM runs all forward passes first in this case.

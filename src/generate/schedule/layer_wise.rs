@@ -5,10 +5,10 @@
 //! continues with its next layer when the last one has processed the first micro-batch (Lamy-Poirier, "Breadth-first
 //! pipeline parallelism", 2022).
 
-use super::Shape;
+use super::ScheduleShape;
 
-pub(super) fn shape(layers: u32, micro_batches: u32) -> Shape {
-    Shape {
+pub(super) fn shape(layers: u32, micro_batches: u32) -> ScheduleShape {
+    ScheduleShape {
         chunks: layers,
         together: micro_batches,
         warm_up: u64::from(layers) * u64::from(micro_batches),

@@ -3,10 +3,10 @@
 //! alternates one forward and one backward. It takes as long as GPipe with equal stages and holds the activations of
 //! at most S - i micro-batches.
 
-use super::Shape;
+use super::ScheduleShape;
 
-pub(super) fn shape(stage: u32, stages: u32, micro_batches: u32) -> Shape {
-    Shape {
+pub(super) fn shape(stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
+    ScheduleShape {
         chunks: 1,
         together: micro_batches,
         warm_up: micro_batches.min(stages - stage - 1).into(),

@@ -1,41 +1,41 @@
 //! The order of a stage's passes, worked out one at a time.
 
-use super::{Direction, Pass, Shape};
+use super::{PassDirection, PipelinePass, ScheduleShape};
 
 /// The passes of a stage in its order; see [`Schedule::passes`](super::Schedule::passes).
 #[derive(Clone, Debug)]
-pub struct Passes {
-    shape: Shape,
+pub struct PassIter {
+    shape: ScheduleShape,
     forwards: u64,
     next: u64,
     end: u64,
 }
 
-impl Shape {
+impl ScheduleShape {
     /// Forward passes of a stage.
     pub(super) fn forwards(&self, micro_batches: u32) -> u64 {
         u64::from(micro_batches) * u64::from(self.chunks)
     }
 
     /// The `i`-th pass of a stage in one direction.
-    fn turn(&self, direction: Direction, i: u64) -> Pass {
+    fn turn(&self, direction: PassDirection, i: u64) -> PipelinePass {
         let together = u64::from(self.together);
         let round = together * u64::from(self.chunks);
         let (round, within) = (i / round, i % round);
         let chunk = (within / together) as u32;
-        Pass {
+        PipelinePass {
             direction,
             micro_batch: (round * together + within % together) as u32,
             chunk: match direction {
-                Direction::Forward => chunk,
-                Direction::Backward => self.chunks - 1 - chunk,
+                PassDirection::Forward => chunk,
+                PassDirection::Backward => self.chunks - 1 - chunk,
             },
         }
     }
 }
 
-impl Passes {
-    pub(super) fn new(shape: Shape, micro_batches: u32) -> Self {
+impl PassIter {
+    pub(super) fn new(shape: ScheduleShape, micro_batches: u32) -> Self {
         let forwards = shape.forwards(micro_batches);
         Self {
             shape,
@@ -46,10 +46,10 @@ impl Passes {
     }
 }
 
-impl Iterator for Passes {
-    type Item = Pass;
+impl Iterator for PassIter {
+    type Item = PipelinePass;
 
-    fn next(&mut self) -> Option<Pass> {
+    fn next(&mut self) -> Option<PipelinePass> {
         if self.next == self.end {
             return None;
         }
@@ -58,13 +58,13 @@ impl Iterator for Passes {
         // Between the first backward pass and the last forward one, they alternate, forward first.
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
         let (direction, i) = match i {
-            _ if i < warm_up => (Direction::Forward, i),
+            _ if i < warm_up => (PassDirection::Forward, i),
             // Symmetric to the warm-up: the last passes are backward only.
-            _ if i >= 2 * forwards - warm_up => (Direction::Backward, i - forwards),
+            _ if i >= 2 * forwards - warm_up => (PassDirection::Backward, i - forwards),
             _ if (i - warm_up).is_multiple_of(2) => {
-                (Direction::Forward, warm_up + (i - warm_up) / 2)
+                (PassDirection::Forward, warm_up + (i - warm_up) / 2)
             }
-            _ => (Direction::Backward, (i - warm_up) / 2),
+            _ => (PassDirection::Backward, (i - warm_up) / 2),
         };
         Some(self.shape.turn(direction, i))
     }
@@ -75,4 +75,4 @@ impl Iterator for Passes {
     }
 }
 
-impl ExactSizeIterator for Passes {}
+impl ExactSizeIterator for PassIter {}

@@ -9,12 +9,12 @@ mod oracle;
 use oracle::{Played, play};
 
 /// Orders in short: `3b` is the third micro-batch forward through the second chunk, `3b'` back.
-fn order(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32) -> String {
-    let short = |pass: Pass| {
+fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
+    let short = |pass: PipelinePass| {
         let chunk = char::from(b'a' + pass.chunk as u8);
         let mark = match pass.direction {
-            Direction::Forward => "",
-            Direction::Backward => "'",
+            PassDirection::Forward => "",
+            PassDirection::Backward => "'",
         };
         format!("{}{chunk}{mark}", pass.micro_batch + 1)
     };
@@ -25,18 +25,24 @@ fn order(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32) -> Str
     all.join(" ")
 }
 
-const ONE_F_ONE_B: Schedule = Schedule::OneForwardOneBackward;
+const ONE_F_ONE_B: PipelineSchedule = PipelineSchedule::OneForwardOneBackward;
 
-fn interleaved(chunks: u32) -> Schedule {
-    Schedule::Interleaved { chunks }
+fn interleaved(chunks: u32) -> PipelineSchedule {
+    PipelineSchedule::Interleaved { chunks }
 }
 
-fn layer_wise(layers: u32) -> Schedule {
-    Schedule::LayerWise { layers }
+fn layer_wise(layers: u32) -> PipelineSchedule {
+    PipelineSchedule::LayerWise { layers }
 }
 
 /// Passes of all stages that last the same, played through.
-fn equal(schedule: Schedule, stages: u32, micro_batches: u32, forward: u64, back: u64) -> Played {
+fn equal(
+    schedule: PipelineSchedule,
+    stages: u32,
+    micro_batches: u32,
+    forward: u64,
+    back: u64,
+) -> Played {
     let stages = vec![(forward, back); stages as usize];
     play(schedule, &stages, micro_batches)
 }
@@ -44,7 +50,7 @@ fn equal(schedule: Schedule, stages: u32, micro_batches: u32, forward: u64, back
 #[test]
 fn gpipe_goes_back_when_all_are_through() {
     for stage in 0..2 {
-        let order = order(Schedule::GPipe, stage, 2, 3);
+        let order = order(PipelineSchedule::GPipe, stage, 2, 3);
         assert_eq!(order, "1a 2a 3a 1a' 2a' 3a'");
     }
 }
@@ -93,13 +99,13 @@ fn layer_wise_leaves_a_layer_when_all_are_through_it() {
 
 #[test]
 fn inference_never_goes_back() {
-    assert_eq!(order(Schedule::Inference, 1, 2, 4), "1a 2a 3a 4a");
+    assert_eq!(order(PipelineSchedule::Inference, 1, 2, 4), "1a 2a 3a 4a");
 }
 
 #[test]
 fn four_stages_take_33_and_interleaved_28_and_a_half() {
     // Eq. 1: (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
-    for schedule in [Schedule::GPipe, ONE_F_ONE_B] {
+    for schedule in [PipelineSchedule::GPipe, ONE_F_ONE_B] {
         assert_eq!(equal(schedule, 4, 8, 1, 2).time, 33);
         assert_eq!(schedule.ideal(&[Span(3); 4], 8), Span(33));
     }
@@ -113,13 +119,16 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
     assert_eq!(ONE_F_ONE_B.bubble(4, 8), 3.0 / 8.0);
     assert_eq!(interleaved(2).bubble(4, 8), 3.0 / 16.0);
     // Eight forward passes follow one another through four stages: 8 + 3 = 11.
-    assert_eq!(equal(Schedule::Inference, 4, 8, 1, 0).time, 11);
-    assert_eq!(Schedule::Inference.ideal(&[Span(1); 4], 8), Span(11));
+    assert_eq!(equal(PipelineSchedule::Inference, 4, 8, 1, 0).time, 11);
+    assert_eq!(
+        PipelineSchedule::Inference.ideal(&[Span(1); 4], 8),
+        Span(11)
+    );
 }
 
 #[test]
 fn activations_are_held_until_their_way_back() {
-    let stored = |schedule: Schedule, count: u32| -> Vec<u64> {
+    let stored = |schedule: PipelineSchedule, count: u32| -> Vec<u64> {
         let held: Vec<u64> = (0..4).map(|i| schedule.stored(i, 4, count)).collect();
         assert_eq!(equal(schedule, 4, count, 1, 2).peaks, held);
         held
@@ -127,13 +136,13 @@ fn activations_are_held_until_their_way_back() {
     // S - i, no more than there are.
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
-    assert_eq!(stored(Schedule::GPipe, 8), [8; 4]);
+    assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
     // 2 (3 - i) + 4 + 1 halves; for the first stage 11 / 2 = 4 (1 + 3/8) micro-batches, the factor
     // 1 + (S - 1)/(S v) of Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
     assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(interleaved(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);
-    let kept = |stage| Schedule::Inference.stored(stage, 4, 8);
+    let kept = |stage| PipelineSchedule::Inference.stored(stage, 4, 8);
     assert_eq!([kept(0), kept(3)], [0, 0]);
 }
 
@@ -142,7 +151,11 @@ fn equal_stages_take_as_long_as_the_formula_says() {
     let mut played = 0;
     for stages in 1..=6 {
         for count in 1..=12 {
-            let mut all = vec![Schedule::GPipe, ONE_F_ONE_B, Schedule::Inference];
+            let mut all = vec![
+                PipelineSchedule::GPipe,
+                ONE_F_ONE_B,
+                PipelineSchedule::Inference,
+            ];
             all.extend((1..=4).map(layer_wise));
             if count % stages == 0 {
                 all.extend((2..=4).map(interleaved));
@@ -192,7 +205,7 @@ fn interleaving_wants_a_multiple_of_the_stages() {
     );
     assert!(refusal(2, 4, 3).ends_with("after that many: 4"));
     assert_eq!(refusal(1, 4, 8), "`chunks` is 1; expected 2 or more");
-    let refusal = |schedule: Schedule, stages, count| {
+    let refusal = |schedule: PipelineSchedule, stages, count| {
         let error = schedule.check(stages, count).unwrap_err();
         error.to_string()
     };
@@ -215,13 +228,13 @@ fn interleaving_wants_a_multiple_of_the_stages() {
     );
 }
 
-fn any_schedule() -> impl Strategy<Value = Schedule> {
+fn any_schedule() -> impl Strategy<Value = PipelineSchedule> {
     prop_oneof![
-        Just(Schedule::GPipe),
+        Just(PipelineSchedule::GPipe),
         Just(ONE_F_ONE_B),
         (2_u32..5).prop_map(interleaved),
         (1_u32..5).prop_map(layer_wise),
-        Just(Schedule::Inference),
+        Just(PipelineSchedule::Inference),
     ]
 }
 
@@ -237,7 +250,7 @@ proptest! {
     ) {
         let count = stages.len() as u32;
         let micro_batches = match schedule {
-            Schedule::Interleaved { .. } => rounds * count,
+            PipelineSchedule::Interleaved { .. } => rounds * count,
             _ => rounds + over,
         };
         let found = play(schedule, &stages, micro_batches).time;
@@ -255,8 +268,8 @@ proptest! {
         let slowest_forward = stages.iter().map(|stage| stage.0).max().unwrap();
         let slowest_back = stages.iter().map(|stage| stage.1).max().unwrap();
         match schedule {
-            Schedule::Inference => prop_assert_eq!(found, ideal),
-            Schedule::GPipe => {
+            PipelineSchedule::Inference => prop_assert_eq!(found, ideal),
+            PipelineSchedule::GPipe => {
                 let each = slowest_forward + slowest_back;
                 prop_assert_eq!(found, (passes - 1) * each + through);
                 prop_assert!(found >= ideal);

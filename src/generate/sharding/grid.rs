@@ -3,24 +3,24 @@
 //! PALM's rule: with degrees `[8, 2]` on devices 0 to 15, the groups along the first are {0, 2, .., 14} and
 //! {1, 3, .., 15}, those along the last {0, 1}, {2, 3} and so on.
 
-use super::Axis;
-use super::layout::{Digit, Partition};
+use super::OperatorAxis;
+use super::layout::{MemberPartition, MeshAxis};
 
 /// Axes with their parts, the slowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Grid([(Axis, u32); 4]);
+pub(super) struct DeviceGrid([(OperatorAxis, u32); 4]);
 
-impl Grid {
-    pub(super) fn new(axes: [(Axis, u32); 4]) -> Self {
+impl DeviceGrid {
+    pub(super) fn new(axes: [(OperatorAxis, u32); 4]) -> Self {
         Self(axes)
     }
 
     /// Digit of a position that selects the shard along `axis`.
-    pub(super) fn digit(&self, axis: Axis) -> Digit {
+    pub(super) fn digit(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
             if one == axis {
-                return Digit::new(parts, stride);
+                return MeshAxis::new(parts, stride);
             }
             stride *= parts;
         }
@@ -28,10 +28,10 @@ impl Grid {
     }
 
     /// Positions that differ in `over` only.
-    pub(super) fn groups(&self, over: &[Axis]) -> Partition {
+    pub(super) fn groups(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
-        let digits: Vec<Digit> = over.iter().map(|&axis| self.digit(axis)).collect();
-        Partition::over(&digits, count)
+        let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.digit(axis)).collect();
+        MemberPartition::over(&digits, count)
     }
 }
 
@@ -39,7 +39,7 @@ impl Grid {
 mod tests {
     use super::*;
 
-    fn groups(grid: &Grid, over: &[Axis]) -> Vec<Vec<u32>> {
+    fn groups(grid: &DeviceGrid, over: &[OperatorAxis]) -> Vec<Vec<u32>> {
         let groups = grid.groups(over);
         (0..groups.count()).map(|g| groups.members_of(g)).collect()
     }
@@ -47,15 +47,20 @@ mod tests {
     #[test]
     fn leading_axes_are_strided_and_the_last_is_contiguous() {
         // PALM's `split`, section IV-B.
-        let grid = Grid::new([(Axis::B, 8), (Axis::N, 2), (Axis::M, 1), (Axis::K, 1)]);
+        let grid = DeviceGrid::new([
+            (OperatorAxis::B, 8),
+            (OperatorAxis::N, 2),
+            (OperatorAxis::M, 1),
+            (OperatorAxis::K, 1),
+        ]);
         let even: Vec<u32> = (0..8).map(|i| 2 * i).collect();
         let odd: Vec<u32> = (0..8).map(|i| 2 * i + 1).collect();
-        assert_eq!(groups(&grid, &[Axis::B]), [even, odd]);
+        assert_eq!(groups(&grid, &[OperatorAxis::B]), [even, odd]);
         let pairs: Vec<[u32; 2]> = (0..8).map(|i| [2 * i, 2 * i + 1]).collect();
-        assert_eq!(groups(&grid, &[Axis::N]), pairs);
+        assert_eq!(groups(&grid, &[OperatorAxis::N]), pairs);
         assert_eq!(groups(&grid, &[]).len(), 16);
         assert_eq!(
-            groups(&grid, &[Axis::B, Axis::N]),
+            groups(&grid, &[OperatorAxis::B, OperatorAxis::N]),
             [(0..16).collect::<Vec<_>>()]
         );
     }
@@ -63,11 +68,16 @@ mod tests {
     #[test]
     fn two_axes_form_a_group_around_one_between_them() {
         // Positions are 4 b + 2 n + m: b and m differ, n does not.
-        let grid = Grid::new([(Axis::B, 2), (Axis::N, 2), (Axis::M, 2), (Axis::K, 1)]);
-        let groups = groups(&grid, &[Axis::B, Axis::M]);
+        let grid = DeviceGrid::new([
+            (OperatorAxis::B, 2),
+            (OperatorAxis::N, 2),
+            (OperatorAxis::M, 2),
+            (OperatorAxis::K, 1),
+        ]);
+        let groups = groups(&grid, &[OperatorAxis::B, OperatorAxis::M]);
         assert_eq!(groups, [[0, 1, 4, 5], [2, 3, 6, 7]]);
-        assert_eq!(grid.digit(Axis::B).part(6), 1);
-        assert_eq!(grid.digit(Axis::N).part(6), 1);
-        assert_eq!(grid.digit(Axis::M).part(6), 0);
+        assert_eq!(grid.digit(OperatorAxis::B).part(6), 1);
+        assert_eq!(grid.digit(OperatorAxis::N).part(6), 1);
+        assert_eq!(grid.digit(OperatorAxis::M).part(6), 0);
     }
 }

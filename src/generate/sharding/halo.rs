@@ -1,11 +1,11 @@
 //! Halo of an image sharded by rows: rows that a device has, and rows that its windows reach.
 
-use super::Axis;
+use super::OperatorAxis;
 use std::ops::Range;
 
 /// Geometry of windows over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct WindowRows {
     /// Rows of the input.
     pub inputs: u64,
     /// Rows of the output.
@@ -21,10 +21,10 @@ pub(super) struct Rows {
     /// Elements of a pixel over all samples.
     pub elements: u128,
     /// Axis that shards the input's channels.
-    pub cut: Axis,
+    pub cut: OperatorAxis,
 }
 
-impl Rows {
+impl WindowRows {
     /// The rows of the input that part `part` of `parts` has.
     pub(super) fn own(&self, part: u32, parts: u32) -> Range<u64> {
         let each = self.inputs / u64::from(parts);

@@ -1,7 +1,7 @@
 //! Layouts of a result over the members of a group, and the redistribution when the next operator needs another one.
 //!
-//! Members are numbered in mixed radix, and a [`Digit`] of a member's number selects its shard of an axis. A
-//! [`Layout`] has a digit for each axis of a result: samples, rows, columns. Members that differ in other digits only
+//! Members are numbered in mixed radix, and a [`MeshAxis`] of a member's number selects its shard of an axis. A
+//! [`ShardLayout`] has a digit for each axis of a result: samples, rows, columns. Members that differ in other digits only
 //! have the same shard: it is replicated. Everything here is in fractions of the result, whose shards are equal.
 //!
 //! Redistribution moves the least possible: each member receives exactly those elements that it needs and does not
@@ -21,20 +21,20 @@ mod partition;
 #[cfg(test)]
 mod tests;
 
-pub use moves::{Message, Move, moves, scatters};
-pub use partition::Partition;
+pub use moves::{Redistribution, ShardMessage, moves, scatters};
+pub use partition::MemberPartition;
 
 /// A digit of a member's number: the axis is split into `parts` equal shards, and a member has shard `member / stride
 /// % parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Digit {
+pub struct MeshAxis {
     /// Number of equal shards; 1 if it is not sharded.
     pub parts: u32,
     /// Distance in numbers between members with neighbouring shards; 1 if there is one shard.
     pub stride: u32,
 }
 
-impl Digit {
+impl MeshAxis {
     /// Not sharded.
     pub const WHOLE: Self = Self {
         parts: 1,
@@ -61,8 +61,8 @@ impl Digit {
 
 /// Returns true if `digits` are digits of the numbers below `members` in one mixed-radix notation, no two of them in
 /// the same place.
-fn on_one_grid(digits: &[Digit], members: u32) -> bool {
-    let mut cut: Vec<Digit> = digits.iter().copied().filter(|d| d.parts > 1).collect();
+fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
+    let mut cut: Vec<MeshAxis> = digits.iter().copied().filter(|d| d.parts > 1).collect();
     // In ascending order each digit must begin where the one below it ends, or above.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
@@ -80,21 +80,21 @@ fn on_one_grid(digits: &[Digit], members: u32) -> bool {
 /// Its digits are those of one grid, each in a place of its own; so every part is there, and all of them equally
 /// often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Layout {
+pub struct ShardLayout {
     /// Sharding of the samples.
-    pub samples: Digit,
+    pub samples: MeshAxis,
     /// Sharding of the rows of a sample.
-    pub rows: Digit,
+    pub rows: MeshAxis,
     /// Sharding of the columns.
-    pub columns: Digit,
+    pub columns: MeshAxis,
 }
 
-impl Layout {
+impl ShardLayout {
     /// Everyone has everything.
     pub const WHOLE: Self = Self {
-        samples: Digit::WHOLE,
-        rows: Digit::WHOLE,
-        columns: Digit::WHOLE,
+        samples: MeshAxis::WHOLE,
+        rows: MeshAxis::WHOLE,
+        columns: MeshAxis::WHOLE,
     };
 
     /// Parts of the result: a member has 1/this of it.
@@ -104,7 +104,7 @@ impl Layout {
             .fold(1, |all: u64, digit| all.saturating_mul(digit.parts.into()))
     }
 
-    fn axes(&self) -> [Digit; 3] {
+    fn axes(&self) -> [MeshAxis; 3] {
         [self.samples, self.rows, self.columns]
     }
 

@@ -1,12 +1,12 @@
 //! Totals of each operator, and the sizes that its degrees have to divide.
 
-use super::halo::Rows;
-use super::{Axis, GenerateError, refused};
-use crate::model::Work;
+use super::halo::WindowRows;
+use super::{GenerateError, OperatorAxis, refused};
+use crate::model::OperatorKind;
 
 mod image;
 
-use image::Windows;
+use image::ImageWindows;
 
 /// Number of candidates to try for a valid degree in an error's hint, so that absurd sizes are refused as fast as
 /// others.
@@ -14,7 +14,7 @@ const LOOK: usize = 1 << 20;
 
 /// Numbers of shards that an axis admits.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Extent {
+pub(super) enum AxisExtent {
     /// Divisors of all of these, named for messages.
     Divisors(Vec<(u64, &'static str)>),
     /// It cannot be sharded; the reason.
@@ -23,13 +23,13 @@ pub(super) enum Extent {
 
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sizes {
+pub(super) struct OperatorTotals {
     /// Letters of its degrees along b, m, n and k.
     pub letters: [&'static str; 4],
     /// The axes as devices are numbered, the slowest first.
-    pub order: [Axis; 4],
+    pub order: [OperatorAxis; 4],
     /// Sizes that its degrees have to divide along b, m, n and k.
-    pub extents: [Extent; 4],
+    pub extents: [AxisExtent; 4],
     /// FLOPs of a forward pass.
     pub flops: u128,
     /// Elements that are summed over k.
@@ -42,7 +42,7 @@ pub(super) struct Sizes {
     /// Number of biases, sharded by n.
     pub biases: u128,
     /// Geometry of its windows over an image, if it has windows.
-    pub rows: Option<Rows>,
+    pub rows: Option<WindowRows>,
 }
 
 /// The product, or the largest number there is.
@@ -52,23 +52,28 @@ pub(super) fn product(factors: &[u64]) -> u128 {
         .fold(1, |all: u128, &one| all.saturating_mul(one.into()))
 }
 
-const NO_INPUTS: Extent = Extent::Whole("no products are summed over its inputs");
-const NO_ROWS: Extent = Extent::Whole("a sample is one row");
+const NO_INPUTS: AxisExtent = AxisExtent::Whole("no products are summed over its inputs");
+const NO_ROWS: AxisExtent = AxisExtent::Whole("a sample is one row");
 
-fn by(size: u64, what: &'static str) -> Extent {
-    Extent::Divisors(vec![(size, what)])
+fn by(size: u64, what: &'static str) -> AxisExtent {
+    AxisExtent::Divisors(vec![(size, what)])
 }
 
 fn biases(there: bool, count: u64) -> u128 {
     if there { count.into() } else { 0 }
 }
 
-impl Sizes {
+impl OperatorTotals {
     /// Totals of an operator without FLOPs and weights, sharded by samples.
     fn none(batch: u64) -> Self {
         Self {
             letters: ["b", "m", "n", "k"],
-            order: [Axis::B, Axis::M, Axis::N, Axis::K],
+            order: [
+                OperatorAxis::B,
+                OperatorAxis::M,
+                OperatorAxis::N,
+                OperatorAxis::K,
+            ],
             extents: [by(batch, "samples"), NO_ROWS, NO_INPUTS, NO_INPUTS],
             flops: 0,
             outputs: 0,
@@ -80,11 +85,11 @@ impl Sizes {
     }
 
     /// Totals of `work` on `batch` samples.
-    pub(super) fn new(work: &Work, batch: u64) -> Self {
+    pub(super) fn new(work: &OperatorKind, batch: u64) -> Self {
         let none = Self::none(batch);
         let samples = by(batch, "samples");
         match *work {
-            Work::Linear {
+            OperatorKind::Linear {
                 rows,
                 inputs,
                 outputs,
@@ -104,7 +109,7 @@ impl Sizes {
                 biases: biases(bias, outputs),
                 ..none
             },
-            Work::Convolution {
+            OperatorKind::Convolution {
                 inputs,
                 outputs,
                 size,
@@ -114,7 +119,7 @@ impl Sizes {
                 groups,
                 bias,
             } => {
-                let windows = Windows {
+                let windows = ImageWindows {
                     batch,
                     size,
                     kernel,
@@ -123,14 +128,14 @@ impl Sizes {
                 };
                 windows.convolution([inputs, outputs], groups, bias)
             }
-            Work::Pool {
+            OperatorKind::Pool {
                 channels,
                 size,
                 kernel,
                 stride,
                 padding,
             } => {
-                let windows = Windows {
+                let windows = ImageWindows {
                     batch,
                     size,
                     kernel,
@@ -140,7 +145,7 @@ impl Sizes {
                 windows.pool(channels)
             }
             // Heads of keys and values are not copied, so each part has whole ones.
-            Work::Attention {
+            OperatorKind::Attention {
                 tokens,
                 heads,
                 kv_heads,
@@ -149,32 +154,33 @@ impl Sizes {
             } => Self {
                 extents: [
                     samples,
-                    Extent::Whole("a query needs the keys and values of every token"),
-                    Extent::Divisors(vec![
+                    AxisExtent::Whole("a query needs the keys and values of every token"),
+                    AxisExtent::Divisors(vec![
                         (heads, "heads"),
                         (kv_heads, "heads of keys and values"),
                     ]),
-                    Extent::Whole("a head is computed as a whole; `n` cuts by heads"),
+                    AxisExtent::Whole("a head is computed as a whole; `n` cuts by heads"),
                 ],
                 flops: product(&[4, batch, tokens, tokens, heads]).saturating_mul(width.into()),
                 ..none
             },
-            Work::Norm { rows, width, bias } => Self {
+            OperatorKind::Norm { rows, width, bias } => Self {
                 extents: [
                     samples,
                     by(rows, "rows"),
-                    Extent::Whole("a row is scaled as a whole"),
+                    AxisExtent::Whole("a row is scaled as a whole"),
                     NO_INPUTS,
                 ],
                 weights: width.into(),
                 biases: biases(bias, width),
                 ..none
             },
-            Work::Activation { rows, width, .. } | Work::Residual { rows, width, .. } => Self {
+            OperatorKind::Activation { rows, width, .. }
+            | OperatorKind::Residual { rows, width, .. } => Self {
                 extents: [samples, by(rows, "rows"), by(width, "columns"), NO_INPUTS],
                 ..none
             },
-            Work::Embedding {
+            OperatorKind::Embedding {
                 vocabulary,
                 width,
                 tokens,
@@ -189,16 +195,16 @@ impl Sizes {
                 weights: product(&[vocabulary, width]),
                 ..none
             },
-            Work::Loss { rows, .. } => Self {
+            OperatorKind::Loss { rows, .. } => Self {
                 extents: [
                     samples,
                     by(rows, "rows"),
-                    Extent::Whole("a row's probabilities add up over all classes"),
+                    AxisExtent::Whole("a row's probabilities add up over all classes"),
                     NO_INPUTS,
                 ],
                 ..none
             },
-            Work::EmbeddingBag { rows, width, .. } => Self {
+            OperatorKind::EmbeddingBag { rows, width, .. } => Self {
                 extents: [
                     samples,
                     NO_ROWS,
@@ -209,11 +215,11 @@ impl Sizes {
                 weights: product(&[rows, width]),
                 ..none
             },
-            Work::Interaction { vectors, width } => Self {
+            OperatorKind::Interaction { vectors, width } => Self {
                 extents: [
                     samples,
                     NO_ROWS,
-                    Extent::Whole("every vector meets every other one"),
+                    AxisExtent::Whole("every vector meets every other one"),
                     NO_INPUTS,
                 ],
                 flops: product(&[batch, vectors, vectors.saturating_sub(1), width]),
@@ -223,12 +229,12 @@ impl Sizes {
     }
 
     /// Checks that `axis` can be split into `degree` shards; the error suggests degrees that can.
-    pub(super) fn check(&self, axis: Axis, degree: u32) -> Result<(), GenerateError> {
+    pub(super) fn check(&self, axis: OperatorAxis, degree: u32) -> Result<(), GenerateError> {
         let letter = self.letters[axis as usize];
         let sizes = match &self.extents[axis as usize] {
-            Extent::Whole(_) if degree == 1 => return Ok(()),
-            Extent::Whole(why) => return Err(refused(letter, degree, format!("1, for {why}"))),
-            Extent::Divisors(sizes) => sizes,
+            AxisExtent::Whole(_) if degree == 1 => return Ok(()),
+            AxisExtent::Whole(why) => return Err(refused(letter, degree, format!("1, for {why}"))),
+            AxisExtent::Divisors(sizes) => sizes,
         };
         let degree = u64::from(degree);
         let divides = |by: u64| {

@@ -42,8 +42,8 @@ fn ranks(count: u32) -> Vec<Rank> {
 /// one are exactly a group, and the sum over the group is what `whole` says.
 fn hold(
     case: &str,
-    sharding: &Sharding,
-    reduction: &Reduction,
+    sharding: &OperatorSharding,
+    reduction: &ShardReduction,
     parts: &Parts,
     whole: impl Fn(&Element) -> i64,
 ) {
@@ -89,7 +89,7 @@ fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
     u64::from(index) * each..u64::from(index + 1) * each
 }
 
-const LINEAR: Work = Work::Linear {
+const LINEAR: OperatorKind = OperatorKind::Linear {
     rows: 8,
     inputs: 12,
     outputs: 64,
@@ -97,23 +97,32 @@ const LINEAR: Work = Work::Linear {
     tied: false,
 };
 
-fn degrees(b: u32, m: u32, n: u32, k: u32) -> Degrees {
-    Degrees { b, m, n, k }
+fn degrees(b: u32, m: u32, n: u32, k: u32) -> ShardingDegrees {
+    ShardingDegrees { b, m, n, k }
 }
 
 #[test]
 fn table_iii_of_a_linear_operator() {
     // B 4, M 8, N 64, K 12 by (2, 2, 2, 3) on 24 devices.
-    let found = Sharding::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
+    let found = OperatorSharding::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
     assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
-    let expected = |elements, size, over| Reduction {
+    let expected = |elements, size, over| ShardReduction {
         elements,
         size,
         over,
     };
-    assert_eq!(found.forward, expected(4 * 8 * 64 / 8, 3, &[Axis::K]));
-    assert_eq!(found.backward, expected(4 * 8 * 12 / 12, 2, &[Axis::N]));
-    assert_eq!(found.update, expected(64 * 12 / 6, 4, &[Axis::B, Axis::M]));
+    assert_eq!(
+        found.forward,
+        expected(4 * 8 * 64 / 8, 3, &[OperatorAxis::K])
+    );
+    assert_eq!(
+        found.backward,
+        expected(4 * 8 * 12 / 12, 2, &[OperatorAxis::N])
+    );
+    assert_eq!(
+        found.update,
+        expected(64 * 12 / 6, 4, &[OperatorAxis::B, OperatorAxis::M])
+    );
     // Positions are 12 b + 6 m + 3 n + k.
     let devices: Vec<Rank> = (0..24).map(Rank).collect();
     let groups = found.groups(&found.update, &devices);
@@ -133,16 +142,19 @@ fn on_one_device_it_is_what_models_count() {
         for operator in model.layers.iter().flat_map(|layer| &layer.operators) {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
-            let found = Sharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
+            let found = OperatorSharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
             // Two FLOPs for a multiplication; a pooling has none of these.
-            if !matches!(work, Work::Pool { .. }) {
+            if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
             }
             // What is tied counts no weights, but has their gradient.
-            if !matches!(work, Work::Linear { tied: true, .. }) {
+            if !matches!(work, OperatorKind::Linear { tied: true, .. }) {
                 assert_eq!(found.update.elements, work.parameters(), "{case}");
             }
-            if matches!(work, Work::Linear { .. } | Work::Convolution { .. }) {
+            if matches!(
+                work,
+                OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
+            ) {
                 assert_eq!(found.forward.elements, 3 * work.output_elements(), "{case}");
                 assert_eq!(found.backward.elements, 3 * work.input_elements(), "{case}");
                 products += 1;
@@ -155,10 +167,10 @@ fn on_one_device_it_is_what_models_count() {
 #[test]
 fn a_convolution_numbers_devices_as_the_table_does() {
     // (b, c, i, k) = (1, 2, 2, 2): positions are 4 c + 2 i + k. FD over c, BD over k, GU over i.
-    let found = Sharding::new(
+    let found = OperatorSharding::new(
         &image::work([4, 4], 1, 1),
         2,
-        Degrees::convolution(1, 2, 2, 2),
+        ShardingDegrees::convolution(1, 2, 2, 2),
         8,
     );
     let found = found.unwrap();
@@ -171,12 +183,12 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 #[test]
 fn operators_beyond_the_table() {
     // Tables are products with vectors of zeros and a one: 4 samples, 8 tokens, table 16 x 32 by (2, 2, 2, 2).
-    let embedding = Work::Embedding {
+    let embedding = OperatorKind::Embedding {
         vocabulary: 16,
         width: 32,
         tokens: 8,
     };
-    let found = Sharding::new(&embedding, 4, degrees(2, 2, 2, 2), 16).unwrap();
+    let found = OperatorSharding::new(&embedding, 4, degrees(2, 2, 2, 2), 16).unwrap();
     assert_eq!([found.flops, found.backward.elements], [0, 0]);
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
@@ -186,12 +198,12 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 4]
     );
-    let bag = Work::EmbeddingBag {
+    let bag = OperatorKind::EmbeddingBag {
         rows: 16,
         width: 32,
         lookups: 5,
     };
-    let found = Sharding::new(&bag, 4, degrees(2, 1, 2, 2), 8).unwrap();
+    let found = OperatorSharding::new(&bag, 4, degrees(2, 1, 2, 2), 8).unwrap();
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
         [4 * 32 / 4, 2]
@@ -201,20 +213,20 @@ fn operators_beyond_the_table() {
         [16 * 32 / 4, 2]
     );
     // Heads 8 and 4 by 4: 4 B S^2 (8 x 16) / 8, nothing to sum.
-    let found = Sharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
+    let found = OperatorSharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
     // Gain and bias of 6 columns on every device.
-    let norm = Work::Norm {
+    let norm = OperatorKind::Norm {
         rows: 8,
         width: 6,
         bias: true,
     };
-    let found = Sharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
+    let found = OperatorSharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
     // A bias of 4 adds its half to 3 x 3 x 6 x 4 weights in 6 parts.
-    let Work::Convolution {
+    let OperatorKind::Convolution {
         inputs,
         outputs,
         size,
@@ -226,7 +238,7 @@ fn operators_beyond_the_table() {
     else {
         unreachable!()
     };
-    let convolution = |inputs, groups| Work::Convolution {
+    let convolution = |inputs, groups| OperatorKind::Convolution {
         inputs,
         outputs,
         size,
@@ -236,27 +248,27 @@ fn operators_beyond_the_table() {
         groups,
         bias: true,
     };
-    let cut = Degrees::convolution(1, 3, 1, 2);
-    let found = Sharding::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
+    let cut = ShardingDegrees::convolution(1, 3, 1, 2);
+    let found = OperatorSharding::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
     // Depthwise: each of 4 channels has a filter of its own.
-    let found = Sharding::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
+    let found = OperatorSharding::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
     assert_eq!(found.flops, 2 * 4 * 4 * 9 * 4);
     assert_eq!(
         [found.update.elements, found.update.size.into()],
         [9 * 4 + 4, 2]
     );
     // 5 x 4 / 2 pairs of 16 numbers on 2 samples of 4.
-    let interaction = Work::Interaction {
+    let interaction = OperatorKind::Interaction {
         vectors: 5,
         width: 16,
     };
-    let found = Sharding::new(&interaction, 4, degrees(2, 1, 1, 1), 2).unwrap();
+    let found = OperatorSharding::new(&interaction, 4, degrees(2, 1, 1, 1), 2).unwrap();
     assert_eq!(found.flops, 2 * 2 * 10 * 16);
 }
 
-fn attention() -> Work {
-    Work::Attention {
+fn attention() -> OperatorKind {
+    OperatorKind::Attention {
         tokens: 32,
         heads: 8,
         kv_heads: 4,
@@ -270,14 +282,15 @@ fn attention() -> Work {
 fn halos_of_known_layers() {
     // 3 x 3, stride 1, padding 1 over 8 rows in 4 parts: one row from each neighbour, of 8 pixels and 6 channels.
     let work = image::work([8, 8], 1, 1);
-    let found = Sharding::new(&work, 2, Degrees::convolution(2, 1, 4, 1), 8).unwrap();
+    let found =
+        OperatorSharding::new(&work, 2, ShardingDegrees::convolution(2, 1, 4, 1), 8).unwrap();
     let row = 8 * 6;
     let halos: Vec<_> = (0..4).map(|position| found.halo(position)).collect();
     assert_eq!(halos, [[0, row], [row, row], [row, row], [row, 0]]);
     assert_eq!(found.rows(1), Some([2..4, 1..5]));
     // ResNet's stem: 7 x 7, stride 2, padding 3, 224 rows in 2 parts: outputs 0..56 reach row 2 x 55 - 3 + 7 = 114,
     // outputs 56..112 begin at row 2 x 56 - 3 = 109.
-    let stem = Work::Convolution {
+    let stem = OperatorKind::Convolution {
         inputs: 3,
         outputs: 64,
         size: [224, 224],
@@ -287,11 +300,12 @@ fn halos_of_known_layers() {
         groups: 1,
         bias: false,
     };
-    let found = Sharding::new(&stem, 1, Degrees::convolution(1, 1, 2, 1), 2).unwrap();
+    let found =
+        OperatorSharding::new(&stem, 1, ShardingDegrees::convolution(1, 1, 2, 1), 2).unwrap();
     assert_eq!(found.halo(0), [0, 2 * 224 * 3]);
     assert_eq!(found.halo(1), [3 * 224 * 3, 0]);
     assert_eq!(
-        Sharding::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1)
+        OperatorSharding::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1)
             .unwrap()
             .halo(0),
         [0, 0]

@@ -1,7 +1,7 @@
 //! A transformer's layer as one operator, sharded as by Megatron (PALM, Table III, last row, and Eq. 6).
 
-use super::sizes::{Extent, Sizes, product};
-use super::{Axis, Degrees, GenerateError, Sharding};
+use super::sizes::{AxisExtent, OperatorTotals, product};
+use super::{GenerateError, OperatorAxis, OperatorSharding, ShardingDegrees};
 
 /// A layer of a transformer with a feed-forward part of 4 H on the samples of a micro-batch.
 ///
@@ -22,9 +22,14 @@ pub struct TransformerRow {
 }
 
 impl TransformerRow {
-    /// Shards the layer over `data` times `model` devices; those that share a replica are consecutive. [`Axis::B`] is
-    /// Nd, [`Axis::N`] is Nm.
-    pub fn sharding(&self, data: u32, model: u32, devices: u32) -> Result<Sharding, GenerateError> {
+    /// Shards the layer over `data` times `model` devices; those that share a replica are consecutive. [`OperatorAxis::B`] is
+    /// Nd, [`OperatorAxis::N`] is Nm.
+    pub fn sharding(
+        &self,
+        data: u32,
+        model: u32,
+        devices: u32,
+    ) -> Result<OperatorSharding, GenerateError> {
         let Self {
             batch,
             tokens,
@@ -33,14 +38,19 @@ impl TransformerRow {
         } = *self;
         let inner = product(&[batch, tokens, hidden]);
         let square = product(&[24, hidden]).saturating_add(product(&[4, tokens]));
-        let whole = Extent::Whole("a layer is cut by samples and by heads");
-        let sizes = Sizes {
+        let whole = AxisExtent::Whole("a layer is cut by samples and by heads");
+        let sizes = OperatorTotals {
             letters: ["Nd", "", "Nm", ""],
-            order: [Axis::B, Axis::M, Axis::N, Axis::K],
+            order: [
+                OperatorAxis::B,
+                OperatorAxis::M,
+                OperatorAxis::N,
+                OperatorAxis::K,
+            ],
             extents: [
-                Extent::Divisors(vec![(batch, "samples")]),
+                AxisExtent::Divisors(vec![(batch, "samples")]),
                 whole.clone(),
-                Extent::Divisors(vec![(heads, "heads"), (hidden, "columns")]),
+                AxisExtent::Divisors(vec![(heads, "heads"), (hidden, "columns")]),
                 whole,
             ],
             flops: inner.saturating_mul(square),
@@ -50,13 +60,13 @@ impl TransformerRow {
             biases: 0,
             rows: None,
         };
-        let degrees = Degrees {
+        let degrees = ShardingDegrees {
             b: data,
             m: 1,
             n: model,
             k: 1,
         };
-        let mut sharding = Sharding::of(sizes, degrees, devices)?;
+        let mut sharding = OperatorSharding::of(sizes, degrees, devices)?;
         // A layer begins sharded by outputs and ends sharded by inputs, so both passes sum over the same devices.
         sharding.forward = sharding.backward;
         Ok(sharding)

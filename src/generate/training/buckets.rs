@@ -20,12 +20,12 @@
 //! bucket, the two broadcasts by which ranks then agree on new buckets, and those by which replicas begin alike. So
 //! are broadcasts of buffers that are not trained, as the running means of batch norms before a forward pass.
 
-use crate::generate::plan::{Buckets, Plan};
-use crate::model::Work;
+use crate::generate::plan::{BucketPolicy, ParallelismPlan};
+use crate::model::OperatorKind;
 
 /// Gradients that are reduced together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bucket {
+pub(super) struct GradientBucket {
     /// The layer in which the last of them is found.
     pub layer: usize,
     /// Number of its operators, counted from the last, whose gradients are complete by then.
@@ -37,27 +37,27 @@ pub(super) struct Bucket {
 }
 
 /// The weights of an operator that does `work`, as many as are found at once, in the order in which they are.
-pub(super) fn found(work: &Work) -> [u64; 2] {
+pub(super) fn found(work: &OperatorKind) -> [u64; 2] {
     let all = work.parameters();
     match *work {
-        Work::Linear { outputs, bias, .. } if bias => [outputs, all - outputs],
-        Work::Convolution { outputs, bias, .. } if bias => [all - outputs, outputs],
-        Work::Norm { width, bias, .. } if bias => [width, width],
+        OperatorKind::Linear { outputs, bias, .. } if bias => [outputs, all - outputs],
+        OperatorKind::Convolution { outputs, bias, .. } if bias => [all - outputs, outputs],
+        OperatorKind::Norm { width, bias, .. } if bias => [width, width],
         _ => [all, 0],
     }
 }
 
 /// Rule by which gradients are assigned to buckets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Filling {
-    by: Buckets,
+pub(super) struct BucketAssigner {
+    by: BucketPolicy,
     /// Weights that fill the first bucket of a part, and the others.
     sizes: [u64; 2],
 }
 
-impl Filling {
+impl BucketAssigner {
     /// As in `plan`, with gradients of `gradient` bytes per weight.
-    pub fn new(plan: &Plan, gradient: u64) -> Self {
+    pub fn new(plan: &ParallelismPlan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
         Self {
             by: plan.buckets,
@@ -70,9 +70,9 @@ impl Filling {
     pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         layers: impl Iterator<Item = (usize, u64, F)>,
-    ) -> Vec<Bucket> {
-        let mut buckets: Vec<Bucket> = Vec::new();
-        let mut open = Bucket {
+    ) -> Vec<GradientBucket> {
+        let mut buckets: Vec<GradientBucket> = Vec::new();
+        let mut open = GradientBucket {
             layer: 0,
             operators: 0,
             divided: false,
@@ -95,11 +95,11 @@ impl Filling {
             for all in found {
                 operators += 1;
                 let each = all.into_iter().filter(|weights| *weights > 0);
-                if self.by == Buckets::Parameters {
+                if self.by == BucketPolicy::Parameters {
                     each.for_each(|weights| put(layer, operators, weights));
                 }
             }
-            if self.by == Buckets::Layers {
+            if self.by == BucketPolicy::Layers {
                 put(layer, operators, weights);
             }
         }
@@ -114,13 +114,13 @@ impl Filling {
 mod tests {
     use super::*;
 
-    fn buckets(by: Buckets, first: Option<u64>, bucket: u64) -> Vec<(usize, u32, bool, u64)> {
-        let mut plan = Plan::new();
+    fn buckets(by: BucketPolicy, first: Option<u64>, bucket: u64) -> Vec<(usize, u32, bool, u64)> {
+        let mut plan = ParallelismPlan::new();
         (plan.buckets, plan.first_bucket, plan.bucket) = (by, first, bucket);
         // Two layers; each has a bias of 4 and a matrix of 32, and in front of them a norm of 8 and 8.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
-        let buckets = Filling::new(&plan, 2).buckets(layers.into_iter());
+        let buckets = BucketAssigner::new(&plan, 2).buckets(layers.into_iter());
         let each = buckets.iter();
         each.map(|b| (b.layer, b.operators, b.divided, b.weights))
             .collect()
@@ -130,10 +130,13 @@ mod tests {
     fn a_bucket_is_filled_by_the_layer_with_which_it_has_enough() {
         // 52 weights of 2 B each are 104 B.
         let two = vec![(1, 3, false, 52), (0, 3, false, 52)];
-        assert_eq!(buckets(Buckets::Layers, None, 1), two);
-        assert_eq!(buckets(Buckets::Layers, None, 104), two);
-        assert_eq!(buckets(Buckets::Layers, None, 105), [(0, 3, false, 104)]);
-        assert_eq!(buckets(Buckets::Layers, Some(104), 1000), two);
+        assert_eq!(buckets(BucketPolicy::Layers, None, 1), two);
+        assert_eq!(buckets(BucketPolicy::Layers, None, 104), two);
+        assert_eq!(
+            buckets(BucketPolicy::Layers, None, 105),
+            [(0, 3, false, 104)]
+        );
+        assert_eq!(buckets(BucketPolicy::Layers, Some(104), 1000), two);
     }
 
     #[test]
@@ -141,20 +144,20 @@ mod tests {
         // 72 B are 36 weights, a bias and its matrix; then two halves of a norm, 16, and the next bias and matrix; and
         // the last norm.
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
-        assert_eq!(buckets(Buckets::Parameters, None, 72), expected);
+        assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
         // A first one of 8 B is the bias alone: what finds it finds gradients of the next bucket too. With 45 weights,
         // 90 B, that is 32 + 8 + 8; then 4 + 32 + 8 are 44, and 8 more are enough.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
-        assert_eq!(buckets(Buckets::Parameters, Some(8), 90), expected);
+        assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
         // With 37 weights: 4 + 32 and one half of the norm, 8; its other half, 4 and 32; and the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
-        assert_eq!(buckets(Buckets::Parameters, None, 73), expected);
+        assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }
 
     #[test]
     fn a_bias_is_found_before_its_matrix() {
         let (rows, inputs, outputs) = (2, 3, 5);
-        let linear = |bias, tied| Work::Linear {
+        let linear = |bias, tied| OperatorKind::Linear {
             rows,
             inputs,
             outputs,
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(found(&linear(true, true)), [5, 0]);
         assert_eq!(found(&linear(false, true)), [0, 0]);
         let width = 7;
-        let norm = |bias| Work::Norm { rows, width, bias };
+        let norm = |bias| OperatorKind::Norm { rows, width, bias };
         assert_eq!((found(&norm(true)), found(&norm(false))), ([7, 7], [7, 0]));
     }
 }

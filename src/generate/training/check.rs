@@ -2,17 +2,17 @@
 
 use super::parts::deal;
 use super::{any, bytes_of};
-use crate::generate::plan::{Attention, Axis, Plan};
-use crate::generate::schedule::Schedule;
+use crate::generate::plan::{AttentionKernel, ParallelAxis, ParallelismPlan};
+use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
 use crate::ids::MAX_NPUS;
-use crate::model::{Cut, Model, Operator, Role, Work};
+use crate::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
 
 /// Members of a tensor group whose operators have degrees: each two of them are looked at.
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `model` can be distributed as `plan` says, and returns the number of micro-batches of a step.
-pub(super) fn check(model: &Model, plan: &Plan) -> Result<u32, GenerateError> {
+pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     plan.check_values()?;
     degrees(plan)?;
     all_layers(model, plan)?;
@@ -56,7 +56,7 @@ const STATE: u128 = 64;
 
 /// Refuses amounts whose sums could overflow later: sums of FLOPs fit 128 bits, and bytes of a rank at one moment of
 /// a pass fit 64. A rank has no more of an operator than the model.
-fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
     let fewer = "a smaller micro-batch";
@@ -68,13 +68,16 @@ fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
         MOST_WORK / 8,
         "fewer samples or steps",
     )?;
-    let (number, fused) = (bytes_of(plan.dtype), plan.attention == Attention::Flash);
+    let (number, fused) = (
+        bytes_of(plan.dtype),
+        plan.attention == AttentionKernel::Flash,
+    );
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
     for work in model.layers.iter().flat_map(|layer| &layer.operators) {
         let work = &work.work;
         // A tied matrix counts as a copy, which a pipeline's last stage has.
         let copied = match *work {
-            Work::Linear {
+            OperatorKind::Linear {
                 inputs,
                 outputs,
                 tied: true,
@@ -112,13 +115,13 @@ fn amounts(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
     )
 }
 
-fn degrees(plan: &Plan) -> Result<(), GenerateError> {
+fn degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let ranks = plan.ranks();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
         return Err(refused("data x tensor x pipeline", ranks, expected));
     }
-    for (axis, word) in Axis::ALL {
+    for (axis, word) in ParallelAxis::ALL {
         if !plan.order.contains(axis) {
             let found = plan.order.map(|axis| axis.to_string()).join(",");
             let expected = format!("tp, dp and pp in some order; {word} is missing");
@@ -138,7 +141,7 @@ fn degrees(plan: &Plan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-fn batch(plan: &Plan) -> Result<u32, GenerateError> {
+fn batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     // In 128 bits, since options are not bounded yet.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
@@ -154,27 +157,27 @@ fn batch(plan: &Plan) -> Result<u32, GenerateError> {
     Ok(count as u32)
 }
 
-fn layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let count = model.layers.len();
     if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
         return Err(refused("model", &model.name, "layers with operators"));
     }
     let chunks = plan.schedule.chunks();
     let parts = u64::from(plan.pipeline) * u64::from(chunks);
-    if let (Schedule::LayerWise { .. }, true) = (plan.schedule, plan.pipeline > 1) {
+    if let (PipelineSchedule::LayerWise { .. }, true) = (plan.schedule, plan.pipeline > 1) {
         let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
         return Err(refused("pipeline", plan.pipeline, expected));
     }
     if !plan.stages.is_empty() {
         return stages(plan, count, parts);
     }
-    if matches!(plan.schedule, Schedule::LayerWise { .. }) {
+    if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return Ok(());
     }
     let blocks = model
         .layers
         .iter()
-        .filter(|layer| layer.role == Role::Block);
+        .filter(|layer| layer.role == LayerRole::Block);
     let blocks = blocks.count() as u64;
     if !blocks.is_multiple_of(parts) || blocks < parts && parts > 1 {
         let times = match chunks {
@@ -195,7 +198,7 @@ fn layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
 /// Summary of a model's layers: `128, of which 0 is in front of the 126 blocks and 127 behind them`.
 fn census(model: &Model) -> String {
     let count = model.layers.len();
-    let is_block = |layer: &crate::model::Layer| layer.role == Role::Block;
+    let is_block = |layer: &crate::model::ModelLayer| layer.role == LayerRole::Block;
     let first = model.layers.iter().position(is_block);
     let last = model.layers.iter().rposition(is_block);
     let (Some(first), Some(last)) = (first, last) else {
@@ -224,7 +227,7 @@ fn census(model: &Model) -> String {
 
 /// Refuses stages that have another number of layers together than the model, such as those that were written for
 /// its blocks alone. Before anything else that depends on the model.
-fn all_layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
     });
@@ -237,7 +240,7 @@ fn all_layers(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
 
 /// Refuses stages that are not ranges of layers which follow one another, or too few or too many. They are all
 /// layers together ([`all_layers`]), so ranges that follow one another end with the last.
-fn stages(plan: &Plan, count: usize, parts: u64) -> Result<(), GenerateError> {
+fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
         let expected = format!("{parts}, one for each stage and chunk");
@@ -256,7 +259,7 @@ fn stages(plan: &Plan, count: usize, parts: u64) -> Result<(), GenerateError> {
     Ok(())
 }
 
-fn tensor(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let members = u64::from(plan.tensor);
     if members == 1 {
         return Ok(());
@@ -273,7 +276,7 @@ fn tensor(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
             layer
                 .operators
                 .iter()
-                .all(|operator| operator.cut == Cut::Whole)
+                .all(|operator| operator.cut == TensorSplit::Whole)
         })
     {
         let expected = format!("1: no operator of {} can be cut", model.name);
@@ -287,7 +290,7 @@ fn tensor(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
 }
 
 /// Checks that operators with degrees of their own exist, and are compatible with the rest of the plan.
-fn operators(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
+fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected =
             "false where operators have degrees: results go to the next stage as they lie";
@@ -326,7 +329,7 @@ fn operators(model: &Model, plan: &Plan) -> Result<(), GenerateError> {
 /// Checks that tags suffice for the messages between members of a tensor group, and node counts for those of a rank.
 pub(super) fn messages(
     model: &Model,
-    plan: &Plan,
+    plan: &ParallelismPlan,
     slots: u32,
     micro_batches: u32,
 ) -> Result<(), GenerateError> {
@@ -350,15 +353,17 @@ pub(super) fn messages(
 
 /// Checks that `operator` can be sharded among the `members` of a tensor group. Vocabularies are padded, so they need
 /// not divide.
-pub(super) fn divides(operator: &Operator, members: u64) -> Result<(), GenerateError> {
+pub(super) fn divides(operator: &LayerOperator, members: u64) -> Result<(), GenerateError> {
     let (what, size) = match (&operator.work, operator.cut) {
-        (_, Cut::Whole) => return Ok(()),
-        (Work::Attention { heads, .. }, _) if !heads.is_multiple_of(members) => ("heads", *heads),
-        (Work::Attention { kv_heads, .. }, _) => ("heads of keys and values", *kv_heads),
-        (Work::Linear { inputs, .. }, Cut::Inputs) => ("inputs", *inputs),
-        (Work::Convolution { inputs, .. }, Cut::Inputs) => ("channels", *inputs),
-        (Work::Convolution { outputs, .. }, Cut::Outputs) => ("channels", *outputs),
-        (Work::Activation { width, .. }, _) => ("columns", *width),
+        (_, TensorSplit::Whole) => return Ok(()),
+        (OperatorKind::Attention { heads, .. }, _) if !heads.is_multiple_of(members) => {
+            ("heads", *heads)
+        }
+        (OperatorKind::Attention { kv_heads, .. }, _) => ("heads of keys and values", *kv_heads),
+        (OperatorKind::Linear { inputs, .. }, TensorSplit::Inputs) => ("inputs", *inputs),
+        (OperatorKind::Convolution { inputs, .. }, TensorSplit::Inputs) => ("channels", *inputs),
+        (OperatorKind::Convolution { outputs, .. }, TensorSplit::Outputs) => ("channels", *outputs),
+        (OperatorKind::Activation { width, .. }, _) => ("columns", *width),
         _ => return Ok(()),
     };
     if size.is_multiple_of(members) {

@@ -32,11 +32,11 @@
 //! d`).
 
 use super::super::{GenerateError, MOST_WORK, check_limit};
-use crate::model::Work;
+use crate::model::OperatorKind;
 
 /// Sizes that all kernels share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(super) struct CostParameters {
     /// Samples of a micro-batch.
     pub samples: u64,
     /// Bytes of a number.
@@ -53,7 +53,7 @@ pub(super) struct Sizes {
 
 /// One kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Kernel {
+pub(super) struct LoweredKernel {
     /// Suffix to the operator's name, with its dot; often empty.
     pub suffix: &'static str,
     pub flops: u64,
@@ -66,12 +66,12 @@ pub(super) struct Kernel {
 
 /// All kernels of an operator.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Kernels {
-    pub forward: Vec<Kernel>,
+pub(super) struct OperatorKernels {
+    pub forward: Vec<LoweredKernel>,
     /// Kernels of the input's gradient, or of the weights' alone if there is no input gradient.
-    pub backward: Vec<Kernel>,
+    pub backward: Vec<LoweredKernel>,
     /// The one that finds the gradient of the weights, if it is one of its own.
-    pub weights: Option<Kernel>,
+    pub weights: Option<LoweredKernel>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
     /// Bytes kept that selective recomputation finds again.
@@ -100,8 +100,8 @@ fn kernel(
     moved: u128,
     inputs: &[&[u128]],
     outputs: &[&[u128]],
-) -> Result<Kernel, GenerateError> {
-    Ok(Kernel {
+) -> Result<LoweredKernel, GenerateError> {
+    Ok(LoweredKernel {
         suffix,
         flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
         bytes: bytes(moved)?,
@@ -111,10 +111,12 @@ fn kernel(
     })
 }
 
-impl Sizes {
+impl CostParameters {
     /// The kernels of `work`, which is one member's shard of an operator.
-    pub fn kernels(&self, mut work: Work) -> Result<Kernels, GenerateError> {
-        if let Work::Attention { dropout, .. } | Work::Residual { dropout, .. } = &mut work {
+    pub fn kernels(&self, mut work: OperatorKind) -> Result<OperatorKernels, GenerateError> {
+        if let OperatorKind::Attention { dropout, .. } | OperatorKind::Residual { dropout, .. } =
+            &mut work
+        {
             *dropout &= self.dropout;
         }
         let saved = |fused| {
@@ -123,7 +125,7 @@ impl Sizes {
         };
         let mut kernels = self.of(&work)?;
         kernels.keeps = saved(self.fused)?;
-        if let (Work::Attention { .. }, false) = (&work, self.fused) {
+        if let (OperatorKind::Attention { .. }, false) = (&work, self.fused) {
             let input = u128::from(self.number) * u128::from(work.input_elements());
             kernels.scores = kernels.keeps - bytes(u128::from(self.samples) * input)?;
             // Kept apart, since selective recomputation drops only these.
@@ -132,13 +134,13 @@ impl Sizes {
         Ok(kernels)
     }
 
-    fn of(&self, work: &Work) -> Result<Kernels, GenerateError> {
+    fn of(&self, work: &OperatorKind) -> Result<OperatorKernels, GenerateError> {
         let [b, d, g] = [self.samples, self.number, self.gradient].map(u128::from);
         // Gradients of weights are read before they are written where there is something to add to.
         let sums = g * if self.sums { 2 } else { 1 };
         let wide = |rows: u64| b * u128::from(rows);
         Ok(match *work {
-            Work::Linear {
+            OperatorKind::Linear {
                 rows,
                 inputs,
                 outputs,
@@ -148,14 +150,14 @@ impl Sizes {
                 let (flops, moved) = (2 * n * k * m, d * (n * k + k * m + n * m));
                 let wgrad = d * (n * k + n * m) + sums * k * m;
                 let [x, w, y] = [[n, k], [k, m], [n, m]];
-                Kernels {
+                OperatorKernels {
                     forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?],
                     backward: vec![kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?],
                     weights: Some(kernel(".wgrad", flops, wgrad, &[&x, &y], &[&w])?),
-                    ..Kernels::default()
+                    ..OperatorKernels::default()
                 }
             }
-            Work::Convolution {
+            OperatorKind::Convolution {
                 inputs,
                 outputs,
                 size,
@@ -176,14 +178,14 @@ impl Sizes {
                 let x = [b, c, height, width];
                 let w = [m, c / u128::from(groups).max(1), r, s];
                 let y = [b, m, pixels];
-                Kernels {
+                OperatorKernels {
                     forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?],
                     backward: vec![kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?],
                     weights: Some(kernel(".wgrad", flops, wgrad, &[&x, &y], &[&w])?),
-                    ..Kernels::default()
+                    ..OperatorKernels::default()
                 }
             }
-            Work::Attention {
+            OperatorKind::Attention {
                 tokens,
                 heads,
                 kv_heads,
@@ -203,7 +205,7 @@ impl Sizes {
                     let moved = d * n * (2 * a * w + 2 * v * w) + rows;
                     // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
                     let back = d * n * (4 * a * w + 4 * v * w) + rows;
-                    Kernels {
+                    OperatorKernels {
                         forward: vec![kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?],
                         backward: vec![kernel(
                             "",
@@ -213,17 +215,17 @@ impl Sizes {
                             &[&q, &q, &kv, &kv, &q],
                             &[&q, &kv, &kv],
                         )?],
-                        ..Kernels::default()
+                        ..OperatorKernels::default()
                     }
                 } else {
                     self.unfused(dropout, n, s, [a, v, w], q, kv)?
                 }
             }
-            Work::Norm { rows, width, .. } => {
+            OperatorKind::Norm { rows, width, .. } => {
                 let x = [wide(rows), width.into()];
                 self.moving(x, 2 * d, 3 * d)?
             }
-            Work::Activation {
+            OperatorKind::Activation {
                 rows, width, gated, ..
             } => {
                 let x = [wide(rows), width.into()];
@@ -232,7 +234,7 @@ impl Sizes {
                     false => self.moving(x, 2 * d, 3 * d)?,
                 }
             }
-            Work::Residual {
+            OperatorKind::Residual {
                 rows,
                 width,
                 dropout,
@@ -243,59 +245,59 @@ impl Sizes {
                     false => self.moving(x, 3 * d, 3 * d)?,
                 }
             }
-            Work::Loss { rows, classes } => {
+            OperatorKind::Loss { rows, classes } => {
                 let mut kernels = self.moving([wide(rows), classes.into()], d + 36, d + 12)?;
                 let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
                 all.for_each(|kernel| kernel.moves = false);
                 kernels
             }
-            Work::Embedding { width, tokens, .. } => {
+            OperatorKind::Embedding { width, tokens, .. } => {
                 let x = [wide(tokens), width.into()];
                 let mut kernels = self.moving(x, 2 * d, d + 2 * g)?;
                 let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
                 all.for_each(|kernel| kernel.moves = false);
                 kernels
             }
-            Work::EmbeddingBag { width, lookups, .. } => {
+            OperatorKind::EmbeddingBag { width, lookups, .. } => {
                 let (w, l) = (u128::from(width), u128::from(lookups));
                 let [rows, sum] = [[b * l, w], [b, w]];
                 let read = d * b * w * (l + 1);
                 let back = b * w * (d + 2 * g * l);
-                let mut kernels = Kernels {
+                let mut kernels = OperatorKernels {
                     forward: vec![kernel("", 0, read, &[&rows], &[&sum])?],
                     backward: vec![kernel("", 0, back, &[&sum], &[&rows])?],
-                    ..Kernels::default()
+                    ..OperatorKernels::default()
                 };
                 let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
                 all.for_each(|kernel| kernel.moves = false);
                 kernels
             }
-            Work::Pool { .. } => {
+            OperatorKind::Pool { .. } => {
                 let (x, y) = Self::ends(work, b);
                 let moved = d * (x + y);
-                Kernels {
+                OperatorKernels {
                     forward: vec![kernel("", 0, moved, &[&[x]], &[&[y]])?],
                     backward: vec![kernel("", 0, moved, &[&[y]], &[&[x]])?],
-                    ..Kernels::default()
+                    ..OperatorKernels::default()
                 }
             }
-            Work::Interaction { vectors, width } => {
+            OperatorKind::Interaction { vectors, width } => {
                 let (v, w) = (u128::from(vectors), u128::from(width));
                 let flops = b * v * v.saturating_sub(1) * w;
                 let (x, y) = Self::ends(work, b);
                 let moved = d * (x + y);
                 let (x, y) = ([b, v, w], [b, y / b]);
-                Kernels {
+                OperatorKernels {
                     forward: vec![kernel("", flops, moved, &[&x], &[&y])?],
                     backward: vec![kernel("", 2 * flops, 2 * moved, &[&y, &x], &[&x])?],
-                    ..Kernels::default()
+                    ..OperatorKernels::default()
                 }
             }
         })
     }
 
     /// Elements that come in and go out, of all samples.
-    fn ends(work: &Work, samples: u128) -> (u128, u128) {
+    fn ends(work: &OperatorKind, samples: u128) -> (u128, u128) {
         let x = samples * u128::from(work.input_elements());
         (x, samples * u128::from(work.output_elements()))
     }
@@ -306,12 +308,12 @@ impl Sizes {
         x: [u128; 2],
         forward: u128,
         backward: u128,
-    ) -> Result<Kernels, GenerateError> {
+    ) -> Result<OperatorKernels, GenerateError> {
         let elements = x[0] * x[1];
-        Ok(Kernels {
+        Ok(OperatorKernels {
             forward: vec![kernel("", 0, forward * elements, &[&x], &[&x])?],
             backward: vec![kernel("", 0, backward * elements, &[&x], &[&x])?],
-            ..Kernels::default()
+            ..OperatorKernels::default()
         })
     }
 
@@ -323,7 +325,7 @@ impl Sizes {
         [a, v, w]: [u128; 3],
         q: [u128; 4],
         kv: [u128; 4],
-    ) -> Result<Kernels, GenerateError> {
+    ) -> Result<OperatorKernels, GenerateError> {
         let d = u128::from(self.number);
         let product = 2 * n * s * a * w;
         let all = n * a * s;
@@ -346,10 +348,10 @@ impl Sizes {
         backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?);
         backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?);
         backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?);
-        Ok(Kernels {
+        Ok(OperatorKernels {
             forward,
             backward,
-            ..Kernels::default()
+            ..OperatorKernels::default()
         })
     }
 }

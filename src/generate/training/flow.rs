@@ -4,7 +4,7 @@
 //! The sharding of an operator follows from the first of these that applies:
 //!
 //! 1. the degrees that the plan has for it;
-//! 2. the model's tensor parallelism ([`Cut`]): by outputs or by inputs, into as many shards as there are members;
+//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are members;
 //! 3. with sequence parallelism, shards of its tokens, if these divide;
 //! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
 //!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
@@ -22,20 +22,22 @@
 //! transformer, receives all tokens where these are sharded. Norms over the channels of images take the samples and
 //! rows that a member has, like BatchNorm without synchronized statistics.
 
-use super::layer::Context;
-use super::piece::{Cutting, columns};
+use super::layer::LoweringContext;
+use super::piece::{ShardSpec, columns};
 use super::shard::rows;
-use crate::generate::plan::{OperatorDegrees, Plan};
-use crate::generate::sharding::{Axis, Degrees, Digit, Layout, Sharding, scatters};
+use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
+use crate::generate::sharding::{
+    MeshAxis, OperatorAxis, OperatorSharding, ShardLayout, ShardingDegrees, scatters,
+};
 use crate::generate::{GenerateError, refused};
-use crate::model::{Cut, Layer, Operator, Work};
+use crate::model::{LayerOperator, ModelLayer, OperatorKind, TensorSplit};
 
 /// A result on its way from operator to operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Held {
-    pub layout: Layout,
+pub(super) struct ShardedActivation {
+    pub layout: ShardLayout,
     /// Members that differ in this digit have terms of it that are still to be summed.
-    pub over: Option<Digit>,
+    pub over: Option<MeshAxis>,
     /// Numbers of a sample, those of all members together.
     pub elements: u64,
     /// Columns of it: channels of an image.
@@ -47,50 +49,50 @@ pub(super) struct Held {
 
 /// An input of an operator: the layout in which it arrives, and the one that the operator needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Input {
-    pub from: Held,
-    pub need: Layout,
+pub(super) struct OperatorInput {
+    pub from: ShardedActivation,
+    pub need: ShardLayout,
 }
 
 /// An operator with its sharding.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Step<'l> {
-    pub operator: &'l Operator,
-    pub cutting: Cutting,
+pub(super) struct ShardedOperator<'l> {
+    pub operator: &'l LayerOperator,
+    pub cutting: ShardSpec,
     /// None where samples come in, or numbers of tokens.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<OperatorInput>,
     /// Rows that windows reach, for an image sharded by rows.
-    pub windows: Option<Sharding>,
+    pub windows: Option<OperatorSharding>,
 }
 
 /// A layer's operators with their shardings, and the layout of its output.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Flow<'l> {
-    pub steps: Vec<Step<'l>>,
-    pub end: Held,
+pub(super) struct LayerDataflow<'l> {
+    pub steps: Vec<ShardedOperator<'l>>,
+    pub end: ShardedActivation,
 }
 
 /// Results in flight through a layer.
-struct Way {
-    main: Option<Held>,
-    around: Option<Held>,
+struct DataflowCursor {
+    main: Option<ShardedActivation>,
+    around: Option<ShardedActivation>,
     /// Results beside the chain until one operator takes them all: tables of an input.
-    side: Vec<Held>,
+    side: Vec<ShardedActivation>,
     /// True if norms and activations stand behind residuals, so that their output takes the skip path around the next
     /// branch.
     behind: bool,
 }
 
 /// Follows results through layers.
-pub(super) struct Follow<'p> {
+pub(super) struct DataflowTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
     pub samples: u64,
     pub sequence: bool,
 }
 
-impl<'p> Follow<'p> {
-    pub fn new(plan: &'p Plan, context: &Context) -> Self {
+impl<'p> DataflowTracer<'p> {
+    pub fn new(plan: &'p ParallelismPlan, context: &LoweringContext) -> Self {
         Self {
             operators: &plan.operators,
             members: plan.tensor,
@@ -102,10 +104,10 @@ impl<'p> Follow<'p> {
     /// Traces `layer` given the output of the layer `before` it.
     pub fn layer<'l>(
         &self,
-        layer: &'l Layer,
-        before: Option<Held>,
-    ) -> Result<Flow<'l>, GenerateError> {
-        let mut way = Way {
+        layer: &'l ModelLayer,
+        before: Option<ShardedActivation>,
+    ) -> Result<LayerDataflow<'l>, GenerateError> {
+        let mut way = DataflowCursor {
             main: before,
             around: before,
             side: Vec::new(),
@@ -121,22 +123,22 @@ impl<'p> Follow<'p> {
             };
             let (cutting, windows) = self.cutting(&layer.name, operator, stands.as_ref())?;
             let need = cutting.needs(&operator.work);
-            let gives = Held {
+            let gives = ShardedActivation {
                 layout: cutting.gives(),
                 over: cutting.over(),
                 elements: operator.work.output_elements(),
                 columns: columns(&operator.work),
                 image: match operator.work {
-                    Work::Convolution { .. } | Work::Pool { .. } => true,
-                    Work::Norm { .. } | Work::Activation { .. } | Work::Residual { .. } => {
-                        stands.is_some_and(|held| held.image)
-                    }
+                    OperatorKind::Convolution { .. } | OperatorKind::Pool { .. } => true,
+                    OperatorKind::Norm { .. }
+                    | OperatorKind::Activation { .. }
+                    | OperatorKind::Residual { .. } => stands.is_some_and(|held| held.image),
                     _ => false,
                 },
                 by: Some(i),
             };
             let inputs = way.pass(operator, need, gives, self.members);
-            steps.push(Step {
+            steps.push(ShardedOperator {
                 operator,
                 cutting,
                 inputs,
@@ -145,30 +147,30 @@ impl<'p> Follow<'p> {
             last = Some(gives);
         }
         // A layer that ends beside the chain passes the chain's result on.
-        let end = way.main.or(last).map(|held| Held {
+        let end = way.main.or(last).map(|held| ShardedActivation {
             by: None,
             over: None,
             ..held
         });
         let end = end.ok_or_else(|| refused("model", &layer.name, "a layer with operators"))?;
-        Ok(Flow { steps, end })
+        Ok(LayerDataflow { steps, end })
     }
 
     /// Returns the sharding of `operator`, and of its windows if an image is sharded by rows.
     fn cutting(
         &self,
         layer: &str,
-        operator: &Operator,
-        before: Option<&Held>,
-    ) -> Result<(Cutting, Option<Sharding>), GenerateError> {
+        operator: &LayerOperator,
+        before: Option<&ShardedActivation>,
+    ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
             return self.by_default(operator, before);
         };
         // Channels of an image are normed each by itself.
         let work = match operator.work {
-            Work::Norm { rows, width, .. } if before.is_some_and(|held| held.image) => {
-                Work::Residual {
+            OperatorKind::Norm { rows, width, .. } if before.is_some_and(|held| held.image) => {
+                OperatorKind::Residual {
                     rows,
                     width,
                     dropout: false,
@@ -188,15 +190,15 @@ impl<'p> Follow<'p> {
             },
             other => other,
         };
-        let sharding = Sharding::new(&work, self.samples, own.degrees, self.members);
+        let sharding = OperatorSharding::new(&work, self.samples, own.degrees, self.members);
         let sharding = sharding.map_err(whose)?;
-        let cutting = Cutting {
-            samples: sharding.digit(Axis::B),
-            rows: sharding.digit(Axis::M),
-            outputs: sharding.digit(Axis::N),
-            inputs: sharding.digit(Axis::K),
+        let cutting = ShardSpec {
+            samples: sharding.digit(OperatorAxis::B),
+            rows: sharding.digit(OperatorAxis::M),
+            outputs: sharding.digit(OperatorAxis::N),
+            inputs: sharding.digit(OperatorAxis::K),
         };
-        if let (Some(held), Work::Linear { .. }) = (before, &operator.work) {
+        if let (Some(held), OperatorKind::Linear { .. }) = (before, &operator.work) {
             let parts = u64::from(cutting.inputs.parts);
             if held.image && !held.columns.is_multiple_of(parts) {
                 let expected = format!(
@@ -217,28 +219,28 @@ impl<'p> Follow<'p> {
 
     fn by_default(
         &self,
-        operator: &Operator,
-        before: Option<&Held>,
-    ) -> Result<(Cutting, Option<Sharding>), GenerateError> {
+        operator: &LayerOperator,
+        before: Option<&ShardedActivation>,
+    ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let work = &operator.work;
-        let all = Digit::new(self.members, 1);
-        let mut cutting = Cutting::WHOLE;
+        let all = MeshAxis::new(self.members, 1);
+        let mut cutting = ShardSpec::WHOLE;
         match operator.cut {
-            Cut::Outputs => {
+            TensorSplit::Outputs => {
                 super::check::divides(operator, self.members.into())?;
                 cutting.outputs = all;
                 return Ok((cutting, None));
             }
-            Cut::Inputs => {
+            TensorSplit::Inputs => {
                 super::check::divides(operator, self.members.into())?;
                 cutting.inputs = all;
                 return Ok((cutting, None));
             }
-            Cut::Whole | Cut::Between => {}
+            TensorSplit::Whole | TensorSplit::Between => {}
         }
         let rows = rows(&mut work.clone()).copied();
-        let divides = |rows: u64, digit: Digit| rows.is_multiple_of(digit.parts.into());
-        if operator.cut == Cut::Whole
+        let divides = |rows: u64, digit: MeshAxis| rows.is_multiple_of(digit.parts.into());
+        if operator.cut == TensorSplit::Whole
             && self.sequence
             && rows.is_some_and(|rows| divides(rows, all))
         {
@@ -253,22 +255,22 @@ impl<'p> Follow<'p> {
         if rows.is_some_and(|rows| divides(rows, layout.rows)) {
             cutting.rows = layout.rows;
         }
-        let between = operator.cut == Cut::Between;
+        let between = operator.cut == TensorSplit::Between;
         let parts = u64::from(layout.columns.parts);
         let by_itself = match *work {
-            Work::Activation { width, .. } | Work::Residual { width, .. } => {
+            OperatorKind::Activation { width, .. } | OperatorKind::Residual { width, .. } => {
                 width.is_multiple_of(parts)
             }
-            Work::Pool { channels, .. } => channels.is_multiple_of(parts),
-            Work::Norm { width, .. } => before.image && width.is_multiple_of(parts),
-            Work::Attention {
+            OperatorKind::Pool { channels, .. } => channels.is_multiple_of(parts),
+            OperatorKind::Norm { width, .. } => before.image && width.is_multiple_of(parts),
+            OperatorKind::Attention {
                 heads, kv_heads, ..
             } => {
                 super::check::divides(operator, parts)?;
                 heads.is_multiple_of(parts) && kv_heads.is_multiple_of(parts)
             }
             // Vocabularies are padded.
-            Work::Loss { .. } => between,
+            OperatorKind::Loss { .. } => between,
             _ => false,
         };
         if by_itself {
@@ -276,18 +278,18 @@ impl<'p> Follow<'p> {
         }
         let mut windows = None;
         if work.window_rows() > 0 && layout.rows.parts > 1 {
-            let degrees = Degrees {
+            let degrees = ShardingDegrees {
                 b: 1,
                 m: layout.rows.parts,
                 n: 1,
                 k: 1,
             };
             // An image whose windows cannot be shared out by rows is needed whole.
-            let cut = Cutting {
+            let cut = ShardSpec {
                 rows: layout.rows,
                 ..cutting
             };
-            windows = Sharding::new(work, 1, degrees, layout.rows.parts).ok();
+            windows = OperatorSharding::new(work, 1, degrees, layout.rows.parts).ok();
             windows = windows.filter(|_| cut.shares_windows(work));
             if windows.is_some() {
                 cutting = cut;
@@ -297,12 +299,18 @@ impl<'p> Follow<'p> {
     }
 }
 
-impl Way {
+impl DataflowCursor {
     /// Advances past `operator`, and returns its inputs.
-    fn pass(&mut self, operator: &Operator, need: Layout, gives: Held, members: u32) -> Vec<Input> {
-        let take = |held: Option<Held>| held.map(|from| Input { from, need });
+    fn pass(
+        &mut self,
+        operator: &LayerOperator,
+        need: ShardLayout,
+        gives: ShardedActivation,
+        members: u32,
+    ) -> Vec<OperatorInput> {
+        let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
         // Whether branch and skip path both consume the current result. Tables consume nothing.
-        let table = matches!(operator.work, Work::Embedding { .. });
+        let table = matches!(operator.work, OperatorKind::Embedding { .. });
         let fork = self.around == self.main && !table;
         if operator.around {
             let input = take(self.around);
@@ -313,24 +321,25 @@ impl Way {
             return input.into_iter().collect();
         }
         let inputs = match operator.work {
-            Work::Embedding { .. } => {
+            OperatorKind::Embedding { .. } => {
                 // The result of an earlier table waits beside the chain.
                 let own = self.main.take().filter(|held| held.by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
                 Vec::new()
             }
-            Work::EmbeddingBag { .. } => {
+            OperatorKind::EmbeddingBag { .. } => {
                 self.side.push(gives);
                 return Vec::new();
             }
-            Work::Residual { .. } | Work::Interaction { .. } => {
+            OperatorKind::Residual { .. } | OperatorKind::Interaction { .. } => {
                 let beside = std::mem::take(&mut self.side);
-                let alone = beside.is_empty() && matches!(operator.work, Work::Residual { .. });
+                let alone =
+                    beside.is_empty() && matches!(operator.work, OperatorKind::Residual { .. });
                 let around = self.around.filter(|_| alone);
                 let others = together(beside).into_iter().chain(around);
                 let all = self.main.into_iter().chain(others);
-                all.map(|from| Input { from, need }).collect()
+                all.map(|from| OperatorInput { from, need }).collect()
             }
             _ => take(self.main).into_iter().collect(),
         };
@@ -340,7 +349,7 @@ impl Way {
         self.main = Some(gives);
         if matches!(
             operator.work,
-            Work::Residual { .. } | Work::Embedding { .. }
+            OperatorKind::Residual { .. } | OperatorKind::Embedding { .. }
         ) || fork && self.behind && stands_in_front(operator)
         {
             self.around = self.main;
@@ -350,7 +359,7 @@ impl Way {
 }
 
 /// Completes the pending sum of `held` for its second consumer; after a reduce-scatter, in sharded layout.
-fn summed(held: &mut Option<Held>, need: &Layout, members: u32) {
+fn summed(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.over.take()
         && scatters(&held.layout, &[over], need, members).is_some()
@@ -361,15 +370,19 @@ fn summed(held: &mut Option<Held>, need: &Layout, members: u32) {
 
 /// Returns true if a layer that begins with `operator` is pre-norm, as GPT-2 and Llama are; in BERT and ResNet the
 /// output of the norm behind a sum takes the skip path around the next branch.
-fn stands_in_front(operator: &Operator) -> bool {
-    matches!(operator.work, Work::Norm { .. } | Work::Activation { .. })
+fn stands_in_front(operator: &LayerOperator) -> bool {
+    matches!(
+        operator.work,
+        OperatorKind::Norm { .. } | OperatorKind::Activation { .. }
+    )
 }
 
 /// Results that lie alike, side by side as one.
-fn together(all: Vec<Held>) -> Vec<Held> {
-    let mut found: Vec<Held> = Vec::new();
+fn together(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
+    let mut found: Vec<ShardedActivation> = Vec::new();
     for held in all {
-        let like = |one: &&mut Held| (one.layout, one.over) == (held.layout, held.over);
+        let like =
+            |one: &&mut ShardedActivation| (one.layout, one.over) == (held.layout, held.over);
         match found.iter_mut().find(like) {
             Some(one) => {
                 one.elements = one.elements.saturating_add(held.elements);

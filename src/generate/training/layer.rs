@@ -15,23 +15,23 @@
 
 use super::super::GenerateError;
 use super::buckets;
-use super::cost::{Kernel, Kernels, Sizes};
-use super::program::{Builder, Program, Task};
+use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
+use super::program::{LayerProgram, ProgramBuilder, ProgramTask};
 use super::shard::shard;
-use crate::generate::plan::{Effect, Family, Recompute, Without};
-use crate::generate::schedule::Direction;
-use crate::model::{Cut, Layer, Operator, Role, Work};
-use crate::trace::{CollectiveKind, Phase, TensorClass};
+use crate::generate::plan::{AblationEffect, AblationSet, ParallelGroupKind, RecomputePolicy};
+use crate::generate::schedule::PassDirection;
+use crate::model::{LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit};
+use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
 
 /// Options that all layers of a plan share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Context {
-    pub sizes: Sizes,
+pub(super) struct LoweringContext {
+    pub sizes: CostParameters,
     /// Members of a tensor group.
     pub tensor: u64,
     pub sequence: bool,
-    pub recompute: Recompute,
-    pub without: Without,
+    pub recompute: RecomputePolicy,
+    pub without: AblationSet,
     /// True if sums over the tensor group overlap products that do not need them.
     pub overlap: bool,
     pub trains: bool,
@@ -39,16 +39,16 @@ pub(super) struct Context {
 
 /// A layer's programs and weights.
 #[derive(Clone, Debug)]
-pub(super) struct Lowered {
+pub(super) struct LoweredLayer {
     /// Forwards: one for all members of a tensor group, or one for each.
-    pub forward: Vec<Program>,
+    pub forward: Vec<LayerProgram>,
     /// Backwards, as many.
-    pub backward: Vec<Program>,
+    pub backward: Vec<LayerProgram>,
     /// Weights that a member has.
     pub parameters: u64,
     /// Of those, weights whose gradients a member computes for a shard of the samples or tokens only, with the group
     /// over which they are summed.
-    pub partial: Vec<(Family, u64)>,
+    pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The operator with a matrix tied to the embedding's: the number of operators behind it, and a member's number
     /// of weights of the matrix.
     pub tied: Option<(usize, u64)>,
@@ -58,21 +58,21 @@ pub(super) struct Lowered {
     pub ends_in: u64,
 }
 
-impl Lowered {
+impl LoweredLayer {
     /// Returns the program of `member` of a tensor group in a pass.
-    pub fn program(&self, direction: Direction, member: u32) -> &Program {
+    pub fn program(&self, direction: PassDirection, member: u32) -> &LayerProgram {
         let programs = match direction {
-            Direction::Forward => &self.forward,
-            Direction::Backward => &self.backward,
+            PassDirection::Forward => &self.forward,
+            PassDirection::Backward => &self.backward,
         };
         &programs[member as usize % programs.len()]
     }
 }
 
 /// An operator as a member has it.
-struct Part<'l> {
-    operator: &'l Operator,
-    kernels: Kernels,
+struct LoweredOperator<'l> {
+    operator: &'l LayerOperator,
+    kernels: OperatorKernels,
     /// Weights in the order in which their gradients are found.
     found: [u64; 2],
     /// Bytes of all inputs and outputs of a tensor group.
@@ -84,9 +84,9 @@ struct Part<'l> {
     wanted: bool,
 }
 
-impl Context {
+impl LoweringContext {
     /// Lowers `layer`; the gradient of the `first` layer's input is not needed.
-    pub fn lower(&self, layer: &Layer, first: bool) -> Result<Lowered, GenerateError> {
+    pub fn lower(&self, layer: &ModelLayer, first: bool) -> Result<LoweredLayer, GenerateError> {
         let mut parts = Vec::new();
         let (mut parameters, mut partial, mut tied) = (0, 0, None);
         let mut before = None;
@@ -95,13 +95,14 @@ impl Context {
             parameters += work.parameters();
             tied = tied
                 .or(tied_weights(&work).map(|weights| (layer.operators.len() - 1 - i, weights)));
-            if operator.cut == Cut::Whole && self.sequence {
+            if operator.cut == TensorSplit::Whole && self.sequence {
                 partial += work.parameters();
             }
             let found = buckets::found(&work);
             let mut kernels = self.sizes.kernels(work)?;
-            let enters = operator.cut == Cut::Outputs && before != Some(Cut::Outputs);
-            if operator.cut == Cut::Outputs {
+            let enters =
+                operator.cut == TensorSplit::Outputs && before != Some(TensorSplit::Outputs);
+            if operator.cut == TensorSplit::Outputs {
                 // Operators side by side keep one input for all, and each member its part of it.
                 kernels.keeps = match (enters, self.sequence) {
                     (false, _) => 0,
@@ -112,7 +113,7 @@ impl Context {
             before = Some(operator.cut);
             self.leave_out(layer, &operator.work, &mut kernels);
             let bytes = self.sizes.samples.saturating_mul(self.sizes.number);
-            parts.push(Part {
+            parts.push(LoweredOperator {
                 operator,
                 kernels,
                 found,
@@ -122,20 +123,25 @@ impl Context {
                 wanted: !(first && i == 0),
             });
         }
-        let full = layer.role == Role::Block && self.recompute == Recompute::Full;
+        let full = layer.role == LayerRole::Block && self.recompute == RecomputePolicy::Full;
         let kept_input = parts.first().map_or(0, |part| part.input) / self.shares();
-        let mut forward = Builder::new();
+        let mut forward = ProgramBuilder::new();
         if self.trains && full {
             forward.allocate(TensorClass::Activations, kept_input);
         }
         for part in &parts {
-            self.forward(part, Phase::Forward, self.trains && !full, &mut forward);
+            self.forward(
+                part,
+                TrainingPhase::Forward,
+                self.trains && !full,
+                &mut forward,
+            );
         }
-        let mut backward = Builder::new();
+        let mut backward = ProgramBuilder::new();
         if self.trains {
             if full {
                 for part in &parts {
-                    self.forward(part, Phase::Recompute, true, &mut backward);
+                    self.forward(part, TrainingPhase::Recompute, true, &mut backward);
                 }
             }
             self.backward(&parts, &mut backward);
@@ -144,12 +150,12 @@ impl Context {
             }
         }
         let all = parts.iter().map(|part| self.keeps(&part.kernels)).sum();
-        Ok(Lowered {
+        Ok(LoweredLayer {
             forward: vec![forward.finish()],
             backward: vec![backward.finish()],
             parameters,
             partial: if partial > 0 {
-                vec![(Family::Tensor, partial)]
+                vec![(ParallelGroupKind::Tensor, partial)]
             } else {
                 Vec::new()
             },
@@ -169,42 +175,47 @@ impl Context {
     }
 
     /// Returns true if an operator of `layer` is left out entirely, with the communication that it needs.
-    pub fn leaves_out(&self, layer: &Layer, work: &Work) -> bool {
-        let loss = matches!(work, Work::Loss { .. });
-        let logits = layer.role == Role::Output && matches!(work, Work::Linear { .. });
-        (loss && !self.trains) || (loss || logits) && self.without.has(Effect::Logits)
+    pub fn leaves_out(&self, layer: &ModelLayer, work: &OperatorKind) -> bool {
+        let loss = matches!(work, OperatorKind::Loss { .. });
+        let logits = layer.role == LayerRole::Output && matches!(work, OperatorKind::Linear { .. });
+        (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
     }
 
     /// Removes those `kernels` of an operator of `layer` that the plan leaves out.
-    pub fn leave_out(&self, layer: &Layer, work: &Work, kernels: &mut Kernels) {
+    pub fn leave_out(
+        &self,
+        layer: &ModelLayer,
+        work: &OperatorKind,
+        kernels: &mut OperatorKernels,
+    ) {
         if self.leaves_out(layer, work) {
             kernels.forward.clear();
             kernels.backward.clear();
             kernels.weights = None;
         }
-        if self.without.has(Effect::MemoryBound) {
+        if self.without.has(AblationEffect::MemoryBound) {
             kernels.forward.retain(|kernel| !kernel.moves);
             kernels.backward.retain(|kernel| !kernel.moves);
         }
     }
 
     /// Bytes that an operator keeps, unless its layer is run again as a whole.
-    pub fn keeps(&self, kernels: &Kernels) -> u64 {
+    pub fn keeps(&self, kernels: &OperatorKernels) -> u64 {
         match self.recompute {
-            Recompute::Selective => kernels.keeps,
+            RecomputePolicy::Selective => kernels.keeps,
             _ => kernels.keeps.saturating_add(kernels.scores),
         }
     }
 
     fn collective(
         &self,
-        part: &Part<'_>,
+        part: &LoweredOperator<'_>,
         what: &str,
-        phase: Phase,
+        phase: TrainingPhase,
         kind: CollectiveKind,
         bytes: u64,
-    ) -> Option<(String, Task)> {
-        let silent = self.tensor == 1 || self.without.has(Effect::TensorCommunication);
+    ) -> Option<(String, ProgramTask)> {
+        let silent = self.tensor == 1 || self.without.has(AblationEffect::TensorCommunication);
         // Without the kernel its communication is left out too.
         let idle = part.kernels.forward.is_empty();
         let bytes = match kind {
@@ -213,8 +224,8 @@ impl Context {
         };
         let name = name(phase, &part.operator.name, &format!(".{what}"));
         (!silent && !idle && bytes > 0).then_some({
-            let family = Family::Tensor;
-            let task = Task::Collective {
+            let family = ParallelGroupKind::Tensor;
+            let task = ProgramTask::Collective {
                 kind,
                 bytes,
                 family,
@@ -223,7 +234,13 @@ impl Context {
         })
     }
 
-    fn forward(&self, part: &Part<'_>, phase: Phase, keeps: bool, to: &mut Builder) {
+    fn forward(
+        &self,
+        part: &LoweredOperator<'_>,
+        phase: TrainingPhase,
+        keeps: bool,
+        to: &mut ProgramBuilder,
+    ) {
         if part.enters && self.sequence {
             let kind = CollectiveKind::AllGather;
             let gather = self.collective(part, "all-gather", phase, kind, part.input);
@@ -236,8 +253,8 @@ impl Context {
         }
         self.kernels(part, phase, to);
         match (&part.operator.work, part.operator.cut) {
-            (_, Cut::Inputs) => self.leave(part, phase, to),
-            (Work::Loss { rows, .. }, Cut::Between) => {
+            (_, TensorSplit::Inputs) => self.leave(part, phase, to),
+            (OperatorKind::Loss { rows, .. }, TensorSplit::Between) => {
                 // Maximum, sum of exponentials, and the right class's logit: one number per row each.
                 let bytes = 4 * rows * self.sizes.samples;
                 for what in ["maximum", "sum", "logit"] {
@@ -252,7 +269,7 @@ impl Context {
     }
 
     /// Sums outputs over members.
-    fn leave(&self, part: &Part<'_>, phase: Phase, to: &mut Builder) {
+    fn leave(&self, part: &LoweredOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
         let (what, kind) = match self.sequence {
             true => ("reduce-scatter", CollectiveKind::ReduceScatter),
             false => ("all-reduce", CollectiveKind::AllReduce),
@@ -262,7 +279,7 @@ impl Context {
         }
     }
 
-    fn kernels(&self, part: &Part<'_>, phase: Phase, to: &mut Builder) {
+    fn kernels(&self, part: &LoweredOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
         for kernel in &part.kernels.forward {
             let (task, shapes) = stamp(kernel);
             let name = name(phase, &part.operator.name, kernel.suffix);
@@ -270,12 +287,12 @@ impl Context {
         }
     }
 
-    fn backward(&self, parts: &[Part<'_>], to: &mut Builder) {
-        let phase = Phase::Backward;
+    fn backward(&self, parts: &[LoweredOperator<'_>], to: &mut ProgramBuilder) {
+        let phase = TrainingPhase::Backward;
         // The node that gathers the input of a region again.
         let mut gathered = None;
         for (i, part) in parts.iter().enumerate().rev() {
-            if part.operator.cut == Cut::Inputs && self.sequence {
+            if part.operator.cut == TensorSplit::Inputs && self.sequence {
                 let kind = CollectiveKind::AllGather;
                 let gather = self.collective(part, "all-gather", phase, kind, part.output);
                 if let Some((name, task)) = gather {
@@ -283,10 +300,10 @@ impl Context {
                 }
             }
             // Backwards a region begins with the last of the operators side by side.
-            let begins = part.operator.cut == Cut::Outputs
+            let begins = part.operator.cut == TensorSplit::Outputs
                 && parts
                     .get(i + 1)
-                    .is_none_or(|next| next.operator.cut != Cut::Outputs);
+                    .is_none_or(|next| next.operator.cut != TensorSplit::Outputs);
             let entry = to.front.clone();
             if begins && self.sequence {
                 let kind = CollectiveKind::AllGather;
@@ -296,10 +313,10 @@ impl Context {
                     false => to.next(name, phase, task, ["", ""]),
                 });
             }
-            let again = self.recompute == Recompute::Selective && part.kernels.scores > 0;
+            let again = self.recompute == RecomputePolicy::Selective && part.kernels.scores > 0;
             if again {
                 to.allocate(TensorClass::Activations, part.kernels.scores);
-                self.kernels(part, Phase::Recompute, to);
+                self.kernels(part, TrainingPhase::Recompute, to);
             }
             let own = part.kernels.weights.is_some();
             for kernel in part.kernels.backward.iter().filter(|_| part.wanted || !own) {
@@ -330,10 +347,10 @@ impl Context {
                 let (task, shapes) = stamp(kernel);
                 let name = name(phase, &part.operator.name, kernel.suffix);
                 let mut after = if beside { entry } else { to.front.clone() };
-                after.extend(gathered.map(super::program::After::Item));
+                after.extend(gathered.map(super::program::ProgramDependency::Item));
                 let item = to.beside(name, phase, task, after, shapes);
                 if !beside {
-                    to.front = vec![super::program::After::Item(item)];
+                    to.front = vec![super::program::ProgramDependency::Item(item)];
                 }
                 to.gradient(item);
             }
@@ -353,9 +370,9 @@ impl Context {
 }
 
 /// Weights of a matrix that is tied to another.
-pub(super) fn tied_weights(work: &Work) -> Option<u64> {
+pub(super) fn tied_weights(work: &OperatorKind) -> Option<u64> {
     match work {
-        Work::Linear {
+        OperatorKind::Linear {
             inputs,
             outputs,
             tied: true,
@@ -365,18 +382,18 @@ pub(super) fn tied_weights(work: &Work) -> Option<u64> {
     }
 }
 
-pub(super) fn name(phase: Phase, operator: &str, suffix: &str) -> String {
+pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String {
     let phase = match phase {
-        Phase::Forward => "fwd",
-        Phase::Recompute => "again",
+        TrainingPhase::Forward => "fwd",
+        TrainingPhase::Recompute => "again",
         _ => "bwd",
     };
     format!("{phase}/{operator}{suffix}")
 }
 
 /// Returns the task of a node that runs `kernel`, and the shapes of its inputs and outputs.
-pub(super) fn stamp(kernel: &Kernel) -> (Task, [&str; 2]) {
-    let task = Task::Kernel {
+pub(super) fn stamp(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
+    let task = ProgramTask::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,
     };

@@ -1,22 +1,22 @@
 //! Distribution of layers over the model chunks of a pipeline, and of their gradients over buckets.
 
-use super::buckets::{Bucket, Filling};
-use super::cost::Sizes;
-use super::layer::Lowered;
-use crate::generate::plan::Plan;
-use crate::generate::schedule::{Direction, Schedule};
-use crate::model::{Model, Role};
+use super::buckets::{BucketAssigner, GradientBucket};
+use super::cost::CostParameters;
+use super::layer::LoweredLayer;
+use crate::generate::plan::ParallelismPlan;
+use crate::generate::schedule::{PassDirection, PipelineSchedule};
+use crate::model::{LayerRole, Model};
 use std::ops::Range;
 
 /// Layers, weights and gradients by part.
 #[derive(Clone, Debug)]
-pub(super) struct Parts {
+pub(super) struct ModelChunks {
     /// First layer of each part, and the end of the last part.
     starts: Vec<usize>,
     /// Weights of each layer that a rank has, a copy of tied ones included.
     weights: Vec<u64>,
     /// Buckets of gradients, and which of them end in each layer.
-    buckets: Vec<Bucket>,
+    buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
     /// Bytes that each part sends to the next.
     boundaries: Vec<u64>,
@@ -26,17 +26,17 @@ pub(super) struct Parts {
 
 /// First layer of each part when blocks are distributed evenly; layers before the blocks go with the first part, and
 /// those behind with the last.
-pub(super) fn deal(model: &Model, plan: &Plan) -> Vec<usize> {
+pub(super) fn deal(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.chunks() * plan.pipeline;
     if !plan.stages.is_empty() {
         let starts = plan.stages.iter().map(|[first, _]| *first as usize);
         return starts.chain([count]).collect();
     }
-    if matches!(plan.schedule, Schedule::LayerWise { .. }) {
+    if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    let is_block = |layer: &&crate::model::Layer| layer.role == Role::Block;
+    let is_block = |layer: &&crate::model::ModelLayer| layer.role == LayerRole::Block;
     let blocks = model.layers.iter().filter(is_block).count();
     // Divides exactly: `check` refuses other plans.
     let each = blocks / parts as usize;
@@ -46,9 +46,14 @@ pub(super) fn deal(model: &Model, plan: &Plan) -> Vec<usize> {
     [0].into_iter().chain(inner).chain([count]).collect()
 }
 
-impl Parts {
+impl ModelChunks {
     /// Deals out the layers of `model`, each lowered as given.
-    pub fn new(model: &Model, plan: &Plan, lowered: &[&Lowered], sizes: Sizes) -> Self {
+    pub fn new(
+        model: &Model,
+        plan: &ParallelismPlan,
+        lowered: &[&LoweredLayer],
+        sizes: CostParameters,
+    ) -> Self {
         let starts = deal(model, plan);
         let mut weights: Vec<u64> = lowered.iter().map(|layer| layer.parameters).collect();
         let tied = copied(plan, &starts, lowered);
@@ -56,11 +61,11 @@ impl Parts {
             weights[tied.layer] += tied.weights;
         }
         let (mut buckets, mut ends) = (Vec::new(), vec![0..0; weights.len()]);
-        let filling = Filling::new(plan, sizes.gradient);
+        let filling = BucketAssigner::new(plan, sizes.gradient);
         for part in starts.windows(2) {
             let layers = (part[0]..part[1]).rev().map(|layer| {
                 // Numbers of weights are the same for all members.
-                let backward = lowered[layer].program(Direction::Backward, 0);
+                let backward = lowered[layer].program(PassDirection::Backward, 0);
                 let found = backward.found.iter().enumerate();
                 let found = found.map(move |(i, found)| match tied {
                     Some(tied) if (tied.layer, tied.behind) == (layer, i) => {
@@ -109,7 +114,7 @@ impl Parts {
     }
 
     /// Gradients whose last are found in `layer`, in this order.
-    pub fn buckets(&self, layer: usize) -> &[Bucket] {
+    pub fn buckets(&self, layer: usize) -> &[GradientBucket] {
         &self.buckets[self.ends[layer].clone()]
     }
 
@@ -126,7 +131,7 @@ impl Parts {
 
 /// A copy of weights of the first part.
 #[derive(Clone, Copy)]
-struct Copied {
+struct TiedCopy {
     layer: usize,
     /// Number of operators of the layer behind the one that has it.
     behind: usize,
@@ -135,14 +140,14 @@ struct Copied {
 }
 
 /// The copy that the last part has.
-fn copied(plan: &Plan, starts: &[usize], lowered: &[&Lowered]) -> Option<Copied> {
+fn copied(plan: &ParallelismPlan, starts: &[usize], lowered: &[&LoweredLayer]) -> Option<TiedCopy> {
     if plan.pipeline == 1 {
         return None;
     }
     let (last, end) = (*starts.get(starts.len().checked_sub(2)?)?, *starts.last()?);
     (last..end).find_map(|layer| {
         let (behind, weights) = lowered[layer].tied?;
-        Some(Copied {
+        Some(TiedCopy {
             layer,
             behind,
             weights,

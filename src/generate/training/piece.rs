@@ -1,35 +1,35 @@
 //! Shard that one member of a tensor group has of an operator with degrees of its own.
 
-use crate::generate::sharding::{Digit, Layout};
-use crate::model::Work;
+use crate::generate::sharding::{MeshAxis, ShardLayout};
+use crate::model::OperatorKind;
 
 /// Sharding of an operator: the number of shards along each axis, and the one that a member has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Cutting {
-    pub samples: Digit,
-    pub rows: Digit,
+pub(super) struct ShardSpec {
+    pub samples: MeshAxis,
+    pub rows: MeshAxis,
     /// Columns of the output.
-    pub outputs: Digit,
+    pub outputs: MeshAxis,
     /// Columns of the input that products are summed over.
-    pub inputs: Digit,
+    pub inputs: MeshAxis,
 }
 
-impl Cutting {
+impl ShardSpec {
     pub const WHOLE: Self = Self {
-        samples: Digit::WHOLE,
-        rows: Digit::WHOLE,
-        outputs: Digit::WHOLE,
-        inputs: Digit::WHOLE,
+        samples: MeshAxis::WHOLE,
+        rows: MeshAxis::WHOLE,
+        outputs: MeshAxis::WHOLE,
+        inputs: MeshAxis::WHOLE,
     };
 
     /// Layout in which `work` needs its input.
-    pub fn needs(&self, work: &Work) -> Layout {
+    pub fn needs(&self, work: &OperatorKind) -> ShardLayout {
         let columns = match work {
-            Work::Linear { .. } | Work::Convolution { .. } => self.inputs,
-            Work::Interaction { .. } => Digit::WHOLE,
+            OperatorKind::Linear { .. } | OperatorKind::Convolution { .. } => self.inputs,
+            OperatorKind::Interaction { .. } => MeshAxis::WHOLE,
             _ => self.outputs,
         };
-        Layout {
+        ShardLayout {
             samples: self.samples,
             rows: self.rows,
             columns,
@@ -37,8 +37,8 @@ impl Cutting {
     }
 
     /// Layout of its output.
-    pub fn gives(&self) -> Layout {
-        Layout {
+    pub fn gives(&self) -> ShardLayout {
+        ShardLayout {
             samples: self.samples,
             rows: self.rows,
             columns: self.outputs,
@@ -46,19 +46,19 @@ impl Cutting {
     }
 
     /// Members that differ in this have terms of the output to be summed.
-    pub fn over(&self) -> Option<Digit> {
+    pub fn over(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
     /// A member's shard of `work`, per sample of its own. Rows of an image are split so that windows are shared out
     /// evenly: the shard is an image of its own, with the same padding. Sizes that do not divide are rounded up, as
     /// Megatron-LM pads the vocabulary.
-    pub fn piece(&self, work: &Work) -> Work {
+    pub fn piece(&self, work: &OperatorKind) -> OperatorKind {
         let mut work = work.clone();
         let windows = work.window_rows();
-        let cut = |size: &mut u64, by: Digit| *size = size.div_ceil(by.parts.into());
+        let cut = |size: &mut u64, by: MeshAxis| *size = size.div_ceil(by.parts.into());
         match &mut work {
-            Work::Linear {
+            OperatorKind::Linear {
                 rows,
                 inputs,
                 outputs,
@@ -68,7 +68,7 @@ impl Cutting {
                 cut(inputs, self.inputs);
                 cut(outputs, self.outputs);
             }
-            Work::Convolution {
+            OperatorKind::Convolution {
                 inputs,
                 outputs,
                 size,
@@ -81,7 +81,7 @@ impl Cutting {
                 cut(outputs, self.outputs);
                 size[0] = self.image_rows(size[0], windows, kernel[0], *stride, *padding);
             }
-            Work::Pool {
+            OperatorKind::Pool {
                 channels,
                 size,
                 kernel,
@@ -91,23 +91,23 @@ impl Cutting {
                 cut(channels, self.outputs);
                 size[0] = self.image_rows(size[0], windows, kernel[0], *stride, *padding);
             }
-            Work::Attention {
+            OperatorKind::Attention {
                 heads, kv_heads, ..
             } => {
                 cut(heads, self.outputs);
                 cut(kv_heads, self.outputs);
             }
-            Work::Norm { rows, width, .. }
-            | Work::Activation { rows, width, .. }
-            | Work::Residual { rows, width, .. }
-            | Work::Loss {
+            OperatorKind::Norm { rows, width, .. }
+            | OperatorKind::Activation { rows, width, .. }
+            | OperatorKind::Residual { rows, width, .. }
+            | OperatorKind::Loss {
                 rows,
                 classes: width,
             } => {
                 cut(rows, self.rows);
                 cut(width, self.outputs);
             }
-            Work::Embedding {
+            OperatorKind::Embedding {
                 vocabulary,
                 width,
                 tokens,
@@ -116,18 +116,18 @@ impl Cutting {
                 cut(width, self.outputs);
                 cut(vocabulary, self.inputs);
             }
-            Work::EmbeddingBag { rows, width, .. } => {
+            OperatorKind::EmbeddingBag { rows, width, .. } => {
                 cut(width, self.outputs);
                 cut(rows, self.inputs);
             }
-            Work::Interaction { .. } => {}
+            OperatorKind::Interaction { .. } => {}
         }
         work
     }
 
     /// Returns true if a member's shard of `work` has exactly its share of the windows. It has if the windows of its
     /// rows reach beyond the padding.
-    pub fn shares_windows(&self, work: &Work) -> bool {
+    pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.piece(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
@@ -148,17 +148,17 @@ impl Cutting {
 }
 
 /// Columns of the output.
-pub(super) fn columns(work: &Work) -> u64 {
+pub(super) fn columns(work: &OperatorKind) -> u64 {
     match *work {
-        Work::Linear { outputs, .. } | Work::Convolution { outputs, .. } => outputs,
-        Work::Attention { heads, width, .. } => heads.saturating_mul(width),
-        Work::Norm { width, .. }
-        | Work::Activation { width, .. }
-        | Work::Residual { width, .. }
-        | Work::Embedding { width, .. }
-        | Work::EmbeddingBag { width, .. } => width,
-        Work::Loss { .. } => 1,
-        Work::Pool { channels, .. } => channels,
-        Work::Interaction { .. } => work.output_elements(),
+        OperatorKind::Linear { outputs, .. } | OperatorKind::Convolution { outputs, .. } => outputs,
+        OperatorKind::Attention { heads, width, .. } => heads.saturating_mul(width),
+        OperatorKind::Norm { width, .. }
+        | OperatorKind::Activation { width, .. }
+        | OperatorKind::Residual { width, .. }
+        | OperatorKind::Embedding { width, .. }
+        | OperatorKind::EmbeddingBag { width, .. } => width,
+        OperatorKind::Loss { .. } => 1,
+        OperatorKind::Pool { channels, .. } => channels,
+        OperatorKind::Interaction { .. } => work.output_elements(),
     }
 }

@@ -1,18 +1,18 @@
 //! Program of a layer in a pass for one member of its tensor group: nodes without ids, instantiated for each pass.
 
-use crate::generate::plan::Family;
-use crate::trace::{CollectiveKind, MemoryChanges, Phase, TensorClass};
+use crate::generate::plan::ParallelGroupKind;
+use crate::trace::{CollectiveKind, MemoryChanges, TensorClass, TrainingPhase};
 
 /// Work of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Task {
+pub(super) enum ProgramTask {
     /// A kernel.
     Kernel { flops: u64, bytes: u64 },
     /// A collective of the tensor group or of a part of it, with its `comm_size`.
     Collective {
         kind: CollectiveKind,
         bytes: u64,
-        family: Family,
+        family: ParallelGroupKind,
     },
     /// A message to or from the tensor group's member `peer`; `slot` distinguishes it from other messages of these
     /// two for the same layer.
@@ -26,7 +26,7 @@ pub(super) enum Task {
 
 /// Dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum ProgramDependency {
     /// All that the program waits for.
     Entry,
     /// The node with this number in the program.
@@ -35,12 +35,12 @@ pub(super) enum After {
 
 /// A node of a program.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Item {
+pub(super) struct ProgramNode {
     /// Behind the layer's name: `fwd/attention.qkv`.
     pub name: String,
-    pub phase: Phase,
-    pub task: Task,
-    pub after: Vec<After>,
+    pub phase: TrainingPhase,
+    pub task: ProgramTask,
+    pub after: Vec<ProgramDependency>,
     pub memory: MemoryChanges,
     pub inputs: String,
     pub outputs: String,
@@ -48,19 +48,19 @@ pub(super) struct Item {
 
 /// Nodes of a layer in one direction.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Program {
-    pub items: Vec<Item>,
+pub(super) struct LayerProgram {
+    pub items: Vec<ProgramNode>,
     /// Dependencies of the next layer.
-    pub exit: Vec<After>,
+    pub exit: Vec<ProgramDependency>,
     /// Backwards, the gradients that each operator produces, last operator to first.
-    pub found: Vec<Found>,
+    pub found: Vec<ProducedGradients>,
     /// Changes of memory that no node was left to make.
     pub rest: MemoryChanges,
 }
 
 /// Gradients that an operator finds.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct ProducedGradients {
     /// The nodes that do.
     pub nodes: Vec<u32>,
     /// Nodes of the program up to its last one.
@@ -89,20 +89,20 @@ pub(super) fn merge(changes: &mut MemoryChanges, more: &MemoryChanges) {
 
 /// Puts a program together, node by node.
 #[derive(Debug)]
-pub(super) struct Builder {
-    program: Program,
+pub(super) struct ProgramBuilder {
+    program: LayerProgram,
     /// Nodes that produce gradients of the current operator.
     finders: Vec<u32>,
     /// Dependencies of the next node of the chain.
-    pub front: Vec<After>,
+    pub front: Vec<ProgramDependency>,
 }
 
-impl Builder {
+impl ProgramBuilder {
     pub fn new() -> Self {
         Self {
-            program: Program::default(),
+            program: LayerProgram::default(),
             finders: Vec::new(),
-            front: vec![After::Entry],
+            front: vec![ProgramDependency::Entry],
         }
     }
 
@@ -110,13 +110,13 @@ impl Builder {
     pub fn beside(
         &mut self,
         name: String,
-        phase: Phase,
-        task: Task,
-        after: Vec<After>,
+        phase: TrainingPhase,
+        task: ProgramTask,
+        after: Vec<ProgramDependency>,
         shapes: [&str; 2],
     ) -> u32 {
         let memory = std::mem::take(&mut self.program.rest);
-        self.program.items.push(Item {
+        self.program.items.push(ProgramNode {
             name,
             phase,
             task,
@@ -129,10 +129,16 @@ impl Builder {
     }
 
     /// Adds the next node of the chain, and returns its number.
-    pub fn next(&mut self, name: String, phase: Phase, task: Task, shapes: [&str; 2]) -> u32 {
+    pub fn next(
+        &mut self,
+        name: String,
+        phase: TrainingPhase,
+        task: ProgramTask,
+        shapes: [&str; 2],
+    ) -> u32 {
         let after = std::mem::take(&mut self.front);
         let item = self.beside(name, phase, task, after, shapes);
-        self.front.push(After::Item(item));
+        self.front.push(ProgramDependency::Item(item));
         item
     }
 
@@ -143,7 +149,7 @@ impl Builder {
 
     /// Records that the gradients of an operator with these weights are complete.
     pub fn found(&mut self, weights: [u64; 2]) {
-        self.program.found.push(Found {
+        self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
             until: self.program.items.len() as u32,
             weights,
@@ -164,7 +170,7 @@ impl Builder {
         add(&mut memory.frees, class, bytes);
     }
 
-    pub fn finish(mut self) -> Program {
+    pub fn finish(mut self) -> LayerProgram {
         self.program.exit = self.front;
         // Allocations after the last node move into it.
         if let Some(last) = self.program.items.last_mut() {

@@ -1,29 +1,29 @@
 //! A lowered plan as a generator: classes of equal ranks, and node counts.
 
-use super::Prepared;
-use super::walk::Walk;
-use crate::generate::plan::Place;
-use crate::generate::{Emitter, Generator};
-use crate::graph::Binding;
-use crate::trace::groups::Declared;
-use crate::trace::roles::Roles;
+use super::TrainingGenerator;
+use super::walk::RankEmitter;
+use crate::generate::plan::RankCoordinates;
+use crate::generate::{TraceEmitter, TraceGenerator};
+use crate::graph::SlotBinding;
+use crate::trace::groups::DeclaredGroups;
+use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, TraceError};
 
-impl Prepared {
+impl TrainingGenerator {
     /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
     pub(super) fn peak(&self, stage: u32) -> u64 {
         let members = 0..if self.slots > 0 { self.plan.tensor } else { 1 };
         let peaks = members.map(|tensor| {
-            let mut meter = Meter::default();
-            let place = Place {
+            let mut meter = MemoryMeter::default();
+            let place = RankCoordinates {
                 tensor,
                 data: 0,
                 stage,
             };
             let rank = self.placement.rank(place);
-            let walked = self.nodes(rank, &mut Emitter::new(&mut meter));
+            let walked = self.nodes(rank, &mut TraceEmitter::new(&mut meter));
             walked.expect("a meter takes every node");
             meter.peak
         });
@@ -32,8 +32,8 @@ impl Prepared {
 
     /// The place of the rank whose nodes represent those at `place`: ranks of a stage differ in their peers and
     /// groups alone, and members of a tensor group also in the messages among themselves.
-    fn like(&self, place: Place) -> Place {
-        Place {
+    fn like(&self, place: RankCoordinates) -> RankCoordinates {
+        RankCoordinates {
             tensor: if self.slots > 0 { place.tensor } else { 0 },
             data: 0,
             stage: place.stage,
@@ -43,13 +43,13 @@ impl Prepared {
 
 /// Sink that sums allocations and frees, and tracks the peak.
 #[derive(Default)]
-struct Meter {
+struct MemoryMeter {
     used: u64,
     peak: u64,
     nodes: u64,
 }
 
-impl Sink for Meter {
+impl Sink for MemoryMeter {
     fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
         let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
@@ -60,16 +60,16 @@ impl Sink for Meter {
     }
 }
 
-impl Generator for Prepared {
+impl TraceGenerator for TrainingGenerator {
     fn ranks(&self) -> u32 {
         self.placement.ranks()
     }
 
-    fn groups(&self) -> Declared {
+    fn groups(&self) -> DeclaredGroups {
         self.placement.declared()
     }
 
-    fn roles(&self) -> Roles {
+    fn roles(&self) -> GroupRoles {
         self.families_by_number()
     }
 
@@ -81,7 +81,7 @@ impl Generator for Prepared {
         self.placement.rank(self.like(self.placement.place(rank)))
     }
 
-    fn bind(&self, rank: u32, first: &Binding) -> Binding {
+    fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
         let own = self.placement.place(rank);
         let model = self.placement.place(self.shape_of(rank));
         let peer = |peer: &u32| {
@@ -92,7 +92,7 @@ impl Generator for Prepared {
                 false => peer.tensor,
             };
             let stage = peer.stage;
-            self.placement.rank(Place {
+            self.placement.rank(RankCoordinates {
                 tensor,
                 stage,
                 ..own
@@ -111,7 +111,7 @@ impl Generator for Prepared {
                 _ => None,
             }
         };
-        Binding {
+        SlotBinding {
             peers: first.peers.iter().map(peer).collect(),
             groups: first.groups.iter().map(group).collect(),
             declared: first.declared.clone(),
@@ -123,14 +123,14 @@ impl Generator for Prepared {
         // Without messages inside tensor groups `like.tensor` is 0, and there is one count per stage.
         let kind = like.tensor * self.plan.pipeline + like.stage;
         *self.counts[kind as usize].get_or_init(|| {
-            let mut meter = Meter::default();
-            let walked = Walk::new(self, rank, &mut Emitter::new(&mut meter)).run();
+            let mut meter = MemoryMeter::default();
+            let walked = RankEmitter::new(self, rank, &mut TraceEmitter::new(&mut meter)).run();
             walked.expect("a meter takes every node");
             meter.nodes
         })
     }
 
-    fn nodes(&self, rank: u32, out: &mut Emitter<'_>) -> Result<(), TraceError> {
-        Walk::new(self, rank, out).run()
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        RankEmitter::new(self, rank, out).run()
     }
 }

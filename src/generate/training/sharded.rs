@@ -28,15 +28,15 @@
 
 use super::super::GenerateError;
 use super::buckets;
-use super::cost::Kernels;
-use super::flow::{Flow, Held, Step};
-use super::layer::{Context, Lowered, name, stamp, tied_weights};
-use super::program::{After, Builder, Program};
+use super::cost::OperatorKernels;
+use super::flow::{LayerDataflow, ShardedActivation, ShardedOperator};
+use super::layer::{LoweredLayer, LoweringContext, name, stamp, tied_weights};
+use super::program::{LayerProgram, ProgramBuilder, ProgramDependency};
 use crate::generate::check_limit;
-use crate::generate::plan::{Effect, Family, Recompute};
-use crate::generate::sharding::Partition;
-use crate::model::{Layer, Role, Work};
-use crate::trace::{CollectiveKind, Phase, TensorClass};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
+use crate::generate::sharding::MemberPartition;
+use crate::model::{LayerRole, ModelLayer, OperatorKind};
+use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
 use std::collections::BTreeMap;
 
 mod known;
@@ -44,30 +44,30 @@ mod moved;
 #[cfg(test)]
 mod tests;
 
-use known::Known;
-use moved::Moved;
+use known::RedistributionCache;
+use moved::PendingRedistribution;
 
 /// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Lowers layers, and knows the groups of those that work together.
-pub(super) struct Lowering {
-    pub context: Context,
+pub(super) struct ShardedLowering {
+    pub context: LoweringContext,
     /// True if the first and the last stage have a copy each of a tied matrix.
     pub copies: bool,
-    /// Groups within a tensor group, in the order of [`Family::Operator`].
-    pub partitions: Vec<Partition>,
+    /// Groups within a tensor group, in the order of [`ParallelGroupKind::Operator`].
+    pub partitions: Vec<MemberPartition>,
     /// Messages of a layer that the same two members may send each other, at most.
     pub slots: u32,
-    known: Known,
+    known: RedistributionCache,
     /// Nodes so far.
     items: u64,
 }
 
 /// An operator as a member has it.
-struct Own<'s> {
-    step: &'s Step<'s>,
-    kernels: Kernels,
+struct MemberOperator<'s> {
+    step: &'s ShardedOperator<'s>,
+    kernels: OperatorKernels,
     parameters: u64,
     /// Weights in the order in which their gradients are found.
     found: [u64; 2],
@@ -78,22 +78,22 @@ struct Own<'s> {
 }
 
 /// The programs of one member, in construction.
-struct Writer<'w> {
-    lowering: &'w mut Lowering,
+struct MemberProgramWriter<'w> {
+    lowering: &'w mut ShardedLowering,
     member: u32,
     /// Messages so far.
     slot: u32,
 }
 
-impl Lowering {
+impl ShardedLowering {
     /// Creates a lowering without layers.
-    pub fn new(context: Context, copies: bool) -> Self {
+    pub fn new(context: LoweringContext, copies: bool) -> Self {
         Self {
             context,
             copies,
             partitions: Vec::new(),
             slots: 0,
-            known: Known::default(),
+            known: RedistributionCache::default(),
             items: 0,
         }
     }
@@ -104,9 +104,9 @@ impl Lowering {
     }
 
     /// Returns the group kind of the partition `among`, which is added if it is new.
-    fn family(&mut self, among: &Partition) -> Family {
+    fn family(&mut self, among: &MemberPartition) -> ParallelGroupKind {
         if among.is_all() {
-            return Family::Tensor;
+            return ParallelGroupKind::Tensor;
         }
         let known = self.partitions.iter().position(|one| one == among);
         let number = known.unwrap_or_else(|| {
@@ -114,14 +114,18 @@ impl Lowering {
             self.partitions.len() - 1
         });
         // Numbers out of range are refused once all layers are lowered.
-        Family::Operator(u16::try_from(number).unwrap_or(u16::MAX))
+        ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
     /// Lowers `layer`, whose operators are sharded as in `flow`.
-    pub fn lower(&mut self, layer: &Layer, flow: &Flow<'_>) -> Result<Lowered, GenerateError> {
+    pub fn lower(
+        &mut self,
+        layer: &ModelLayer,
+        flow: &LayerDataflow<'_>,
+    ) -> Result<LoweredLayer, GenerateError> {
         let mut own = Vec::with_capacity(flow.steps.len());
         let (mut parameters, mut tied) = (0_u64, None);
-        let mut partial: BTreeMap<Family, u64> = BTreeMap::new();
+        let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
             let work = cutting.piece(&step.operator.work);
@@ -135,14 +139,14 @@ impl Lowering {
             // On one stage both operators add to one gradient, which is summed for the table.
             let copy = tied_weights(&work).filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
-            let apart = Partition::over(&[cutting.samples, cutting.rows], self.members());
+            let apart = MemberPartition::over(&[cutting.samples, cutting.rows], self.members());
             if gradient > 0 && apart.size() > 1 {
                 let sum = partial.entry(self.family(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
             }
             self.context
                 .leave_out(layer, &step.operator.work, &mut kernels);
-            own.push(Own {
+            own.push(MemberOperator {
                 step,
                 kernels,
                 parameters: weights,
@@ -151,7 +155,8 @@ impl Lowering {
                 idle: self.context.leaves_out(layer, &step.operator.work),
             });
         }
-        let full = layer.role == Role::Block && self.context.recompute == Recompute::Full;
+        let full =
+            layer.role == LayerRole::Block && self.context.recompute == RecomputePolicy::Full;
         let bytes = self
             .context
             .sizes
@@ -164,7 +169,7 @@ impl Lowering {
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let mut alike = false;
         for member in 0..self.members() {
-            let mut writer = Writer {
+            let mut writer = MemberProgramWriter {
                 lowering: self,
                 member,
                 slot: 0,
@@ -189,7 +194,7 @@ impl Lowering {
         }
         debug_assert!(alike || forward.len() == self.members() as usize);
         let all = own.iter().map(|one| self.context.keeps(&one.kernels)).sum();
-        Ok(Lowered {
+        Ok(LoweredLayer {
             forward,
             backward,
             parameters,
@@ -205,29 +210,34 @@ impl Lowering {
     }
 }
 
-impl Writer<'_> {
-    fn context(&self) -> Context {
+impl MemberProgramWriter<'_> {
+    fn context(&self) -> LoweringContext {
         self.lowering.context
     }
 
     /// Builds both programs; with full recomputation, `full` bytes of the input are saved instead of activations.
-    fn programs(&mut self, own: &[Own<'_>], end: &Held, full: Option<u64>) -> (Program, Program) {
+    fn programs(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        end: &ShardedActivation,
+        full: Option<u64>,
+    ) -> (LayerProgram, LayerProgram) {
         let trains = self.context().trains;
-        let mut forward = Builder::new();
+        let mut forward = ProgramBuilder::new();
         if let Some(kept) = full.filter(|_| trains) {
             forward.allocate(TensorClass::Activations, kept);
         }
         self.forward(
             own,
             end,
-            Phase::Forward,
+            TrainingPhase::Forward,
             trains && full.is_none(),
             &mut forward,
         );
-        let mut backward = Builder::new();
+        let mut backward = ProgramBuilder::new();
         if trains {
             if full.is_some() {
-                self.forward(own, end, Phase::Recompute, true, &mut backward);
+                self.forward(own, end, TrainingPhase::Recompute, true, &mut backward);
             }
             for one in own.iter().rev() {
                 self.backward(own, one, &mut backward);
@@ -239,11 +249,11 @@ impl Writer<'_> {
 
     fn forward(
         &mut self,
-        own: &[Own<'_>],
-        end: &Held,
-        phase: Phase,
+        own: &[MemberOperator<'_>],
+        end: &ShardedActivation,
+        phase: TrainingPhase,
         keeps: bool,
-        to: &mut Builder,
+        to: &mut ProgramBuilder,
     ) {
         for one in own {
             for input in &one.step.inputs {
@@ -251,7 +261,7 @@ impl Writer<'_> {
                 // A pending sum is completed even if its consumer is left out, but only if it was computed.
                 let found = from.by.is_some_and(|by| !own[by].idle);
                 let sums = from.over.is_some() && found;
-                let moved = Moved {
+                let moved = PendingRedistribution {
                     from: &from.layout,
                     over: from.over,
                     need: if one.idle { &from.layout } else { &input.need },
@@ -280,7 +290,7 @@ impl Writer<'_> {
             && let Some(over) = one.step.cutting.over()
             && !one.idle
         {
-            let moved = Moved {
+            let moved = PendingRedistribution {
                 from: &end.layout,
                 over: Some(over),
                 need: &end.layout,
@@ -292,19 +302,28 @@ impl Writer<'_> {
     }
 
     /// Name of the operator that produced `held`, or of `one` if another layer did.
-    fn by<'o>(&self, own: &'o [Own<'_>], held: &Held, one: &'o Own<'_>) -> &'o str {
+    fn by<'o>(
+        &self,
+        own: &'o [MemberOperator<'_>],
+        held: &ShardedActivation,
+        one: &'o MemberOperator<'_>,
+    ) -> &'o str {
         let from = held.by.and_then(|by| own.get(by)).unwrap_or(one);
         &from.step.operator.name
     }
 
     /// Sums over classes that a loss needs where members have some of them each: the maximum, the sum of
     /// exponentials, and the right class's logit, one number of 4 bytes per row.
-    fn classes(&mut self, one: &Own<'_>, phase: Phase, to: &mut Builder) {
-        let (Work::Loss { rows, .. }, cutting) = (&one.step.operator.work, &one.step.cutting)
+    fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
+        let (OperatorKind::Loss { rows, .. }, cutting) =
+            (&one.step.operator.work, &one.step.cutting)
         else {
             return;
         };
-        let silent = self.context().without.has(Effect::TensorCommunication);
+        let silent = self
+            .context()
+            .without
+            .has(AblationEffect::TensorCommunication);
         if cutting.outputs.parts == 1 || one.idle || silent {
             return;
         }
@@ -318,17 +337,22 @@ impl Writer<'_> {
         }
     }
 
-    fn backward(&mut self, own: &[Own<'_>], one: &Own<'_>, to: &mut Builder) {
-        let phase = Phase::Backward;
+    fn backward(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        one: &MemberOperator<'_>,
+        to: &mut ProgramBuilder,
+    ) {
+        let phase = TrainingPhase::Backward;
         let context = self.context();
         let operator = &one.step.operator.name;
         let entry = to.front.clone();
-        if context.recompute == Recompute::Selective && one.kernels.scores > 0 {
+        if context.recompute == RecomputePolicy::Selective && one.kernels.scores > 0 {
             to.allocate(TensorClass::Activations, one.kernels.scores);
             for kernel in &one.kernels.forward {
                 let (task, shapes) = stamp(kernel);
-                let name = name(Phase::Recompute, operator, kernel.suffix);
-                to.next(name, Phase::Recompute, task, shapes);
+                let name = name(TrainingPhase::Recompute, operator, kernel.suffix);
+                to.next(name, TrainingPhase::Recompute, task, shapes);
             }
         }
         let weights = one.kernels.weights.as_ref();
@@ -343,13 +367,13 @@ impl Writer<'_> {
             }
         }
         // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
-        let found = |to: &mut Builder, after: Vec<After>, beside: bool| {
+        let found = |to: &mut ProgramBuilder, after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
             let (task, shapes) = stamp(kernel);
             let name = name(phase, operator, kernel.suffix);
             let item = to.beside(name, phase, task, after, shapes);
             if !beside {
-                to.front = vec![After::Item(item)];
+                to.front = vec![ProgramDependency::Item(item)];
             }
             to.gradient(item);
         };
@@ -361,10 +385,10 @@ impl Writer<'_> {
         for input in one.step.inputs.iter().filter(|_| !one.idle) {
             let product = matches!(
                 one.step.operator.work,
-                Work::Linear { .. } | Work::Convolution { .. }
+                OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
             );
             let outputs = one.step.cutting.outputs;
-            let moved = Moved {
+            let moved = PendingRedistribution {
                 from: &input.need,
                 over: (product && outputs.parts > 1).then_some(outputs),
                 need: &input.from.layout,
@@ -385,6 +409,6 @@ impl Writer<'_> {
 }
 
 /// Returns true if the operator's output can be the output of its layer.
-fn hands_on(step: &Step<'_>) -> bool {
-    !step.operator.around && !matches!(step.operator.work, Work::EmbeddingBag { .. })
+fn hands_on(step: &ShardedOperator<'_>) -> bool {
+    !step.operator.around && !matches!(step.operator.work, OperatorKind::EmbeddingBag { .. })
 }

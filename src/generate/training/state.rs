@@ -12,11 +12,11 @@
 //! With 16 bits Adam in mixed precision is 16 bytes, and a third of what is kept by each of `N` replicas with ZeRO
 //! (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
 
-use crate::generate::plan::{Optimizer, Zero};
+use crate::generate::plan::{Optimizer, ZeroStage};
 
 /// Memory that training keeps for parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct ParameterState {
     /// Bytes of a weight.
     pub weight: u64,
     /// Bytes of its gradient.
@@ -26,14 +26,14 @@ pub struct State {
     /// True with a master copy in single precision.
     pub mixed: bool,
     /// State that is sharded among replicas.
-    pub zero: Zero,
+    pub zero: ZeroStage,
     /// Number of replicas.
     pub replicas: u32,
 }
 
 /// Bytes resident on one NPU, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resident {
+pub struct ResidentBytes {
     /// Weights.
     pub weights: u64,
     /// Gradients.
@@ -42,7 +42,7 @@ pub struct Resident {
     pub optimizer: u64,
 }
 
-impl Resident {
+impl ResidentBytes {
     /// All of it.
     pub fn total(self) -> u64 {
         let state = self.weights.saturating_add(self.gradients);
@@ -50,9 +50,9 @@ impl Resident {
     }
 }
 
-impl State {
+impl ParameterState {
     /// Bytes that an NPU keeps of `parameters`.
-    pub fn resident(&self, parameters: u64) -> Resident {
+    pub fn resident(&self, parameters: u64) -> ResidentBytes {
         let bytes = |each: u64, shared| {
             let all = u128::from(each) * u128::from(parameters);
             let among = if self.zero >= shared {
@@ -62,17 +62,17 @@ impl State {
             };
             u64::try_from(all.div_ceil(among.into())).unwrap_or(u64::MAX)
         };
-        Resident {
-            weights: bytes(self.weight, Zero::Parameters),
-            gradients: bytes(self.gradient(), Zero::Gradients),
-            optimizer: bytes(self.kept(), Zero::Optimizer),
+        ResidentBytes {
+            weights: bytes(self.weight, ZeroStage::Parameters),
+            gradients: bytes(self.gradient(), ZeroStage::Gradients),
+            optimizer: bytes(self.kept(), ZeroStage::Optimizer),
         }
     }
 
     /// Parameters that an NPU steps.
     pub fn stepped(&self, parameters: u64) -> u64 {
         match self.zero {
-            Zero::None => parameters,
+            ZeroStage::None => parameters,
             _ => parameters.div_ceil(self.replicas.into()),
         }
     }
@@ -113,13 +113,13 @@ mod tests {
         // 7.5 billion parameters on 64 replicas, Adam in mixed precision, 16 B each:
         // 120 GB; (4 + 12/64) 7.5e9 = 31.40625 GB; (2 + 14/64) 7.5e9 = 16.640625 GB; 16/64 x 7.5e9 = 1.875 GB.
         let expected = [
-            (Zero::None, 120_000_000_000),
-            (Zero::Optimizer, 31_406_250_000),
-            (Zero::Gradients, 16_640_625_000),
-            (Zero::Parameters, 1_875_000_000),
+            (ZeroStage::None, 120_000_000_000),
+            (ZeroStage::Optimizer, 31_406_250_000),
+            (ZeroStage::Gradients, 16_640_625_000),
+            (ZeroStage::Parameters, 1_875_000_000),
         ];
         for (zero, bytes) in expected {
-            let state = State {
+            let state = ParameterState {
                 weight: 2,
                 gradient: 2,
                 optimizer: Optimizer::Adam,
@@ -142,15 +142,15 @@ mod tests {
             ((2, Optimizer::None, false), [2, 0, 0], 0),
         ];
         for ((bytes, optimizer, mixed), [weights, gradients, kept], moved) in expected {
-            let state = State {
+            let state = ParameterState {
                 weight: bytes,
                 gradient: bytes,
                 optimizer,
                 mixed,
-                zero: Zero::None,
+                zero: ZeroStage::None,
                 replicas: 1,
             };
-            let resident = Resident {
+            let resident = ResidentBytes {
                 weights,
                 gradients,
                 optimizer: kept,

@@ -1,16 +1,16 @@
 //! Totals of a plan, found without a replay.
 
-use super::{Prepared, Training};
-use crate::generate::plan::{Family, Place};
-use crate::generate::{Emitter, GenerateError, Generator};
+use super::{TrainingGenerator, TrainingPattern};
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, Op, Phase, TensorClass, TraceError};
+use crate::trace::{GroupName, Op, TensorClass, TraceError, TrainingPhase};
 use std::collections::BTreeMap;
 
 /// Totals of a plan: parameters, FLOPs, memory, groups and communication.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Summary {
+pub struct PlanSummary {
     /// Number of ranks.
     pub ranks: u32,
     /// Micro-batches of a replica in a step.
@@ -23,21 +23,21 @@ pub struct Summary {
     /// FLOPs of a step that all ranks carry out.
     pub flops: u128,
     /// Recomputation in effect; never `as-needed`, which is resolved to one of the others.
-    pub recompute: super::Recompute,
+    pub recompute: super::RecomputePolicy,
     /// Idle time of a stage over its working time if passes are even and messages take none.
     pub bubble: f64,
     /// Groups by family.
-    pub groups: Vec<Groups>,
+    pub groups: Vec<ParallelGroups>,
     /// The ranks through which a replica's activations pass, one on each stage, for every member of a tensor group
     /// and every replica.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of each stage.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageSummary>,
 }
 
 /// Groups of one family.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Groups {
+pub struct ParallelGroups {
     /// Name of the family.
     pub family: &'static str,
     /// The members of each.
@@ -46,7 +46,7 @@ pub struct Groups {
 
 /// A rank of a stage.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stage {
+pub struct StageSummary {
     /// First and last layer of each chunk, by name.
     pub layers: Vec<[String; 2]>,
     /// Parameters of a rank, copies included.
@@ -63,59 +63,65 @@ pub struct Stage {
     /// prediction of activation memory.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
-    pub communication: Vec<Communication>,
+    pub communication: Vec<CommunicationTotals>,
 }
 
 /// Collectives of a kind and family, or messages.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Communication {
+pub struct CommunicationTotals {
     /// `all-reduce`, or `send`.
     pub kind: String,
     /// Family of the group; `stages` for messages from one stage to the next.
     pub family: &'static str,
     /// Phase of the step.
-    pub phase: Option<Phase>,
+    pub phase: Option<TrainingPhase>,
     /// Number of calls.
     pub calls: u64,
     /// Their bytes: whole buffers of collectives.
     pub bytes: u128,
 }
 
-impl Training {
+impl TrainingPattern {
     /// Computes the totals of the plan.
     ///
     /// # Errors
     ///
     /// If the model cannot be distributed as the plan says.
-    pub fn summary(self) -> Result<Summary, GenerateError> {
+    pub fn summary(self) -> Result<PlanSummary, GenerateError> {
         Ok(self.prepare()?.summary())
     }
 }
 
-type Tallied = BTreeMap<(Option<Phase>, &'static str, String), (u64, u128)>;
+type CommunicationTally = BTreeMap<(Option<TrainingPhase>, &'static str, String), (u64, u128)>;
 
 /// Sink that sums a rank's FLOPs, memory and communication.
-struct Tally<'p> {
-    plan: &'p Prepared,
-    place: Place,
+struct RankTally<'p> {
+    plan: &'p TrainingGenerator,
+    place: RankCoordinates,
     nodes: u64,
     flops: u128,
     used: [u64; TensorClass::COUNT],
     peak: u64,
     at_peak: [u64; TensorClass::COUNT],
-    communication: Tallied,
+    communication: CommunicationTally,
 }
 
-impl Tally<'_> {
+impl RankTally<'_> {
     /// Returns the family of a group; none if it is the group of all ranks and those are of no family.
-    fn family(&self, group: GroupName<'_>, phase: Option<Phase>) -> Option<Family> {
+    fn family(
+        &self,
+        group: GroupName<'_>,
+        phase: Option<TrainingPhase>,
+    ) -> Option<ParallelGroupKind> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
         let whole = |family| placement.members(family) == placement.ranks();
         // Several families can comprise all ranks; the phase then tells which one is likely meant.
         let likely = match phase {
-            Some(Phase::Synchronize) => [Family::Data, Family::Tensor],
-            _ => [Family::Tensor, Family::Data],
+            Some(TrainingPhase::Synchronize) => {
+                [ParallelGroupKind::Data, ParallelGroupKind::Tensor]
+            }
+            _ => [ParallelGroupKind::Tensor, ParallelGroupKind::Data],
         };
         let others = placement.families().filter(|one| !likely.contains(one));
         let mut all = likely.into_iter().chain(others);
@@ -123,7 +129,7 @@ impl Tally<'_> {
     }
 }
 
-impl Sink for Tally<'_> {
+impl Sink for RankTally<'_> {
     fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
         let phase = node.labels.phase;
@@ -137,7 +143,7 @@ impl Sink for Tally<'_> {
                     (_, Some(family)) => self.plan.placement.members(family),
                 };
                 let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
-                let word = family.map_or("all ranks", Family::word);
+                let word = family.map_or("all ranks", ParallelGroupKind::word);
                 (kind.to_string(), word, bytes)
             }
             Op::Message {
@@ -148,7 +154,7 @@ impl Sink for Tally<'_> {
             } => {
                 let beside = self.plan.placement.place(peer).stage == self.place.stage;
                 let family = if beside {
-                    Family::Tensor.word()
+                    ParallelGroupKind::Tensor.word()
                 } else {
                     "stages"
                 };
@@ -184,15 +190,15 @@ impl Sink for Tally<'_> {
     }
 }
 
-impl Prepared {
-    pub(super) fn summary(&self) -> Summary {
+impl TrainingGenerator {
+    pub(super) fn summary(&self) -> PlanSummary {
         let plan = &self.plan;
-        let stages: Vec<Stage> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
+        let stages: Vec<StageSummary> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
         // A backward pass has twice the FLOPs of the forward one.
         let ways = if plan.trains() { 3 } else { 1 };
         let samples = u128::from(plan.batch) * u128::from(plan.steps);
         let shared = u128::from(plan.tensor) * u128::from(plan.data);
-        Summary {
+        PlanSummary {
             ranks: self.ranks(),
             micro_batches: self.micro_batches,
             parameters: self.model.parameters(),
@@ -206,13 +212,13 @@ impl Prepared {
         }
     }
 
-    fn stage(&self, stage: u32) -> Stage {
-        let place = Place {
+    fn stage(&self, stage: u32) -> StageSummary {
+        let place = RankCoordinates {
             tensor: 0,
             data: 0,
             stage,
         };
-        let mut tally = Tally {
+        let mut tally = RankTally {
             plan: self,
             place,
             nodes: 0,
@@ -222,7 +228,10 @@ impl Prepared {
             at_peak: [0; TensorClass::COUNT],
             communication: BTreeMap::new(),
         };
-        let walked = self.nodes(self.placement.rank(place), &mut Emitter::new(&mut tally));
+        let walked = self.nodes(
+            self.placement.rank(place),
+            &mut TraceEmitter::new(&mut tally),
+        );
         walked.expect("a tally takes every node");
         let parts = (0..self.chunks()).map(|chunk| chunk * self.plan.pipeline + stage);
         let name = |layer: usize| self.model.layers[layer].name.clone();
@@ -232,7 +241,7 @@ impl Prepared {
             .sum();
         let schedule = self.plan.schedule;
         let stored = schedule.stored(stage, self.plan.pipeline, self.micro_batches);
-        Stage {
+        StageSummary {
             layers: parts
                 .map(|part| self.layers(part))
                 .filter(|layers| !layers.is_empty())
@@ -247,13 +256,15 @@ impl Prepared {
             communication: tally
                 .communication
                 .into_iter()
-                .map(|((phase, family, kind), (calls, bytes))| Communication {
-                    kind,
-                    family,
-                    phase,
-                    calls,
-                    bytes,
-                })
+                .map(
+                    |((phase, family, kind), (calls, bytes))| CommunicationTotals {
+                        kind,
+                        family,
+                        phase,
+                        calls,
+                        bytes,
+                    },
+                )
                 .collect(),
         }
     }

@@ -1,22 +1,22 @@
 //! Invariants of all patterns, and dependencies of nodes.
 
-use super::super::testing::{Seen, every_rank, why_not};
-use super::super::{Pattern, plan};
+use super::super::testing::{EmittedNode, every_rank, why_not};
+use super::super::{WorkloadPattern, plan};
 use super::*;
 
-fn pattern(plan: Plan) -> Pattern {
+fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::named("gpt2-small").unwrap();
-    Pattern::Training(Box::new(Training { model, plan }))
+    WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }))
 }
 
-fn small() -> Plan {
-    let mut plan = Plan::new();
+fn small() -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
     (plan.data, plan.tensor, plan.pipeline) = (2, 2, 3);
     plan.batch = 12;
     plan
 }
 
-fn data<'a>(nodes: &'a [Seen], name: &str) -> Vec<&'a str> {
+fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> Vec<&'a str> {
     let node = nodes.iter().find(|node| node.name == name);
     let node = node.unwrap_or_else(|| panic!("{name} is not there"));
     node.data
@@ -29,10 +29,14 @@ fn data<'a>(nodes: &'a [Seen], name: &str) -> Vec<&'a str> {
 fn ranks_are_like_those_of_their_stage() {
     let mut plans = vec![small(), small(), small()];
     plans[1].sequence_parallel = true;
-    plans[1].zero = Zero::Parameters;
-    plans[1].order = [plan::Axis::Pipeline, plan::Axis::Tensor, plan::Axis::Data];
+    plans[1].zero = ZeroStage::Parameters;
+    plans[1].order = [
+        plan::ParallelAxis::Pipeline,
+        plan::ParallelAxis::Tensor,
+        plan::ParallelAxis::Data,
+    ];
     plans[1].clip = true;
-    plans[2].schedule = Schedule::Interleaved { chunks: 2 };
+    plans[2].schedule = PipelineSchedule::Interleaved { chunks: 2 };
     plans[2].scatter_gather = true;
     plans[2].batch = 6 * 2;
     plans[2].ranks = (0..12).rev().collect();
@@ -43,7 +47,7 @@ fn ranks_are_like_those_of_their_stage() {
 
 #[test]
 fn sums_are_formed_beside_the_gradients_of_weights() {
-    let mut plan = Plan::new();
+    let mut plan = ParallelismPlan::new();
     plan.tensor = 2;
     let ranks = every_rank(pattern(plan.clone()));
     let nodes = &ranks[0];
@@ -82,10 +86,10 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
 /// Buckets of a byte: each gradient by itself.
 #[test]
 fn a_bucket_can_end_within_an_operator() {
-    let mut plan = Plan::new();
+    let mut plan = ParallelismPlan::new();
     (plan.data, plan.pipeline, plan.batch) = (2, 2, 4);
-    (plan.buckets, plan.bucket) = (Buckets::Parameters, 1);
-    let reductions = |plan: &Plan, rank: usize, of: &str| {
+    (plan.buckets, plan.bucket) = (BucketPolicy::Parameters, 1);
+    let reductions = |plan: &ParallelismPlan, rank: usize, of: &str| {
         let ranks = every_rank(pattern(plan.clone()));
         let nodes = &ranks[rank];
         let name = format!("mb1/{of}/gradients/all-reduce");
@@ -117,7 +121,7 @@ fn a_bucket_can_end_within_an_operator() {
         assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
     }
     // Without the kernel of a norm its gradients are there when the node before would have it run.
-    plan.without.add(Effect::MemoryBound);
+    plan.without.add(AblationEffect::MemoryBound);
     for (after, _) in reductions(&plan, 2, "layer9/norm2") {
         assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);
     }
@@ -125,14 +129,14 @@ fn a_bucket_can_end_within_an_operator() {
 
 #[test]
 fn what_does_not_divide_is_refused() {
-    let why = |change: fn(&mut Plan)| {
-        let mut plan = Plan::new();
+    let why = |change: fn(&mut ParallelismPlan)| {
+        let mut plan = ParallelismPlan::new();
         change(&mut plan);
         why_not(pattern(plan))
     };
     for (change, expected) in [
         (
-            (|p| p.tensor = 8) as fn(&mut Plan),
+            (|p| p.tensor = 8) as fn(&mut ParallelismPlan),
             "`tensor` is 8; expected a divisor of the 12 heads of attention.core",
         ),
         (
@@ -149,15 +153,15 @@ fn what_does_not_divide_is_refused() {
             "`sequence_parallel` is true; expected false with tensor = 1",
         ),
         (
-            |p| p.zero = Zero::Optimizer,
+            |p| p.zero = ZeroStage::Optimizer,
             "`zero` is 1; expected 0 with data = 1",
         ),
         (
-            |p| p.recompute = Recompute::Selective,
+            |p| p.recompute = RecomputePolicy::Selective,
             "`recompute` is selective; expected none, full or as-needed",
         ),
         (
-            |p| p.order = [plan::Axis::Data; 3],
+            |p| p.order = [plan::ParallelAxis::Data; 3],
             "`order` is dp,dp,dp; expected tp, dp and pp in some order; tp",
         ),
         (
@@ -201,7 +205,7 @@ fn what_does_not_divide_is_refused() {
         (
             |p| {
                 p.pipeline = 2;
-                p.schedule = Schedule::LayerWise { layers: 1 }
+                p.schedule = PipelineSchedule::LayerWise { layers: 1 }
             },
             "expected 1 with schedule = layer-wise",
         ),

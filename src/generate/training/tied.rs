@@ -1,28 +1,28 @@
 //! Weights of an embedding that a product takes as well.
 
-use super::flow::Step;
-use super::piece::Cutting;
+use super::flow::ShardedOperator;
+use super::piece::ShardSpec;
 use crate::generate::{GenerateError, refused};
-use crate::model::Work;
+use crate::model::OperatorKind;
 
 /// The table whose weights others take: the first one of an embedding.
 #[derive(Debug, Default)]
-pub(super) struct Tied {
-    table: Option<(String, Cutting)>,
+pub(super) struct TiedEmbedding {
+    table: Option<(String, ShardSpec)>,
 }
 
-impl Tied {
+impl TiedEmbedding {
     /// Records the table, and refuses a tied product whose shard of the weights would differ from that of the table.
     /// Rows of the table, sharded by k, are outputs of the product, sharded by n, and columns, sharded by n, are its
     /// inputs, sharded by k.
-    pub fn meets(&mut self, layer: &str, step: &Step<'_>) -> Result<(), GenerateError> {
+    pub fn meets(&mut self, layer: &str, step: &ShardedOperator<'_>) -> Result<(), GenerateError> {
         let (name, cutting) = (&step.operator.name, step.cutting);
         match (&step.operator.work, &self.table) {
-            (Work::Embedding { .. }, None) => {
+            (OperatorKind::Embedding { .. }, None) => {
                 self.table = Some((format!("{layer}/{name}"), cutting));
                 Ok(())
             }
-            (Work::Linear { tied: true, .. }, Some((table, of)))
+            (OperatorKind::Linear { tied: true, .. }, Some((table, of)))
                 if (of.inputs, of.outputs) != (cutting.outputs, cutting.inputs) =>
             {
                 let found = format!(

@@ -1,32 +1,32 @@
 //! Process groups by family, and the ranks of each pipeline.
 
-use super::Prepared;
-use super::summary::Groups;
-use crate::generate::plan::{Family, Place};
+use super::TrainingGenerator;
+use super::summary::ParallelGroups;
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use crate::trace::GroupName;
-use crate::trace::roles::Roles;
+use crate::trace::roles::GroupRoles;
 use std::collections::BTreeSet;
 
-impl Prepared {
-    fn used(&self) -> impl Iterator<Item = (Family, &'static str)> {
-        let used = |family: &Family| self.placement.is_used(*family);
+impl TrainingGenerator {
+    fn used(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
+        let used = |family: &ParallelGroupKind| self.placement.is_used(*family);
         let families = self.placement.families().filter(used);
         families.map(|family| (family, family.word()))
     }
 
     /// The groups of each family that is used.
-    pub(super) fn families(&self) -> Vec<Groups> {
+    pub(super) fn families(&self) -> Vec<ParallelGroups> {
         let placement = &self.placement;
         let groups = self.used().map(|(family, name)| {
             let mut seen = BTreeSet::new();
             let places = (0..placement.ranks()).map(|rank| placement.place(rank));
-            let first = |place: &Place| match placement.name(family, *place) {
+            let first = |place: &RankCoordinates| match placement.name(family, *place) {
                 GroupName::Number(number) => seen.insert(number),
                 // 0 stands for the group of all ranks, which has no number.
                 _ => seen.insert(0),
             };
             let firsts = places.filter(first);
-            Groups {
+            ParallelGroups {
                 family: name,
                 all: firsts.map(|place| placement.group(family, place)).collect(),
             }
@@ -35,8 +35,8 @@ impl Prepared {
     }
 
     /// The family of each numbered group.
-    pub(super) fn families_by_number(&self) -> Roles {
-        let mut roles = Roles::default();
+    pub(super) fn families_by_number(&self) -> GroupRoles {
+        let mut roles = GroupRoles::default();
         for (family, name) in self.used() {
             let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
             let mut numbers: Vec<u64> = places
@@ -58,9 +58,9 @@ impl Prepared {
     pub(super) fn pipelines(&self) -> Vec<Vec<u32>> {
         let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
         let firsts = places.filter(|place| place.stage == 0);
-        let of = |first: Place| {
+        let of = |first: RankCoordinates| {
             let stages = 0..self.plan.pipeline;
-            let ranks = stages.map(|stage| self.placement.rank(Place { stage, ..first }));
+            let ranks = stages.map(|stage| self.placement.rank(RankCoordinates { stage, ..first }));
             ranks.collect()
         };
         firsts.map(of).collect()

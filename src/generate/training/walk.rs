@@ -4,17 +4,19 @@
 //! a sum over the tensor group. A pass begins with a receive from the previous stage, on which its chain depends, and
 //! ends with a send on which nothing depends. Gradients are reduced and parameters gathered on lanes of their own.
 
-use super::Prepared;
-use super::program::{After, Item, Program, Task, add, merge};
-use crate::generate::Emitter;
-use crate::generate::plan::{Family, Place};
-use crate::generate::schedule::{Direction, Pass};
-use crate::trace::{CollectiveKind, Labels, MemoryChanges, Op, Phase, TensorClass, TraceError};
+use super::TrainingGenerator;
+use super::program::{LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add, merge};
+use crate::generate::TraceEmitter;
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use crate::generate::schedule::{PassDirection, PipelinePass};
+use crate::trace::{
+    CollectiveKind, MemoryChanges, NodeLabels, Op, TensorClass, TraceError, TrainingPhase,
+};
 
 mod messages;
 mod sums;
 
-use sums::Finding;
+use sums::GradientProgress;
 
 /// The lane of kernels.
 pub const COMPUTE_LANE: i64 = 0;
@@ -26,10 +28,10 @@ pub const GRADIENT_LANE: i64 = 2;
 pub const PARAMETER_LANE: i64 = 3;
 
 /// Emits the nodes of a rank.
-pub(super) struct Walk<'w, 's> {
-    plan: &'w Prepared,
-    out: &'w mut Emitter<'s>,
-    place: Place,
+pub(super) struct RankEmitter<'w, 's> {
+    plan: &'w TrainingGenerator,
+    out: &'w mut TraceEmitter<'s>,
+    place: RankCoordinates,
     rank: u32,
     step: u32,
     /// Dependencies of the next node of the chain.
@@ -49,18 +51,18 @@ pub(super) struct Walk<'w, 's> {
 }
 
 /// A node that is not of a layer.
-struct Node<'n> {
+struct StepNode<'n> {
     name: std::fmt::Arguments<'n>,
     op: Op<'n>,
     lane: Option<i64>,
-    phase: Phase,
-    pass: Option<Pass>,
+    phase: TrainingPhase,
+    pass: Option<PipelinePass>,
     layer: Option<u32>,
     memory: MemoryChanges,
 }
 
-impl<'w, 's> Walk<'w, 's> {
-    pub fn new(plan: &'w Prepared, rank: u32, out: &'w mut Emitter<'s>) -> Self {
+impl<'w, 's> RankEmitter<'w, 's> {
+    pub fn new(plan: &'w TrainingGenerator, rank: u32, out: &'w mut TraceEmitter<'s>) -> Self {
         Self {
             plan,
             out,
@@ -88,7 +90,7 @@ impl<'w, 's> Walk<'w, 's> {
             for pass in plan.passes(self.place.stage) {
                 // Micro-batches pass a chunk in order, so with the last one it is done, and its gradients are complete.
                 let last = pass.micro_batch + 1 == plan.micro_batches;
-                let complete = last && (pass.direction == Direction::Backward || !trains);
+                let complete = last && (pass.direction == PassDirection::Backward || !trains);
                 let chunk = &mut kept[pass.chunk as usize];
                 // Parameters that stay are there after the first pass of a step.
                 let present = std::mem::replace(chunk, !plan.plan.reshard);
@@ -108,9 +110,9 @@ impl<'w, 's> Walk<'w, 's> {
             return Ok(());
         }
         self.out.name(format_args!("released"));
-        let labels = Labels {
+        let labels = NodeLabels {
             stage: Some(self.place.stage),
-            ..Labels::default()
+            ..NodeLabels::default()
         };
         self.data.clear();
         self.data.append(&mut self.front);
@@ -128,9 +130,9 @@ impl<'w, 's> Walk<'w, 's> {
         memory.allocates[TensorClass::Gradients as usize] = bytes.gradients;
         memory.allocates[TensorClass::Optimizer as usize] = bytes.optimizer;
         self.out.name(format_args!("resident"));
-        let labels = Labels {
+        let labels = NodeLabels {
             stage: Some(self.place.stage),
-            ..Labels::default()
+            ..NodeLabels::default()
         };
         let id = self.out.emit_with(Op::Nothing, None, memory, labels, &[])?;
         self.front.push(id);
@@ -138,32 +140,38 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Emits `node`, which waits for `self.data`.
-    fn node(&mut self, node: Node<'_>) -> Result<u64, TraceError> {
+    fn node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
         self.out.name(node.name);
         if self.plan.plan.steps > 1 {
             let step = format!("step{}/", self.step);
             self.out.name.insert_str(0, &step);
         }
-        let labels = Labels {
+        let labels = NodeLabels {
             phase: Some(node.phase),
             stage: Some(self.place.stage),
             micro_batch: node.pass.map(|pass| pass.micro_batch),
             layer: node.layer,
-            ..Labels::default()
+            ..NodeLabels::default()
         };
         let (op, lane, memory) = (node.op, node.lane, node.memory);
         self.once();
         self.out.emit_with(op, lane, memory, labels, &self.data)
     }
 
-    fn pass(&mut self, pass: Pass, complete: bool, present: bool) -> Result<(), TraceError> {
+    fn pass(
+        &mut self,
+        pass: PipelinePass,
+        complete: bool,
+        present: bool,
+    ) -> Result<(), TraceError> {
         let plan = self.plan;
         let at = pass.chunk * plan.plan.pipeline + self.place.stage;
-        let forward = pass.direction == Direction::Forward;
+        let forward = pass.direction == PassDirection::Forward;
         let layers = plan.layers(at);
         let (first, end) = (layers.start, layers.end);
         let mut order = (first..end).map(|i| if forward { i } else { end - 1 - (i - first) });
-        let mut gathers = Gathers::new(plan.gathers_parameters() && !present, order.clone());
+        let mut gathers =
+            ParameterGathers::new(plan.gathers_parameters() && !present, order.clone());
         self.gather(&mut gathers, 0, pass)?;
         let edge = if forward { 0 } else { plan.parts() - 1 };
         // On one stage a pass begins with the result of the pass before, without a message.
@@ -186,7 +194,7 @@ impl<'w, 's> Walk<'w, 's> {
                 let whole = plan.gradient_bytes(layer);
                 add(&mut self.carry.allocates, TensorClass::Temporary, whole);
             }
-            let finding = (complete || reduces).then(|| Finding {
+            let finding = (complete || reduces).then(|| GradientProgress {
                 found: &program.found,
                 operators: 0,
                 buckets: match reduces && plan.plan.overlap {
@@ -209,10 +217,10 @@ impl<'w, 's> Walk<'w, 's> {
     /// bytes of gathered parameters.
     fn program(
         &mut self,
-        program: &Program,
+        program: &LayerProgram,
         layer: usize,
-        pass: Pass,
-        mut finding: Option<Finding<'_>>,
+        pass: PipelinePass,
+        mut finding: Option<GradientProgress<'_>>,
         freed: u64,
     ) -> Result<(), TraceError> {
         self.ids.clear();
@@ -251,20 +259,20 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Adds to `self.data` the node ids that `after` stands for in the current program.
-    fn after(&mut self, after: &[After]) {
+    fn after(&mut self, after: &[ProgramDependency]) {
         for one in after {
             match one {
-                After::Entry => self.data.extend_from_slice(&self.entry),
-                After::Item(item) => self.data.push(self.ids[*item as usize]),
+                ProgramDependency::Entry => self.data.extend_from_slice(&self.entry),
+                ProgramDependency::Item(item) => self.data.push(self.ids[*item as usize]),
             }
         }
     }
 
     fn item(
         &mut self,
-        item: &Item,
+        item: &ProgramNode,
         layer: usize,
-        pass: Pass,
+        pass: PipelinePass,
         memory: MemoryChanges,
     ) -> Result<u64, TraceError> {
         let plan = self.plan;
@@ -279,7 +287,7 @@ impl<'w, 's> Walk<'w, 's> {
             )),
         }
         let (op, lane) = match item.task {
-            Task::Kernel { flops, bytes } => {
+            ProgramTask::Kernel { flops, bytes } => {
                 let dtype = Some(plan.plan.dtype);
                 (
                     Op::Compute {
@@ -290,12 +298,12 @@ impl<'w, 's> Walk<'w, 's> {
                     Some(COMPUTE_LANE),
                 )
             }
-            Task::Collective {
+            ProgramTask::Collective {
                 kind,
                 bytes,
                 family,
             } => (self.collective(kind, bytes, family), Some(TENSOR_LANE)),
-            Task::Message {
+            ProgramTask::Message {
                 receive,
                 peer,
                 bytes,
@@ -306,7 +314,7 @@ impl<'w, 's> Walk<'w, 's> {
                 let number = number * u64::from(plan.slots) + u64::from(slot);
                 let op = Op::Message {
                     receive,
-                    peer: plan.placement.rank(Place {
+                    peer: plan.placement.rank(RankCoordinates {
                         tensor: peer,
                         ..self.place
                     }),
@@ -319,7 +327,7 @@ impl<'w, 's> Walk<'w, 's> {
                 (op, None)
             }
         };
-        let labels = Labels {
+        let labels = NodeLabels {
             phase: Some(item.phase),
             stage: Some(self.place.stage),
             micro_batch: Some(pass.micro_batch),
@@ -339,7 +347,12 @@ impl<'w, 's> Walk<'w, 's> {
         }
     }
 
-    fn collective(&self, kind: CollectiveKind, bytes: u64, family: Family) -> Op<'static> {
+    fn collective(
+        &self,
+        kind: CollectiveKind,
+        bytes: u64,
+        family: ParallelGroupKind,
+    ) -> Op<'static> {
         Op::Collective {
             kind,
             bytes,
@@ -351,7 +364,12 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Gathers the parameters of the layers up to the `k`-th of a pass and those that are gathered ahead.
-    fn gather(&mut self, gathers: &mut Gathers, k: usize, pass: Pass) -> Result<(), TraceError> {
+    fn gather(
+        &mut self,
+        gathers: &mut ParameterGathers,
+        k: usize,
+        pass: PipelinePass,
+    ) -> Result<(), TraceError> {
         let plan = self.plan;
         let ahead = k.saturating_add(plan.plan.prefetch as usize);
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
@@ -363,11 +381,11 @@ impl<'w, 's> Walk<'w, 's> {
             self.data.clear();
             self.data.extend_from_slice(&self.front);
             let name = &plan.model.layers[layer].name;
-            let id = self.node(Node {
+            let id = self.node(StepNode {
                 name: format_args!("mb{}/{name}/{}/gather", pass.micro_batch, way(pass)),
-                op: self.collective(CollectiveKind::AllGather, shard, Family::Data),
+                op: self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Data),
                 lane: Some(PARAMETER_LANE),
-                phase: Phase::Synchronize,
+                phase: TrainingPhase::Synchronize,
                 pass: Some(pass),
                 layer: Some(layer as u32),
                 memory,
@@ -378,20 +396,20 @@ impl<'w, 's> Walk<'w, 's> {
     }
 }
 
-fn way(pass: Pass) -> &'static str {
+fn way(pass: PipelinePass) -> &'static str {
     match pass.direction {
-        Direction::Forward => "fwd",
-        Direction::Backward => "bwd",
+        PassDirection::Forward => "fwd",
+        PassDirection::Backward => "bwd",
     }
 }
 
 /// The layers of a pass whose parameters are gathered, and the nodes that do.
-struct Gathers {
+struct ParameterGathers {
     order: Vec<usize>,
     ids: Vec<u64>,
 }
 
-impl Gathers {
+impl ParameterGathers {
     fn new(gathers: bool, order: impl Iterator<Item = usize>) -> Self {
         Self {
             order: order.filter(|_| gathers).collect(),

@@ -1,7 +1,7 @@
 //! Linking of the dependencies that nodes name into rows of successors, in program order.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, row};
-use crate::graph::Rows;
+use crate::graph::Csr;
 use crate::graph::cycle::short_cycle;
 use crate::ids::NodeIndex;
 use crate::trace::{TraceError, shown};
@@ -113,7 +113,7 @@ impl GraphBuilder {
         }
         self.graph.repairs.duplicates = duplicates;
         self.graph.in_degree = in_degree;
-        self.graph.successors = Rows::from_parts(start, list);
+        self.graph.successors = Csr::from_parts(start, list);
         sorted
     }
 

@@ -6,7 +6,7 @@ use crate::units::Span;
 
 /// Compact [`NodeView`], without fields that few nodes have: outlines keep millions of these.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct View<'a> {
+pub struct CompactNodeView<'a> {
     /// The id in the file.
     pub id: u64,
     /// The name.
@@ -31,7 +31,7 @@ pub struct View<'a> {
     pub groups: Option<&'a str>,
 }
 
-impl View<'_> {
+impl CompactNodeView<'_> {
     /// Returns how long the node took where it was recorded, what it waited for other ranks included.
     pub fn lasted(&self) -> Span {
         match self.op {
@@ -42,7 +42,7 @@ impl View<'_> {
     }
 }
 
-impl<'a> From<&NodeView<'a>> for View<'a> {
+impl<'a> From<&NodeView<'a>> for CompactNodeView<'a> {
     #[inline]
     fn from(node: &NodeView<'a>) -> Self {
         Self {

@@ -3,12 +3,12 @@
 use super::*;
 use proptest::prelude::*;
 
-fn rows(count: usize, edges: &[(u32, u32)]) -> Rows {
-    Rows::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
+fn rows(count: usize, edges: &[(u32, u32)]) -> Csr {
+    Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
 }
 
-fn step(delay: u64, length: u64, lane: u32) -> Step {
-    Step {
+fn step(delay: u64, length: u64, lane: u32) -> NodeTiming {
+    NodeTiming {
         delay: Span(delay),
         length: Span(length),
         lane,
@@ -30,7 +30,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
         step(4, 1, NONE),
     ];
     let next = rows(5, &[(1, 2), (0, 3), (1, 3), (2, 4)]);
-    let recorded = Recorded::new(&next, 2, |i| steps[i as usize]);
+    let recorded = CapturedTimeline::new(&next, 2, |i| steps[i as usize]);
     let starts = [2, 0, 12, 15, 19].map(Time);
     assert_eq!(recorded.start, starts);
     assert_eq!(recorded.end, [12, 5, 15, 16, 20].map(Time));
@@ -43,7 +43,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
 #[test]
 fn what_is_on_a_cycle_or_behind_it_does_not_run() {
     let next = rows(4, &[(1, 2), (2, 1), (2, 3)]);
-    let recorded = Recorded::new(&next, 0, |_| step(0, 1, NONE));
+    let recorded = CapturedTimeline::new(&next, 0, |_| step(0, 1, NONE));
     assert_eq!(recorded.ran, 1);
     assert!(recorded.runs(0) && !recorded.runs(1) && !recorded.runs(3));
     assert_eq!(recorded.shape(), (1, 1));
@@ -52,19 +52,19 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
 #[test]
 fn a_chain_of_a_million_nodes_does_not_exhaust_the_stack() {
     let n = 1_000_000;
-    let next = Rows::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
-    let recorded = Recorded::new(&next, 1, |_| step(1, 1, 0));
+    let next = Csr::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
+    let recorded = CapturedTimeline::new(&next, 1, |_| step(1, 1, 0));
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
 /// Any graph of a few nodes, some edges of which lead back: their steps, and edges.
-fn small() -> impl Strategy<Value = (Vec<Step>, Vec<(u32, u32)>)> {
+fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
         let n = steps.len() as u32;
-        let steps: Vec<Step> = steps
+        let steps: Vec<NodeTiming> = steps
             .into_iter()
-            .map(|(delay, length, lane, settles)| Step {
+            .map(|(delay, length, lane, settles)| NodeTiming {
                 settles,
                 ..step(delay, length, if lane == 3 { NONE } else { lane })
             })
@@ -82,7 +82,7 @@ fn small() -> impl Strategy<Value = (Vec<Step>, Vec<(u32, u32)>)> {
 }
 
 /// The longest way to the end of `node`, over everything that leads to it, one way after another.
-fn longest(node: u32, steps: &[Step], edges: &[(u32, u32)], turns: &[(u32, u32)]) -> u64 {
+fn longest(node: u32, steps: &[NodeTiming], edges: &[(u32, u32)], turns: &[(u32, u32)]) -> u64 {
     let own = steps[node as usize];
     let mut ways = vec![own.delay.0];
     let to = |list: &[(u32, u32)]| -> Vec<u32> {
@@ -106,7 +106,7 @@ proptest! {
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;
         let next = rows(steps.len(), &edges);
-        let recorded = Recorded::new(&next, lanes, |i| steps[i as usize]);
+        let recorded = CapturedTimeline::new(&next, lanes, |i| steps[i as usize]);
         prop_assert_eq!(recorded.ran, steps.len());
         let end = |i: u32| recorded.end[i as usize].0;
         let ready = |i: u32| {

@@ -1,9 +1,9 @@
 //! Critical paths by hand, and against all paths of small random graphs.
 
 use super::*;
-use crate::inspect::{Basis, Trace};
+use crate::inspect::{InspectedTrace, TimeBasis};
 use crate::trace::scan::NodeView;
-use crate::trace::write::{Sink, TraceWriter, Value};
+use crate::trace::write::{AttributeValue, Sink, TraceWriter};
 use crate::trace::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
 /// A trace of these nodes, with ids from 1.
-fn track(rank: u32, lines: &[Line]) -> Track {
-    let captured = [("captured_ns", Value::Uint(7))];
+fn track(rank: u32, lines: &[Line]) -> PathInput {
+    let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
     for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
         let op = match call {
@@ -40,15 +40,15 @@ fn track(rank: u32, lines: &[Line]) -> Track {
         writer.node(&node, after).unwrap();
     }
     let contents = writer.into_inner();
-    let trace = Trace::read(rank, &contents, |e| e).unwrap();
+    let trace = InspectedTrace::read(rank, &contents, |e| e).unwrap();
     assert_eq!(trace.faults.count(), 0);
-    assert_eq!(trace.times.basis, Basis::Kept);
-    Track::new(trace).unwrap()
+    assert_eq!(trace.times.basis, TimeBasis::Kept);
+    PathInput::new(trace).unwrap()
 }
 
 /// Rank 0 computes until 50 ns, waits for rank 1 until 100 and all-reduces until 120. Rank 1 starts late, at 10,
 /// computes until 100, and all-reduces until 120 as well.
-fn two() -> [Track; 2] {
+fn two() -> [PathInput; 2] {
     let rank = |rank, delay, compute, wait| {
         let lines = [
             (false, [delay, 0, compute], 0, vec![]),
@@ -149,7 +149,7 @@ proptest! {
     /// over is as long as its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
-        let tracks: Vec<Track> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
+        let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
         let path = critical_path(&tracks, true).unwrap();
         let mut at = Time::ZERO;
         for piece in &path.pieces {

@@ -1,8 +1,8 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
 use super::{BANDWIDTH, LATENCY, capacity};
-use crate::compute::Peaks;
-use crate::config::{ConfigError, Field, Table, quoted};
+use crate::compute::PeakRates;
+use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::machine::NpuClass;
 use crate::memory::LocalMemory;
 use crate::trace::Dtype;
@@ -24,7 +24,7 @@ const RATE: &str = "989.4 TFLOP/s";
 const MAX_LANES: u32 = 1 << 16;
 
 /// Every class, as the file orders them.
-pub(super) fn classes(root: &Table<'_>) -> Result<Vec<NpuClass>, ConfigError> {
+pub(super) fn classes(root: &ConfigTable<'_>) -> Result<Vec<NpuClass>, ConfigError> {
     let expected = "a table [npu.NAME] for each class of NPU";
     let tables = root.need("npu", expected)?.table(None)?;
     let classes: Vec<_> = tables
@@ -37,7 +37,7 @@ pub(super) fn classes(root: &Table<'_>) -> Result<Vec<NpuClass>, ConfigError> {
     }
 }
 
-fn class(name: &str, field: &Field<'_>) -> Result<NpuClass, ConfigError> {
+fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
     let table = field.table(Some(KEYS))?;
     if name.trim().is_empty() || name.chars().any(char::is_control) {
         return Err(table.refuse(quoted(name), "a name for the class"));
@@ -59,11 +59,11 @@ fn class(name: &str, field: &Field<'_>) -> Result<NpuClass, ConfigError> {
     })
 }
 
-fn peaks(class: &Table<'_>) -> Result<Peaks, ConfigError> {
+fn peaks(class: &ConfigTable<'_>) -> Result<PeakRates, ConfigError> {
     let formats = Dtype::ALL.map(|(_, name)| name);
     let expected = format!("a rate for at least one of {}", formats.join(", "));
     let table = class.need("peak", &expected)?.table(Some(&formats))?;
-    let mut peaks = Peaks::default();
+    let mut peaks = PeakRates::default();
     let mut any = false;
     for (dtype, name) in Dtype::ALL {
         if let Some(field) = table.get(name) {

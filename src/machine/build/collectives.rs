@@ -1,33 +1,33 @@
 //! The `collectives` table: chunking of collectives.
 
-use crate::collective::{Inter, Intra, Pipeline};
-use crate::config::{ConfigError, Table};
+use crate::collective::{ChunkPipeline, InterDimensionPolicy, IntraDimensionPolicy};
+use crate::config::{ConfigError, ConfigTable};
 use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
 /// Chunking as the table states it; one chunk without the table.
-pub(super) fn pipeline(root: &Table<'_>) -> Result<Pipeline, ConfigError> {
+pub(super) fn pipeline(root: &ConfigTable<'_>) -> Result<ChunkPipeline, ConfigError> {
     let Some(field) = root.get("collectives") else {
-        return Ok(Pipeline::default());
+        return Ok(ChunkPipeline::default());
     };
     let table = field.table(Some(KEYS))?;
     let count = |key: &str, most: u32| match table.get(key) {
         Some(field) => field.count(most).map(NonZeroU32::new),
         None => Ok(None),
     };
-    let chunks = count("chunks", Pipeline::MOST_CHUNKS)?;
-    let active = count("active", Pipeline::MOST_CHUNKS)?;
-    Ok(Pipeline {
+    let chunks = count("chunks", ChunkPipeline::MOST_CHUNKS)?;
+    let active = count("active", ChunkPipeline::MOST_CHUNKS)?;
+    Ok(ChunkPipeline {
         chunks: chunks.unwrap_or(NonZeroU32::MIN),
         active: active.unwrap_or(NonZeroU32::MIN),
         inter: match table.get("schedule") {
-            Some(field) => field.choice(&Inter::ALL)?,
-            None => Inter::default(),
+            Some(field) => field.choice(&InterDimensionPolicy::ALL)?,
+            None => InterDimensionPolicy::default(),
         },
         intra: match table.get("order") {
-            Some(field) => field.choice(&Intra::ALL)?,
-            None => Intra::default(),
+            Some(field) => field.choice(&IntraDimensionPolicy::ALL)?,
+            None => IntraDimensionPolicy::default(),
         },
     })
 }

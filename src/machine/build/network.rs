@@ -2,10 +2,10 @@
 //! switching.
 
 use super::{BANDWIDTH, LATENCY, SEGMENT};
-use crate::collective::Choice;
-use crate::config::{ConfigError, Table, quoted};
-use crate::network::Model;
-use crate::topology::{Dimension, Shape, Switching, Topology};
+use crate::collective::AlgorithmChoice;
+use crate::config::{ConfigError, ConfigTable, quoted};
+use crate::network::NetworkKind;
+use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
 use crate::units::Bytes;
 
 /// The keys that each table may have.
@@ -23,19 +23,19 @@ pub(super) const KEYS: &[&str] = &[
 const NETWORK: &[&str] = &["model", "switching", "segment"];
 
 /// Contents of the tables.
-pub(super) struct Network {
+pub(super) struct NetworkSection {
     pub topology: Topology,
-    pub model: Model,
-    pub algorithms: Vec<Choice>,
+    pub model: NetworkKind,
+    pub algorithms: Vec<AlgorithmChoice>,
     pub scalable: bool,
 }
 
 /// Reads and checks all dimensions and the network table.
-pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
+pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigError> {
     let expected = "a table [[dimension]] for each dimension, innermost first";
     let field = root.need("dimension", expected)?;
     let tables = field.tables(KEYS)?;
-    let mut dimensions: Vec<Dimension> = Vec::with_capacity(tables.len());
+    let mut dimensions: Vec<TopologyDimension> = Vec::with_capacity(tables.len());
     let mut algorithms = Vec::with_capacity(tables.len());
     let mut scalable = false;
     let mut npus = 1;
@@ -61,16 +61,16 @@ pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
                 return Err(field.refuse(found, "it on the outermost, the last, only"));
             }
         }
-        algorithms.push(table.choice("algorithm", &Choice::ALL)?);
+        algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
         dimensions.push(dimension);
     }
     let topology = Topology::new(dimensions);
     let topology = topology.ok_or_else(|| field.refuse("no dimension", expected))?;
     let (model, switching) = match root.get("network") {
         Some(field) => traffic(&field.table(Some(NETWORK))?)?,
-        None => (Model::default(), Switching::IDEAL),
+        None => (NetworkKind::default(), SwitchingMode::IDEAL),
     };
-    Ok(Network {
+    Ok(NetworkSection {
         topology: topology.with_switching(switching),
         model,
         algorithms,
@@ -79,32 +79,34 @@ pub(super) fn network(root: &Table<'_>) -> Result<Network, ConfigError> {
 }
 
 /// Reads the network model and the switching mode; every key may be absent.
-fn traffic(table: &Table<'_>) -> Result<(Model, Switching), ConfigError> {
-    let model = table.get("model").map(|field| field.choice(&Model::ALL));
+fn traffic(table: &ConfigTable<'_>) -> Result<(NetworkKind, SwitchingMode), ConfigError> {
+    let model = table
+        .get("model")
+        .map(|field| field.choice(&NetworkKind::ALL));
     let names = [
-        (Switching::IDEAL, "cut_through"),
-        (Switching::StoreAndForward, "store_and_forward"),
+        (SwitchingMode::IDEAL, "cut_through"),
+        (SwitchingMode::StoreAndForward, "store_and_forward"),
     ];
     let switching = table.get("switching").map(|field| field.choice(&names));
-    let mut switching = switching.transpose()?.unwrap_or(Switching::IDEAL);
+    let mut switching = switching.transpose()?.unwrap_or(SwitchingMode::IDEAL);
     if let Some(field) = table.get("segment") {
         let segment: Bytes = field.quantity(SEGMENT)?;
-        if switching == Switching::StoreAndForward {
+        if switching == SwitchingMode::StoreAndForward {
             return Err(field.refuse("a segment", "none where switching is store_and_forward"));
         }
-        switching = Switching::CutThrough { segment };
+        switching = SwitchingMode::CutThrough { segment };
     }
     Ok((model.transpose()?.unwrap_or_default(), switching))
 }
 
-fn dimension(table: &Table<'_>) -> Result<Dimension, ConfigError> {
+fn dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> {
     let size = table.need("size", "the number of NPUs along this dimension")?;
-    Ok(Dimension {
+    Ok(TopologyDimension {
         name: table
             .need("name", "the dimension's name")?
             .line()?
             .to_owned(),
-        shape: table.choice("shape", &Shape::ALL)?,
+        shape: table.choice("shape", &DimensionShape::ALL)?,
         size: size.count(Topology::MAX_NPUS)?,
         bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
         latency: table.quantity("latency", LATENCY)?,

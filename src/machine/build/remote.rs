@@ -1,8 +1,11 @@
 //! The `remote_memory` table: memory beyond the NPUs, in one of several designs with keys of their own.
 
 use super::{BANDWIDTH, LATENCY, capacity, size};
-use crate::config::{ConfigError, Field, Table, quoted};
-use crate::memory::{Attachment, Hierarchical, Level, Mesh, RemoteMemory, Ring, Switch, Through};
+use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use crate::memory::{
+    HierarchicalPool, MemoryAttachment, MeshPool, NetworkAttachment, RemoteMemory, RingPool,
+    SwitchLevel, SwitchPool,
+};
 use crate::topology::Topology;
 use crate::units::Bandwidth;
 
@@ -41,9 +44,12 @@ const MOST: u32 = 1 << 20;
 const CHUNK: &str = "1 MB";
 
 /// Reads and checks the table for a machine with this network.
-pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMemory, ConfigError> {
+pub(super) fn remote(
+    field: &ConfigField<'_>,
+    topology: &Topology,
+) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npus();
-    let names = Attachment::NAMES.map(|name| (name, name));
+    let names = MemoryAttachment::NAMES.map(|name| (name, name));
     // The table is opened twice: with all keys to read the attachment, then with its own to refuse the others.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH].concat();
     let table = field.table(Some(&all))?;
@@ -65,20 +71,22 @@ pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMem
     let port = |key| port(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => {
-            Attachment::Hierarchical(hierarchical(&table, npus, port("in_node_bandwidth")?)?)
+            MemoryAttachment::Hierarchical(hierarchical(&table, npus, port("in_node_bandwidth")?)?)
         }
-        "switch" => Attachment::Switch(switch(&table, npus, port("npu_bandwidth")?)?),
-        "ring" => Attachment::Ring(ring(&table, npus)?),
-        "mesh" => Attachment::Mesh(mesh(&table, npus)?),
-        "pool" => Attachment::Pool,
-        _ => Attachment::PerNpu,
+        "switch" => MemoryAttachment::Switch(switch(&table, npus, port("npu_bandwidth")?)?),
+        "ring" => MemoryAttachment::Ring(ring(&table, npus)?),
+        "mesh" => MemoryAttachment::Mesh(mesh(&table, npus)?),
+        "pool" => MemoryAttachment::Pool,
+        _ => MemoryAttachment::PerNpu,
     };
     let bandwidth = match keys == CHANNEL || keys == CHUNKED {
         true => "bandwidth",
         false => "group_bandwidth",
     };
     let through = match dimension {
-        Some(dimension) => Through::new(topology, dimension, size(&table, "chunk", CHUNK)?),
+        Some(dimension) => {
+            NetworkAttachment::new(topology, dimension, size(&table, "chunk", CHUNK)?)
+        }
         None => None,
     };
     Ok(RemoteMemory {
@@ -92,7 +100,11 @@ pub(super) fn remote(field: &Field<'_>, topology: &Topology) -> Result<RemoteMem
 }
 
 /// The dimension that the ports of a `chosen` pool or channel are those of.
-fn through(field: &Field<'_>, chosen: &str, topology: &Topology) -> Result<usize, ConfigError> {
+fn through(
+    field: &ConfigField<'_>,
+    chosen: &str,
+    topology: &Topology,
+) -> Result<usize, ConfigError> {
     if matches!(chosen, "ring" | "mesh") {
         let found = format!("a dimension, and memories on a {chosen} of their own");
         let expected =
@@ -119,7 +131,7 @@ fn through(field: &Field<'_>, chosen: &str, topology: &Topology) -> Result<usize
 
 /// The bandwidth of the NPUs' ports: that of `dimension`, or of `key` without one.
 fn port(
-    table: &Table<'_>,
+    table: &ConfigTable<'_>,
     key: &str,
     dimension: Option<usize>,
     topology: &Topology,
@@ -135,13 +147,13 @@ fn port(
 }
 
 fn hierarchical(
-    table: &Table<'_>,
+    table: &ConfigTable<'_>,
     npus: u32,
     in_node_bandwidth: Bandwidth,
-) -> Result<Hierarchical, ConfigError> {
+) -> Result<HierarchicalPool, ConfigError> {
     let npus_per_node = count(table, "npus_per_node", npus)?;
     divides(table, "npus_per_node", npus_per_node, npus)?;
-    Ok(Hierarchical {
+    Ok(HierarchicalPool {
         groups: count(table, "groups", MOST)?,
         out_switches: count(table, "out_switches", MOST)?,
         npus_per_node,
@@ -151,7 +163,11 @@ fn hierarchical(
     })
 }
 
-fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Switch, ConfigError> {
+fn switch(
+    table: &ConfigTable<'_>,
+    npus: u32,
+    npu_bandwidth: Bandwidth,
+) -> Result<SwitchPool, ConfigError> {
     let expected =
         "a table [[remote_memory.level]] for each level of switches, that of the NPUs first";
     let tables = table
@@ -164,12 +180,12 @@ fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Swit
         let fan_in = count(level, "fan_in", below)?;
         divides(level, "fan_in", fan_in, below)?;
         below /= fan_in;
-        levels.push(Level {
+        levels.push(SwitchLevel {
             fan_in,
             bandwidth: rate(level, "bandwidth")?,
         });
     }
-    Ok(Switch {
+    Ok(SwitchPool {
         groups: count(table, "groups", MOST)?,
         npu_bandwidth,
         levels,
@@ -177,10 +193,10 @@ fn switch(table: &Table<'_>, npus: u32, npu_bandwidth: Bandwidth) -> Result<Swit
     })
 }
 
-fn ring(table: &Table<'_>, npus: u32) -> Result<Ring, ConfigError> {
-    let groups = count(table, "groups", npus.min(Ring::MOST))?;
+fn ring(table: &ConfigTable<'_>, npus: u32) -> Result<RingPool, ConfigError> {
+    let groups = count(table, "groups", npus.min(RingPool::MOST))?;
     divides(table, "groups", groups, npus)?;
-    Ok(Ring {
+    Ok(RingPool {
         groups,
         link_bandwidth: rate(table, "link_bandwidth")?,
         npu_bandwidth: rate(table, "npu_bandwidth")?,
@@ -188,11 +204,11 @@ fn ring(table: &Table<'_>, npus: u32) -> Result<Ring, ConfigError> {
     })
 }
 
-fn mesh(table: &Table<'_>, npus: u32) -> Result<Mesh, ConfigError> {
-    let columns = count(table, "columns", npus.min(Mesh::MOST))?;
-    let rows = count(table, "rows", npus.min(Mesh::MOST) / columns)?;
+fn mesh(table: &ConfigTable<'_>, npus: u32) -> Result<MeshPool, ConfigError> {
+    let columns = count(table, "columns", npus.min(MeshPool::MOST))?;
+    let rows = count(table, "rows", npus.min(MeshPool::MOST) / columns)?;
     divides(table, "rows", columns * rows, npus)?;
-    Ok(Mesh {
+    Ok(MeshPool {
         columns,
         rows,
         link_bandwidth: rate(table, "link_bandwidth")?,
@@ -201,18 +217,18 @@ fn mesh(table: &Table<'_>, npus: u32) -> Result<Mesh, ConfigError> {
     })
 }
 
-fn rate(table: &Table<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
+fn rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
     table.quantity(key, BANDWIDTH)
 }
 
 /// A whole number from 1 to `most`.
-fn count(table: &Table<'_>, key: &str, most: u32) -> Result<u32, ConfigError> {
+fn count(table: &ConfigTable<'_>, key: &str, most: u32) -> Result<u32, ConfigError> {
     let expected = format!("a whole number from 1 to {most}");
     table.need(key, expected)?.count(most)
 }
 
 /// Refuses the value of `key`, which makes `part` of something, unless this divides `all`.
-fn divides(table: &Table<'_>, key: &str, part: u32, all: u32) -> Result<(), ConfigError> {
+fn divides(table: &ConfigTable<'_>, key: &str, part: u32, all: u32) -> Result<(), ConfigError> {
     if all.is_multiple_of(part) {
         return Ok(());
     }

@@ -2,7 +2,9 @@
 
 use super::{GOOD, refused_in};
 use crate::machine::Machine;
-use crate::memory::{Attachment, Hierarchical, Level, Mesh, Ring, Switch};
+use crate::memory::{
+    HierarchicalPool, MemoryAttachment, MeshPool, RingPool, SwitchLevel, SwitchPool,
+};
 use crate::units::{Bandwidth, Bytes, Span};
 
 /// [`GOOD`], of 8 NPUs, with this `remote_memory` from line 41 on.
@@ -50,7 +52,7 @@ chunk = "1 MB"
 fn designs_are_read_as_written() {
     let gb = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let chunk = Bytes(1_000_000);
-    let hierarchical = Hierarchical {
+    let hierarchical = HierarchicalPool {
         groups: 3,
         out_switches: 5,
         npus_per_node: 4,
@@ -58,23 +60,23 @@ fn designs_are_read_as_written() {
         in_node_bandwidth: gb(50.0),
         chunk,
     };
-    let level = |fan_in, rate| Level {
+    let level = |fan_in, rate| SwitchLevel {
         fan_in,
         bandwidth: gb(rate),
     };
-    let switch = Switch {
+    let switch = SwitchPool {
         groups: 3,
         npu_bandwidth: gb(50.0),
         levels: vec![level(2, 20.0), level(4, 60.0)],
         chunk,
     };
-    let ring = Ring {
+    let ring = RingPool {
         groups: 4,
         link_bandwidth: gb(20.0),
         npu_bandwidth: gb(50.0),
         chunk,
     };
-    let mesh = Mesh {
+    let mesh = MeshPool {
         columns: 4,
         rows: 2,
         link_bandwidth: gb(20.0),
@@ -84,22 +86,22 @@ fn designs_are_read_as_written() {
     let designs = [
         (
             HIERARCHICAL,
-            Attachment::Hierarchical(hierarchical),
+            MemoryAttachment::Hierarchical(hierarchical),
             "3 groups of 100 GB/s behind 5 switches, 50 GB/s for each NPU",
         ),
         (
             SWITCH,
-            Attachment::Switch(switch),
+            MemoryAttachment::Switch(switch),
             "3 of 100 GB/s behind 2 levels of switches, 50 GB/s for each NPU",
         ),
         (
             RING,
-            Attachment::Ring(ring),
+            MemoryAttachment::Ring(ring),
             "4 of 100 GB/s on a ring of 20 GB/s",
         ),
         (
             MESH,
-            Attachment::Mesh(mesh),
+            MemoryAttachment::Mesh(mesh),
             "4 x 2 of 100 GB/s on a mesh of 20 GB/s",
         ),
     ];
@@ -120,7 +122,7 @@ fn importers_cannot_build_what_files_cannot_say() {
     let machine = Machine::parse(&with(RING), "m.toml").unwrap();
     let uniform = |groups| {
         let mut remote = machine.remote().unwrap().clone();
-        let Attachment::Ring(ring) = &mut remote.attachment else {
+        let MemoryAttachment::Ring(ring) = &mut remote.attachment else {
             panic!("it is a ring")
         };
         ring.groups = groups;

@@ -3,7 +3,7 @@
 use super::refused_in;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};
 use crate::machine::Machine;
-use crate::memory::{Attachment, RemoteMemory, Ring, Through};
+use crate::memory::{MemoryAttachment, NetworkAttachment, RemoteMemory, RingPool};
 use crate::units::{Bandwidth, Bytes, Span};
 
 /// Remote memory of `text` through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and 1.5 us.
@@ -23,7 +23,7 @@ fn ports_can_be_those_of_a_dimension() {
     let through = "through = \"outer\"";
     let text = HIERARCHICAL.replace("in_node_bandwidth = \"50 GB/s\"", through);
     let remote = through_outer(&text);
-    let Attachment::Hierarchical(design) = &remote.attachment else {
+    let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
         panic!("it is one of groups behind switches")
     };
     assert_eq!(design.in_node_bandwidth, Bandwidth::new(50e9).unwrap());
@@ -49,9 +49,9 @@ fn importers_cannot_come_through_what_is_no_port() {
     let machine = Machine::parse(&with(&text), "m.toml").unwrap();
     let topology = machine.topology();
     // `inner` is a ring; there is no third.
-    assert!(Through::new(topology, 0, Bytes(1)).is_none());
-    assert!(Through::new(topology, 2, Bytes(1)).is_none());
-    assert!(Through::new(topology, 1, Bytes(0)).is_none());
+    assert!(NetworkAttachment::new(topology, 0, Bytes(1)).is_none());
+    assert!(NetworkAttachment::new(topology, 2, Bytes(1)).is_none());
+    assert!(NetworkAttachment::new(topology, 1, Bytes(0)).is_none());
     let good = machine.remote().unwrap();
     let fits = |change: fn(&mut RemoteMemory)| {
         let mut remote = good.clone();
@@ -61,14 +61,14 @@ fn importers_cannot_come_through_what_is_no_port() {
     assert!(fits(|_| {}));
     // A port of another rate than the dimension's; a ring has none.
     assert!(!fits(|remote| {
-        if let Attachment::Switch(design) = &mut remote.attachment {
+        if let MemoryAttachment::Switch(design) = &mut remote.attachment {
             design.npu_bandwidth = Bandwidth::new(1e9).unwrap();
         }
     }));
     assert!(!fits(|remote| {
         let chunk = Bytes(1);
         let rate = Bandwidth::new(50e9).unwrap();
-        remote.attachment = Attachment::Ring(Ring {
+        remote.attachment = MemoryAttachment::Ring(RingPool {
             groups: 2,
             link_bandwidth: rate,
             npu_bandwidth: rate,

@@ -2,36 +2,39 @@
 
 use crate::ids::Npu;
 use crate::memory::sharing::testing::pool;
-use crate::memory::{Access, Attachment, RemoteAccess, RemoteMemory, Switch, Through};
-use crate::topology::{Dimension, Shape, Topology};
+use crate::memory::{
+    MemoryAttachment, NetworkAttachment, RemoteMemory, RemoteMemoryAccess, RemoteMemoryModel,
+    SwitchPool,
+};
+use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use crate::units::{Bandwidth, Bytes, Span, Time};
 
 /// A memory of so many GB/s behind the ports of two NPUs, 10 GB/s each, in chunks of 10 kB of an access.
 fn two(memory: f64) -> RemoteMemory {
     let port = Bandwidth::new(10e9).unwrap();
-    let dimension = Dimension {
+    let dimension = TopologyDimension {
         name: "d".to_owned(),
-        shape: Shape::Switch,
+        shape: DimensionShape::Switch,
         size: 2,
         bandwidth: port,
         latency: Span::ZERO,
     };
     let topology = Topology::new(vec![dimension]).unwrap();
-    let design = Switch {
+    let design = SwitchPool {
         groups: 1,
         npu_bandwidth: port,
         levels: Vec::new(),
         chunk: Bytes(20_000),
     };
     RemoteMemory {
-        through: Through::new(&topology, 0, design.chunk),
-        ..pool(Attachment::Switch(design), memory)
+        through: NetworkAttachment::new(&topology, 0, design.chunk),
+        ..pool(MemoryAttachment::Switch(design), memory)
     }
 }
 
 /// End times in ns of accesses of 100 kB given as (begin, NPU, is a store), at ports that are busy until `busy`.
 fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<f64> {
-    let mut remote = RemoteAccess::new(memory, 2, true);
+    let mut remote = RemoteMemoryModel::new(memory, 2, true);
     let mut free = [[Time(busy * 1000); 2]; 2];
     let mut ends = vec![0.0; accesses.len()];
     let mut begun = 0;
@@ -47,7 +50,7 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
         while let Some(&(ns, npu, store)) = accesses.get(begun)
             && Time(ns * 1000) == now
         {
-            let access = Access {
+            let access = RemoteMemoryAccess {
                 npu: Npu(npu),
                 bytes: 100_000,
                 store,
@@ -57,7 +60,7 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
             assert_eq!(remote.begin(now, access), None);
             begun += 1;
         }
-        let serve = |turn: super::Turn| {
+        let serve = |turn: super::PortRequest| {
             let free = &mut free[turn.npu.index()][usize::from(turn.store)];
             let begin = now.max(*free);
             *free = begin + turn.span;

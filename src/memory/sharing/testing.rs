@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::ids::Npu;
-use crate::memory::{Attachment, RemoteAccess, RemoteMemory};
+use crate::memory::{MemoryAttachment, RemoteMemory, RemoteMemoryModel};
 use crate::units::{Bandwidth, Bytes};
 
 /// A pool of memories of `gb` GB/s each, without latency.
-pub(in crate::memory) fn pool(attachment: Attachment, gb: f64) -> RemoteMemory {
+pub(in crate::memory) fn pool(attachment: MemoryAttachment, gb: f64) -> RemoteMemory {
     RemoteMemory {
         attachment,
         bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
@@ -24,7 +24,7 @@ fn run(
     begins: &[(u64, u32)],
     (bytes, in_switch): (u64, bool),
 ) -> Vec<u64> {
-    let mut remote = RemoteAccess::new(memory, npus, false);
+    let mut remote = RemoteMemoryModel::new(memory, npus, false);
     let mut ends = vec![0; begins.len()];
     let mut next = 0;
     let mut due: Option<(Time, u32)> = None;
@@ -40,7 +40,7 @@ fn run(
         while let Some(&(at, npu)) = begins.get(next)
             && Time(at) == now
         {
-            let access = Access {
+            let access = RemoteMemoryAccess {
                 npu: Npu(npu),
                 bytes,
                 store: false,
@@ -98,13 +98,13 @@ pub(in crate::memory) fn late(
 #[test]
 fn latency_comes_on_top_and_nothing_takes_no_time() {
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-    let design = crate::memory::Switch {
+    let design = crate::memory::SwitchPool {
         groups: 1,
         npu_bandwidth: rate(1.0),
         levels: Vec::new(),
         chunk: Bytes(1000),
     };
-    let mut memory = pool(Attachment::Switch(design), 10.0);
+    let mut memory = pool(MemoryAttachment::Switch(design), 10.0);
     memory.latency = Span::from_ns(700);
     // 1,000 B at 1 GB/s = 1 us, a piece of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us.
     assert_eq!(alone(&memory, 1, 1000), 1_800_000);
@@ -117,17 +117,17 @@ fn what_one_leaves_another_takes() {
     // Equal shares of the memories would be 2.5 GB/s each; the three have 2 GB/s behind their link,
     // which leaves 4 GB/s: 12 kB take 6 us and 3 us. No chunk worth mentioning.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
-    let level = crate::memory::Level {
+    let level = crate::memory::SwitchLevel {
         fan_in: 3,
         bandwidth: rate(6.0),
     };
-    let design = crate::memory::Switch {
+    let design = crate::memory::SwitchPool {
         groups: 1,
         npu_bandwidth: rate(1e9),
         levels: vec![level],
         chunk: Bytes(6),
     };
-    let memory = pool(Attachment::Switch(design), 10.0);
+    let memory = pool(MemoryAttachment::Switch(design), 10.0);
     // A piece of 1 B: 0.4 ns of the memories, 0.5 ns of the three's link, 0.17 ns of the one's link.
     let ends = each(&memory, 6, &[0, 1, 2, 3], 12_000);
     assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);

@@ -1,9 +1,9 @@
 //! `kind = "layers"`: every operator by name. Sizes of inputs follow from the operators before.
 
-use super::operator::{self, Shape, State};
+use super::operator::{self, ActivationShape, LayerCursor};
 use super::{MOST, MOST_LAYERS, no_sequence, size};
-use crate::config::{ConfigError, Field, Table};
-use crate::model::{Layer, Role};
+use crate::config::{ConfigError, ConfigField, ConfigTable};
+use crate::model::{LayerRole, ModelLayer};
 use std::collections::BTreeSet;
 
 pub(super) const KEYS: &[&str] = &["input", "layer"];
@@ -14,17 +14,17 @@ const LAYER: &[&str] = &["name", "role", "repeat", "first", "operators"];
 /// The most operators of all layers together.
 const MOST_OPERATORS: u64 = 250_000;
 
-const ROLES: [(Role, &str); 3] = [
-    (Role::Input, "input"),
-    (Role::Block, "block"),
-    (Role::Output, "output"),
+const ROLES: [(LayerRole, &str); 3] = [
+    (LayerRole::Input, "input"),
+    (LayerRole::Block, "block"),
+    (LayerRole::Output, "output"),
 ];
 
 /// Tokens of a sample, no hidden size, and layers.
 pub(super) fn layers(
-    root: &Table<'_>,
+    root: &ConfigTable<'_>,
     tokens: Option<u64>,
-) -> Result<(u64, Option<u64>, Vec<Layer>), ConfigError> {
+) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     let (sequence, mut shape) = input(root, tokens)?;
     let expected = "layers, each under [[layer]]";
     let tables = root.need("layer", expected)?.tables(LAYER)?;
@@ -70,7 +70,7 @@ pub(super) fn layers(
                 let found = format_args!("a second layer called {name:?}");
                 return Err(field.refuse(found, "a name for each"));
             }
-            layers.push(Layer::new(name, role, chain(&items, &mut shape)?));
+            layers.push(ModelLayer::new(name, role, chain(&items, &mut shape)?));
         }
     }
     Ok((sequence, None, layers))
@@ -78,10 +78,10 @@ pub(super) fn layers(
 
 /// The operators of one layer.
 fn chain(
-    items: &[Field<'_>],
-    shape: &mut Shape,
-) -> Result<Vec<crate::model::Operator>, ConfigError> {
-    let mut state = State::new(*shape);
+    items: &[ConfigField<'_>],
+    shape: &mut ActivationShape,
+) -> Result<Vec<crate::model::LayerOperator>, ConfigError> {
+    let mut state = LayerCursor::new(*shape);
     let mut names = BTreeSet::new();
     let mut operators = Vec::with_capacity(items.len());
     for item in items {
@@ -99,7 +99,10 @@ fn chain(
 }
 
 /// Tokens of a sample, and the shape of the first layer's input.
-fn input(root: &Table<'_>, tokens: Option<u64>) -> Result<(u64, Shape), ConfigError> {
+fn input(
+    root: &ConfigTable<'_>,
+    tokens: Option<u64>,
+) -> Result<(u64, ActivationShape), ConfigError> {
     let expected = "what a sample is, such as { channels = 3, height = 224, width = 224 }, { columns = 13 }, \
                     or { tokens = 1024 }";
     let field = root.need("input", expected)?;
@@ -115,15 +118,15 @@ fn input(root: &Table<'_>, tokens: Option<u64>) -> Result<(u64, Shape), ConfigEr
     if has("tokens") {
         let sequence = size(&table, "tokens")?;
         let rows = tokens.unwrap_or(sequence);
-        return Ok((rows, Shape::Rows { rows, columns: 1 }));
+        return Ok((rows, ActivationShape::Rows { rows, columns: 1 }));
     }
     no_sequence(root, tokens)?;
     let shape = match image {
-        true => Shape::Image {
+        true => ActivationShape::Image {
             channels: size(&table, "channels")?,
             size: [size(&table, "height")?, size(&table, "width")?],
         },
-        false => Shape::Rows {
+        false => ActivationShape::Rows {
             rows: 1,
             columns: size(&table, "columns")?,
         },

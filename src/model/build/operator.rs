@@ -1,14 +1,14 @@
 //! One operator of a layer: its computation, given the shape before it.
 
 use super::{MOST, area, flag_or, size, size_or};
-use crate::config::{ConfigError, Field, Table};
+use crate::config::{ConfigError, ConfigField, ConfigTable};
 use crate::model::count::windows;
-use crate::model::{Cut, Function, Operator, Work};
+use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
 use std::fmt;
 
 /// Shape of the activations between operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ActivationShape {
     /// Channels of an image.
     Image {
         /// Number of channels.
@@ -25,7 +25,7 @@ pub(super) enum Shape {
     },
 }
 
-impl Shape {
+impl ActivationShape {
     /// As rows: pixels of channels.
     fn pixels(self) -> (u64, u64) {
         match self {
@@ -46,7 +46,7 @@ impl Shape {
     }
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for ActivationShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Image {
@@ -59,14 +59,14 @@ impl fmt::Display for Shape {
 }
 
 /// Shapes of the activations before the next operator of a layer: on its branch, and on the skip path around it.
-pub(super) struct State {
-    pub(super) main: Shape,
-    around: Shape,
+pub(super) struct LayerCursor {
+    pub(super) main: ActivationShape,
+    around: ActivationShape,
 }
 
-impl State {
+impl LayerCursor {
     /// At the beginning of a layer that is given `shape`.
-    pub(super) fn new(shape: Shape) -> Self {
+    pub(super) fn new(shape: ActivationShape) -> Self {
         Self {
             main: shape,
             around: shape,
@@ -76,7 +76,7 @@ impl State {
 
 /// Keyword of an operator in files.
 #[derive(Clone, Copy)]
-enum Op {
+enum OperatorKeyword {
     Linear,
     Attention,
     Norm,
@@ -91,44 +91,63 @@ enum Op {
 }
 
 /// Each operator with its keyword and the keys that it has in addition to the common ones.
-const OPS: [(Op, &str, &[&str]); 11] = [
-    (Op::Linear, "linear", &["outputs", "bias", "tied"]),
+const OPS: [(OperatorKeyword, &str, &[&str]); 11] = [
     (
-        Op::Attention,
+        OperatorKeyword::Linear,
+        "linear",
+        &["outputs", "bias", "tied"],
+    ),
+    (
+        OperatorKeyword::Attention,
         "attention",
         &["heads", "kv_heads", "causal", "dropout"],
     ),
-    (Op::Norm, "norm", &["bias"]),
-    (Op::Activation, "activation", &["function", "gated"]),
-    (Op::Residual, "residual", &["dropout"]),
-    (Op::Embedding, "embedding", &["vocabulary", "width"]),
-    (Op::Loss, "loss", &[]),
+    (OperatorKeyword::Norm, "norm", &["bias"]),
     (
-        Op::Convolution,
+        OperatorKeyword::Activation,
+        "activation",
+        &["function", "gated"],
+    ),
+    (OperatorKeyword::Residual, "residual", &["dropout"]),
+    (
+        OperatorKeyword::Embedding,
+        "embedding",
+        &["vocabulary", "width"],
+    ),
+    (OperatorKeyword::Loss, "loss", &[]),
+    (
+        OperatorKeyword::Convolution,
         "convolution",
         &["outputs", "kernel", "stride", "padding", "groups", "bias"],
     ),
-    (Op::Pool, "pool", &["kernel", "stride", "padding"]),
     (
-        Op::EmbeddingBag,
+        OperatorKeyword::Pool,
+        "pool",
+        &["kernel", "stride", "padding"],
+    ),
+    (
+        OperatorKeyword::EmbeddingBag,
         "embedding_bag",
         &["rows", "width", "lookups"],
     ),
-    (Op::Interaction, "interaction", &["vectors"]),
+    (OperatorKeyword::Interaction, "interaction", &["vectors"]),
 ];
 
 /// The keys that every operator may have.
 const COMMON: [&str; 4] = ["op", "name", "cut", "around"];
 
-const CUTS: [(Cut, &str); 4] = [
-    (Cut::Whole, "whole"),
-    (Cut::Outputs, "outputs"),
-    (Cut::Inputs, "inputs"),
-    (Cut::Between, "between"),
+const CUTS: [(TensorSplit, &str); 4] = [
+    (TensorSplit::Whole, "whole"),
+    (TensorSplit::Outputs, "outputs"),
+    (TensorSplit::Inputs, "inputs"),
+    (TensorSplit::Between, "between"),
 ];
 
 /// Reads an operator and moves `state` past it.
-pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator, ConfigError> {
+pub(super) fn operator(
+    field: &ConfigField<'_>,
+    state: &mut LayerCursor,
+) -> Result<LayerOperator, ConfigError> {
     let names = OPS.map(|(op, name, _)| (op, name));
     let op = field.table(None)?.choice("op", &names)?;
     // OPS is in the order of the enum.
@@ -137,7 +156,7 @@ pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator,
     let name = table.get("name").map_or(Ok(word), |field| field.line())?;
     let cut = table
         .get("cut")
-        .map_or(Ok(Cut::Whole), |f| f.choice(&CUTS))?;
+        .map_or(Ok(TensorSplit::Whole), |f| f.choice(&CUTS))?;
     let around = flag_or(&table, "around", false)?;
     let shape = match around {
         true => state.around,
@@ -145,24 +164,24 @@ pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator,
     };
     let (work, shape) = work(op, &table, shape)?;
     match (op, around) {
-        (Op::Residual, false) if state.around != state.main => {
+        (OperatorKeyword::Residual, false) if state.around != state.main => {
             let found = format_args!("{} to be added to {}", state.main, state.around);
             return Err(table.refuse(
                 found,
                 "equal sizes; operators with `around = true` work on what goes around",
             ));
         }
-        (Op::Residual, true) => {
+        (OperatorKeyword::Residual, true) => {
             return Err(table.refuse("a sum on the way around", "`around` on other operators"));
         }
         (_, true) => state.around = shape,
         (_, false) => state.main = shape,
     }
     // The skip path starts anew behind a sum, and in front of the first block.
-    if matches!(op, Op::Residual | Op::Embedding) {
+    if matches!(op, OperatorKeyword::Residual | OperatorKeyword::Embedding) {
         state.around = state.main;
     }
-    let operator = Operator::new(name, work, cut);
+    let operator = LayerOperator::new(name, work, cut);
     Ok(match around {
         true => operator.around(),
         false => operator,
@@ -170,43 +189,47 @@ pub(super) fn operator(field: &Field<'_>, state: &mut State) -> Result<Operator,
 }
 
 /// Reads the computation of an operator on `shape`, and returns it with the output's shape.
-fn work(op: Op, table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+fn work(
+    op: OperatorKeyword,
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (rows, width) = shape.pixels();
     Ok(match op {
-        Op::Linear => linear(table, shape)?,
-        Op::Attention => attention(table, shape)?,
-        Op::Norm => {
+        OperatorKeyword::Linear => linear(table, shape)?,
+        OperatorKeyword::Attention => attention(table, shape)?,
+        OperatorKeyword::Norm => {
             let bias = flag_or(table, "bias", true)?;
-            (Work::Norm { rows, width, bias }, shape)
+            (OperatorKind::Norm { rows, width, bias }, shape)
         }
-        Op::Activation => activation(table, shape)?,
-        Op::Residual => {
+        OperatorKeyword::Activation => activation(table, shape)?,
+        OperatorKeyword::Residual => {
             let dropout = flag_or(table, "dropout", false)?;
-            let work = Work::Residual {
+            let work = OperatorKind::Residual {
                 rows,
                 width,
                 dropout,
             };
             (work, shape)
         }
-        Op::Embedding => {
+        OperatorKeyword::Embedding => {
             let tokens = sequence(table, shape)?.0;
             let width = size(table, "width")?;
-            let work = Work::Embedding {
+            let work = OperatorKind::Embedding {
                 vocabulary: size(table, "vocabulary")?,
                 width,
                 tokens,
             };
             (work, shape.with_columns(width))
         }
-        Op::Loss => {
+        OperatorKeyword::Loss => {
             let (rows, classes) = sequence(table, shape)?;
-            (Work::Loss { rows, classes }, shape)
+            (OperatorKind::Loss { rows, classes }, shape)
         }
-        Op::Convolution => convolution(table, shape)?,
-        Op::Pool => pool(table, shape)?,
-        Op::EmbeddingBag => {
-            let work = Work::EmbeddingBag {
+        OperatorKeyword::Convolution => convolution(table, shape)?,
+        OperatorKeyword::Pool => pool(table, shape)?,
+        OperatorKeyword::EmbeddingBag => {
+            let work = OperatorKind::EmbeddingBag {
                 rows: size(table, "rows")?,
                 width: size(table, "width")?,
                 lookups: size_or(table, "lookups", 1, 1)?,
@@ -214,12 +237,12 @@ fn work(op: Op, table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), Config
             // Tables stand beside the chain, until an interaction consumes the rows.
             (work, shape)
         }
-        Op::Interaction => {
+        OperatorKeyword::Interaction => {
             let (_, width) = sequence(table, shape)?;
             let vectors = table
                 .need("vectors", "how many vectors")?
                 .between(2, MOST)?;
-            let work = Work::Interaction { vectors, width };
+            let work = OperatorKind::Interaction { vectors, width };
             let columns = work.output_elements();
             (work, shape.with_columns(columns))
         }
@@ -227,16 +250,19 @@ fn work(op: Op, table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), Config
 }
 
 /// A product takes an image as one row.
-fn linear(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+fn linear(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (rows, inputs) = match shape {
-        Shape::Rows { rows, columns } => (rows, columns),
-        Shape::Image { .. } => {
+        ActivationShape::Rows { rows, columns } => (rows, columns),
+        ActivationShape::Image { .. } => {
             let (pixels, channels) = shape.pixels();
             (1, pixels.saturating_mul(channels))
         }
     };
     let outputs = size(table, "outputs")?;
-    let work = Work::Linear {
+    let work = OperatorKind::Linear {
         rows,
         inputs,
         outputs,
@@ -244,10 +270,13 @@ fn linear(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError>
         tied: flag_or(table, "tied", false)?,
     };
     let columns = outputs;
-    Ok((work, Shape::Rows { rows, columns }))
+    Ok((work, ActivationShape::Rows { rows, columns }))
 }
 
-fn attention(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+fn attention(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (tokens, columns) = sequence(table, shape)?;
     let heads = size(table, "heads")?;
     let kv_heads = size_or(table, "kv_heads", 1, heads)?;
@@ -260,7 +289,7 @@ fn attention(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigErr
         ));
     }
     let width = columns / all;
-    let work = Work::Attention {
+    let work = OperatorKind::Attention {
         tokens,
         heads,
         kv_heads,
@@ -271,7 +300,10 @@ fn attention(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigErr
     Ok((work, shape.with_columns(heads.saturating_mul(width))))
 }
 
-fn activation(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+fn activation(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (rows, columns) = shape.pixels();
     let gated = flag_or(table, "gated", false)?;
     if gated && !columns.is_multiple_of(2) {
@@ -279,8 +311,8 @@ fn activation(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigEr
         return Err(table.refuse(found, "an even number of columns"));
     }
     let width = if gated { columns / 2 } else { columns };
-    let work = Work::Activation {
-        function: table.choice("function", &Function::ALL)?,
+    let work = OperatorKind::Activation {
+        function: table.choice("function", &ActivationFunction::ALL)?,
         rows,
         width,
         gated,
@@ -288,10 +320,13 @@ fn activation(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigEr
     Ok((work, shape.with_columns(width)))
 }
 
-fn convolution(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+fn convolution(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (inputs, size_before) = image(table, shape)?;
     // The stride defaults to 1 here and to the kernel in pools, as in PyTorch.
-    let window = Window::read(table, size_before, None)?;
+    let window = WindowSpec::read(table, size_before, None)?;
     let groups = size_or(table, "groups", 1, 1)?;
     let outputs = size(table, "outputs")?;
     if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
@@ -300,7 +335,7 @@ fn convolution(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigE
             format_args!("a number that divides {inputs} and {outputs} channels"),
         ));
     }
-    let work = Work::Convolution {
+    let work = OperatorKind::Convolution {
         inputs,
         outputs,
         size: size_before,
@@ -311,14 +346,17 @@ fn convolution(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigE
         bias: flag_or(table, "bias", true)?,
     };
     let (channels, size) = (outputs, window.outputs);
-    Ok((work, Shape::Image { channels, size }))
+    Ok((work, ActivationShape::Image { channels, size }))
 }
 
-fn pool(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
+fn pool(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (channels, size_before) = image(table, shape)?;
     let kernel = area(&table.need("kernel", "pixels of a side, or [height, width]")?)?;
-    let window = Window::read(table, size_before, Some(kernel[0]))?;
-    let work = Work::Pool {
+    let window = WindowSpec::read(table, size_before, Some(kernel[0]))?;
+    let work = OperatorKind::Pool {
         channels,
         size: size_before,
         kernel,
@@ -326,19 +364,23 @@ fn pool(table: &Table<'_>, shape: Shape) -> Result<(Work, Shape), ConfigError> {
         padding: window.padding,
     };
     let size = window.outputs;
-    Ok((work, Shape::Image { channels, size }))
+    Ok((work, ActivationShape::Image { channels, size }))
 }
 
 /// Windows over an image.
-struct Window {
+struct WindowSpec {
     kernel: [u64; 2],
     stride: u64,
     padding: u64,
     outputs: [u64; 2],
 }
 
-impl Window {
-    fn read(table: &Table<'_>, size: [u64; 2], stride: Option<u64>) -> Result<Self, ConfigError> {
+impl WindowSpec {
+    fn read(
+        table: &ConfigTable<'_>,
+        size: [u64; 2],
+        stride: Option<u64>,
+    ) -> Result<Self, ConfigError> {
         let field = table.need("kernel", "pixels of a side, or [height, width]")?;
         let kernel = area(&field)?;
         let stride = size_or(table, "stride", 1, stride.unwrap_or(1))?;
@@ -363,17 +405,21 @@ impl Window {
 }
 
 /// Channels and pixels.
-fn image(table: &Table<'_>, shape: Shape) -> Result<(u64, [u64; 2]), ConfigError> {
+fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 2]), ConfigError> {
     match shape {
-        Shape::Image { channels, size } => Ok((channels, size)),
-        Shape::Rows { .. } => Err(table.refuse(format_args!("{shape} before it"), "an image")),
+        ActivationShape::Image { channels, size } => Ok((channels, size)),
+        ActivationShape::Rows { .. } => {
+            Err(table.refuse(format_args!("{shape} before it"), "an image"))
+        }
     }
 }
 
 /// Rows and columns.
-fn sequence(table: &Table<'_>, shape: Shape) -> Result<(u64, u64), ConfigError> {
+fn sequence(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, u64), ConfigError> {
     match shape {
-        Shape::Rows { rows, columns } => Ok((rows, columns)),
-        Shape::Image { .. } => Err(table.refuse(format_args!("{shape} before it"), "rows")),
+        ActivationShape::Rows { rows, columns } => Ok((rows, columns)),
+        ActivationShape::Image { .. } => {
+            Err(table.refuse(format_args!("{shape} before it"), "rows"))
+        }
     }
 }

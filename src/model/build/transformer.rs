@@ -1,8 +1,11 @@
 //! `kind = "transformer"`.
 
 use super::{MOST_LAYERS, flag_or, size, size_or};
-use crate::config::{ConfigError, Table};
-use crate::model::{Block, Function, Head, Layer, Positions, Transformer};
+use crate::config::{ConfigError, ConfigTable};
+use crate::model::{
+    ActivationFunction, ModelLayer, OutputHead, PositionEncoding, TransformerBlock,
+    TransformerModel,
+};
 
 pub(super) const KEYS: &[&str] = &[
     "layers",
@@ -29,11 +32,11 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// The perceptron's function, and whether it is gated.
-const ACTIVATIONS: [((Function, bool), &str); 4] = [
-    ((Function::Gelu, false), "gelu"),
-    ((Function::Relu, false), "relu"),
-    ((Function::Silu, true), "swiglu"),
-    ((Function::Gelu, true), "geglu"),
+const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
+    ((ActivationFunction::Gelu, false), "gelu"),
+    ((ActivationFunction::Relu, false), "relu"),
+    ((ActivationFunction::Silu, true), "swiglu"),
+    ((ActivationFunction::Gelu, true), "geglu"),
 ];
 
 /// Norms by name in files, and whether they have a bias.
@@ -41,9 +44,9 @@ const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Tokens of a sample, hidden size and layers.
 pub(super) fn layers(
-    root: &Table<'_>,
+    root: &ConfigTable<'_>,
     tokens: Option<u64>,
-) -> Result<(u64, Option<u64>, Vec<Layer>), ConfigError> {
+) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     let layers = root.need("layers", "how many blocks there are")?;
     let layers = layers.between(1, MOST_LAYERS)?;
     let hidden = size(root, "hidden")?;
@@ -52,19 +55,19 @@ pub(super) fn layers(
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = tokens.unwrap_or(sequence);
     let positions = [
-        (Positions::Learned(rows), "learned"),
-        (Positions::Rotary, "rotary"),
-        (Positions::None, "none"),
+        (PositionEncoding::Learned(rows), "learned"),
+        (PositionEncoding::Rotary, "rotary"),
+        (PositionEncoding::None, "none"),
     ];
     let positions = root.choice("positions", &positions)?;
     match (positions, root.get("position_rows")) {
-        (Positions::Learned(rows), _) if tokens > rows => {
+        (PositionEncoding::Learned(rows), _) if tokens > rows => {
             return Err(root.need("sequence", "tokens of a sample")?.refuse(
                 format_args!("{tokens} tokens of a sample, and learned positions for {rows}"),
                 "no more tokens than positions; `position_rows` says how many are learned",
             ));
         }
-        (Positions::Rotary | Positions::None, Some(field)) => {
+        (PositionEncoding::Rotary | PositionEncoding::None, Some(field)) => {
             return Err(field.refuse(
                 "rows of a table of positions",
                 "none, since positions are not learned",
@@ -73,7 +76,7 @@ pub(super) fn layers(
         _ => {}
     }
     let norm_after = flag_or(root, "norm_after", false)?;
-    let transformer = Transformer {
+    let transformer = TransformerModel {
         layers,
         block: block(root, [tokens, hidden], norm_after)?,
         vocabulary: size(root, "vocabulary")?,
@@ -87,13 +90,13 @@ pub(super) fn layers(
 }
 
 fn block(
-    root: &Table<'_>,
+    root: &ConfigTable<'_>,
     [tokens, hidden]: [u64; 2],
     norm_after: bool,
-) -> Result<Block, ConfigError> {
+) -> Result<TransformerBlock, ConfigError> {
     let (heads, kv_heads, head_width) = heads(root, hidden)?;
     let (function, gated) = root.choice("activation", &ACTIVATIONS)?;
-    Ok(Block {
+    Ok(TransformerBlock {
         tokens,
         hidden,
         heads,
@@ -111,7 +114,7 @@ fn block(
 }
 
 /// Heads of queries, those of keys and values, and the columns of one.
-pub(super) fn heads(root: &Table<'_>, hidden: u64) -> Result<(u64, u64, u64), ConfigError> {
+pub(super) fn heads(root: &ConfigTable<'_>, hidden: u64) -> Result<(u64, u64, u64), ConfigError> {
     let heads = size(root, "heads")?;
     let kv_heads = size_or(root, "kv_heads", 1, heads)?;
     if let Some(field) = root.get("kv_heads")
@@ -134,7 +137,7 @@ pub(super) fn heads(root: &Table<'_>, hidden: u64) -> Result<(u64, u64, u64), Co
     Ok((heads, kv_heads, hidden / heads))
 }
 
-fn head(root: &Table<'_>) -> Result<Head, ConfigError> {
+fn head(root: &ConfigTable<'_>) -> Result<OutputHead, ConfigError> {
     let heads = [
         ("logits", "logits"),
         ("masked", "masked"),
@@ -147,13 +150,13 @@ fn head(root: &Table<'_>) -> Result<Head, ConfigError> {
     match (head, root.get("tied")) {
         ("logits", _) => {
             let tied = root.need("tied", "whether logits use the embedding's weights")?;
-            Ok(Head::Logits { tied: tied.flag()? })
+            Ok(OutputHead::Logits { tied: tied.flag()? })
         }
         (_, Some(field)) => Err(field.refuse(
             "a key for logits",
             format_args!("none, since the head is {head:?}"),
         )),
-        ("masked", None) => Ok(Head::Masked),
-        _ => Ok(Head::Pooler),
+        ("masked", None) => Ok(OutputHead::Masked),
+        _ => Ok(OutputHead::Pooler),
     }
 }

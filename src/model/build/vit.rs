@@ -1,8 +1,8 @@
 //! `kind = "vit"`: a transformer over the patches of an image.
 
 use super::{MOST_LAYERS, area, flag_or, no_sequence, size, size_or, transformer};
-use crate::config::{ConfigError, Table};
-use crate::model::{Layer, Vit};
+use crate::config::{ConfigError, ConfigTable};
+use crate::model::{ModelLayer, VisionTransformer};
 
 pub(super) const KEYS: &[&str] = &[
     "layers", "hidden", "heads", "ffn", "image", "channels", "patch", "classes", "dropout",
@@ -10,9 +10,9 @@ pub(super) const KEYS: &[&str] = &[
 
 /// Tokens of a sample, hidden size and layers.
 pub(super) fn layers(
-    root: &Table<'_>,
+    root: &ConfigTable<'_>,
     tokens: Option<u64>,
-) -> Result<(u64, Option<u64>, Vec<Layer>), ConfigError> {
+) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     no_sequence(root, tokens)?;
     let layers = root.need("layers", "how many blocks there are")?;
     let hidden = size(root, "hidden")?;
@@ -25,7 +25,7 @@ pub(super) fn layers(
         ));
     }
     let (heads, _, head_width) = transformer::heads(root, hidden)?;
-    let vit = Vit {
+    let vit = VisionTransformer {
         layers: layers.between(1, MOST_LAYERS)?,
         hidden,
         heads,

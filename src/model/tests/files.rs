@@ -1,6 +1,6 @@
 //! Files of models: what they may say, and how they are refused.
 
-use crate::model::{Definition, Model, ModelError, PRESETS, Role, Work};
+use crate::model::{LayerRole, Model, ModelDefinition, ModelError, OperatorKind, PRESETS};
 use proptest::prelude::*;
 
 /// The text of preset `name`.
@@ -14,7 +14,7 @@ pub(super) fn text(name: &str) -> &'static str {
 
 /// The model of `text`.
 pub(super) fn parse(text: &str) -> Result<Model, ModelError> {
-    Ok(Definition::parse(text, "m.toml", None)?.model)
+    Ok(ModelDefinition::parse(text, "m.toml", None)?.model)
 }
 
 fn error(text: &str) -> String {
@@ -134,7 +134,9 @@ fn tokens_fit_the_positions() {
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
     );
-    let model = Definition::parse(&text, "m", Some(2000)).unwrap().model;
+    let model = ModelDefinition::parse(&text, "m", Some(2000))
+        .unwrap()
+        .model;
     assert_eq!(model.parameters(), 124_439_808 + 1024 * 768);
     assert_eq!(model.sequence, 2000);
 }
@@ -188,7 +190,7 @@ fn operators_by_hand_make_the_same_model() {
     let known = Model::named("gpt2-xl").unwrap();
     assert_eq!(mine.layers, known.layers);
     assert_eq!(mine.sequence, 1024);
-    let short = Definition::parse(BLOCK, "m", Some(77)).unwrap().model;
+    let short = ModelDefinition::parse(BLOCK, "m", Some(77)).unwrap().model;
     assert_eq!(
         short.layers[5],
         Model::with_sequence("gpt2-xl", 77).unwrap().layers[5]
@@ -279,10 +281,10 @@ fn what_goes_around_may_change_its_size() {
     let blocks = model
         .layers
         .iter()
-        .filter(|layer| layer.role == Role::Block);
+        .filter(|layer| layer.role == LayerRole::Block);
     assert_eq!(blocks.count(), 16);
     let shortcut = &model.layers[4].operators[8];
-    let Work::Convolution {
+    let OperatorKind::Convolution {
         inputs,
         outputs,
         size,

@@ -1,7 +1,7 @@
 //! Multiplications of presets against those of LIGHTSPEED's Table 5.2 and of the simulator that followed it.
 
 use super::{over, preset};
-use crate::model::{Layer, Model, Role, Work};
+use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
 
 #[test]
 fn networks_on_images_have_the_published_counts() {
@@ -47,18 +47,18 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     );
     // One token: 12 l h^2 + V h = 1.55497e9; with 2 h l for the one token that it attends to, 1.55512e9.
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
-    let attention = over(&model, Role::Block, core);
+    let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
     assert_eq!(model.multiplications() - attention, 1_554_971_200);
     assert_eq!(model.multiplications() + 1_024 * 1_600, 1_556_763_200);
 }
 
 /// Multiplications of queries with keys and of scores with values.
-fn core(layer: &Layer) -> u64 {
+fn core(layer: &ModelLayer) -> u64 {
     let cores = layer
         .operators
         .iter()
-        .filter(|o| matches!(o.work, Work::Attention { .. }));
+        .filter(|o| matches!(o.work, OperatorKind::Attention { .. }));
     cores.map(|core| core.multiplications()).sum()
 }
 
@@ -67,7 +67,7 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     // 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 in blocks of 512 tokens; the published count has 29,056 h more, the
     // cased words as if they were multiplied once, and nothing behind the blocks.
     let model = preset("megatron-bert");
-    let blocks = over(&model, Role::Block, Layer::multiplications);
+    let blocks = over(&model, LayerRole::Block, ModelLayer::multiplications);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
@@ -87,11 +87,11 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
 fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
     // 5750 layers: 12 x 5750 x 1600^2 = 176,640,000,000 for one token, without its attention.
     let text = super::files::text("gpt2-xl").replace("layers = 48", "layers = 5750");
-    let model = crate::model::Definition::parse(&text, "x.toml", Some(1))
+    let model = crate::model::ModelDefinition::parse(&text, "x.toml", Some(1))
         .unwrap()
         .model;
-    let blocks = |layer: &Layer| layer.multiplications() - core(layer);
-    assert_eq!(over(&model, Role::Block, blocks), 176_640_000_000);
+    let blocks = |layer: &ModelLayer| layer.multiplications() - core(layer);
+    assert_eq!(over(&model, LayerRole::Block, blocks), 176_640_000_000);
 }
 
 #[test]

@@ -1,9 +1,14 @@
 //! Operators against plain loops over what they do.
 
-use crate::model::{Cut, Function, Operator, Work};
+use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
 
-fn convolution([height, width]: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> Work {
-    Work::Convolution {
+fn convolution(
+    [height, width]: [u64; 2],
+    kernel: [u64; 2],
+    stride: u64,
+    padding: u64,
+) -> OperatorKind {
+    OperatorKind::Convolution {
         inputs: 6,
         outputs: 4,
         size: [height, width],
@@ -43,7 +48,7 @@ fn windows_are_where_they_fit() {
                     "{side} {kernel} {stride} {padding}"
                 );
                 assert_eq!(work.parameters(), 4 * 3 * kernel * 3 + 4);
-                let pool = Work::Pool {
+                let pool = OperatorKind::Pool {
                     channels: 4,
                     size: [side, 7],
                     kernel: [kernel, 3],
@@ -69,7 +74,7 @@ fn attention_multiplies_what_the_loops_do() {
             }
         }
     }
-    let work = |causal| Work::Attention {
+    let work = |causal| OperatorKind::Attention {
         tokens,
         heads,
         kv_heads,
@@ -90,7 +95,7 @@ fn attention_multiplies_what_the_loops_do() {
 
 #[test]
 fn tied_weights_multiply_and_are_not_counted() {
-    let work = |bias, tied| Work::Linear {
+    let work = |bias, tied| OperatorKind::Linear {
         rows: 3,
         inputs: 5,
         outputs: 7,
@@ -112,14 +117,14 @@ fn tied_weights_multiply_and_are_not_counted() {
 fn counts_stop_at_the_largest_number() {
     let most = u64::MAX;
     let works = [
-        Work::Linear {
+        OperatorKind::Linear {
             rows: most,
             inputs: most,
             outputs: most,
             bias: true,
             tied: false,
         },
-        Work::Attention {
+        OperatorKind::Attention {
             tokens: most,
             heads: most,
             kv_heads: most,
@@ -127,17 +132,17 @@ fn counts_stop_at_the_largest_number() {
             causal: true,
             dropout: true,
         },
-        Work::Activation {
-            function: Function::Silu,
+        OperatorKind::Activation {
+            function: ActivationFunction::Silu,
             rows: most,
             width: most,
             gated: true,
         },
-        Work::Interaction {
+        OperatorKind::Interaction {
             vectors: most,
             width: most,
         },
-        Work::Convolution {
+        OperatorKind::Convolution {
             inputs: most,
             outputs: most,
             size: [most; 2],
@@ -151,7 +156,7 @@ fn counts_stop_at_the_largest_number() {
     for work in works {
         assert_eq!(work.input_elements(), most);
         assert_eq!(work.saved_bytes(2, false), most);
-        let operator = Operator::new("all", work, Cut::Whole);
+        let operator = LayerOperator::new("all", work, TensorSplit::Whole);
         assert!([0, most].contains(&operator.parameters()));
         assert!(operator.work.skippable_multiplications() <= operator.multiplications());
     }

@@ -1,7 +1,7 @@
 //! Bytes that are kept for the backward pass.
 
 use super::{over, preset};
-use crate::model::{Layer, Role};
+use crate::model::{LayerRole, ModelLayer};
 
 #[test]
 fn a_block_keeps_what_korthikanti_s_equation_1_says() {
@@ -14,7 +14,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
     ] {
         let model = preset(name);
         let block = &model.layers[1];
-        assert_eq!(block.role, Role::Block);
+        assert_eq!(block.role, LayerRole::Block);
         assert_eq!(
             block.saved_bytes(2, false),
             34 * s * h + 5 * a * s * s,
@@ -49,10 +49,10 @@ fn what_is_around_the_blocks_follows_section_4_3() {
     // logits in full precision.
     let (h, s, v) = (6144, 2048, 51_200);
     let model = preset("megatron-22b");
-    let kept = |layer: &Layer| layer.saved_bytes(2, false);
-    assert_eq!(over(&model, Role::Input, kept), s * h);
-    assert_eq!(over(&model, Role::Output, kept), 4 * s * h + 4 * s * v);
-    let blocks = over(&model, Role::Block, kept);
+    let kept = |layer: &ModelLayer| layer.saved_bytes(2, false);
+    assert_eq!(over(&model, LayerRole::Input, kept), s * h);
+    assert_eq!(over(&model, LayerRole::Output, kept), 4 * s * h + 4 * s * v);
+    let blocks = over(&model, LayerRole::Block, kept);
     assert_eq!(model.saved_bytes(2, false), blocks + 5 * s * h + 4 * s * v);
 }
 

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::ids::Npu;
-use crate::network::Network;
-use crate::network::rig::{Pending, by_segment, ends, message, topology};
-use crate::topology::Shape::{FullyConnected, Mesh, Ring, Switch};
-use crate::topology::{Switching, Topology};
+use crate::network::NetworkBackend;
+use crate::network::rig::{PendingEvents, by_segment, ends, message, topology};
+use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
+use crate::topology::{SwitchingMode, Topology};
 use crate::units::Time;
 
 fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
-    let ends = ends(&mut Links::new(topology), messages);
+    let ends = ends(&mut LinkNetwork::new(topology), messages);
     ends.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
@@ -54,7 +54,12 @@ fn ties_on_a_ring_go_up() {
 fn who_passes_through_delays_what_an_npu_sends() {
     // At 5 nobody is at 1 yet; at 15 the train from 0 is.
     let t = topology(&[(Ring, 6, 1, 10)]);
-    let found = |at| ends(&mut Links::new(&t), &[(0, 0, 2, 1000), (at, 1, 2, 1000)]);
+    let found = |at| {
+        ends(
+            &mut LinkNetwork::new(&t),
+            &[(0, 0, 2, 1000), (at, 1, 2, 1000)],
+        )
+    };
     assert_eq!(found(5), [[1000, 2015], [1005, 1015]]);
     assert_eq!(found(15), [[1000, 1020], [2010, 2020]]);
 }
@@ -147,11 +152,11 @@ fn devices_wait_for_a_segment_or_for_all() {
     let t = topology(&[(Ring, 8, 1, 10)]);
     for (switching, alone, first, second) in [
         // Three links; to 3 after one that begins at 2 at 0: 1,000 + 1,000 + 10.
-        (Switching::IDEAL, 1030, 1010, 2010),
+        (SwitchingMode::IDEAL, 1030, 1010, 2010),
         // Two segments more.
         (by_segment(100), 1230, 1010, 2010),
         (by_segment(1000), 3030, 1010, 3030),
-        (Switching::StoreAndForward, 3030, 1010, 3030),
+        (SwitchingMode::StoreAndForward, 3030, 1010, 3030),
     ] {
         let t = t.clone().with_switching(switching);
         assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [alone]);
@@ -199,7 +204,7 @@ fn lines_are_apart_where_nobody_is_passed() {
         (Mesh, 2, 1, 0),
         (Switch, 4, 1, 0),
     ]);
-    let network = Links::new(&t);
+    let network = LinkNetwork::new(&t);
     let apart = |d, members, neighbours| network.keeps_apart(d, members, neighbours);
     for d in [0, 1] {
         assert!(apart(d, 4, true) && !apart(d, 4, false) && !apart(d, 3, true));
@@ -210,11 +215,12 @@ fn lines_are_apart_where_nobody_is_passed() {
 #[test]
 fn a_link_is_idle_when_nothing_is_there_or_to_come() {
     let t = topology(&[(Ring, 6, 1, 10)]);
-    let mut network = Links::new(&t);
-    let mut pending = Pending::default();
+    let mut network = LinkNetwork::new(&t);
+    let mut pending = PendingEvents::default();
     network.submit(Time::ZERO, &message(0, 0, 2, 1000), &mut pending);
-    let idle =
-        |network: &Links<'_>, at| [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
+    let idle = |network: &LinkNetwork<'_>, at| {
+        [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
+    };
     // Link 0 → 1 until 1,000; link 1 → 2 is yet to be reached, and taken from 10 to 1,010.
     assert_eq!(idle(&network, 0), [true, false, false, false, true]);
     pending.run(&mut network, Time(10), &mut [[0; 2]]);
@@ -226,10 +232,10 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
 #[test]
 fn claims_are_touched_anywhere_on_the_way() {
     let t = topology(&[(Ring, 6, 1, 10), (Switch, 2, 1, 10)]);
-    let mut network = Links::new(&t);
+    let mut network = LinkNetwork::new(&t);
     network.claim(Npu(2), 0, Some(7));
     network.claim(Npu(3), 1, Some(3));
-    let claimed = |network: &Links<'_>, a, b| network.claimed((Npu(a), Npu(b)));
+    let claimed = |network: &LinkNetwork<'_>, a, b| network.claimed((Npu(a), Npu(b)));
     // Links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.
     assert_eq!(claimed(&network, 0, 3), Some(7));
     assert_eq!(

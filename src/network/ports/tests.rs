@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::ids::Npu;
-use crate::network::Network;
-use crate::network::rig::{Pending, by_segment, ends, message, topology};
-use crate::topology::Shape::{FullyConnected, Ring, Switch};
-use crate::topology::Switching;
-use crate::units::{Amount, Span, Time};
+use crate::network::NetworkBackend;
+use crate::network::rig::{PendingEvents, by_segment, ends, message, topology};
+use crate::topology::DimensionShape::{FullyConnected, Ring, Switch};
+use crate::topology::SwitchingMode;
+use crate::units::{BufferShare, Span, Time};
 
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
@@ -14,7 +14,7 @@ fn all_that_leaves_takes_turns_and_all_that_enters_too() {
     // 0 → 1 leaves until 2,000 and is there 100 later. 0 → 2 leaves until 4,000; its first byte is there at
     // 2,100. 3 → 2 was there at 150 and had entered at 2,150, so the other enters until 4,150.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
-    let found = ends(&mut SharedPorts::new(&t), &messages);
+    let found = ends(&mut PortNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
 }
 
@@ -23,7 +23,7 @@ fn dimensions_have_ports_of_their_own() {
     // From 0 to 1 along the first, to 4 along the second: nothing is shared.
     let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let found = ends(
-        &mut SharedPorts::new(&t),
+        &mut PortNetwork::new(&t),
         &[(0, 0, 1, 1000), (0, 0, 4, 1000)],
     );
     assert_eq!(found, [[2000, 2050], [4000, 4020]]);
@@ -35,7 +35,7 @@ fn dimensions_have_ports_of_their_own() {
 fn ports_in_the_middle_of_a_way_are_ports() {
     let t = topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
     let found = ends(
-        &mut SharedPorts::new(&t),
+        &mut PortNetwork::new(&t),
         &[(0, 1, 3, 1000), (0, 0, 3, 1000), (0, 0, 2, 1000)],
     );
     assert_eq!(found, [[4000, 4020], [4000, 8020], [4000, 4020]]);
@@ -49,19 +49,19 @@ fn rates_may_differ_at_both_ends_and_between() {
         (FullyConnected, 2, 8, 5),
         (Switch, 2, 1, 5),
     ]);
-    let found = ends(&mut SharedPorts::new(&t), &[(0, 0, 7, 1000)]);
+    let found = ends(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
     // From 2 = (0, 1, 0) there is no slow dimension: 2,000 + 5 + 2 x 5. That is long over when the other comes
     // to the port of 3 = (1, 1, 0), by which both leave along the last.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
-        ends(&mut SharedPorts::new(&t), &fast),
+        ends(&mut PortNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
     // From 3 at 7,000 it has the port until 8,000; the first comes to it at 7,010, and goes on until 9,000.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
-        ends(&mut SharedPorts::new(&t), &late),
+        ends(&mut PortNetwork::new(&t), &late),
         [[8000, 9010], [8000, 8010]]
     );
 }
@@ -71,13 +71,13 @@ fn devices_between_ports_take_their_time() {
     // Three links of 2 ps/B and 50 ps: 150 + 2,000, and two segments of 100 B, or two messages.
     let t = topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
-        (Switching::IDEAL, 2150),
+        (SwitchingMode::IDEAL, 2150),
         (by_segment(100), 2550),
-        (Switching::StoreAndForward, 6150),
+        (SwitchingMode::StoreAndForward, 6150),
     ] {
         let t = t.clone().with_switching(switching);
         assert_eq!(
-            ends(&mut SharedPorts::new(&t), &[(0, 0, 3, 1000)]),
+            ends(&mut PortNetwork::new(&t), &[(0, 0, 3, 1000)]),
             [[2000, end]]
         );
     }
@@ -89,11 +89,11 @@ fn who_comes_at_once_enters_by_number() {
     let t = topology(&[(Switch, 4, 1, 50)]);
     let [one, two] = [(0, 1, 0, 1000), (0, 2, 0, 3000)];
     assert_eq!(
-        ends(&mut SharedPorts::new(&t), &[one, two]),
+        ends(&mut PortNetwork::new(&t), &[one, two]),
         [[1000, 1100], [3000, 4100]]
     );
     assert_eq!(
-        ends(&mut SharedPorts::new(&t), &[two, one]),
+        ends(&mut PortNetwork::new(&t), &[two, one]),
         [[3000, 4100], [1000, 1100]]
     );
 }
@@ -101,11 +101,11 @@ fn who_comes_at_once_enters_by_number() {
 #[test]
 fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     let t = topology(&[(Switch, 4, 1, 50)]);
-    let mut network = SharedPorts::new(&t);
-    let mut pending = Pending::default();
+    let mut network = PortNetwork::new(&t);
+    let mut pending = PendingEvents::default();
     network.submit(Time::ZERO, &message(0, 1, 2, 1000), &mut pending);
     let idle =
-        |network: &SharedPorts<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
+        |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
     // Leaves until 1,000; comes at 100, enters until 1,100. Until 100 it is yet to come.
     assert_eq!(idle(&network, 0), [true, false, false]);
     pending.run(&mut network, Time(100), &mut [[0; 2]]);
@@ -117,10 +117,10 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
 #[test]
 fn claims_are_touched_at_either_end() {
     let t = topology(&[(Switch, 4, 1, 50), (Switch, 2, 1, 50)]);
-    let mut network = SharedPorts::new(&t);
+    let mut network = PortNetwork::new(&t);
     network.claim(Npu(1), 0, Some(7));
     network.claim(Npu(2), 0, Some(5));
-    let claimed = |network: &SharedPorts<'_>, a, b| network.claimed((Npu(a), Npu(b)));
+    let claimed = |network: &PortNetwork<'_>, a, b| network.claimed((Npu(a), Npu(b)));
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));
     assert_eq!(claimed(&network, 0, 3), None);
@@ -137,8 +137,8 @@ fn claims_are_touched_at_either_end() {
 #[test]
 fn alone_is_alone() {
     let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
-    let network = SharedPorts::new(&t);
+    let network = PortNetwork::new(&t);
     // 50 + 20 + 4,000; and nothing goes to oneself.
-    let alone = |b| network.uncontended((Npu(0), Npu(b)), Amount::whole(1000));
+    let alone = |b| network.uncontended((Npu(0), Npu(b)), BufferShare::whole(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));
 }

@@ -1,8 +1,8 @@
 //! The way of a message from server to server: in dimension order, innermost first, computed as it goes.
 
 use crate::ids::Npu;
-use crate::network::servers::{IN, OUT, Place};
-use crate::topology::{Shape, Topology};
+use crate::network::servers::{IN, OUT, ServerId};
+use crate::topology::{DimensionShape, Topology};
 
 /// Links of an NPU along a dimension. Ring or mesh: to the next higher and to the next lower coordinate. Switch: to
 /// the switch and from it. Fully connected: egress and ingress, whatever the peer.
@@ -13,7 +13,7 @@ pub(super) const DOWNWARDS: usize = 2;
 
 /// Set of servers on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum ContentionScope {
     /// In every dimension crossed, the egress of the NPU where the message enters it, and the ingress of the NPU
     /// where the message leaves it.
     Ports,
@@ -23,8 +23,8 @@ pub enum Reach {
 
 /// A server on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stop {
-    pub place: Place,
+pub(super) struct RouteHop {
+    pub place: ServerId,
     /// Number of links between this server and the next: none at the far end of a link.
     pub links: u32,
     /// True if the next link begins at a device that waits for a segment; false if the next server is the far end of
@@ -34,8 +34,8 @@ pub(super) struct Stop {
 
 /// Remainder of a route.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
-    reach: Reach,
+pub(super) struct RouteCursor {
+    reach: ContentionScope,
     at: Npu,
     to: Npu,
     dimension: usize,
@@ -44,9 +44,9 @@ pub(super) struct Route {
     second: Option<u8>,
 }
 
-impl Route {
+impl RouteCursor {
     /// All of the way.
-    pub fn new(reach: Reach, (at, to): (Npu, Npu)) -> Self {
+    pub fn new(reach: ContentionScope, (at, to): (Npu, Npu)) -> Self {
         Self {
             reach,
             at,
@@ -58,11 +58,11 @@ impl Route {
 
     /// The next server, `None` after the last.
     #[inline]
-    pub fn next(&mut self, topology: &Topology) -> Option<Stop> {
+    pub fn next(&mut self, topology: &Topology) -> Option<RouteHop> {
         while let Some(dimension) = topology.dimensions().get(self.dimension) {
             let (d, shape, size) = (self.dimension, dimension.shape, dimension.size);
             let from = self.at;
-            let place = |side, npu| Place {
+            let place = |side, npu| ServerId {
                 dimension: d,
                 side,
                 npu,
@@ -70,8 +70,9 @@ impl Route {
             if let Some(side) = self.second.take() {
                 self.dimension += 1;
                 // The link from a switch; otherwise the end of the way here.
-                let leads_on = shape == Shape::Switch && self.reach == Reach::Links;
-                return Some(Stop {
+                let leads_on =
+                    shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
+                return Some(RouteHop {
                     place: place(side.into(), from),
                     links: u32::from(leads_on),
                     last: true,
@@ -83,22 +84,22 @@ impl Route {
             if x != y {
                 let up = shape.has_ports() || shape.goes_up(size, x, y);
                 let (side, next, links, last) = match (self.reach, shape) {
-                    (Reach::Ports, _) => {
+                    (ContentionScope::Ports, _) => {
                         let apart = if up { 0 } else { DOWNWARDS };
                         self.second = Some((IN + apart) as u8);
                         (OUT + apart, y, shape.hops(size, x, y), false)
                     }
-                    (_, Shape::Ring | Shape::Mesh) => match up {
+                    (_, DimensionShape::Ring | DimensionShape::Mesh) => match up {
                         true => (UP, if x + 1 == size { 0 } else { x + 1 }, 1, true),
                         false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, 1, true),
                     },
-                    (_, Shape::Switch | Shape::FullyConnected) => {
+                    (_, DimensionShape::Switch | DimensionShape::FullyConnected) => {
                         self.second = Some(DOWN as u8);
-                        (UP, y, 1, shape == Shape::Switch)
+                        (UP, y, 1, shape == DimensionShape::Switch)
                     }
                 };
                 self.at = topology.moved(from, d, next);
-                return Some(Stop {
+                return Some(RouteHop {
                     place: place(side, from),
                     links,
                     last,
@@ -117,14 +118,14 @@ impl Route {
 
 /// All servers that `npu` sends and receives with along dimension `d`.
 pub(super) fn sides(
-    reach: Reach,
+    reach: ContentionScope,
     topology: &Topology,
     npu: Npu,
     d: usize,
-) -> impl Iterator<Item = Place> {
+) -> impl Iterator<Item = ServerId> {
     let dimension = &topology.dimensions()[d];
     let (size, x) = (dimension.size, topology.coordinate(npu, d));
-    let place = |side, npu| Place {
+    let place = |side, npu| ServerId {
         dimension: d,
         side,
         npu,
@@ -133,13 +134,15 @@ pub(super) fn sides(
     let neighbour =
         |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
     let others = match dimension.shape {
-        Shape::Switch | Shape::FullyConnected => [None; 2],
-        _ if reach == Reach::Ports => [OUT, IN].map(|side| Some(place(side + DOWNWARDS, npu))),
-        Shape::Ring => [
+        DimensionShape::Switch | DimensionShape::FullyConnected => [None; 2],
+        _ if reach == ContentionScope::Ports => {
+            [OUT, IN].map(|side| Some(place(side + DOWNWARDS, npu)))
+        }
+        DimensionShape::Ring => [
             neighbour(UP, Some((x + size - 1) % size)),
             neighbour(DOWN, Some((x + 1) % size)),
         ],
-        Shape::Mesh => [
+        DimensionShape::Mesh => [
             neighbour(UP, x.checked_sub(1)),
             neighbour(DOWN, Some(x + 1).filter(|&c| c < size)),
         ],
@@ -151,11 +154,11 @@ pub(super) fn sides(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Dimension;
+    use crate::topology::TopologyDimension;
     use crate::units::{Bandwidth, Span};
 
-    fn topology(shapes: &[(Shape, u32)]) -> Topology {
-        let dimensions = shapes.iter().map(|&(shape, size)| Dimension {
+    fn topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+        let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
             name: String::new(),
             shape,
             size,
@@ -167,19 +170,19 @@ mod tests {
 
     /// The servers between two NPUs: dimension, side, NPU.
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
-        let mut route = Route::new(Reach::Links, (Npu(a), Npu(b)));
+        let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)));
         let stops = std::iter::from_fn(|| route.next(topology));
-        let place = |stop: Stop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
+        let place = |stop: RouteHop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
         stops.map(place).collect()
     }
 
     #[test]
     fn rings_take_the_shorter_way_and_go_up_where_both_are_equal() {
-        let t = topology(&[(Shape::Ring, 6)]);
+        let t = topology(&[(DimensionShape::Ring, 6)]);
         assert_eq!(route(&t, 4, 1), [(0, UP, 4), (0, UP, 5), (0, UP, 0)]);
         assert_eq!(route(&t, 1, 4), [(0, UP, 1), (0, UP, 2), (0, UP, 3)]);
         assert_eq!(route(&t, 1, 5), [(0, DOWN, 1), (0, DOWN, 0)]);
-        let t = topology(&[(Shape::Ring, 2)]);
+        let t = topology(&[(DimensionShape::Ring, 2)]);
         assert_eq!(
             (route(&t, 0, 1), route(&t, 1, 0)),
             (vec![(0, UP, 0)], vec![(0, UP, 1)])
@@ -188,7 +191,7 @@ mod tests {
 
     #[test]
     fn meshes_go_straight() {
-        let t = topology(&[(Shape::Mesh, 4)]);
+        let t = topology(&[(DimensionShape::Mesh, 4)]);
         assert_eq!(route(&t, 3, 0), [(0, DOWN, 3), (0, DOWN, 2), (0, DOWN, 1)]);
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
@@ -197,14 +200,14 @@ mod tests {
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
         let t = topology(&[
-            (Shape::Switch, 3),
-            (Shape::Mesh, 4),
-            (Shape::FullyConnected, 2),
+            (DimensionShape::Switch, 3),
+            (DimensionShape::Mesh, 4),
+            (DimensionShape::FullyConnected, 2),
         ]);
         let ports = |a, b| -> Vec<_> {
-            let mut route = Route::new(Reach::Ports, (Npu(a), Npu(b)));
+            let mut route = RouteCursor::new(ContentionScope::Ports, (Npu(a), Npu(b)));
             let stops = std::iter::from_fn(|| route.next(&t));
-            let place = |s: Stop| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
+            let place = |s: RouteHop| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
             stops.map(place).collect()
         };
         let outer = [(2, OUT, 23, 1), (2, IN, 11, 0)];
@@ -223,9 +226,9 @@ mod tests {
     #[test]
     fn dimensions_are_crossed_from_the_inside() {
         let t = topology(&[
-            (Shape::Switch, 3),
-            (Shape::Mesh, 4),
-            (Shape::FullyConnected, 2),
+            (DimensionShape::Switch, 3),
+            (DimensionShape::Mesh, 4),
+            (DimensionShape::FullyConnected, 2),
         ]);
         let way = route(&t, 12, 11);
         let ring = [(1, UP, 14), (1, UP, 17), (1, UP, 20)];
@@ -240,11 +243,15 @@ mod tests {
     #[test]
     fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
         let named = |t: &Topology, npu, d| -> Vec<_> {
-            sides(Reach::Links, t, Npu(npu), d)
+            sides(ContentionScope::Links, t, Npu(npu), d)
                 .map(|p| (p.side, p.npu.0))
                 .collect()
         };
-        let t = topology(&[(Shape::Ring, 4), (Shape::Mesh, 3), (Shape::Switch, 2)]);
+        let t = topology(&[
+            (DimensionShape::Ring, 4),
+            (DimensionShape::Mesh, 3),
+            (DimensionShape::Switch, 2),
+        ]);
         assert_eq!(named(&t, 0, 0), [(UP, 0), (DOWN, 0), (UP, 3), (DOWN, 1)]);
         assert_eq!(named(&t, 0, 1), [(UP, 0), (DOWN, 0), (DOWN, 4)]);
         assert_eq!(named(&t, 8, 1), [(UP, 8), (DOWN, 8), (UP, 4)]);

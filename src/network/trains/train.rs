@@ -1,18 +1,21 @@
 //! A message on its way, and the times at which it is where.
 
-use super::{Amount, Message, Npu, Reach, Route, Span, Stop, Switching, Time, Topology};
-use crate::network::servers::Place;
-use crate::topology::Path;
-use crate::units::{Bandwidth, Slowness};
+use super::{
+    BufferShare, ContentionScope, NetworkMessage, Npu, RouteCursor, RouteHop, Span, SwitchingMode,
+    Time, Topology,
+};
+use crate::network::servers::ServerId;
+use crate::topology::NetworkPath;
+use crate::units::{Bandwidth, InverseRate};
 
 /// A message in flight: the next server that it has to pass, and its times there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Train {
-    amount: Amount,
+pub(super) struct InFlightMessage {
+    amount: BufferShare,
     sender: Npu,
     /// Route beyond `stop`.
-    route: Route,
-    stop: Stop,
+    route: RouteCursor,
+    stop: RouteHop,
     /// Times at which its first segment, and all of it, are at the device before `stop`.
     head: Time,
     tail: Time,
@@ -27,21 +30,21 @@ pub(super) struct Train {
     slowest: Option<Bandwidth>,
     /// All links up to here but one of the slowest: those of the dimensions before that of `stop`, the number of
     /// links in that dimension, and their total serialization of a segment.
-    before: Slowness,
+    before: InverseRate,
     links: u32,
     passed: Span,
 }
 
-impl Train {
+impl InFlightMessage {
     /// Creates the train of a message that is submitted at `now`, along `path`.
     #[inline]
     pub fn new(
         now: Time,
-        (message, path): (&Message, &Path),
-        reach: Reach,
+        (message, path): (&NetworkMessage, &NetworkPath),
+        reach: ContentionScope,
         topology: &Topology,
     ) -> Self {
-        let mut route = Route::new(reach, message.ends);
+        let mut route = RouteCursor::new(reach, message.ends);
         let whole = route;
         let stop = route.next(topology);
         let stop = stop.expect("a message goes from one NPU to another");
@@ -57,7 +60,7 @@ impl Train {
             transit: Span::ZERO,
             slowest_rest: Span::ZERO,
             slowest: Some(path.bandwidth),
-            before: Slowness::ZERO,
+            before: InverseRate::ZERO,
             links: 0,
             passed: Span::ZERO,
         };
@@ -68,7 +71,7 @@ impl Train {
 
     /// The server that it has yet to pass.
     #[inline]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ServerId {
         self.stop.place
     }
 
@@ -80,7 +83,7 @@ impl Train {
 
     /// The route beyond that server.
     #[inline]
-    pub fn route(&self) -> Route {
+    pub fn route(&self) -> RouteCursor {
         self.route
     }
 
@@ -99,7 +102,7 @@ impl Train {
     /// Begins to pass the server. Returns the time at which it is ready for the next one, `None` if there is none.
     #[inline]
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
-        let Stop { place, links, last } = self.stop;
+        let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
         // The latency is once for each link, and so is its first segment, wherever its servers are.
         let between = match links {
@@ -134,7 +137,7 @@ impl Train {
 
     /// The dimension of `stop` is new; `way` begins with it.
     #[inline]
-    fn enter(&mut self, way: &Route, topology: &Topology) {
+    fn enter(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();
         let rest = topology.switching().rest(self.amount);
         let own = topology.link(self.stop.place.dimension);
@@ -156,7 +159,7 @@ impl Train {
     /// The links that follow `stop` are new.
     #[inline]
     fn look(&mut self, topology: &Topology) {
-        if topology.switching() == Switching::IDEAL {
+        if topology.switching() == SwitchingMode::IDEAL {
             return;
         }
         let bandwidth = topology.link(self.stop.place.dimension);

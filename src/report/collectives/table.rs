@@ -1,12 +1,12 @@
 //! Collectives and exposed communication, for people. Groups that are for one thing share a row.
 
-use super::Tally;
-use crate::engine::Comm;
+use super::CollectiveTally;
+use crate::engine::CommTiming;
 use crate::ids::Rank;
 use crate::report::csv::{CsvColumn, decimal};
 use crate::report::summary::{CollectiveRow, LatestRank, Report, groups_of, mean, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{Style, clip, more, paragraph, share};
+use crate::report::text::{TextStyle, clip, more, paragraph, share};
 use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Span};
 use std::cmp::Reverse;
@@ -33,14 +33,14 @@ pub(in crate::report) const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
 ];
 
 /// A role, or else the index of a row.
-type Whose<'r> = std::result::Result<&'r str, usize>;
+type RowOwner<'r> = std::result::Result<&'r str, usize>;
 
 /// What tells rows apart: whose they are, then what they do, among how many, and how.
-type Key<'r> = (Whose<'r>, CollectiveKind, u32, &'r str);
+type CollectiveRowKey<'r> = (RowOwner<'r>, CollectiveKind, u32, &'r str);
 
 /// Rows that are one, in the order of the first of each.
 fn together(rows: &[CollectiveRow]) -> Vec<Vec<&CollectiveRow>> {
-    let mut place: BTreeMap<Key<'_>, usize> = BTreeMap::new();
+    let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<&CollectiveRow>> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
         let whose = row.role.as_deref().ok_or(i);
@@ -55,7 +55,7 @@ fn together(rows: &[CollectiveRow]) -> Vec<Vec<&CollectiveRow>> {
 }
 
 /// Writes the table of collectives, if there are any.
-pub fn collectives(out: &mut String, report: &Report, style: Style) -> Result {
+pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Result {
     if report.collectives.is_empty() {
         return Ok(());
     }
@@ -77,9 +77,9 @@ pub fn collectives(out: &mut String, report: &Report, style: Style) -> Result {
         out,
         "  bytes: mean buffer of a call; transfer: {}",
         match report.communication.lasts_as {
-            Comm::Model => "from last arrival to end, all calls; wait: mean of members",
-            Comm::Recorded => "longest recorded, all calls; wait: mean of members",
-            Comm::Captured => "longest recorded, all calls; wait: mean, as captured",
+            CommTiming::Model => "from last arrival to end, all calls; wait: mean of members",
+            CommTiming::Recorded => "longest recorded, all calls; wait: mean of members",
+            CommTiming::Captured => "longest recorded, all calls; wait: mean, as captured",
         }
     )?;
     match rows.iter().any(|groups| groups.len() > 1) {
@@ -94,7 +94,7 @@ pub fn collectives(out: &mut String, report: &Report, style: Style) -> Result {
 /// The row of `groups`, which are for one thing, or one.
 fn line(out: &mut String, table: &TextTable<'_>, groups: &[&CollectiveRow]) -> Result {
     let (row, count) = (groups[0], groups.len());
-    let mut sum = Tally::default();
+    let mut sum = CollectiveTally::default();
     let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
     let mut present = 0;
     for group in groups {
@@ -139,15 +139,15 @@ fn line(out: &mut String, table: &TextTable<'_>, groups: &[&CollectiveRow]) -> R
             share(waited, sum.waited)
         );
     }
-    paragraph(out, &how, "    ", 4, Style::default().warning)
+    paragraph(out, &how, "    ", 4, TextStyle::default().warning)
 }
 
 /// Writes the table of exposed communication, if there is any.
-pub fn exposed(out: &mut String, report: &Report, style: Style) -> Result {
+pub fn exposed(out: &mut String, report: &Report, style: TextStyle) -> Result {
     if report.exposed.is_empty() {
         return Ok(());
     }
-    let mut sums: BTreeMap<(Whose<'_>, u32), (usize, Span)> = BTreeMap::new();
+    let mut sums: BTreeMap<(RowOwner<'_>, u32), (usize, Span)> = BTreeMap::new();
     for (i, row) in report.exposed.iter().enumerate() {
         let whose = row.role.as_deref().ok_or(i);
         let (groups, sum) = sums.entry((whose, row.members)).or_default();

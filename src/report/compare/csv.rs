@@ -1,13 +1,13 @@
 //! The comparison as comma-separated values: a row per machine.
 
-use super::{Column, Comparison};
+use super::{MachineColumn, MachineComparison};
 use crate::engine::ReplayError;
 use crate::report::Report;
-use crate::report::csv::{self, Cell, CsvColumn, Table, decimal};
+use crate::report::csv::{self, CsvCell, CsvColumn, CsvTable, decimal};
 use crate::report::memory::fullest;
 
 /// Renders the comparison, or a table of all reports with the machine in front.
-pub fn render(comparison: &Comparison<'_>, table: Option<Table>) -> String {
+pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
     let mut out = String::new();
     let written = match table {
         None => {
@@ -26,7 +26,7 @@ pub fn render(comparison: &Comparison<'_>, table: Option<Table>) -> String {
 }
 
 /// How a replay ended, for programs.
-pub(super) fn status(column: &Column<'_>) -> &'static str {
+pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",
         Err(ReplayError::Refused(_)) => "refused",
@@ -35,11 +35,11 @@ pub(super) fn status(column: &Column<'_>) -> &'static str {
     }
 }
 
-type MachineColumn<'a> = CsvColumn<Comparison<'a>, Column<'a>>;
+type ComparisonColumn<'a> = CsvColumn<MachineComparison<'a>, MachineColumn<'a>>;
 
 /// A column for each thing said of a machine; of memory only where `remembers`.
-fn columns<'a>(remembers: bool) -> Vec<MachineColumn<'a>> {
-    let mut columns: Vec<MachineColumn<'a>> = vec![
+fn columns<'a>(remembers: bool) -> Vec<ComparisonColumn<'a>> {
+    let mut columns: Vec<ComparisonColumn<'a>> = vec![
         ("machine", |_, column| column.name.as_str().into()),
         ("npus", |_, column| column.machine.topology().npus().into()),
         ("status", |_, column| status(column).into()),
@@ -79,7 +79,7 @@ fn columns<'a>(remembers: bool) -> Vec<MachineColumn<'a>> {
             of(column, |report| report.exposed_waiting().into())
         }),
     ];
-    let memory: [MachineColumn<'a>; 2] = [
+    let memory: [ComparisonColumn<'a>; 2] = [
         ("peak_memory_bytes", |_, column| {
             of(column, |report| {
                 fullest(&report.memory).map(|row| row.peak.0).into()
@@ -98,10 +98,13 @@ fn columns<'a>(remembers: bool) -> Vec<MachineColumn<'a>> {
 }
 
 /// A field of a report; empty where there is none.
-fn of<'r>(column: &'r Column<'_>, field: impl FnOnce(&'r Report) -> Cell<'r>) -> Cell<'r> {
-    column.result.as_ref().map_or(Cell::Empty, field)
+fn of<'r>(
+    column: &'r MachineColumn<'_>,
+    field: impl FnOnce(&'r Report) -> CsvCell<'r>,
+) -> CsvCell<'r> {
+    column.result.as_ref().map_or(CsvCell::Empty, field)
 }
 
-fn part<'r>(column: &'r Column<'_>, part: usize) -> Cell<'r> {
+fn part<'r>(column: &'r MachineColumn<'_>, part: usize) -> CsvCell<'r> {
     of(column, |report| report.mean_parts[part].into())
 }

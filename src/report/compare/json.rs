@@ -5,8 +5,11 @@
 
 use super::csv::status;
 use super::words::explain;
-use super::{Change, Charged, Column, Comparison, Moved, Side, Why};
-use crate::report::breakdown::Part;
+use super::{
+    ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
+    SpanChange,
+};
+use crate::report::breakdown::TimeCategory;
 use crate::report::keyed::by_part;
 use crate::report::summary::{MachineName, Provenance, Report, ReportSchema};
 use crate::trace::CollectiveKind;
@@ -52,7 +55,7 @@ pub enum MachineResult<'c> {
         /// The machine.
         machine: MachineName,
         /// The reason.
-        failed: Failure,
+        failed: MachineFailure,
     },
     /// Every node completed.
     Completed(Cow<'c, Report>),
@@ -79,7 +82,7 @@ impl MachineResult<'_> {
 /// The reason why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Failure {
+pub struct MachineFailure {
     /// `refused`, `stuck` or `too long`.
     pub how: String,
     /// The error.
@@ -142,7 +145,7 @@ struct SideRow {
 
 /// Returns `comparison` with what led to it.
 pub fn document<'c>(
-    comparison: &'c Comparison<'_>,
+    comparison: &'c MachineComparison<'_>,
     provenance: Provenance,
 ) -> ComparisonDocument<'c> {
     let against = comparison.reference().map(|(column, first)| {
@@ -158,13 +161,13 @@ pub fn document<'c>(
     }
 }
 
-fn machine<'c>(column: &'c Column<'_>) -> MachineResult<'c> {
+fn machine<'c>(column: &'c MachineColumn<'_>) -> MachineResult<'c> {
     match &column.result {
         Ok(report) => MachineResult::Completed(Cow::Borrowed(report)),
         Err(error) => MachineResult::Failed {
             schema: ReportSchema::default(),
             machine: MachineName::of(column.machine),
-            failed: Failure {
+            failed: MachineFailure {
                 how: status(column).to_owned(),
                 message: error.to_string(),
             },
@@ -172,8 +175,13 @@ fn machine<'c>(column: &'c Column<'_>) -> MachineResult<'c> {
     }
 }
 
-fn row(column: &Column<'_>, first: &Report, other: &Column<'_>, report: &Report) -> AgainstRow {
-    let why = Why::new(first, report);
+fn row(
+    column: &MachineColumn<'_>,
+    first: &Report,
+    other: &MachineColumn<'_>,
+    report: &Report,
+) -> AgainstRow {
+    let why = MakespanExplanation::new(first, report);
     let lines = match std::ptr::eq(first, report) {
         true => Vec::new(),
         false => explain(&why, &column.name, &other.name),
@@ -187,14 +195,14 @@ fn row(column: &Column<'_>, first: &Report, other: &Column<'_>, report: &Report)
         speed: why.makespan.speed(),
         change_percent: why.makespan.percent(),
         difference_from_capture_percent: report.difference(),
-        mean: Part::ALL.map(|(part, _)| change(why.part(part))),
+        mean: TimeCategory::ALL.map(|(part, _)| change(why.part(part))),
         after_last_node: change(why.after_last),
         communication: why.communication.iter().map(moved).collect(),
         words: words.collect(),
     }
 }
 
-fn change(change: Change) -> ChangeRow {
+fn change(change: SpanChange) -> ChangeRow {
     ChangeRow {
         before_ps: change.before,
         after_ps: change.after,
@@ -202,7 +210,7 @@ fn change(change: Change) -> ChangeRow {
     }
 }
 
-fn moved(moved: &Moved) -> CommunicationRow {
+fn moved(moved: &CommChange) -> CommunicationRow {
     CommunicationRow {
         what: moved.what.clone(),
         kind: moved.kind,
@@ -213,8 +221,8 @@ fn moved(moved: &Moved) -> CommunicationRow {
     }
 }
 
-fn side(side: &Side) -> SideRow {
-    let Charged {
+fn side(side: &CommOnMachine) -> SideRow {
+    let ChargedTime {
         waiting,
         exposed_waiting,
         transferring,

@@ -2,13 +2,13 @@
 
 use super::csv::status;
 use super::words::{explain, percent};
-use super::{Column, Comparison, Why};
+use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::machine::Machine;
-use crate::report::breakdown::Part;
+use crate::report::breakdown::TimeCategory;
 use crate::report::memory::fullest;
 use crate::report::summary::{Report, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{Style, WIDTH, clip, paragraph, share};
+use crate::report::text::{TextStyle, WIDTH, clip, paragraph, share};
 use crate::trace::Dtype;
 use crate::units::Span;
 use std::collections::BTreeMap;
@@ -21,7 +21,12 @@ const ABREAST: usize = (WIDTH - NAMES) / CELL;
 
 /// Renders `comparison`, of which `basis` says on what durations rest, and `notes` what else is to be
 /// known.
-pub fn render(comparison: &Comparison<'_>, basis: &str, notes: &[String], style: Style) -> String {
+pub fn render(
+    comparison: &MachineComparison<'_>,
+    basis: &str,
+    notes: &[String],
+    style: TextStyle,
+) -> String {
     let mut out = String::new();
     write_all(&mut out, comparison, basis, notes, style).expect("a string grows as needed");
     out
@@ -29,10 +34,10 @@ pub fn render(comparison: &Comparison<'_>, basis: &str, notes: &[String], style:
 
 fn write_all(
     out: &mut String,
-    comparison: &Comparison<'_>,
+    comparison: &MachineComparison<'_>,
     basis: &str,
     notes: &[String],
-    style: Style,
+    style: TextStyle,
 ) -> Result {
     let workload = comparison.workload;
     let instances = workload.instances();
@@ -65,7 +70,7 @@ fn write_all(
 }
 
 /// What the machines are made of.
-fn machines(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;
     let dtypes = comparison.dtypes();
@@ -125,9 +130,9 @@ fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
 
 fn table(
     out: &mut String,
-    comparison: &Comparison<'_>,
-    columns: &[Column<'_>],
-    style: Style,
+    comparison: &MachineComparison<'_>,
+    columns: &[MachineColumn<'_>],
+    style: TextStyle,
 ) -> Result {
     let Some((first, _)) = comparison.reference() else {
         return Ok(());
@@ -138,7 +143,7 @@ fn table(
     headings.extend(names.iter().map(|name| right(name, CELL)));
     let table = TextTable::new(headings).indented(0);
     table.heading(out, style)?;
-    let mut put = |name: &str, cell: &dyn Fn(&Column<'_>) -> String| -> Result {
+    let mut put = |name: &str, cell: &dyn Fn(&MachineColumn<'_>) -> String| -> Result {
         let found: Vec<_> = columns.iter().map(cell).collect();
         let name = clip(name, NAMES - 1);
         let mut cells: Vec<&dyn Display> = vec![&name];
@@ -150,7 +155,7 @@ fn table(
         Err(_) => status(column).to_owned(),
     })?;
     let mut row = |name: &str, cell: &dyn Fn(&Report) -> Option<String>| -> Result {
-        let of = |column: &Column<'_>| cell(column.result.as_ref().ok()?);
+        let of = |column: &MachineColumn<'_>| cell(column.result.as_ref().ok()?);
         put(name, &|column| of(column).unwrap_or_else(|| "-".to_owned()))
     };
     let some = |report: &dyn Fn(&Report) -> Span| {
@@ -174,13 +179,13 @@ fn table(
         let share = share(time, report.outcome.makespan);
         Some(format!("{time} {share:>7}"))
     };
-    for (part, name) in &Part::ALL {
+    for (part, name) in &TimeCategory::ALL {
         let time = |report: &Report| report.mean_parts[*part as usize];
         if !some(&time) {
             continue;
         }
         row(name, &|report| with_share(report, time(report)))?;
-        if *part == Part::Communication && some(&Report::exposed_waiting) {
+        if *part == TimeCategory::Communication && some(&Report::exposed_waiting) {
             row("  waiting for a rank", &|report| {
                 with_share(report, report.exposed_waiting())
             })?;
@@ -207,7 +212,7 @@ fn table(
             Some(under_way(report).to_string())
         })?;
         row("  hidden by compute", &|report| {
-            let exposed = report.mean_parts[Part::Communication as usize];
+            let exposed = report.mean_parts[TimeCategory::Communication as usize];
             let under_way = under_way(report);
             Some(share(under_way - exposed, under_way))
         })?;
@@ -215,7 +220,7 @@ fn table(
     Ok(())
 }
 
-fn failures(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+fn failures(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     let failed = comparison.columns.iter();
     let failed: Vec<_> = failed
@@ -234,7 +239,7 @@ fn failures(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Resu
     Ok(())
 }
 
-fn reasons(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     let Some((first, reference)) = comparison.reference() else {
         return Ok(());
@@ -248,7 +253,7 @@ fn reasons(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Resul
         "\n{h}WHY{h:#}  means of NPUs: the changes of the parts sum to that of the makespan"
     )?;
     for (column, report) in others {
-        let why = Why::new(reference, report);
+        let why = MakespanExplanation::new(reference, report);
         for (indent, line) in explain(&why, &first.name, &column.name) {
             let style = if indent == 0 {
                 h
@@ -263,7 +268,7 @@ fn reasons(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Resul
 }
 
 /// Warnings, each once, with the machines that they are about unless that is all.
-fn warnings(out: &mut String, comparison: &Comparison<'_>, style: Style) -> Result {
+fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let mut known: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.reports() {
         for warning in &report.warnings {

@@ -1,7 +1,7 @@
 //! Why two machines differ, in words.
 
-use super::{Change, Moved, Side, Why};
-use crate::report::breakdown::{Charged, Part};
+use super::{CommChange, CommOnMachine, MakespanExplanation, SpanChange};
+use crate::report::breakdown::{ChargedTime, TimeCategory};
 use crate::report::text::share;
 use crate::units::Span;
 
@@ -14,20 +14,20 @@ const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
 /// A line, and how far it is indented.
-pub(super) type Line = (usize, String);
+pub(super) type IndentedLine = (usize, String);
 
 /// The whole explanation: one line that says how much, then the parts.
-pub(super) fn explain(why: &Why, first: &str, other: &str) -> Vec<Line> {
+pub(super) fn explain(why: &MakespanExplanation, first: &str, other: &str) -> Vec<IndentedLine> {
     let mut lines = vec![(0, format!("{first} → {other}: {}", verdict(&why.makespan)))];
     if why.parts.iter().all(|(_, change)| change.more() == 0) {
         lines.push((1, "nothing moved: every part takes as long".to_owned()));
         return lines;
     }
     let longer = why.makespan.before.max(why.makespan.after);
-    let matters = |change: &Change| change.size() as f64 >= MATTERS * longer.0 as f64;
+    let matters = |change: &SpanChange| change.size() as f64 >= MATTERS * longer.0 as f64;
     let mut rest = Vec::new();
     for (part, change) in &why.parts {
-        let (_, name) = Part::ALL[*part as usize];
+        let (_, name) = TimeCategory::ALL[*part as usize];
         if change.more() == 0 {
             continue;
         }
@@ -37,10 +37,10 @@ pub(super) fn explain(why: &Why, first: &str, other: &str) -> Vec<Line> {
         }
         lines.push((1, format!("{name} {}: {}", signed(change), from_to(change))));
         let details = match part {
-            Part::Compute | Part::Memory => operators(why, *part),
-            Part::Communication => communication(why),
-            Part::Host => vec![host(why)],
-            Part::Idle => vec![idle(why)],
+            TimeCategory::Compute | TimeCategory::Memory => operators(why, *part),
+            TimeCategory::Communication => communication(why),
+            TimeCategory::Host => vec![host(why)],
+            TimeCategory::Idle => vec![idle(why)],
         };
         lines.extend(details.into_iter().map(|detail| (2, detail)));
     }
@@ -55,7 +55,7 @@ pub(super) fn explain(why: &Why, first: &str, other: &str) -> Vec<Line> {
 }
 
 /// `96.578 ms shorter (-73.63 %), 3.79x as fast`.
-pub(super) fn verdict(change: &Change) -> String {
+pub(super) fn verdict(change: &SpanChange) -> String {
     let longer = match change.more() {
         0 => return format!("the same makespan, {}", change.after),
         1.. => "longer",
@@ -68,7 +68,7 @@ pub(super) fn verdict(change: &Change) -> String {
 }
 
 /// `-73.63 %`.
-pub(super) fn percent(change: &Change) -> Option<String> {
+pub(super) fn percent(change: &SpanChange) -> Option<String> {
     change.percent().map(|percent| format!("{percent:+.2} %"))
 }
 
@@ -76,12 +76,12 @@ fn times(speed: f64) -> String {
     format!("{speed:.2}x as fast")
 }
 
-fn size(change: &Change) -> Span {
+fn size(change: &SpanChange) -> Span {
     Span(u64::try_from(change.size()).unwrap_or(u64::MAX))
 }
 
 /// `+1.205 ms`; `0` for no change.
-pub(super) fn signed(change: &Change) -> String {
+pub(super) fn signed(change: &SpanChange) -> String {
     match change.more() {
         0 => "0".to_owned(),
         1.. => format!("+{}", size(change)),
@@ -90,14 +90,14 @@ pub(super) fn signed(change: &Change) -> String {
 }
 
 /// `129.966 ms → 33.785 ms`.
-fn from_to(change: &Change) -> String {
+fn from_to(change: &SpanChange) -> String {
     format!("{} → {}", change.before, change.after)
 }
 
-fn operators(why: &Why, part: Part) -> Vec<String> {
+fn operators(why: &MakespanExplanation, part: TimeCategory) -> Vec<String> {
     let changes: Vec<_> = why.operators.iter().filter(|(p, ..)| *p == part).collect();
     let what = match part {
-        Part::Compute => "kernels",
+        TimeCategory::Compute => "kernels",
         _ => "loads and stores",
     };
     if changes.is_empty() {
@@ -126,14 +126,14 @@ fn operators(why: &Why, part: Part) -> Vec<String> {
     )]
 }
 
-fn sum(changes: impl Iterator<Item = Change>) -> Change {
-    changes.fold(Change::default(), |sum, change| Change {
+fn sum(changes: impl Iterator<Item = SpanChange>) -> SpanChange {
+    changes.fold(SpanChange::default(), |sum, change| SpanChange {
         before: sum.before + change.before,
         after: sum.after + change.after,
     })
 }
 
-fn communication(why: &Why) -> Vec<String> {
+fn communication(why: &MakespanExplanation) -> Vec<String> {
     let moved = why.communication.iter();
     let moved: Vec<_> = moved.filter(|m| m.exposed().more() != 0).collect();
     let mut texts: Vec<_> = moved.iter().take(NAMED).map(|m| of_group(m)).collect();
@@ -146,7 +146,7 @@ fn communication(why: &Why) -> Vec<String> {
 }
 
 /// `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0 ms (…), …`.
-pub(super) fn of_group(moved: &Moved) -> String {
+pub(super) fn of_group(moved: &CommChange) -> String {
     let head = format!("{} {}", moved.what, signed(&moved.exposed()));
     let (before, after) = match (&moved.before, &moved.after) {
         (Some(before), Some(after)) => (before, after),
@@ -172,7 +172,7 @@ pub(super) fn of_group(moved: &Moved) -> String {
         texts.push(text);
     }
     let waiting = moved.of(|side| side.mean.exposed_waiting);
-    if waiting != Change::default() {
+    if waiting != SpanChange::default() {
         let latest = after.latest.map(|(rank, share)| {
             let share = 100.0 * share;
             format!(", {share:.1} % of all waiting for rank {rank}")
@@ -184,7 +184,7 @@ pub(super) fn of_group(moved: &Moved) -> String {
     format!("{head}: {}", texts.join("; "))
 }
 
-fn hides(before: &Side, after: &Side) -> Option<String> {
+fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
     let shares = [after, before].map(|side| Some(format!("{:.1} %", 100.0 * side.hidden()?)));
     let [Some(after), Some(before)] = shares else {
         return None;
@@ -204,8 +204,8 @@ fn instead(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-fn host(why: &Why) -> String {
-    match (why.host.more(), why.part(Part::Host).more()) {
+fn host(why: &MakespanExplanation) -> String {
+    match (why.host.more(), why.part(TimeCategory::Host).more()) {
         (0, 1..) => "its work lasts as long; less of it is behind compute and communication",
         (0, _) => "its work lasts as long; more of it is behind compute and communication",
         _ => return format!("its work on a rank: {}", from_to(&why.host)),
@@ -213,10 +213,10 @@ fn host(why: &Why) -> String {
     .to_owned()
 }
 
-fn idle(why: &Why) -> String {
+fn idle(why: &MakespanExplanation) -> String {
     let end = why.after_last;
-    let all = why.part(Part::Idle);
-    let within = Change {
+    let all = why.part(TimeCategory::Idle);
+    let within = SpanChange {
         before: Span(all.before.0.saturating_sub(end.before.0)),
         after: Span(all.after.0.saturating_sub(end.after.0)),
     };
@@ -228,14 +228,14 @@ fn idle(why: &Why) -> String {
 }
 
 /// What takes long on both machines and does not change.
-fn stays(why: &Why) -> Vec<String> {
-    let exposed = |collective: bool, of: fn(&Charged) -> Span| {
+fn stays(why: &MakespanExplanation) -> Vec<String> {
+    let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();
         let changes = changes.filter(|moved| moved.kind.is_some() == collective);
         sum(changes.map(|moved| moved.of(|side| of(&side.mean))))
     };
     let candidates = [
-        ("compute", why.part(Part::Compute)),
+        ("compute", why.part(TimeCategory::Compute)),
         (
             "exposed waiting",
             exposed(true, |mean| mean.exposed_waiting),
@@ -248,15 +248,15 @@ fn stays(why: &Why) -> Vec<String> {
             "exposed messages",
             exposed(false, |mean| mean.exposed_transferring),
         ),
-        ("memory", why.part(Part::Memory)),
-        ("host", why.part(Part::Host)),
-        ("idle", why.part(Part::Idle)),
+        ("memory", why.part(TimeCategory::Memory)),
+        ("host", why.part(TimeCategory::Host)),
+        ("idle", why.part(TimeCategory::Idle)),
     ];
     let makespan = why.makespan.after;
-    let large = |change: &Change| change.after.0 as f64 >= LARGE * makespan.0 as f64;
-    let still = |change: &Change| change.percent().is_some_and(|p| p.abs() < STAYS);
+    let large = |change: &SpanChange| change.after.0 as f64 >= LARGE * makespan.0 as f64;
+    let still = |change: &SpanChange| change.percent().is_some_and(|p| p.abs() < STAYS);
     let stays = candidates.iter().filter(|(_, c)| large(c) && still(c));
-    let text = |(name, change): &(&str, Change)| {
+    let text = |(name, change): &(&str, SpanChange)| {
         let share = share(change.after, makespan);
         format!("{name} {} ({share} of the makespan)", change.after)
     };
@@ -269,8 +269,8 @@ mod tests {
     use crate::ids::Rank;
     use crate::trace::CollectiveKind;
 
-    const fn us(from: u64, to: u64) -> Change {
-        Change {
+    const fn us(from: u64, to: u64) -> SpanChange {
+        SpanChange {
             before: Span::from_us(from),
             after: Span::from_us(to),
         }
@@ -278,9 +278,9 @@ mod tests {
 
     /// An all-reduce that lasts 3.0 ms, of which 0.24 ms is exposed, and then 9.9 ms with 3.861 ms
     /// exposed; and 0.1 ms of waiting, then 0.2 ms.
-    fn all_reduce() -> Moved {
-        let side = |transfer, exposed, waiting, bus, algorithm: &str| Side {
-            mean: Charged {
+    fn all_reduce() -> CommChange {
+        let side = |transfer, exposed, waiting, bus, algorithm: &str| CommOnMachine {
+            mean: ChargedTime {
                 waiting: Span::from_us(waiting),
                 exposed_waiting: Span::from_us(waiting),
                 transferring: Span::from_us(transfer),
@@ -292,7 +292,7 @@ mod tests {
             waited: Span::from_us(waiting),
             latest: Some((Rank(5), 0.625)),
         };
-        Moved {
+        CommChange {
             what: "all-reduce, all 8 ranks".to_owned(),
             kind: Some(CollectiveKind::AllReduce),
             groups: 1,
@@ -312,7 +312,7 @@ mod tests {
              of it instead of 92.0 %; exposed waiting 200.000 us instead of 100.000 us, 62.5 % of all \
              waiting for rank 5"
         );
-        let same = Moved {
+        let same = CommChange {
             before: all_reduce().after,
             ..all_reduce()
         };
@@ -329,28 +329,28 @@ mod tests {
         // 20 ms become 18.721: 1.279 / 20 = 6.4 % less, 20 / 18.721 = 1.068 times as fast. Of the parts,
         // compute goes by 5, communication by 3.721; idle by 0.2 % of 20 ms = 40 us would matter, 10
         // does not; host's 10 ms are 53 % of 18.721.
-        let why = Why {
+        let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![
-                (Part::Compute, us(9_000, 4_000)),
-                (Part::Communication, us(340, 4_061)),
-                (Part::Idle, us(660, 670)),
-                (Part::Host, us(10_000, 10_000)),
-                (Part::Memory, us(0, 0)),
+                (TimeCategory::Compute, us(9_000, 4_000)),
+                (TimeCategory::Communication, us(340, 4_061)),
+                (TimeCategory::Idle, us(660, 670)),
+                (TimeCategory::Host, us(10_000, 10_000)),
+                (TimeCategory::Memory, us(0, 0)),
             ],
             communication: vec![all_reduce()],
             operators: vec![
-                (Part::Compute, "mm".to_owned(), us(8_000, 2_000)),
-                (Part::Compute, "add".to_owned(), us(400, 1_200)),
-                (Part::Compute, "mul".to_owned(), us(300, 500)),
-                (Part::Compute, "sub".to_owned(), us(200, 300)),
-                (Part::Compute, "div".to_owned(), us(100, 0)),
+                (TimeCategory::Compute, "mm".to_owned(), us(8_000, 2_000)),
+                (TimeCategory::Compute, "add".to_owned(), us(400, 1_200)),
+                (TimeCategory::Compute, "mul".to_owned(), us(300, 500)),
+                (TimeCategory::Compute, "sub".to_owned(), us(200, 300)),
+                (TimeCategory::Compute, "div".to_owned(), us(100, 0)),
             ],
             host: us(12_000, 12_000),
             after_last: us(0, 0),
         };
         let lines = explain(&why, "a", "b");
-        let text = |(indent, text): &Line| (*indent, text.clone());
+        let text = |(indent, text): &IndentedLine| (*indent, text.clone());
         let found: Vec<_> = lines.iter().map(text).collect();
         let expected = [
             (0, "a → b: 1.279 ms shorter (-6.39 %), 1.07x as fast"),
@@ -371,9 +371,9 @@ mod tests {
 
     #[test]
     fn where_nothing_moved_that_is_said() {
-        let why = Why {
+        let why = MakespanExplanation {
             makespan: us(5, 5),
-            parts: vec![(Part::Compute, us(5, 5))],
+            parts: vec![(TimeCategory::Compute, us(5, 5))],
             communication: Vec::new(),
             operators: Vec::new(),
             host: us(0, 0),

@@ -3,33 +3,33 @@
 //! Sums are exact: 2^32 nodes times 5 classes times 2^64 bytes stay below 2^127. What is told of them is
 //! 2^64 - 1 bytes at most.
 
-use super::ByClass;
+use super::BytesByClass;
 use crate::ids::NodeIndex;
 use crate::trace::TensorClass;
 use crate::units::Time;
 
-type Sums = [i128; TensorClass::COUNT];
+type ClassSums = [i128; TensorClass::COUNT];
 
 /// What is allocated, and the most that was.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Books {
+pub(super) struct MemoryLedger {
     /// The instant that is under way.
     now: Time,
     /// What is held of earlier instants: never negative.
-    held: Sums,
+    held: ClassSums,
     /// What nodes that were issued at this instant have added to that, less what they freed of it. With
     /// `held` never negative.
-    fresh: Sums,
+    fresh: ClassSums,
     /// The least that `fresh` was: so much of `held` is freed already.
-    low: Sums,
+    low: ClassSums,
     /// The most that `fresh` was in all, and the node that brought it there.
-    top: Option<(NodeIndex, Sums)>,
+    top: Option<(NodeIndex, ClassSums)>,
     /// Whether anything changed at this instant.
     changed: bool,
-    peak: Sums,
+    peak: ClassSums,
     peak_at: Time,
     peak_node: Option<NodeIndex>,
-    missing: Sums,
+    missing: ClassSums,
     /// How many nodes freed more than was there, and the first of them.
     short: u64,
     first_short: Option<NodeIndex>,
@@ -37,30 +37,30 @@ pub(super) struct Books {
 
 /// The most that was allocated at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peak {
+pub(super) struct MemoryPeak {
     /// In all.
     pub bytes: u64,
     /// By class.
-    pub classes: ByClass,
+    pub classes: BytesByClass,
     /// When it first was.
     pub at: Time,
     /// The node that brought it about.
     pub node: Option<NodeIndex>,
 }
 
-fn told(sums: &Sums) -> ByClass {
+fn told(sums: &ClassSums) -> BytesByClass {
     sums.map(|sum| u64::try_from(sum).unwrap_or(u64::MAX))
 }
 
-fn total(sums: &Sums) -> i128 {
+fn total(sums: &ClassSums) -> i128 {
     sums.iter().sum()
 }
 
-fn plus(a: &Sums, b: &Sums) -> Sums {
+fn plus(a: &ClassSums, b: &ClassSums) -> ClassSums {
     std::array::from_fn(|i| a[i] + b[i])
 }
 
-impl Books {
+impl MemoryLedger {
     /// The instant that is under way.
     #[inline]
     pub fn now(&self) -> Time {
@@ -68,7 +68,7 @@ impl Books {
     }
 
     /// `node` is issued.
-    pub fn allocate(&mut self, node: NodeIndex, bytes: &ByClass) {
+    pub fn allocate(&mut self, node: NodeIndex, bytes: &BytesByClass) {
         for (sum, bytes) in self.fresh.iter_mut().zip(bytes) {
             *sum += i128::from(*bytes);
             self.changed |= *bytes > 0;
@@ -80,7 +80,7 @@ impl Books {
     }
 
     /// `node` is complete, which was issued at this instant if it is `fresh`.
-    pub fn free(&mut self, node: NodeIndex, bytes: &ByClass, fresh: bool) {
+    pub fn free(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
         let mut short = false;
         for (i, bytes) in bytes.iter().enumerate() {
             let wanted = i128::from(*bytes);
@@ -105,7 +105,7 @@ impl Books {
 
     /// The instant is over, and `now` begins. Returns the one that is over, and what is held after it, if
     /// anything changed at it.
-    pub fn turn(&mut self, now: Time) -> Option<(Time, ByClass)> {
+    pub fn turn(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
         if let Some((node, top)) = self.top.take() {
             let most = plus(&self.held, &top);
             if total(&most) > total(&self.peak) {
@@ -120,18 +120,18 @@ impl Books {
     }
 
     /// The last instant is over.
-    pub fn end(&mut self) -> Option<(Time, ByClass)> {
+    pub fn end(&mut self) -> Option<(Time, BytesByClass)> {
         self.turn(Time::END)
     }
 
     /// What is held at the end.
-    pub fn settled(&self) -> ByClass {
+    pub fn settled(&self) -> BytesByClass {
         told(&self.held)
     }
 
     /// The most that was allocated at once, at instants that are over.
-    pub fn peak(&self) -> Peak {
-        Peak {
+    pub fn peak(&self) -> MemoryPeak {
+        MemoryPeak {
             bytes: u64::try_from(total(&self.peak)).unwrap_or(u64::MAX),
             classes: told(&self.peak),
             at: self.peak_at,
@@ -140,7 +140,7 @@ impl Books {
     }
 
     /// How many nodes freed more than was there, the first of them, and what was not there.
-    pub fn missing(&self) -> Option<(u64, NodeIndex, ByClass)> {
+    pub fn missing(&self) -> Option<(u64, NodeIndex, BytesByClass)> {
         Some((self.short, self.first_short?, told(&self.missing)))
     }
 }
@@ -152,7 +152,7 @@ mod tests {
     const NODES: [NodeIndex; 4] = [NodeIndex(0), NodeIndex(1), NodeIndex(2), NodeIndex(3)];
 
     /// So many activations.
-    fn bytes(count: u64) -> ByClass {
+    fn bytes(count: u64) -> BytesByClass {
         [0, 0, 0, count, 0]
     }
 
@@ -160,7 +160,7 @@ mod tests {
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
         // 8 from instant 0 on; at 5 the loop issues a node of 6 before it completes the one of 8: at no
         // time are there 14.
-        let mut books = Books::default();
+        let mut books = MemoryLedger::default();
         books.allocate(NODES[0], &bytes(8));
         assert_eq!(books.turn(Time(5)), Some((Time(0), bytes(8))));
         books.allocate(NODES[1], &bytes(6));
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn nodes_without_duration_free_after_they_allocate() {
         // 8 are held. At 5 a chain of three nodes of 4 that take no time; 8 + 4 at most, three times.
-        let mut books = Books::default();
+        let mut books = MemoryLedger::default();
         books.allocate(NODES[0], &bytes(8));
         books.turn(Time(5));
         for node in &NODES[1..] {
@@ -197,7 +197,7 @@ mod tests {
     fn of_equal_peaks_the_first_is_told() {
         // 8 activations at 1; they go at 5, where 8 weights come; at 9 these go too, and of two nodes that take no
         // time each has 8.
-        let mut books = Books::default();
+        let mut books = MemoryLedger::default();
         books.turn(Time(1));
         books.allocate(NODES[0], &bytes(8));
         books.turn(Time(5));
@@ -210,7 +210,7 @@ mod tests {
             books.free(*node, &bytes(8), true);
         }
         books.end();
-        let first = Peak {
+        let first = MemoryPeak {
             bytes: 8,
             classes: bytes(8),
             at: Time(1),
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn nodes_that_allocate_nothing_bring_no_peak() {
         // Nothing is there at any time, whatever is issued; and at 5 the same 4 as before.
-        let mut books = Books::default();
+        let mut books = MemoryLedger::default();
         books.allocate(NODES[0], &bytes(0));
         books.turn(Time(3));
         assert_eq!(books.peak().node, None);
@@ -242,7 +242,7 @@ mod tests {
     fn what_is_not_there_is_missing_once() {
         // 8 are held; at 5 a node without duration frees 6 of them, one that ends frees 5: 3 are missing.
         // What is allocated at that instant is not what the one that ends can mean.
-        let mut books = Books::default();
+        let mut books = MemoryLedger::default();
         books.allocate(NODES[0], &bytes(8));
         books.turn(Time(5));
         books.free(NODES[1], &bytes(6), true);
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn sums_beyond_64_bits_are_exact() {
-        let mut books = Books::default();
+        let mut books = MemoryLedger::default();
         books.allocate(NODES[0], &bytes(u64::MAX));
         books.allocate(NODES[1], &bytes(u64::MAX));
         books.turn(Time(1));

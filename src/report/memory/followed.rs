@@ -1,35 +1,35 @@
 //! Which node changes the memory of its NPU, and whether it was issued at this very instant.
 
-use super::ByClass;
-use super::books::Books;
-use crate::engine::Prepared;
+use super::BytesByClass;
+use super::books::MemoryLedger;
+use crate::engine::CompiledReplay;
 use crate::graph::Graph;
 use crate::ids::NodeIndex;
 use crate::trace::{MemoryChanges, TensorClass};
 use crate::units::Time;
 
 /// An instant that is over, and what is held after it.
-pub type Over = (Time, ByClass);
+pub type EndedInstant = (Time, BytesByClass);
 
 /// Follows what each instance allocates and frees.
 #[derive(Debug)]
-pub struct Followed<'a> {
+pub struct MemoryTracker<'a> {
     /// One for each instance, or none at all where no node changes memory.
-    instances: Vec<Instance<'a>>,
+    instances: Vec<TrackedInstance<'a>>,
 }
 
 #[derive(Debug)]
-struct Instance<'a> {
+struct TrackedInstance<'a> {
     graph: &'a Graph,
-    books: Books,
+    books: MemoryLedger,
     /// Which nodes were issued at the instant of `books`, a bit for each node; and these nodes.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
 }
 
-impl<'a> Followed<'a> {
+impl<'a> MemoryTracker<'a> {
     /// Follows all instances of `prepared`.
-    pub fn new(prepared: &'a Prepared<'a>) -> Self {
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let changes = |graph: &Graph| !graph.memory_changes().is_empty();
         let instances = match workload.graphs().iter().any(changes) {
@@ -43,9 +43,9 @@ impl<'a> Followed<'a> {
             } else {
                 0
             };
-            Instance {
+            TrackedInstance {
                 graph,
-                books: Books::default(),
+                books: MemoryLedger::default(),
                 fresh: vec![0; words],
                 issued: Vec::new(),
             }
@@ -58,7 +58,7 @@ impl<'a> Followed<'a> {
     /// `node` is issued. If it changes memory and an earlier instant is thereby over at which its NPU's
     /// memory changed, that instant is given, and what is held after it.
     #[inline]
-    pub fn issued(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<Over> {
+    pub fn issued(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
         let of = self.instances.get_mut(instance as usize)?;
         let changes = *of.graph.memory(node)?;
         of.issue(now, node, &changes)
@@ -66,7 +66,7 @@ impl<'a> Followed<'a> {
 
     /// `node` is complete; as [`Self::issued`].
     #[inline]
-    pub fn completed(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<Over> {
+    pub fn completed(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
         let of = self.instances.get_mut(instance as usize)?;
         let changes = *of.graph.memory(node)?;
         of.complete(now, node, &changes)
@@ -79,21 +79,21 @@ impl<'a> Followed<'a> {
     }
 
     /// The graph of each instance and its books.
-    pub(super) fn books(&self) -> impl Iterator<Item = (&'a Graph, &Books)> {
+    pub(super) fn books(&self) -> impl Iterator<Item = (&'a Graph, &MemoryLedger)> {
         let instances = self.instances.iter();
         instances.map(|of| (of.graph, &of.books))
     }
 
     /// Ends all instants, and gives those instances whose memory changed at their last.
-    pub fn end(&mut self) -> Vec<(u32, Over)> {
+    pub fn end(&mut self) -> Vec<(u32, EndedInstant)> {
         let instances = (0..).zip(&mut self.instances);
         let ends = instances.filter_map(|(i, of)| Some((i, of.books.end()?)));
         ends.collect()
     }
 }
 
-impl Instance<'_> {
-    fn turn(&mut self, now: Time) -> Option<Over> {
+impl TrackedInstance<'_> {
+    fn turn(&mut self, now: Time) -> Option<EndedInstant> {
         if now == self.books.now() {
             return None;
         }
@@ -103,7 +103,12 @@ impl Instance<'_> {
         self.books.turn(now)
     }
 
-    fn issue(&mut self, now: Time, node: NodeIndex, changes: &MemoryChanges) -> Option<Over> {
+    fn issue(
+        &mut self,
+        now: Time,
+        node: NodeIndex,
+        changes: &MemoryChanges,
+    ) -> Option<EndedInstant> {
         let over = self.turn(now);
         self.fresh[node.index() / 64] |= 1 << (node.index() % 64);
         self.issued.push(node);
@@ -111,7 +116,12 @@ impl Instance<'_> {
         over
     }
 
-    fn complete(&mut self, now: Time, node: NodeIndex, changes: &MemoryChanges) -> Option<Over> {
+    fn complete(
+        &mut self,
+        now: Time,
+        node: NodeIndex,
+        changes: &MemoryChanges,
+    ) -> Option<EndedInstant> {
         let over = self.turn(now);
         let fresh = self.fresh[node.index() / 64] >> (node.index() % 64) & 1 == 1;
         self.books.free(node, &changes.frees, fresh);

@@ -5,7 +5,7 @@ use crate::report::csv::CsvColumn;
 use crate::report::npus::span_of;
 use crate::report::summary::Report;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{Style, WIDTH, clip, more};
+use crate::report::text::{TextStyle, WIDTH, clip, more};
 use crate::trace::TensorClass;
 use crate::units::Bytes;
 use std::fmt::{Display, Write as _};
@@ -45,7 +45,7 @@ fn sum(classes: &[u64]) -> u64 {
 }
 
 /// Writes the table of memory, if anything is known of it.
-pub fn table(out: &mut String, report: &Report, style: Style) -> std::fmt::Result {
+pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     if report.memory.is_empty() {
         return Ok(());
     }
@@ -70,7 +70,7 @@ pub fn table(out: &mut String, report: &Report, style: Style) -> std::fmt::Resul
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
         let (ranks, share) = (span_of(&ranks), format!("{:.1} %", row.percent()));
         let style = match row.fits {
-            true => Style::default().warning,
+            true => TextStyle::default().warning,
             false => style.warning,
         };
         let classes = row.classes.map(Bytes);

@@ -1,10 +1,10 @@
 //! The table of operators, for people and for spreadsheets.
 
-use super::Operator;
+use super::OperatorTime;
 use crate::report::csv::CsvColumn;
 use crate::report::summary::{Report, kind_label, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{Style, clip, more, share};
+use crate::report::text::{TextStyle, clip, more, share};
 use crate::trace::family;
 use crate::units::Span;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const ROWS: usize = 10;
 
 /// The columns of the table.
-pub(in crate::report) const CSV: &[CsvColumn<Report, Operator>] = &[
+pub(in crate::report) const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("name", |_, row| row.name.as_str().into()),
     ("kind", |_, row| kind_label(row.kind).into()),
     ("calls", |_, row| row.calls.into()),
@@ -24,7 +24,7 @@ pub(in crate::report) const CSV: &[CsvColumn<Report, Operator>] = &[
 pub(in crate::report) fn table(
     out: &mut String,
     report: &Report,
-    style: Style,
+    style: TextStyle,
 ) -> std::fmt::Result {
     let all: Span = report.operators.iter().map(|o| o.total).sum();
     let table = TextTable::new([
@@ -57,13 +57,13 @@ pub(in crate::report) fn table(
 }
 
 /// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`.
-pub(in crate::report) fn families(operators: &[Operator]) -> Vec<Operator> {
-    let mut by_family: BTreeMap<(String, u8), Operator> = BTreeMap::new();
+pub(in crate::report) fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
+    let mut by_family: BTreeMap<(String, u8), OperatorTime> = BTreeMap::new();
     for operator in operators {
         let mut name = String::new();
         family(&operator.name, &mut name);
         let entry = by_family.entry((name.clone(), operator.kind as u8));
-        let sum = entry.or_insert_with(|| Operator {
+        let sum = entry.or_insert_with(|| OperatorTime {
             name,
             kind: operator.kind,
             calls: 0,

@@ -1,8 +1,8 @@
 //! Attribute values of any type as text.
 
-use super::{Attr, FIRST_VALUE, LAST_VALUE, zigzag};
+use super::{AttrView, FIRST_VALUE, LAST_VALUE, zigzag};
 use crate::trace::TraceError;
-use crate::trace::wire::{Cursor, Raw};
+use crate::trace::wire::{WireCursor, WireValue};
 
 /// The types of the schema, each with the number of its scalar field; the list follows it.
 const TYPES: [&str; 15] = [
@@ -30,7 +30,7 @@ const LISTS: [&str; 15] = [
 /// Maximum number of bytes of a bytes value that are written out.
 const MOST_BYTES: usize = 32;
 
-impl<'a> Attr<'a> {
+impl<'a> AttrView<'a> {
     /// The type of the value as the schema calls it, `none` if no value is set.
     pub fn type_name(&self) -> &'static str {
         match self.value {
@@ -61,12 +61,12 @@ impl<'a> Attr<'a> {
 
     fn list_text(&self, wanted: u32) -> Result<String, TraceError> {
         let mut texts: Vec<String> = Vec::new();
-        let mut parts = Cursor::new(self.message, self.offset);
+        let mut parts = WireCursor::new(self.message, self.offset);
         while !parts.is_empty() {
             let (number, raw) = parts.field()?;
             match raw {
-                Raw::Bytes(list, at) if number == wanted => {
-                    let mut list = Cursor::new(list, at);
+                WireValue::Bytes(list, at) if number == wanted => {
+                    let mut list = WireCursor::new(list, at);
                     while !list.is_empty() {
                         if let (1, raw) = list.field()? {
                             entries(wanted - 1, raw, &mut texts)?;
@@ -83,8 +83,8 @@ impl<'a> Attr<'a> {
 }
 
 /// The entries of a list of the type whose scalar field is `number`, packed or not.
-fn entries(number: u32, raw: Raw<'_>, texts: &mut Vec<String>) -> Result<(), TraceError> {
-    let Raw::Bytes(packed, at) = raw else {
+fn entries(number: u32, raw: WireValue<'_>, texts: &mut Vec<String>) -> Result<(), TraceError> {
+    let WireValue::Bytes(packed, at) = raw else {
         texts.push(scalar(number, raw));
         return Ok(());
     };
@@ -92,18 +92,18 @@ fn entries(number: u32, raw: Raw<'_>, texts: &mut Vec<String>) -> Result<(), Tra
         texts.push(scalar(number, raw));
         return Ok(());
     }
-    let mut cursor = Cursor::new(packed, at);
+    let mut cursor = WireCursor::new(packed, at);
     while !cursor.is_empty() {
         let raw = match number {
             3 | 21 | 25 => {
                 let bytes = cursor.take(8)?;
-                Raw::Fixed64(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+                WireValue::Fixed64(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
             }
             5 | 19 | 23 => {
                 let bytes = cursor.take(4)?;
-                Raw::Fixed32(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
+                WireValue::Fixed32(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
             }
-            _ => Raw::Varint(cursor.varint()?),
+            _ => WireValue::Varint(cursor.varint()?),
         };
         texts.push(scalar(number, raw));
     }
@@ -111,22 +111,22 @@ fn entries(number: u32, raw: Raw<'_>, texts: &mut Vec<String>) -> Result<(), Tra
 }
 
 /// The text of a value in the scalar field `number`.
-fn scalar(number: u32, raw: Raw<'_>) -> String {
+fn scalar(number: u32, raw: WireValue<'_>) -> String {
     match (number, raw) {
-        (3, Raw::Fixed64(bits)) => f64::from_bits(bits).to_string(),
-        (5, Raw::Fixed32(bits)) => f32::from_bits(bits).to_string(),
-        (7, Raw::Varint(v)) => (v as i32).to_string(),
-        (9, Raw::Varint(v)) => (v as i64).to_string(),
-        (11, Raw::Varint(v)) => (v as u32).to_string(),
-        (15, Raw::Varint(v)) => (zigzag(u64::from(v as u32)) as i32).to_string(),
-        (17, Raw::Varint(v)) => zigzag(v).to_string(),
-        (23, Raw::Fixed32(v)) => (v as i32).to_string(),
-        (25, Raw::Fixed64(v)) => (v as i64).to_string(),
-        (27, Raw::Varint(v)) => (v != 0).to_string(),
-        (29, Raw::Bytes(text, _)) => String::from_utf8_lossy(text).into_owned(),
-        (_, Raw::Varint(v) | Raw::Fixed64(v)) => v.to_string(),
-        (_, Raw::Fixed32(v)) => v.to_string(),
-        (_, Raw::Bytes(bytes, _)) => {
+        (3, WireValue::Fixed64(bits)) => f64::from_bits(bits).to_string(),
+        (5, WireValue::Fixed32(bits)) => f32::from_bits(bits).to_string(),
+        (7, WireValue::Varint(v)) => (v as i32).to_string(),
+        (9, WireValue::Varint(v)) => (v as i64).to_string(),
+        (11, WireValue::Varint(v)) => (v as u32).to_string(),
+        (15, WireValue::Varint(v)) => (zigzag(u64::from(v as u32)) as i32).to_string(),
+        (17, WireValue::Varint(v)) => zigzag(v).to_string(),
+        (23, WireValue::Fixed32(v)) => (v as i32).to_string(),
+        (25, WireValue::Fixed64(v)) => (v as i64).to_string(),
+        (27, WireValue::Varint(v)) => (v != 0).to_string(),
+        (29, WireValue::Bytes(text, _)) => String::from_utf8_lossy(text).into_owned(),
+        (_, WireValue::Varint(v) | WireValue::Fixed64(v)) => v.to_string(),
+        (_, WireValue::Fixed32(v)) => v.to_string(),
+        (_, WireValue::Bytes(bytes, _)) => {
             let hex: String = bytes
                 .iter()
                 .take(MOST_BYTES)
@@ -137,7 +137,7 @@ fn scalar(number: u32, raw: Raw<'_>) -> String {
                 more => format!("{hex}… {more} more bytes"),
             }
         }
-        (_, Raw::Group) => String::new(),
+        (_, WireValue::Group) => String::new(),
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
                 ..AttributeProto::default()
             };
             let message = message.encode_to_vec();
-            let attr = Attr::scan(&message, 0).unwrap();
+            let attr = AttrView::scan(&message, 0).unwrap();
             assert_eq!(attr.type_name(), name);
             assert_eq!(attr.value_text().unwrap(), text, "{name}");
         }
@@ -201,7 +201,7 @@ mod tests {
             ..AttributeProto::default()
         };
         let unset = unset.encode_to_vec();
-        let unset = Attr::scan(&unset, 0).unwrap();
+        let unset = AttrView::scan(&unset, 0).unwrap();
         assert_eq!(
             (unset.type_name(), unset.value_text().unwrap()),
             ("none", String::new())

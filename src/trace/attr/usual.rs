@@ -1,7 +1,7 @@
 //! Fast path for attributes in the encoding that all known writers use.
 
-use super::super::wire::{Cursor, Raw, sevens};
-use super::{Attr, FIRST_VALUE, LAST_VALUE, wire_type};
+use super::super::wire::{WireCursor, WireValue, sevens};
+use super::{AttrView, FIRST_VALUE, LAST_VALUE, wire_type};
 
 /// Mask of the fields of the `oneof` that have this wire type.
 const fn fields_of(wanted: u32) -> u64 {
@@ -19,12 +19,12 @@ const fn fields_of(wanted: u32) -> u64 {
 const NUMBERS: u64 = fields_of(0);
 const LENGTHS: u64 = fields_of(2);
 
-impl<'a> Attr<'a> {
+impl<'a> AttrView<'a> {
     /// Takes the next attribute from the fields of a node if it has the usual encoding: a short name followed
     /// by one value, which is a whole number or short. `None` for anything else, of which nothing is consumed;
     /// [`Self::scan`] reads that.
     #[inline(always)]
-    pub fn take_usual(node: &mut Cursor<'a>) -> Option<Self> {
+    pub fn take_usual(node: &mut WireCursor<'a>) -> Option<Self> {
         /// The keys of a node's attributes, and of an attribute's name.
         const ATTRIBUTE: u8 = 10 << 3 | 2;
         const NAME: u8 = 1 << 3 | 2;
@@ -50,11 +50,11 @@ impl<'a> Attr<'a> {
             0 if NUMBERS >> number & 1 == 1 => {
                 // The varint is read as one word of eight bytes, so what follows the value comes along.
                 let from = rest.get(message.len() - value.len()..)?;
-                Raw::Varint(whole_varint(value, from)?)
+                WireValue::Varint(whole_varint(value, from)?)
             }
             2 if LENGTHS >> number & 1 == 1 => match value {
                 [length @ 0..0x80, bytes @ ..] if usize::from(*length) == bytes.len() => {
-                    Raw::Bytes(bytes, offset + message.len() - bytes.len())
+                    WireValue::Bytes(bytes, offset + message.len() - bytes.len())
                 }
                 _ => return None,
             },
@@ -119,11 +119,11 @@ mod tests {
     #[test]
     fn what_is_not_usual_is_left_alone() {
         let usual: &[u8] = b"R\x0a\n\x06streamH\x07\x18\x04";
-        let mut node = Cursor::new(usual, 100);
-        let attr = Attr::take_usual(&mut node).unwrap();
+        let mut node = WireCursor::new(usual, 100);
+        let attr = AttrView::take_usual(&mut node).unwrap();
         assert_eq!((attr.name, attr.offset), (&b"stream"[..], 102));
         assert_eq!((attr.as_u64().unwrap(), node.offset()), (7, 112));
-        assert!(Attr::take_usual(&mut node).is_none());
+        assert!(AttrView::take_usual(&mut node).is_none());
         for other in [
             // No attribute; one that ends too late; a number that ends before the attribute, or behind it; two
             // values; a text that is longer than its attribute; a real; no value.
@@ -136,8 +136,8 @@ mod tests {
             b"R\x11\n\x06stream\x19\0\0\0\0\0\0\0\0",
             b"R\x08\n\x06stream",
         ] {
-            let mut node = Cursor::new(other, 0);
-            assert!(Attr::take_usual(&mut node).is_none(), "{other:?}");
+            let mut node = WireCursor::new(other, 0);
+            assert!(AttrView::take_usual(&mut node).is_none(), "{other:?}");
             assert_eq!(node.rest(), other);
         }
     }

@@ -1,10 +1,10 @@
 //! Discovery of the trace files of a job.
 
 use super::RankFile;
-use super::listing::{Listing, several};
+use super::listing::{FolderListing, several};
 use super::names::split_name;
 use crate::trace::job::{self, JobFile};
-use crate::trace::{Place, TraceError};
+use crate::trace::{TraceError, TraceLocation};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const HASHED: u64 = 64 << 20;
 /// Level of verification against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Verify {
+pub enum VerifyLevel {
     /// None. Ranks that the job file does not name are then read, too, if they are given one by one.
     Nothing,
     /// Lengths of the traces, and hashes of small jobs.
@@ -28,7 +28,7 @@ pub enum Verify {
 
 /// Traces that were found, with the job files that list them.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct FoundTraces {
     /// The traces, by rank.
     pub files: Vec<RankFile>,
     /// Job files that list them.
@@ -37,15 +37,15 @@ pub struct Found {
 
 /// Finds trace files; each job file is read once.
 #[derive(Debug, Default)]
-pub struct Finder {
-    verify: Verify,
+pub struct TraceFinder {
+    verify: VerifyLevel,
     jobs: BTreeMap<PathBuf, Option<Arc<JobFile>>>,
-    found: Found,
+    found: FoundTraces,
 }
 
-/// Finds the traces that `path` denotes; see [`Finder::add`].
+/// Finds the traces that `path` denotes; see [`TraceFinder::add`].
 pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
-    let mut finder = Finder::default();
+    let mut finder = TraceFinder::default();
     finder.add(path)?;
     Ok(finder.finish().files)
 }
@@ -62,9 +62,9 @@ pub fn prefix_of(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(prefix))
 }
 
-impl Finder {
+impl TraceFinder {
     /// Creates a finder with this level of verification.
-    pub fn new(verify: Verify) -> Self {
+    pub fn new(verify: VerifyLevel) -> Self {
         Self {
             verify,
             ..Self::default()
@@ -72,7 +72,7 @@ impl Finder {
     }
 
     /// Returns the traces that were found, sorted by rank and without duplicates.
-    pub fn finish(self) -> Found {
+    pub fn finish(self) -> FoundTraces {
         let mut found = self.found;
         found.files.sort();
         // A job and one of its files may both be given.
@@ -109,7 +109,7 @@ impl Finder {
         if let Some(job) = self.job(&job_path(folder, prefix))? {
             return self.take(&job_path(folder, prefix), &job);
         }
-        let listing = Listing::read(folder, Some(prefix))?;
+        let listing = FolderListing::read(folder, Some(prefix))?;
         let files = listing.job(path, folder)?;
         self.found.files.extend(files);
         Ok(())
@@ -124,7 +124,7 @@ impl Finder {
             true => match JobFile::read(path) {
                 Ok(job) => Some(Arc::new(job)),
                 // File names then determine the job.
-                Err(_) if self.verify == Verify::Nothing => None,
+                Err(_) if self.verify == VerifyLevel::Nothing => None,
                 Err(error) => return Err(error),
             },
             false => None,
@@ -144,10 +144,10 @@ impl Finder {
         let folder = folder_of(path);
         for row in &job.ranks {
             let mut seal = row.seal;
-            if self.verify == Verify::Lengths && all > HASHED {
+            if self.verify == VerifyLevel::Lengths && all > HASHED {
                 seal.blake3 = None;
             }
-            let seal = (self.verify != Verify::Nothing).then_some(seal);
+            let seal = (self.verify != VerifyLevel::Nothing).then_some(seal);
             let file = RankFile {
                 rank: row.rank,
                 path: folder.join(&row.file),
@@ -173,10 +173,10 @@ impl Finder {
         if let Some(job) = self.job(&beside)? {
             match job.rank(rank) {
                 // The digest does not cover the trace in another format.
-                Some(row) if row.file == name && self.verify != Verify::Nothing => {
+                Some(row) if row.file == name && self.verify != VerifyLevel::Nothing => {
                     file.seal = Some(row.seal);
                 }
-                None if self.verify != Verify::Nothing => {
+                None if self.verify != VerifyLevel::Nothing => {
                     return Err(not_of_job(path, &beside, rank));
                 }
                 _ => {}
@@ -189,7 +189,7 @@ impl Finder {
 
     /// Adds the only job of a folder.
     fn add_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
-        let listing = Listing::read(folder, None)?;
+        let listing = FolderListing::read(folder, None)?;
         let prefixes = listing.prefixes();
         if prefixes.len() > 1 {
             return Err(several(folder, &prefixes));
@@ -215,9 +215,9 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
-    let place = Place {
+    let place = TraceLocation {
         file: Some(path.to_owned()),
-        ..Place::default()
+        ..TraceLocation::default()
     };
     TraceError::refused_at(
         place,
@@ -230,9 +230,9 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
 }
 
 pub(super) fn not_found(path: &Path, why: &str) -> TraceError {
-    let place = Place {
+    let place = TraceLocation {
         file: Some(path.to_owned()),
-        ..Place::default()
+        ..TraceLocation::default()
     };
     TraceError::refused_at(
         place,

@@ -2,8 +2,8 @@
 
 use super::discover::not_found;
 use super::names::{ANYTHING, ENDINGS, split_name};
-use super::{RankFile, Stream};
-use crate::trace::text::{self, Seen};
+use super::{DecompressedStream, RankFile};
+use crate::trace::text::{self, SniffedText};
 use crate::trace::{TraceError, job};
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,14 +13,14 @@ use std::path::Path;
 const SNIFFED: u64 = 1 << 16;
 /// Trace files and job files of a folder.
 #[derive(Default)]
-pub(super) struct Listing {
+pub(super) struct FolderListing {
     /// Traces with the best ending that there is, by prefix.
     traces: Vec<(String, RankFile)>,
     /// The prefixes of jobs' files.
     pub jobs: BTreeSet<String>,
 }
 
-impl Listing {
+impl FolderListing {
     /// Lists `folder`, or only files with one prefix.
     pub fn read(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
         let io = |source| TraceError::io(folder, "list", source);
@@ -90,8 +90,9 @@ impl Listing {
 /// Returns whether the content of `path` begins like a trace in text.
 fn begins_as_trace(path: &Path) -> bool {
     let mut first = Vec::new();
-    let read = Stream::open(path).map(|stream| stream.take(SNIFFED).read_to_end(&mut first));
-    matches!(read, Ok(Ok(_))) && matches!(text::sniff(&first), Seen::Trace(_))
+    let read =
+        DecompressedStream::open(path).map(|stream| stream.take(SNIFFED).read_to_end(&mut first));
+    matches!(read, Ok(Ok(_))) && matches!(text::sniff(&first), SniffedText::Trace(_))
 }
 
 /// Builds the error about a folder with several jobs.

@@ -1,27 +1,27 @@
 //! Memory-mapped files, and the file behind an address.
 
-use crate::trace::registry::{Entry, Registry};
+use crate::trace::registry::{SignalSafeEntry, SignalSafeList};
 use crate::trace::shown::escaped;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
-struct Place {
+struct MappedRange {
     start: usize,
     end: usize,
     name: CString,
 }
 
-static ALL: Registry<Place> = Registry::new();
+static ALL: SignalSafeList<MappedRange> = SignalSafeList::new();
 
 /// Memory-mapped file.
-pub(super) struct Mapped {
+pub(super) struct MappedFile {
     map: memmap2::Mmap,
-    entry: &'static Entry<Place>,
+    entry: &'static SignalSafeEntry<MappedRange>,
 }
 
-impl Mapped {
+impl MappedFile {
     /// Maps `file`, which is called `path`.
     pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
         // SAFETY: the map is read-only and private. Should another process truncate the file meanwhile, a
@@ -29,7 +29,7 @@ impl Mapped {
         let map = unsafe { memmap2::Mmap::map(file) }?;
         let start = map.as_ptr() as usize;
         let name = escaped(&path.display().to_string()).into_owned();
-        let entry = ALL.add(Place {
+        let entry = ALL.add(MappedRange {
             start,
             end: start + map.len(),
             name: CString::new(name).unwrap_or_default(),
@@ -42,13 +42,13 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         self.entry.remove();
     }
 }
 
-impl fmt::Debug for Mapped {
+impl fmt::Debug for MappedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Mapped").field(&self.map).finish()
     }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf, is_separator};
 
 /// Files that share a prefix. The folder is listed once, however many ranks are asked for.
 #[derive(Debug)]
-pub struct Named {
+pub struct PrefixFiles {
     prefix: String,
     /// Index of the best ending that exists, for each rank.
     best: BTreeMap<u32, usize>,
 }
 
-impl Named {
+impl PrefixFiles {
     /// Looks for files `{prefix}.{rank}.et`, or with another ending of traces. In a folder that cannot be
     /// listed there are none.
     pub fn new(prefix: &Path) -> Self {
@@ -87,7 +87,7 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(file), "").unwrap();
         }
-        let named = Named::new(&folder.path().join("a"));
+        let named = PrefixFiles::new(&folder.path().join("a"));
         let file = |rank| {
             let path = named.path(rank);
             (
@@ -101,6 +101,6 @@ mod tests {
             assert_eq!(file(missing), (false, format!("a.{missing}.et")));
         }
         // A folder that is not there has no files.
-        assert!(!Named::new(&folder.path().join("no/a")).has(0));
+        assert!(!PrefixFiles::new(&folder.path().join("no/a")).has(0));
     }
 }

@@ -3,9 +3,9 @@
 use std::io::Write;
 
 /// Gzip-compressing writer.
-pub struct Compressor<W: Write>(flate2::write::GzEncoder<W>);
+pub struct GzipWriter<W: Write>(flate2::write::GzEncoder<W>);
 
-impl<W: Write> Compressor<W> {
+impl<W: Write> GzipWriter<W> {
     /// Compresses into `out`.
     pub fn new(out: W) -> Self {
         Self(flate2::write::GzEncoder::new(
@@ -20,7 +20,7 @@ impl<W: Write> Compressor<W> {
     }
 }
 
-impl<W: Write> Write for Compressor<W> {
+impl<W: Write> Write for GzipWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.write(bytes)
     }
@@ -30,20 +30,20 @@ impl<W: Write> Write for Compressor<W> {
 }
 
 /// Writer of a file, plain or compressed.
-pub enum Packer<W: Write> {
+pub enum CompressedWriter<W: Write> {
     /// Plain.
     Plain(W),
     /// Gzip.
-    Gzip(Compressor<W>),
+    Gzip(GzipWriter<W>),
     /// Zstd, with a checksum.
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
-impl<W: Write> Packer<W> {
+impl<W: Write> CompressedWriter<W> {
     /// Selects the compression by the ending of the file's name: `zst`, `gz`, or none.
     pub fn new(out: W, ending: &str) -> std::io::Result<Self> {
         Ok(match ending {
-            "gz" => Self::Gzip(Compressor::new(out)),
+            "gz" => Self::Gzip(GzipWriter::new(out)),
             "zst" => {
                 let mut encoder = zstd::stream::write::Encoder::new(out, 3)?;
                 encoder.include_checksum(true)?;
@@ -63,7 +63,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-impl<W: Write> Write for Packer<W> {
+impl<W: Write> Write for CompressedWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Plain(out) => out.write(bytes),

@@ -1,18 +1,18 @@
 //! Lengths and hashes of files in a job file, and their verification.
 
 use super::RankFile;
-use crate::trace::{Place, TraceError};
+use crate::trace::{TraceError, TraceLocation};
 
 /// Length and hash of a file, as a job file states them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seal {
+pub struct FileDigest {
     /// Length in bytes.
     pub bytes: u64,
     /// BLAKE3 hash of the bytes, if it is to be checked.
     pub blake3: Option<[u8; 32]>,
 }
 
-impl Seal {
+impl FileDigest {
     /// Fails if `bytes`, the contents of `file`, differ from this.
     pub(super) fn check(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;
@@ -45,9 +45,9 @@ impl Seal {
 
     /// Builds the error about a file of a job.
     pub(super) fn refused(file: &RankFile, found: String) -> TraceError {
-        let place = Place {
+        let place = TraceLocation {
             file: Some(file.path.clone()),
-            ..Place::default()
+            ..TraceLocation::default()
         };
         TraceError::refused_at(
             place,

@@ -55,12 +55,12 @@ pub(in crate::trace) fn append_all(
 
 /// Compression format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Packing {
+pub(super) enum CompressionFormat {
     Gzip,
     Zstd,
 }
 
-impl Packing {
+impl CompressionFormat {
     /// Detects the format from the first bytes; `None` if they are not compressed.
     pub fn of(first: &[u8]) -> Option<Self> {
         match first {
@@ -74,15 +74,15 @@ impl Packing {
     pub fn unpack<'s>(
         self,
         source: impl io::BufRead + 's,
-        packed: Size,
+        packed: CompressedSize,
     ) -> io::Result<Box<dyn Read + 's>> {
         Ok(match self {
-            Self::Zstd => Box::new(Bounded {
+            Self::Zstd => Box::new(BoundedDecoder {
                 inner: zstd::stream::read::Decoder::with_buffer(source)?,
                 packed,
                 given: 0,
             }),
-            Self::Gzip => Box::new(Bounded {
+            Self::Gzip => Box::new(BoundedDecoder {
                 inner: flate2::bufread::MultiGzDecoder::new(source),
                 packed,
                 given: 0,
@@ -93,14 +93,14 @@ impl Packing {
 
 /// Compressed size of a source in bytes.
 #[derive(Clone, Debug)]
-pub(super) enum Size {
+pub(super) enum CompressedSize {
     /// Known in advance.
     Known(u64),
     /// Read so far, from a pipe.
     SoFar(Rc<Cell<u64>>),
 }
 
-impl Size {
+impl CompressedSize {
     fn get(&self) -> u64 {
         match self {
             Self::Known(bytes) => *bytes,
@@ -110,9 +110,9 @@ impl Size {
 }
 
 /// Reader that counts the bytes it delivers.
-pub(super) struct Metered<R>(pub R, pub Rc<Cell<u64>>);
+pub(super) struct CountingReader<R>(pub R, pub Rc<Cell<u64>>);
 
-impl<R: Read> Read for Metered<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.0.read(into)?;
         self.1.set(self.1.get() + read as u64);
@@ -121,13 +121,13 @@ impl<R: Read> Read for Metered<R> {
 }
 
 /// Decoder that fails when its output exceeds the limit for the size of its source.
-struct Bounded<R> {
+struct BoundedDecoder<R> {
     inner: R,
-    packed: Size,
+    packed: CompressedSize,
     given: u64,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedDecoder<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(into)?;
         self.given += read as u64;
@@ -146,7 +146,7 @@ pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
 /// beside it.
 pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
-    let reader = Packing::of(bytes)?.unpack(bytes, Size::Known(size));
+    let reader = CompressionFormat::of(bytes)?.unpack(bytes, CompressedSize::Known(size));
     let mut out = Vec::new();
     // A low first guess: traces unpack to 10 to 50 times their size, for which the buffer grows.
     let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
@@ -187,7 +187,7 @@ mod tests {
             "{wrong}"
         );
         // The same of a pipe, whose size is what has come.
-        let stream = super::super::Stream::from_reader(&packed[..]).unwrap();
+        let stream = super::super::DecompressedStream::from_reader(&packed[..]).unwrap();
         assert!(read_all(stream, 0).is_err());
     }
 

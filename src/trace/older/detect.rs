@@ -1,14 +1,14 @@
 //! Detection of a file's schema generation, by the rules in the parent module.
 
-use super::Generation;
+use super::SchemaGeneration;
 use crate::trace::proto::{Int64List, Node, attribute_proto::Value};
-use crate::trace::shape::{self, Layout};
-use crate::trace::wire::{Cursor, Frames, Raw, Record};
-use crate::trace::{Place, TraceError};
+use crate::trace::shape::{self, MessageLayout};
+use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
+use crate::trace::{TraceError, TraceLocation};
 use prost::Message;
 
 /// Detected generation, and whether the file begins with metadata.
-type Found = (Generation, bool);
+type DetectedGeneration = (SchemaGeneration, bool);
 
 /// Returns whether `first`, the first record of a file, is metadata of the current generation; `None` if it
 /// does not tell.
@@ -16,11 +16,11 @@ pub(in crate::trace) fn is_current(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
     }
-    let mut cursor = Cursor::new(first, 0);
+    let mut cursor = WireCursor::new(first, 0);
     let mut telling = false;
     while !cursor.is_empty() {
         match cursor.field() {
-            Ok((1, Raw::Bytes(version, _))) => {
+            Ok((1, WireValue::Bytes(version, _))) => {
                 if version.first() == Some(&b'\n') {
                     return Some(false);
                 }
@@ -28,7 +28,7 @@ pub(in crate::trace) fn is_current(first: &[u8]) -> Option<bool> {
             }
             Ok((1, _)) => return Some(false),
             // Field 2 may also be the name of a node without an id.
-            Ok((2, Raw::Bytes(attribute, at))) => {
+            Ok((2, WireValue::Bytes(attribute, at))) => {
                 if shape::check(attribute, at, &shape::ATTRIBUTE).is_err() {
                     return None;
                 }
@@ -42,12 +42,12 @@ pub(in crate::trace) fn is_current(first: &[u8]) -> Option<bool> {
 }
 
 /// Generation that no record has ruled out yet.
-struct Candidate {
-    generation: Generation,
+struct GenerationCandidate {
+    generation: SchemaGeneration,
     metadata: bool,
 }
 
-impl Candidate {
+impl GenerationCandidate {
     fn all() -> impl Iterator<Item = Self> {
         let both = |(generation, _)| {
             [true, false].map(|metadata| Self {
@@ -55,15 +55,15 @@ impl Candidate {
                 metadata,
             })
         };
-        Generation::ALL.into_iter().flat_map(both)
+        SchemaGeneration::ALL.into_iter().flat_map(both)
     }
 
     /// Returns the reason why `record` is none of this generation.
-    fn ruled_out(&self, record: Record<'_>) -> Option<TraceError> {
-        let suits = |layout: &Layout| {
+    fn ruled_out(&self, record: RawRecord<'_>) -> Option<TraceError> {
+        let suits = |layout: &MessageLayout| {
             let fit = shape::check(record.bytes, record.offset, layout)?;
             // Only 0.0.4 packs lists of dependencies, so lists in pieces rule it out.
-            let packed = self.generation != Generation::V004 || !fit.unusual;
+            let packed = self.generation != SchemaGeneration::V004 || !fit.unusual;
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed(
                     record.offset,
@@ -88,8 +88,8 @@ impl Candidate {
 }
 
 /// Detects the generation of `contents`; `None` if that is the current one, or none at all.
-pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
-    let mut frames = Frames::new(contents);
+pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, TraceError> {
+    let mut frames = FrameCursor::new(contents);
     let Ok(Some(first)) = frames.next_record() else {
         return Ok(None);
     };
@@ -97,7 +97,7 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
         return Ok(None);
     }
     let empty = first.bytes.is_empty();
-    let mut left: Vec<Candidate> = Candidate::all()
+    let mut left: Vec<GenerationCandidate> = GenerationCandidate::all()
         .filter(|candidate| candidate.ruled_out(first).is_none())
         // An empty first record is metadata: old nodes always have an id.
         .filter(|candidate| candidate.metadata || !empty)
@@ -120,7 +120,7 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
         }
         last = record;
     }
-    let current = |candidate: &Candidate| candidate.generation == Generation::V004;
+    let current = |candidate: &GenerationCandidate| candidate.generation == SchemaGeneration::V004;
     match left.as_slice() {
         [] => Ok(None),
         // Writers of the current schema may begin with an empty record, too.
@@ -132,9 +132,13 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<Found>, TraceError> {
 
 /// Returns the latest of the generations that are `left` if `contents` mean the same in all of them, and fails
 /// otherwise.
-fn indifferent(contents: &[u8], left: &[Candidate], last: usize) -> Result<Found, TraceError> {
+fn indifferent(
+    contents: &[u8],
+    left: &[GenerationCandidate],
+    last: usize,
+) -> Result<DetectedGeneration, TraceError> {
     let chosen = &left[left.len() - 1];
-    let upgraded = |candidate: &Candidate, record: Record<'_>| {
+    let upgraded = |candidate: &GenerationCandidate, record: RawRecord<'_>| {
         let metadata = candidate.metadata && record.number == 0;
         let message = super::one(candidate.generation, record, metadata).ok()?;
         match metadata {
@@ -142,13 +146,13 @@ fn indifferent(contents: &[u8], left: &[Candidate], last: usize) -> Result<Found
             false => Some((None, Some(signed(Node::decode(&message[..]).ok()?)))),
         }
     };
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     while let Ok(Some(record)) = frames.next_record() {
         if record.number > last {
             break;
         }
         let expected = upgraded(chosen, record);
-        let differs = |candidate: &&Candidate| {
+        let differs = |candidate: &&GenerationCandidate| {
             candidate.metadata != chosen.metadata || upgraded(candidate, record) != expected
         };
         if left.iter().any(|candidate| differs(&candidate)) {
@@ -179,18 +183,18 @@ fn signed(mut node: Node) -> Node {
     node
 }
 
-fn at(record: Record<'_>) -> Place {
-    Place {
+fn at(record: RawRecord<'_>) -> TraceLocation {
+    TraceLocation {
         record: Some(record.number),
         offset: Some(record.offset),
-        ..Place::default()
+        ..TraceLocation::default()
     }
 }
 
 const HINT: &str = "`chakram convert trace` with --generation and the generation that wrote the file, \
                     for example --generation 0.0.2; `--generation 0.0.4` is the current one";
 
-fn ambiguous(record: Record<'_>, left: &[Candidate]) -> TraceError {
+fn ambiguous(record: RawRecord<'_>, left: &[GenerationCandidate]) -> TraceError {
     let mut names: Vec<String> = left.iter().map(|c| c.generation.to_string()).collect();
     names.dedup();
     TraceError::refused_at(
@@ -204,7 +208,7 @@ fn ambiguous(record: Record<'_>, left: &[Candidate]) -> TraceError {
     )
 }
 
-fn contradictory(record: Record<'_>, reasons: &[String]) -> TraceError {
+fn contradictory(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
     TraceError::refused_at(
         at(record),
         format!(

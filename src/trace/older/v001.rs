@@ -2,7 +2,7 @@
 
 use crate::trace::TraceError;
 use crate::trace::proto::{AttributeProto, BoolList, Node, attribute_proto::Value};
-use crate::trace::wire::{Cursor, Raw, Record};
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 
 /// Collectives of 0.0.1, from number 1 on, as numbers of the current schema.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
@@ -19,27 +19,27 @@ pub(super) fn node_type(old: u64) -> Option<i32> {
 
 /// Fixed fields by number.
 #[derive(Default)]
-struct Fixed([Option<u64>; 21]);
+struct FixedFields([Option<u64>; 21]);
 
-impl Fixed {
+impl FixedFields {
     fn get(&self, number: usize) -> Option<u64> {
         self.0[number]
     }
 }
 
 /// Converts a node of 0.0.1 to the current schema.
-pub(super) fn node(record: Record<'_>) -> Result<Node, TraceError> {
+pub(super) fn node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let mut node = Node::default();
-    let mut fixed = Fixed::default();
+    let mut fixed = FixedFields::default();
     let mut dimensions = Vec::new();
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
-            (2, Raw::Bytes(name, _)) => node.name = super::v002::text(name, at)?,
-            (4, Raw::Varint(id)) => node.data_deps.push(id),
-            (14, Raw::Varint(takes_part)) => dimensions.push(takes_part != 0),
-            (number @ (1 | 3 | 5..=13 | 15..=20), Raw::Varint(value)) => {
+            (2, WireValue::Bytes(name, _)) => node.name = super::v002::text(name, at)?,
+            (4, WireValue::Varint(id)) => node.data_deps.push(id),
+            (14, WireValue::Varint(takes_part)) => dimensions.push(takes_part != 0),
+            (number @ (1 | 3 | 5..=13 | 15..=20), WireValue::Varint(value)) => {
                 fixed.0[number as usize] = Some(value);
             }
             (1..=20, _) => {
@@ -67,7 +67,11 @@ pub(super) fn node(record: Record<'_>) -> Result<Node, TraceError> {
     Ok(node)
 }
 
-fn attributes(node: &mut Node, fixed: &Fixed, dimensions: Vec<bool>) -> Result<(), TraceError> {
+fn attributes(
+    node: &mut Node,
+    fixed: &FixedFields,
+    dimensions: Vec<bool>,
+) -> Result<(), TraceError> {
     let (memory, collective) = (matches!(node.r#type, 2 | 3), node.r#type == 7);
     let attributes = &mut node.attr;
     let mut push = |name: &str, value: Option<Value>| {

@@ -1,9 +1,9 @@
 //! Nodes of 0.0.2 and 0.0.3, with inputs and outputs as texts and attributes that name their type.
 
-use super::{CURRENT, Generation, v001};
+use super::{CURRENT, SchemaGeneration, v001};
 use crate::trace::TraceError;
 use crate::trace::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
-use crate::trace::wire::{Cursor, Raw, Record};
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 use prost::Message;
 
 /// Hint for records that make no sense in their generation.
@@ -15,7 +15,7 @@ const COLLECTIVES: [i64; 5] = [0, 6, 2, 7, 5];
 
 /// Type of an attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OldValueKind {
     Bool,
     Float,
     Uint,
@@ -24,12 +24,23 @@ pub(super) enum Kind {
 }
 
 /// Types of the value fields in the order of their numbers, which begin with 4: scalars, then lists.
-pub(super) type Attributes = [Kind];
+pub(super) type OldValueFields = [OldValueKind];
 
-pub(super) static ATTRIBUTES_002: [Kind; 3] = [Kind::Float, Kind::Int, Kind::Text];
-pub(super) static ATTRIBUTES_003A: [Kind; 4] = [Kind::Bool, Kind::Float, Kind::Int, Kind::Text];
-pub(super) static ATTRIBUTES_003B: [Kind; 5] =
-    [Kind::Bool, Kind::Float, Kind::Uint, Kind::Int, Kind::Text];
+pub(super) static ATTRIBUTES_002: [OldValueKind; 3] =
+    [OldValueKind::Float, OldValueKind::Int, OldValueKind::Text];
+pub(super) static ATTRIBUTES_003A: [OldValueKind; 4] = [
+    OldValueKind::Bool,
+    OldValueKind::Float,
+    OldValueKind::Int,
+    OldValueKind::Text,
+];
+pub(super) static ATTRIBUTES_003B: [OldValueKind; 5] = [
+    OldValueKind::Bool,
+    OldValueKind::Float,
+    OldValueKind::Uint,
+    OldValueKind::Int,
+    OldValueKind::Text,
+];
 
 /// Decodes a text field.
 pub(super) fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
@@ -39,18 +50,18 @@ pub(super) fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
 
 /// Converts a metadata record of 0.0.3.
 pub(super) fn metadata(
-    record: Record<'_>,
-    attributes: &Attributes,
+    record: RawRecord<'_>,
+    attributes: &OldValueFields,
 ) -> Result<proto::GlobalMetadata, TraceError> {
     let mut metadata = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
         attr: Vec::new(),
     };
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
-            (1, Raw::Bytes(message, offset)) => {
+            (1, WireValue::Bytes(message, offset)) => {
                 metadata.attr.push(attribute(message, offset, attributes)?);
             }
             (number, _) => return Err(no_field(at, "metadata", number)),
@@ -60,17 +71,17 @@ pub(super) fn metadata(
 }
 
 /// Converts a metadata record of the first days of 0.0.4, with attributes in field 1.
-pub(super) fn early_metadata(record: Record<'_>) -> Result<Vec<u8>, TraceError> {
+pub(super) fn early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
     let mut out = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
         attr: Vec::new(),
     }
     .encode_to_vec();
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
-            (1, Raw::Bytes(attribute, _)) => prost::encoding::bytes::encode(
+            (1, WireValue::Bytes(attribute, _)) => prost::encoding::bytes::encode(
                 2,
                 &bytes::Bytes::copy_from_slice(attribute),
                 &mut out,
@@ -90,33 +101,33 @@ fn no_field(at: usize, what: &str, number: u32) -> TraceError {
 
 /// Converts a node of `generation`, one of 0.0.2 and 0.0.3, to the current schema.
 pub(super) fn node(
-    record: Record<'_>,
-    generation: Generation,
-    attributes: &Attributes,
+    record: RawRecord<'_>,
+    generation: SchemaGeneration,
+    attributes: &OldValueFields,
 ) -> Result<Node, TraceError> {
     let mut node = Node::default();
     let mut kind = 0;
     let mut texts: [Option<String>; 6] = Default::default();
     let mut found = Vec::new();
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
-            (1, Raw::Varint(id)) => node.id = id,
-            (2, Raw::Bytes(name, _)) => node.name = text(name, at)?,
-            (3, Raw::Varint(value)) => kind = value,
-            (4, Raw::Varint(id)) => node.data_deps.push(id),
-            (number @ 5..=10, Raw::Bytes(bytes, _)) => {
+            (1, WireValue::Varint(id)) => node.id = id,
+            (2, WireValue::Bytes(name, _)) => node.name = text(name, at)?,
+            (3, WireValue::Varint(value)) => kind = value,
+            (4, WireValue::Varint(id)) => node.data_deps.push(id),
+            (number @ 5..=10, WireValue::Bytes(bytes, _)) => {
                 texts[number as usize - 5] = Some(text(bytes, at)?);
             }
-            (11, Raw::Bytes(message, offset)) => {
+            (11, WireValue::Bytes(message, offset)) => {
                 found.push(attribute(message, offset, attributes)?);
             }
             (number, _) => return Err(no_field(at, "a node", number)),
         }
     }
     node.r#type = match generation {
-        Generation::V002 => v001::node_type(kind),
+        SchemaGeneration::V002 => v001::node_type(kind),
         // 0.0.3 has METADATA as type 1, like the current schema.
         _ => i32::try_from(kind).ok().filter(|kind| *kind <= 7),
     }
@@ -180,7 +191,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
 
 /// Accumulator for the value of an attribute while its fields are read.
 #[derive(Default)]
-struct Values {
+struct PartialValue {
     number: Option<u64>,
     real: Option<f32>,
     bytes: Option<Vec<u8>>,
@@ -192,20 +203,20 @@ struct Values {
 fn attribute(
     message: &[u8],
     offset: usize,
-    fields: &Attributes,
+    fields: &OldValueFields,
 ) -> Result<AttributeProto, TraceError> {
     let mut attribute = AttributeProto::default();
-    let mut values = Values::default();
+    let mut values = PartialValue::default();
     let mut kind = None;
-    let mut cursor = Cursor::new(message, offset);
+    let mut cursor = WireCursor::new(message, offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         let (number, raw) = cursor.field()?;
         match (number, raw) {
-            (1, Raw::Bytes(name, _)) => attribute.name = text(name, at)?,
+            (1, WireValue::Bytes(name, _)) => attribute.name = text(name, at)?,
             // The type in field 2 repeats what the number of the value's field says.
-            (2, Raw::Varint(_)) => {}
-            (3, Raw::Bytes(doc, _)) => attribute.doc_string = text(doc, at)?,
+            (2, WireValue::Varint(_)) => {}
+            (3, WireValue::Bytes(doc, _)) => attribute.doc_string = text(doc, at)?,
             _ => {
                 let index = number as usize;
                 let index = index.checked_sub(4).filter(|i| *i < 2 * fields.len());
@@ -223,17 +234,35 @@ fn attribute(
     Ok(attribute)
 }
 
-impl Values {
-    fn take(&mut self, list: bool, kind: Kind, raw: Raw<'_>, at: usize) -> Result<(), TraceError> {
+impl PartialValue {
+    fn take(
+        &mut self,
+        list: bool,
+        kind: OldValueKind,
+        raw: WireValue<'_>,
+        at: usize,
+    ) -> Result<(), TraceError> {
         match (kind, raw) {
-            (Kind::Bool | Kind::Uint | Kind::Int, Raw::Varint(value)) if list => {
+            (
+                OldValueKind::Bool | OldValueKind::Uint | OldValueKind::Int,
+                WireValue::Varint(value),
+            ) if list => {
                 self.numbers.push(value);
             }
-            (Kind::Bool | Kind::Uint | Kind::Int, Raw::Varint(value)) => self.number = Some(value),
-            (Kind::Float, Raw::Fixed32(bits)) if list => self.reals.push(f32::from_bits(bits)),
-            (Kind::Float, Raw::Fixed32(bits)) => self.real = Some(f32::from_bits(bits)),
-            (Kind::Text, Raw::Bytes(bytes, _)) if list => self.chunks.push(bytes.to_vec()),
-            (Kind::Text, Raw::Bytes(bytes, _)) => self.bytes = Some(bytes.to_vec()),
+            (
+                OldValueKind::Bool | OldValueKind::Uint | OldValueKind::Int,
+                WireValue::Varint(value),
+            ) => self.number = Some(value),
+            (OldValueKind::Float, WireValue::Fixed32(bits)) if list => {
+                self.reals.push(f32::from_bits(bits))
+            }
+            (OldValueKind::Float, WireValue::Fixed32(bits)) => {
+                self.real = Some(f32::from_bits(bits))
+            }
+            (OldValueKind::Text, WireValue::Bytes(bytes, _)) if list => {
+                self.chunks.push(bytes.to_vec())
+            }
+            (OldValueKind::Text, WireValue::Bytes(bytes, _)) => self.bytes = Some(bytes.to_vec()),
             _ => {
                 return Err(TraceError::malformed(
                     at,
@@ -245,27 +274,31 @@ impl Values {
     }
 
     /// Returns the value in the current schema. Texts that are not UTF-8 become bytes.
-    fn value(self, list: bool, kind: Kind) -> Value {
+    fn value(self, list: bool, kind: OldValueKind) -> Value {
         let number = self.number.unwrap_or(0);
         let numbers = self.numbers;
         match (kind, list) {
-            (Kind::Bool, false) => Value::BoolVal(number != 0),
-            (Kind::Uint, false) => Value::Uint64Val(number),
-            (Kind::Int, false) => Value::Int64Val(number as i64),
-            (Kind::Float, false) => Value::FloatVal(self.real.unwrap_or(0.0)),
-            (Kind::Text, false) => match String::from_utf8(self.bytes.unwrap_or_default()) {
-                Ok(text) => Value::StringVal(text),
-                Err(e) => Value::BytesVal(e.into_bytes().into()),
-            },
-            (Kind::Bool, true) => Value::BoolList(proto::BoolList {
+            (OldValueKind::Bool, false) => Value::BoolVal(number != 0),
+            (OldValueKind::Uint, false) => Value::Uint64Val(number),
+            (OldValueKind::Int, false) => Value::Int64Val(number as i64),
+            (OldValueKind::Float, false) => Value::FloatVal(self.real.unwrap_or(0.0)),
+            (OldValueKind::Text, false) => {
+                match String::from_utf8(self.bytes.unwrap_or_default()) {
+                    Ok(text) => Value::StringVal(text),
+                    Err(e) => Value::BytesVal(e.into_bytes().into()),
+                }
+            }
+            (OldValueKind::Bool, true) => Value::BoolList(proto::BoolList {
                 values: numbers.into_iter().map(|v| v != 0).collect(),
             }),
-            (Kind::Uint, true) => Value::Uint64List(proto::Uint64List { values: numbers }),
-            (Kind::Int, true) => Value::Int64List(proto::Int64List {
+            (OldValueKind::Uint, true) => Value::Uint64List(proto::Uint64List { values: numbers }),
+            (OldValueKind::Int, true) => Value::Int64List(proto::Int64List {
                 values: numbers.into_iter().map(|v| v as i64).collect(),
             }),
-            (Kind::Float, true) => Value::FloatList(proto::FloatList { values: self.reals }),
-            (Kind::Text, true) => {
+            (OldValueKind::Float, true) => {
+                Value::FloatList(proto::FloatList { values: self.reals })
+            }
+            (OldValueKind::Text, true) => {
                 let texts = self.chunks.iter().map(|c| String::from_utf8(c.clone()));
                 match texts.collect::<Result<Vec<_>, _>>() {
                     Ok(values) => Value::StringList(proto::StringList { values }),

@@ -1,13 +1,13 @@
 //! Edits of a record; everything else stays as it came, byte for byte.
 
 use crate::trace::TraceError;
-use crate::trace::attr::Attr;
-use crate::trace::put::Put;
-use crate::trace::wire::{Cursor, Raw, Record};
+use crate::trace::attr::AttrView;
+use crate::trace::put::MessageEncoder;
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 
 /// New value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Set<'e> {
+pub enum AttributeEdit<'e> {
     /// Count. An existing attribute keeps its type, a new one is a `uint64`.
     Count(u64),
     /// Text. An existing attribute keeps its type if that is text, or if the text is a number.
@@ -18,7 +18,7 @@ pub enum Set<'e> {
 
 /// Edit of a record. All other fields, unknown ones among them, are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Edit<'e> {
+pub struct RecordEdit<'e> {
     /// New control dependencies.
     pub control: Option<&'e [u64]>,
     /// New data dependencies.
@@ -26,7 +26,7 @@ pub struct Edit<'e> {
     /// New `values` of the inputs.
     pub values: Option<&'e str>,
     /// New values of attributes by name. An attribute that the record lacks is added at the end.
-    pub attributes: &'e [(&'e str, Set<'e>)],
+    pub attributes: &'e [(&'e str, AttributeEdit<'e>)],
 }
 
 /// Field numbers.
@@ -43,7 +43,7 @@ const UINT64: u32 = 13;
 const STRING: u32 = 29;
 const BYTES: u32 = 31;
 
-impl Edit<'_> {
+impl RecordEdit<'_> {
     /// Returns whether nothing is to change.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
@@ -52,12 +52,12 @@ impl Edit<'_> {
     /// Writes the edited `record` into `out`, which is empty.
     ///
     /// Fails where the record cannot be split into its fields.
-    pub fn apply(&self, record: Record<'_>, out: &mut Put) -> Result<(), TraceError> {
+    pub fn apply(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         self.edit(record, out)
             .map_err(|e| e.in_record(record.number, record.offset))
     }
 
-    fn edit(&self, record: Record<'_>, out: &mut Put) -> Result<(), TraceError> {
+    fn edit(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         let node = record.number > 0;
         let attributes = match node {
             true => NODE_ATTRIBUTES,
@@ -66,7 +66,7 @@ impl Edit<'_> {
         let (mut control, mut data, mut values) = (self.control, self.data, self.values);
         let mut set = vec![false; self.attributes.len()];
         let mut unknown = Vec::new();
-        let mut cursor = Cursor::new(record.bytes, record.offset);
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
             let start = cursor.offset() - record.offset;
             let (number, raw) = cursor.field()?;
@@ -78,12 +78,12 @@ impl Edit<'_> {
                 (DATA, _) if node && self.data.is_some() => {
                     out.packed(DATA, data.take().unwrap_or(&[]));
                 }
-                (INPUTS, Raw::Bytes(inputs, at)) if node && self.values.is_some() => {
+                (INPUTS, WireValue::Bytes(inputs, at)) if node && self.values.is_some() => {
                     let inputs = with_values(inputs, at, values.take())?;
                     out.bytes(INPUTS, inputs.as_bytes());
                 }
-                (_, Raw::Bytes(message, at)) if number == attributes => {
-                    let name = Attr::scan(message, at)?.name;
+                (_, WireValue::Bytes(message, at)) if number == attributes => {
+                    let name = AttrView::scan(message, at)?.name;
                     let place = self
                         .attributes
                         .iter()
@@ -112,8 +112,8 @@ impl Edit<'_> {
             out.bytes(INPUTS, with_values(&[], 0, Some(values))?.as_bytes());
         }
         for (&(name, value), set) in self.attributes.iter().zip(set) {
-            if !set && value != Set::Gone {
-                let mut message = Put::default();
+            if !set && value != AttributeEdit::Gone {
+                let mut message = MessageEncoder::default();
                 message.bytes(ATTRIBUTE_NAME, name.as_bytes());
                 put_value(&mut message, None, value);
                 out.bytes(attributes, message.as_bytes());
@@ -125,12 +125,16 @@ impl Edit<'_> {
 }
 
 /// Returns a node's inputs with other values, or without any.
-fn with_values(inputs: &[u8], at: usize, values: Option<&str>) -> Result<Put, TraceError> {
-    let mut out = Put::default();
+fn with_values(
+    inputs: &[u8],
+    at: usize,
+    values: Option<&str>,
+) -> Result<MessageEncoder, TraceError> {
+    let mut out = MessageEncoder::default();
     if let Some(values) = values {
         out.bytes(VALUES, values.as_bytes());
     }
-    let mut cursor = Cursor::new(inputs, at);
+    let mut cursor = WireCursor::new(inputs, at);
     while !cursor.is_empty() {
         let start = cursor.offset() - at;
         if cursor.field()?.0 != VALUES {
@@ -141,13 +145,17 @@ fn with_values(inputs: &[u8], at: usize, values: Option<&str>) -> Result<Put, Tr
 }
 
 /// Returns an attribute with another value; `None` if it is removed.
-fn with_value(message: &[u8], at: usize, value: Set<'_>) -> Result<Option<Put>, TraceError> {
-    if value == Set::Gone {
+fn with_value(
+    message: &[u8],
+    at: usize,
+    value: AttributeEdit<'_>,
+) -> Result<Option<MessageEncoder>, TraceError> {
+    if value == AttributeEdit::Gone {
         return Ok(None);
     }
-    let mut out = Put::default();
+    let mut out = MessageEncoder::default();
     let mut kept = None;
-    let mut cursor = Cursor::new(message, at);
+    let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
         let start = cursor.offset() - at;
         let (number, _) = cursor.field()?;
@@ -161,11 +169,11 @@ fn with_value(message: &[u8], at: usize, value: Set<'_>) -> Result<Option<Put>, 
 }
 
 /// Appends `value` with the type of the old value, if that type can hold it.
-fn put_value(out: &mut Put, kept: Option<u32>, value: Set<'_>) {
+fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
     let count = match value {
-        Set::Gone => return,
-        Set::Count(count) => count,
-        Set::Text(text) => match (kept, text.parse()) {
+        AttributeEdit::Gone => return,
+        AttributeEdit::Count(count) => count,
+        AttributeEdit::Text(text) => match (kept, text.parse()) {
             (Some(number), Ok(count)) if number != STRING && number != BYTES => count,
             (kept, _) => {
                 let number = kept.filter(|&number| number == BYTES).unwrap_or(STRING);
@@ -208,13 +216,13 @@ mod tests {
         }
     }
 
-    fn edited(bytes: &[u8], edit: Edit<'_>) -> Vec<u8> {
-        let record = Record {
+    fn edited(bytes: &[u8], edit: RecordEdit<'_>) -> Vec<u8> {
+        let record = RawRecord {
             number: 1,
             offset: 0,
             bytes,
         };
-        let mut out = Put::default();
+        let mut out = MessageEncoder::default();
         edit.apply(record, &mut out).unwrap();
         out.as_bytes().to_vec()
     }
@@ -232,13 +240,13 @@ mod tests {
         prost::encoding::uint64::encode(5, &77, &mut bytes);
         bytes.extend(node.encode_to_vec());
         bytes.extend([0xc0, 0x02, 7]);
-        assert_eq!(edited(&bytes, Edit::default()), bytes);
+        assert_eq!(edited(&bytes, RecordEdit::default()), bytes);
         let after = edited(
             &bytes,
-            Edit {
+            RecordEdit {
                 data: Some(&[1, 2]),
-                attributes: &[("y", Set::Count(5))],
-                ..Edit::default()
+                attributes: &[("y", AttributeEdit::Count(5))],
+                ..RecordEdit::default()
             },
         );
         assert!(after.ends_with(&[0xc0, 0x02, 7]));
@@ -274,9 +282,9 @@ mod tests {
                 ],
                 ..Node::default()
             };
-            let set = Edit {
-                attributes: &[("n", Set::Count(count))],
-                ..Edit::default()
+            let set = RecordEdit {
+                attributes: &[("n", AttributeEdit::Count(count))],
+                ..RecordEdit::default()
             };
             let edited = Node::decode(&edited(&node.encode_to_vec(), set)[..]).unwrap();
             let expected = [attribute("n", after), node.attr[1].clone()];
@@ -299,20 +307,23 @@ mod tests {
             ctrl_deps: vec![4],
             ..Node::default()
         };
-        let edit = Edit {
+        let edit = RecordEdit {
             control: Some(&[]),
             values: Some("new"),
-            attributes: &[("gone", Set::Gone), ("pg_name", Set::Text("12"))],
-            ..Edit::default()
+            attributes: &[
+                ("gone", AttributeEdit::Gone),
+                ("pg_name", AttributeEdit::Text("12")),
+            ],
+            ..RecordEdit::default()
         };
         let after = Node::decode(&edited(&node.encode_to_vec(), edit)[..]).unwrap();
         let inputs = after.inputs.unwrap();
         assert_eq!((&*inputs.values, &*inputs.shapes), ("new", "[]"));
         assert_eq!(after.attr, [attribute("pg_name", Value::Int32Val(12))]);
         assert!(after.ctrl_deps.is_empty());
-        let text = Edit {
-            attributes: &[("pg_name", Set::Text("tp"))],
-            ..Edit::default()
+        let text = RecordEdit {
+            attributes: &[("pg_name", AttributeEdit::Text("tp"))],
+            ..RecordEdit::default()
         };
         let after = Node::decode(&edited(&node.encode_to_vec(), text)[..]).unwrap();
         let expected = attribute("pg_name", Value::StringVal("tp".into()));

@@ -1,9 +1,9 @@
 //! Sound records in a damaged binary file.
 
-use super::{Found, Lost, Report};
-use crate::trace::shape::{self, Fit, Layout};
-use crate::trace::wire::{Cursor, MAX_RECORD, Record};
-use crate::trace::{Generation, Place, TraceError, older};
+use super::{LostRange, SalvageReport, SalvagedRecord};
+use crate::trace::shape::{self, LayoutFit, MessageLayout};
+use crate::trace::wire::{MAX_RECORD, RawRecord, WireCursor};
+use crate::trace::{SchemaGeneration, TraceError, TraceLocation, older};
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ const CHAIN: usize = 3;
 const PATIENCE: usize = 64;
 
 /// Byte range of a message in the file.
-type Message = Range<usize>;
+type MessageRange = Range<usize>;
 
 /// Records of a file, under the assumption of one generation.
-struct Structure {
-    generation: Generation,
+struct SalvagedFile {
+    generation: SchemaGeneration,
     /// The metadata record, if it is sound.
-    metadata: Option<Message>,
-    nodes: Vec<Message>,
+    metadata: Option<MessageRange>,
+    nodes: Vec<MessageRange>,
     lost: Vec<(Range<usize>, usize, String)>,
     repaired: Vec<usize>,
     /// Total bytes of nodes without unknown fields.
@@ -30,9 +30,9 @@ struct Structure {
 /// Recovers the metadata and the nodes of `contents` in the current schema; losses are added to the report.
 pub(super) fn find(
     contents: &[u8],
-    generation: Option<Generation>,
-    report: &mut Report,
-) -> Result<(Option<Vec<u8>>, Vec<Found>), TraceError> {
+    generation: Option<SchemaGeneration>,
+    report: &mut SalvageReport,
+) -> Result<(Option<Vec<u8>>, Vec<SalvagedRecord>), TraceError> {
     let known = match generation {
         Some(generation) => Some(generation),
         None => match older::detect(contents) {
@@ -41,14 +41,14 @@ pub(super) fn find(
         },
     };
     let structure = match known {
-        Some(generation) => Search::new(contents, generation).run(),
+        Some(generation) => RecordSearch::new(contents, generation).run(),
         None => best(contents)?,
     };
     let generation = structure.generation;
     report.generation = Some(generation);
     let number = |i: usize| i + usize::from(structure.metadata.is_some());
-    let upgraded = |message: &Message, number: usize, metadata: bool| {
-        let record = Record {
+    let upgraded = |message: &MessageRange, number: usize, metadata: bool| {
+        let record = RawRecord {
             number,
             offset: message.start,
             bytes: &contents[message.clone()],
@@ -56,7 +56,7 @@ pub(super) fn find(
         older::one(generation, record, metadata)
     };
     for (bytes, record, why) in structure.lost {
-        report.lost.push(Lost {
+        report.lost.push(LostRange {
             bytes,
             record,
             line: None,
@@ -66,11 +66,11 @@ pub(super) fn find(
     let mut found = Vec::with_capacity(structure.nodes.len());
     for (i, message) in structure.nodes.iter().enumerate() {
         match upgraded(message, number(i), false) {
-            Ok(upgraded) => found.push(Found {
+            Ok(upgraded) => found.push(SalvagedRecord {
                 message: upgraded,
                 record: number(i),
             }),
-            Err(error) => report.lost.push(Lost {
+            Err(error) => report.lost.push(LostRange {
                 bytes: message.clone(),
                 record: number(i),
                 line: None,
@@ -83,9 +83,9 @@ pub(super) fn find(
         let i = structure.nodes.partition_point(|node| node.start < start);
         report.repaired.push((number(i), start));
     }
-    let early = |first: &Message| {
+    let early = |first: &MessageRange| {
         let first = &contents[first.clone()];
-        generation != Generation::V004 || older::is_current(first) == Some(false)
+        generation != SchemaGeneration::V004 || older::is_current(first) == Some(false)
     };
     let metadata = match &structure.metadata {
         Some(first) if early(first) => upgraded(first, 0, true).ok(),
@@ -105,21 +105,21 @@ pub(super) fn find(
 }
 
 /// Returns the records under the generation that explains most bytes; fails if two explain equally many.
-fn best(contents: &[u8]) -> Result<Structure, TraceError> {
-    let mut best = Search::new(contents, Generation::V004).run();
+fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
+    let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
     // Damage rarely leaves less than half of a file, and other generations explain nearly nothing of it.
     if best.lost.is_empty() || best.known * 2 > contents.len() {
         return Ok(best);
     }
     let mut tie = None;
-    for (generation, _) in Generation::ALL {
-        if generation == Generation::V004 {
+    for (generation, _) in SchemaGeneration::ALL {
+        if generation == SchemaGeneration::V004 {
             continue;
         }
-        let other = Search::new(contents, generation).run();
+        let other = RecordSearch::new(contents, generation).run();
         match other.known.cmp(&best.known) {
             std::cmp::Ordering::Greater => (best, tie) = (other, None),
-            std::cmp::Ordering::Equal if best.generation != Generation::V004 => {
+            std::cmp::Ordering::Equal if best.generation != SchemaGeneration::V004 => {
                 tie = Some(generation);
             }
             _ => {}
@@ -128,7 +128,7 @@ fn best(contents: &[u8]) -> Result<Structure, TraceError> {
     match tie {
         None => Ok(best),
         Some(other) => Err(TraceError::refused_at(
-            Place::default(),
+            TraceLocation::default(),
             format!(
                 "what is sound in this file may be of {} or {other}",
                 best.generation
@@ -138,15 +138,15 @@ fn best(contents: &[u8]) -> Result<Structure, TraceError> {
     }
 }
 
-struct Search<'a> {
+struct RecordSearch<'a> {
     contents: &'a [u8],
-    generation: Generation,
+    generation: SchemaGeneration,
     /// Number of bytes that may still be inspected by the search.
     patience: usize,
 }
 
-impl<'a> Search<'a> {
-    fn new(contents: &'a [u8], generation: Generation) -> Self {
+impl<'a> RecordSearch<'a> {
+    fn new(contents: &'a [u8], generation: SchemaGeneration) -> Self {
         Self {
             contents,
             generation,
@@ -157,8 +157,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn run(mut self) -> Structure {
-        let mut found = Structure {
+    fn run(mut self) -> SalvagedFile {
+        let mut found = SalvagedFile {
             generation: self.generation,
             metadata: None,
             nodes: Vec::new(),
@@ -181,12 +181,12 @@ impl<'a> Search<'a> {
     }
 
     /// Reads the first record if it is metadata, and returns the offset of the next.
-    fn metadata(&mut self, found: &mut Structure) -> usize {
+    fn metadata(&mut self, found: &mut SalvagedFile) -> usize {
         let Ok(first) = self.frame(0) else {
             return 0;
         };
         let bytes = &self.contents[first.clone()];
-        let suits = |layout: &Layout| shape::check(bytes, first.start, layout).is_ok();
+        let suits = |layout: &MessageLayout| shape::check(bytes, first.start, layout).is_ok();
         // A node has an id or a name (fields 1 and 2); otherwise the record fits metadata, too.
         let is_node = shape::check(bytes, first.start, self.generation.node())
             .is_ok_and(|fit| !fit.unknown && fit.has & 0b110 != 0);
@@ -202,8 +202,8 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the message that the length at `at` announces.
-    fn frame(&self, at: usize) -> Result<Message, TraceError> {
-        let mut cursor = Cursor::new(&self.contents[at..], at);
+    fn frame(&self, at: usize) -> Result<MessageRange, TraceError> {
+        let mut cursor = WireCursor::new(&self.contents[at..], at);
         let length = cursor.varint()?;
         let start = cursor.offset();
         if length > MAX_RECORD {
@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
     }
 
     /// Checks a message against the layout of a node, and charges the inspected bytes to the search.
-    fn check(&mut self, message: &Message) -> Result<Fit, TraceError> {
+    fn check(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
         let bytes = &self.contents[message.clone()];
         let fit = shape::check(bytes, message.start, self.generation.node());
         let seen = match &fit {
@@ -228,7 +228,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the sound node whose length stands at `at`.
-    fn node(&mut self, at: usize) -> Result<(Message, Fit), TraceError> {
+    fn node(&mut self, at: usize) -> Result<(MessageRange, LayoutFit), TraceError> {
         let message = self.frame(at)?;
         let fit = self.check(&message)?;
         let certain = !fit.unknown && !fit.unusual && !message.is_empty();
@@ -243,7 +243,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the node at `at` if it is certain: it has an id and another field, and nothing unusual.
-    fn is_strong(&mut self, at: usize) -> Option<Message> {
+    fn is_strong(&mut self, at: usize) -> Option<MessageRange> {
         let message = self.frame(at).ok()?;
         if message.is_empty() {
             return None;
@@ -267,7 +267,7 @@ impl<'a> Search<'a> {
     }
 
     /// Resumes reading behind the damage at `at`, and returns the offset.
-    fn go_on(&mut self, at: usize, why: TraceError, found: &mut Structure) -> usize {
+    fn go_on(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
         let end = self.contents.len();
         let mut next = at + 1;
         while next < end && self.patience > 0 && !self.resumes(next) {
@@ -303,7 +303,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the one record between `at` and `next`, if only its length is damaged.
-    fn unframed(&mut self, at: usize, next: usize) -> Option<Message> {
+    fn unframed(&mut self, at: usize, next: usize) -> Option<MessageRange> {
         // A length of 32 bits takes one to five bytes.
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;
@@ -313,13 +313,13 @@ impl<'a> Search<'a> {
     }
 
     /// Returns whether a message is a complete node without unknown fields.
-    fn is_whole(&mut self, message: &Message) -> bool {
+    fn is_whole(&mut self, message: &MessageRange) -> bool {
         let fit = self.check(message);
         fit.is_ok_and(|fit| !fit.unknown && is_strong(fit))
     }
 }
 
-fn is_strong(fit: Fit) -> bool {
+fn is_strong(fit: LayoutFit) -> bool {
     const ID: u64 = 1 << 1;
     !fit.unusual && fit.has & ID != 0 && fit.has != ID
 }

@@ -5,10 +5,10 @@
 //! everything else an attribute: those that are known with the types that other producers give them,
 //! others with the type that JSON shows. Keys beside the nodes become attributes of the metadata record.
 
-use super::Records;
-use super::json::{Json, Scalar};
-use super::message::{self, NODE_TYPES, Node, put_part};
-use super::values::{Kind, signed};
+use super::RecordBuffer;
+use super::json::{JsonReader, JsonScalar};
+use super::message::{self, JsonNode, NODE_TYPES, put_part};
+use super::values::{ValueKind, signed};
 use crate::trace::{TraceError, shown};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeMap;
@@ -38,23 +38,23 @@ const COLLECTIVES: [&str; 10] = [
 ];
 
 /// Attributes with the types that other producers give them.
-const KNOWN: [(&str, Kind); 10] = [
-    ("num_ops", Kind::Int64),
-    ("tensor_size", Kind::Uint64),
-    ("tensor_loc", Kind::Uint32),
-    ("comm_type", Kind::Int64),
-    ("comm_size", Kind::Int64),
-    ("comm_src", Kind::Int32),
-    ("comm_dst", Kind::Int32),
-    ("comm_tag", Kind::Int32),
-    ("comm_priority", Kind::Int32),
-    ("comm_group", Kind::Int32),
+const KNOWN: [(&str, ValueKind); 10] = [
+    ("num_ops", ValueKind::Int64),
+    ("tensor_size", ValueKind::Uint64),
+    ("tensor_loc", ValueKind::Uint32),
+    ("comm_type", ValueKind::Int64),
+    ("comm_size", ValueKind::Int64),
+    ("comm_src", ValueKind::Int32),
+    ("comm_dst", ValueKind::Int32),
+    ("comm_tag", ValueKind::Int32),
+    ("comm_priority", ValueKind::Int32),
+    ("comm_group", ValueKind::Int32),
 ];
 
 /// Reads the one object of `text`.
-pub(super) fn read(text: &[u8], records: &mut Records) -> Result<(), TraceError> {
-    let mut json = Json::new(text, (1, 1));
-    let mut nodes = Records::default();
+pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
+    let mut json = JsonReader::new(text, (1, 1));
+    let mut nodes = RecordBuffer::default();
     let mut metadata = Vec::new();
     put_part(&mut metadata, 1, b"0.0.4");
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
@@ -64,7 +64,7 @@ pub(super) fn read(text: &[u8], records: &mut Records) -> Result<(), TraceError>
         }
         match key {
             "workload_graph" | "nodes" => {
-                let mut node = Node::default();
+                let mut node = JsonNode::default();
                 let mut record = Vec::new();
                 json.array(|json| {
                     let place = json.place();
@@ -87,7 +87,7 @@ pub(super) fn read(text: &[u8], records: &mut Records) -> Result<(), TraceError>
     Ok(())
 }
 
-fn one(json: &mut Json<'_>, node: &mut Node) -> Result<(), TraceError> {
+fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError> {
     node.clear();
     json.node = None;
     let mut start = json.clone();
@@ -115,7 +115,7 @@ fn one(json: &mut Json<'_>, node: &mut Node) -> Result<(), TraceError> {
                 let number = number.ok_or_else(|| {
                     at.wrong(format!("this is none of {}", COLLECTIVES.join(", ")))
                 })?;
-                put_number(&mut attributes, key, Kind::Int64, number as u64);
+                put_number(&mut attributes, key, ValueKind::Int64, number as u64);
             }
             _ => attribute(json, key, 10, &mut attributes)?,
         }
@@ -125,17 +125,17 @@ fn one(json: &mut Json<'_>, node: &mut Node) -> Result<(), TraceError> {
         return Err(start.wrong("a node without an id"));
     }
     if let Some(ns) = exact {
-        put_number(&mut attributes, "duration_ns", Kind::Int64, ns);
+        put_number(&mut attributes, "duration_ns", ValueKind::Int64, ns);
     }
     node.attributes.append(&mut attributes);
     json.node = None;
     Ok(())
 }
 
-fn node_type(json: &mut Json<'_>) -> Result<i32, TraceError> {
+fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let found = match json.scalar()? {
-        Scalar::Text(name) => {
+        JsonScalar::Text(name) => {
             let ours = NODE_TYPES.iter().position(|known| *known == name);
             let theirs = TYPES.iter().find(|(known, _)| *known == name);
             ours.map(|i| i as i32).or(theirs.map(|(_, number)| *number))
@@ -152,14 +152,14 @@ fn node_type(json: &mut Json<'_>) -> Result<i32, TraceError> {
 }
 
 /// Reads a duration as whole microseconds, with nanoseconds if it has a fraction.
-fn duration(json: &mut Json<'_>) -> Result<(u64, Option<u64>), TraceError> {
+fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
     if let Some(micros) = super::values::unsigned(&scalar, u64::MAX) {
         return Ok((micros, None));
     }
     let micros: Option<f64> = match &scalar {
-        Scalar::Number(text) => text.parse().ok(),
+        JsonScalar::Number(text) => text.parse().ok(),
         _ => None,
     };
     // Below 2^53 nanoseconds, so that the product is exact.
@@ -171,7 +171,7 @@ fn duration(json: &mut Json<'_>) -> Result<(u64, Option<u64>), TraceError> {
 
 /// Reads the value of key `name` and appends it as an attribute, field `number` of a record.
 fn attribute(
-    json: &mut Json<'_>,
+    json: &mut JsonReader<'_>,
     name: &str,
     number: u32,
     out: &mut Vec<u8>,
@@ -197,25 +197,25 @@ fn attribute(
     Ok(())
 }
 
-fn fits(mut json: Json<'_>, kind: Kind) -> bool {
+fn fits(mut json: JsonReader<'_>, kind: ValueKind) -> bool {
     kind.read(&mut json, &mut Vec::new()).is_ok()
 }
 
 /// Returns the attribute type that fits the next scalar.
-fn kind_of(json: &Json<'_>) -> Result<Kind, TraceError> {
+fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
     let mut ahead = json.clone();
     Ok(match ahead.scalar()? {
-        Scalar::Bool(_) => Kind::Bool,
-        Scalar::Text(_) => Kind::String,
-        Scalar::Number(text) if text.parse::<i64>().is_ok() => Kind::Int64,
-        Scalar::Number(text) if text.parse::<u64>().is_ok() => Kind::Uint64,
-        Scalar::Number(_) => Kind::Double,
+        JsonScalar::Bool(_) => ValueKind::Bool,
+        JsonScalar::Text(_) => ValueKind::String,
+        JsonScalar::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
+        JsonScalar::Number(text) if text.parse::<u64>().is_ok() => ValueKind::Uint64,
+        JsonScalar::Number(_) => ValueKind::Double,
         _ => return Err(json.clone().wrong("an attribute cannot hold this")),
     })
 }
 
 /// Reads a list of values of one kind, that of the first.
-fn list(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();
     json.array(|json| {
@@ -223,16 +223,16 @@ fn list(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
             Some(kind) => kind,
             None => *first.insert(kind_of(json)?),
         };
-        if kind == Kind::String {
+        if kind == ValueKind::String {
             kind.put_key(&mut values, 1);
         }
         kind.read(json, &mut values)
     })?;
     // The type of an empty list is unknown.
-    let kind = first.unwrap_or(Kind::Int64);
+    let kind = first.unwrap_or(ValueKind::Int64);
     encode_key(kind.field() + 1, WireType::LengthDelimited, out);
     let mut packed = Vec::new();
-    if kind != Kind::String && !values.is_empty() {
+    if kind != ValueKind::String && !values.is_empty() {
         put_part(&mut packed, 1, &values);
         std::mem::swap(&mut packed, &mut values);
     }
@@ -240,7 +240,7 @@ fn list(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn put_number(out: &mut Vec<u8>, name: &str, kind: Kind, number: u64) {
+fn put_number(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
     let mut value = Vec::new();
     kind.put_key(&mut value, kind.field());
     encode_varint(number, &mut value);

@@ -9,7 +9,7 @@ const MAX_DEPTH: usize = 200;
 
 /// Position in a JSON text.
 #[derive(Clone, Debug)]
-pub(super) struct Json<'a> {
+pub(super) struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
     /// Last byte whose position was computed, with its line and column.
@@ -20,7 +20,7 @@ pub(super) struct Json<'a> {
 
 /// Scalar value, or the beginning of a container.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Scalar<'a> {
+pub(super) enum JsonScalar<'a> {
     Null,
     Bool(bool),
     /// Number as written.
@@ -30,9 +30,9 @@ pub(super) enum Scalar<'a> {
     Object,
 }
 
-type Result<T> = std::result::Result<T, TraceError>;
+type JsonResult<T> = Result<T, TraceError>;
 
-impl<'a> Json<'a> {
+impl<'a> JsonReader<'a> {
     /// Creates a parser for a text that begins at this line and column of the file.
     pub fn new(text: &'a [u8], start: (usize, usize)) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl<'a> Json<'a> {
         found
     }
 
-    fn expect(&mut self, byte: u8, what: &str) -> Result<()> {
+    fn expect(&mut self, byte: u8, what: &str) -> JsonResult<()> {
         match self.accept(byte) {
             true => Ok(()),
             false => Err(self.unexpected(what)),
@@ -115,7 +115,10 @@ impl<'a> Json<'a> {
     }
 
     /// Parses an object: `each` gets every key and parses its value.
-    pub fn object(&mut self, mut each: impl FnMut(&mut Self, &str) -> Result<()>) -> Result<()> {
+    pub fn object(
+        &mut self,
+        mut each: impl FnMut(&mut Self, &str) -> JsonResult<()>,
+    ) -> JsonResult<()> {
         self.expect(b'{', "an object")?;
         if self.accept(b'}') {
             return Ok(());
@@ -131,7 +134,7 @@ impl<'a> Json<'a> {
     }
 
     /// Parses an array: `each` parses every value.
-    pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+    pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> JsonResult<()>) -> JsonResult<()> {
         self.expect(b'[', "an array")?;
         if self.accept(b']') {
             return Ok(());
@@ -146,20 +149,20 @@ impl<'a> Json<'a> {
     }
 
     /// Parses a scalar, or tells which kind of container begins, without entering it.
-    pub fn scalar(&mut self) -> Result<Scalar<'a>> {
+    pub fn scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
         Ok(match self.peek() {
-            Some(b'{') => Scalar::Object,
-            Some(b'[') => Scalar::Array,
-            Some(b'"') => Scalar::Text(self.string()?),
-            Some(b'-' | b'0'..=b'9') => Scalar::Number(self.number()?),
-            Some(b't') => self.word("true", Scalar::Bool(true))?,
-            Some(b'f') => self.word("false", Scalar::Bool(false))?,
-            Some(b'n') => self.word("null", Scalar::Null)?,
+            Some(b'{') => JsonScalar::Object,
+            Some(b'[') => JsonScalar::Array,
+            Some(b'"') => JsonScalar::Text(self.string()?),
+            Some(b'-' | b'0'..=b'9') => JsonScalar::Number(self.number()?),
+            Some(b't') => self.word("true", JsonScalar::Bool(true))?,
+            Some(b'f') => self.word("false", JsonScalar::Bool(false))?,
+            Some(b'n') => self.word("null", JsonScalar::Null)?,
             _ => return Err(self.unexpected("a value")),
         })
     }
 
-    fn word(&mut self, word: &str, value: Scalar<'a>) -> Result<Scalar<'a>> {
+    fn word(&mut self, word: &str, value: JsonScalar<'a>) -> JsonResult<JsonScalar<'a>> {
         match self.text[self.at..].starts_with(word.as_bytes()) {
             true => {
                 self.at += word.len();
@@ -169,7 +172,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    fn number(&mut self) -> Result<&'a str> {
+    fn number(&mut self) -> JsonResult<&'a str> {
         let start = self.at;
         let rest = &self.text[start..];
         let digits = |from: usize| {
@@ -199,7 +202,7 @@ impl<'a> Json<'a> {
     }
 
     /// Parses a string.
-    pub fn string(&mut self) -> Result<Cow<'a, str>> {
+    pub fn string(&mut self) -> JsonResult<Cow<'a, str>> {
         self.expect(b'"', "a string")?;
         let start = self.at;
         let plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | 0..0x20);
@@ -234,7 +237,7 @@ impl<'a> Json<'a> {
             .map_err(|_| self.wrong_at(start, "a string that is not UTF-8"))
     }
 
-    fn escape(&mut self, text: &mut Vec<u8>) -> Result<()> {
+    fn escape(&mut self, text: &mut Vec<u8>) -> JsonResult<()> {
         let at = self.at;
         let plain = match self.text.get(at + 1) {
             Some(b'n') => b'\n',
@@ -278,22 +281,22 @@ impl<'a> Json<'a> {
     }
 
     /// Skips a value of any kind.
-    pub fn skip(&mut self) -> Result<()> {
+    pub fn skip(&mut self) -> JsonResult<()> {
         // Closing brackets of the open containers.
         let mut open: Vec<u8> = Vec::new();
         loop {
             match self.scalar()? {
-                Scalar::Array | Scalar::Object if open.len() >= MAX_DEPTH => {
+                JsonScalar::Array | JsonScalar::Object if open.len() >= MAX_DEPTH => {
                     return Err(self.wrong(format!("values nested more than {MAX_DEPTH} deep")));
                 }
-                Scalar::Array => {
+                JsonScalar::Array => {
                     self.at += 1;
                     open.push(b']');
                     if self.peek() != Some(b']') {
                         continue;
                     }
                 }
-                Scalar::Object => {
+                JsonScalar::Object => {
                     self.at += 1;
                     open.push(b'}');
                     if self.peek() != Some(b'}') {
@@ -321,7 +324,7 @@ impl<'a> Json<'a> {
     }
 
     /// Parses a key and its colon.
-    pub fn key(&mut self) -> Result<Cow<'a, str>> {
+    pub fn key(&mut self) -> JsonResult<Cow<'a, str>> {
         if self.peek() != Some(b'"') {
             return Err(self.unexpected("a key in quotes"));
         }

@@ -22,14 +22,14 @@
 //! So a file becomes text and the same file again, byte for byte, if it is canonical: fields in the order
 //! of their numbers, lists packed, no defaults. Every other file becomes one with equal records.
 
-use super::json::Json;
-use super::message::{self, Node};
+use super::json::JsonReader;
+use super::message::{self, JsonNode};
 use crate::trace::TraceError;
 use std::io::BufRead;
 
 mod write;
 
-pub use write::LineWriter;
+pub use write::JsonLineWriter;
 
 /// Name of the format in the first line.
 pub(super) const SCHEMA: &str = "chakram.trace.1";
@@ -39,22 +39,22 @@ pub(in crate::trace) const BEGINNING: &[u8] = b"{\"schema\":\"chakram.trace.";
 
 /// Reads lines as records.
 #[derive(Debug)]
-pub struct LineReader<R> {
+pub struct JsonLineReader<R> {
     source: R,
     buffer: Vec<u8>,
-    node: Node,
+    node: JsonNode,
     /// Number of the last line read.
     line: usize,
     records: usize,
 }
 
-impl<R: BufRead> LineReader<R> {
+impl<R: BufRead> JsonLineReader<R> {
     /// Creates a reader of `source`.
     pub fn new(source: R) -> Self {
         Self {
             source,
             buffer: Vec::new(),
-            node: Node::default(),
+            node: JsonNode::default(),
             line: 0,
             records: 0,
         }
@@ -80,7 +80,7 @@ impl<R: BufRead> LineReader<R> {
             }
             self.line += 1;
             let text = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
-            let mut json = Json::new(text, (self.line, 1));
+            let mut json = JsonReader::new(text, (self.line, 1));
             if json.peek().is_none() {
                 continue;
             }

@@ -2,7 +2,7 @@
 //! and what [`super::json_lines`] adds to it.
 
 use super::base64;
-use super::json::{Json, Scalar};
+use super::json::{JsonReader, JsonScalar};
 use super::values::{put_bytes, signed, unsigned};
 use crate::trace::{TraceError, shown};
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -29,7 +29,7 @@ const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros
                          inputs, outputs, attr, unknown";
 /// Node under construction: its keys come in any order, its fields are written in that of their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Node {
+pub(super) struct JsonNode {
     pub id: Option<u64>,
     pub name: String,
     pub kind: i32,
@@ -45,7 +45,7 @@ pub(super) struct Node {
     scratch: Vec<u8>,
 }
 
-impl Node {
+impl JsonNode {
     /// Clears the node and keeps its allocations.
     pub fn clear(&mut self) {
         let Self {
@@ -66,7 +66,7 @@ impl Node {
     }
 
     /// Parses an object.
-    pub fn read(&mut self, json: &mut Json<'_>) -> Result<(), TraceError> {
+    pub fn read(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
         self.clear();
         json.node = None;
         let mut seen = Vec::new();
@@ -77,7 +77,7 @@ impl Node {
 
     fn field(
         &mut self,
-        json: &mut Json<'_>,
+        json: &mut JsonReader<'_>,
         key: &str,
         seen: &mut Vec<&'static str>,
     ) -> Result<(), TraceError> {
@@ -158,7 +158,7 @@ impl Node {
 }
 
 /// Parses the object of a metadata record and appends the record to `out`.
-pub(super) fn metadata(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let (mut version, mut attributes, mut unknown) = (String::new(), Vec::new(), Vec::new());
     let mut seen: Vec<String> = Vec::new();
     json.object(|json, key| {
@@ -192,7 +192,7 @@ pub(super) fn metadata(json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), Tra
 }
 
 /// Parses the name of the format, which must be ours.
-fn schema(json: &mut Json<'_>) -> Result<(), TraceError> {
+fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
     match found == super::json_lines::SCHEMA {
@@ -206,31 +206,31 @@ fn schema(json: &mut Json<'_>) -> Result<(), TraceError> {
 }
 
 /// Consumes a null, which stands for an absent value; returns whether there was one.
-fn is_null(json: &mut Json<'_>) -> Result<bool, TraceError> {
+fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
     match json.peek() {
-        Some(b'n') => Ok(json.scalar()? == Scalar::Null),
+        Some(b'n') => Ok(json.scalar()? == JsonScalar::Null),
         _ => Ok(false),
     }
 }
 
 /// Parses a count.
-pub(super) fn count(json: &mut Json<'_>) -> Result<u64, TraceError> {
+pub(super) fn count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
     unsigned(&scalar, u64::MAX).ok_or_else(|| at.wrong("this is no number from 0 to 2^64 - 1"))
 }
 
 /// Parses a string.
-pub(super) fn text<'a>(json: &mut Json<'a>) -> Result<Cow<'a, str>, TraceError> {
+pub(super) fn text<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>, TraceError> {
     let mut at = json.clone();
     match json.scalar()? {
-        Scalar::Text(text) => Ok(text),
+        JsonScalar::Text(text) => Ok(text),
         _ => Err(at.wrong("this is no string")),
     }
 }
 
 /// Parses a list of ids.
-pub(super) fn ids(json: &mut Json<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
+pub(super) fn ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
     json.array(|json| {
         into.push(count(json)?);
         Ok(())
@@ -238,17 +238,17 @@ pub(super) fn ids(json: &mut Json<'_>, into: &mut Vec<u64>) -> Result<(), TraceE
 }
 
 /// Parses a value of an enum, by its name or number.
-fn enumeration(json: &mut Json<'_>, names: &[&str]) -> Result<i32, TraceError> {
+fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
     let named = match &scalar {
-        Scalar::Text(text) => names.iter().position(|name| name == text),
+        JsonScalar::Text(text) => names.iter().position(|name| name == text),
         _ => None,
     };
     match named {
         Some(index) => Ok(index as i32),
         None => match scalar {
-            Scalar::Number(_) => signed(&scalar, i32::MIN.into(), i32::MAX.into()),
+            JsonScalar::Number(_) => signed(&scalar, i32::MIN.into(), i32::MAX.into()),
             _ => None,
         }
         .map(|value| value as i32)
@@ -257,7 +257,7 @@ fn enumeration(json: &mut Json<'_>, names: &[&str]) -> Result<i32, TraceError> {
 }
 
 /// Parses bytes in base64.
-fn coded(json: &mut Json<'_>) -> Result<Vec<u8>, TraceError> {
+fn coded(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
     base64::read(&found).ok_or_else(|| at.wrong("this is no base64"))

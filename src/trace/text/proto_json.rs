@@ -1,17 +1,17 @@
 //! Records in protobuf's mapping to JSON: one object after another, on lines or not, or in an array. The first
 //! is the metadata record if it has none of a node's keys.
 
-use super::Records;
-use super::json::Json;
-use super::message::{self, Node};
+use super::RecordBuffer;
+use super::json::JsonReader;
+use super::message::{self, JsonNode};
 use crate::trace::{TraceError, older};
 
 /// Parses every object of `text`.
-pub(super) fn read(text: &[u8], records: &mut Records) -> Result<(), TraceError> {
-    let mut json = Json::new(text, (1, 1));
-    let mut reading = Reading {
+pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
+    let mut json = JsonReader::new(text, (1, 1));
+    let mut reading = ObjectReader {
         records,
-        node: Node::default(),
+        node: JsonNode::default(),
         buffer: Vec::new(),
     };
     if json.peek() == Some(b'[') {
@@ -29,14 +29,14 @@ pub(super) fn read(text: &[u8], records: &mut Records) -> Result<(), TraceError>
     Ok(())
 }
 
-struct Reading<'r> {
-    records: &'r mut Records,
-    node: Node,
+struct ObjectReader<'r> {
+    records: &'r mut RecordBuffer,
+    node: JsonNode,
     buffer: Vec<u8>,
 }
 
-impl Reading<'_> {
-    fn one(&mut self, json: &mut Json<'_>) -> Result<(), TraceError> {
+impl ObjectReader<'_> {
+    fn one(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
         let place = json.place();
         self.buffer.clear();
         if self.records.lines.is_empty() {
@@ -55,7 +55,7 @@ impl Reading<'_> {
 }
 
 /// Returns whether the object that comes next has no key of a node's own.
-fn is_metadata(mut json: Json<'_>) -> Result<bool, TraceError> {
+fn is_metadata(mut json: JsonReader<'_>) -> Result<bool, TraceError> {
     let mut metadata = true;
     json.object(|json, key| {
         metadata &= matches!(key, "schema" | "version" | "attr" | "unknown");

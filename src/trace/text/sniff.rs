@@ -1,14 +1,14 @@
 //! Detection of a text format from the keys of its first object.
 
-use super::json::{Json, Scalar};
-use super::{MARK, TextForm, json_lines};
+use super::json::{JsonReader, JsonScalar};
+use super::{MARK, TextFormat, json_lines};
 use std::borrow::Cow;
 
 /// Classification of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::trace) enum Seen {
+pub(in crate::trace) enum SniffedText {
     /// A trace.
-    Trace(TextForm),
+    Trace(TextFormat),
     /// Capture that must be converted first; its name.
     Capture(&'static str),
     /// JSON of another kind, as far as it was inspected.
@@ -18,57 +18,57 @@ pub(in crate::trace) enum Seen {
 }
 
 /// Classifies `text`, which may be the beginning of a longer one.
-pub(in crate::trace) fn sniff(text: &[u8]) -> Seen {
+pub(in crate::trace) fn sniff(text: &[u8]) -> SniffedText {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     if text.starts_with(json_lines::BEGINNING) {
-        return Seen::Trace(TextForm::JsonLines);
+        return SniffedText::Trace(TextFormat::JsonLines);
     }
-    let mut json = Json::new(text, (1, 1));
+    let mut json = JsonReader::new(text, (1, 1));
     let array = json.accept(b'[');
     if !json.accept(b'{') {
         return match array && json.accept(b']') {
-            true => Seen::Trace(TextForm::ProtoJson),
-            false => Seen::NoJson,
+            true => SniffedText::Trace(TextFormat::ProtoJson),
+            false => SniffedText::NoJson,
         };
     }
     match json.peek() {
-        Some(b'}') => return Seen::Trace(TextForm::ProtoJson),
+        Some(b'}') => return SniffedText::Trace(TextFormat::ProtoJson),
         Some(b'"') => {}
-        _ => return Seen::NoJson,
+        _ => return SniffedText::NoJson,
     }
     let mut host = false;
     loop {
         let Ok(key) = json.key() else {
-            return Seen::Other;
+            return SniffedText::Other;
         };
         match &*key {
-            "workload_graph" if !array => return Seen::Trace(TextForm::WorkloadGraph),
-            "traceEvents" | "ph" => return Seen::Capture("a Kineto trace of PyTorch"),
-            "nodes" if host => return Seen::Capture("a host trace of PyTorch"),
-            "nodes" if !array => return Seen::Trace(TextForm::Nodes),
+            "workload_graph" if !array => return SniffedText::Trace(TextFormat::WorkloadGraph),
+            "traceEvents" | "ph" => return SniffedText::Capture("a Kineto trace of PyTorch"),
+            "nodes" if host => return SniffedText::Capture("a host trace of PyTorch"),
+            "nodes" if !array => return SniffedText::Trace(TextFormat::Nodes),
             "schema" => match json.scalar() {
-                Ok(Scalar::Text(Cow::Borrowed(text))) if text.starts_with("chakram.trace.") => {
-                    return Seen::Trace(TextForm::ProtoJson);
+                Ok(JsonScalar::Text(Cow::Borrowed(text))) if text.starts_with("chakram.trace.") => {
+                    return SniffedText::Trace(TextFormat::ProtoJson);
                 }
-                Ok(Scalar::Text(_)) => host = true,
-                _ => return Seen::Other,
+                Ok(JsonScalar::Text(_)) => host = true,
+                _ => return SniffedText::Other,
             },
             "version" | "attr" | "id" | "name" | "type" | "ctrlDeps" | "ctrl_deps" | "dataDeps"
             | "data_deps" | "startTimeMicros" | "start_time_micros" | "durationMicros"
             | "duration_micros" | "inputs" | "outputs"
                 if !host =>
             {
-                return Seen::Trace(TextForm::ProtoJson);
+                return SniffedText::Trace(TextFormat::ProtoJson);
             }
             _ => {
                 if json.skip().is_err() {
-                    return Seen::Other;
+                    return SniffedText::Other;
                 }
             }
         }
         // At this point the value of `schema` has been read, or that of any other key skipped.
         if !json.accept(b',') {
-            return Seen::Other;
+            return SniffedText::Other;
         }
     }
 }
@@ -79,45 +79,48 @@ mod tests {
 
     #[test]
     fn forms_are_known_by_their_first_keys() {
-        let trace = |form| Seen::Trace(form);
+        let trace = |form| SniffedText::Trace(form);
         for (text, expected) in [
             (
                 "{\"schema\":\"chakram.trace.1\"}\n{\"id\":0}",
-                trace(TextForm::JsonLines),
+                trace(TextFormat::JsonLines),
             ),
             (
                 "{ \"schema\": \"chakram.trace.1\" }",
-                trace(TextForm::ProtoJson),
+                trace(TextFormat::ProtoJson),
             ),
-            ("\u{feff}{}\n{\"name\": \"x\"}", trace(TextForm::ProtoJson)),
-            ("[]", trace(TextForm::ProtoJson)),
-            ("[\n {\"id\": \"1\"}]", trace(TextForm::ProtoJson)),
+            (
+                "\u{feff}{}\n{\"name\": \"x\"}",
+                trace(TextFormat::ProtoJson),
+            ),
+            ("[]", trace(TextFormat::ProtoJson)),
+            ("[\n {\"id\": \"1\"}]", trace(TextFormat::ProtoJson)),
             (
                 "{\"ngpus\": 8, \"workload_graph\": [",
-                trace(TextForm::WorkloadGraph),
+                trace(TextFormat::WorkloadGraph),
             ),
-            ("{\"nodes\": [", trace(TextForm::Nodes)),
+            ("{\"nodes\": [", trace(TextFormat::Nodes)),
             (
                 "{\"schema\": \"1.0.1\", \"pid\": 1, \"nodes\": [",
-                Seen::Capture("a host trace of PyTorch"),
+                SniffedText::Capture("a host trace of PyTorch"),
             ),
             (
                 "{\"schemaVersion\": 1, \"traceEvents\": [",
-                Seen::Capture("a Kineto trace of PyTorch"),
+                SniffedText::Capture("a Kineto trace of PyTorch"),
             ),
             (
                 "[{\"ph\": \"X\"}]",
-                Seen::Capture("a Kineto trace of PyTorch"),
+                SniffedText::Capture("a Kineto trace of PyTorch"),
             ),
-            ("{\"1\": [0, 1]}", Seen::Other),
+            ("{\"1\": [0, 1]}", SniffedText::Other),
             (
                 "{\"schema\": \"chakram.report.1\", \"makespan_ps\": 1}",
-                Seen::Other,
+                SniffedText::Other,
             ),
-            ("{\"a\": ", Seen::Other),
-            ("\u{c}\u{12}\u{a}hello", Seen::NoJson),
-            ("{\u{a}\u{5}0.0.4", Seen::NoJson),
-            ("", Seen::NoJson),
+            ("{\"a\": ", SniffedText::Other),
+            ("\u{c}\u{12}\u{a}hello", SniffedText::NoJson),
+            ("{\u{a}\u{5}0.0.4", SniffedText::NoJson),
+            ("", SniffedText::NoJson),
         ] {
             assert_eq!(sniff(text.as_bytes()), expected, "{text}");
         }

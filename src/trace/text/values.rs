@@ -1,15 +1,15 @@
 //! Attribute values: their types, as fields of a record and as JSON.
 
 use super::base64;
-use super::json::{Json, Scalar, put_string};
+use super::json::{JsonReader, JsonScalar, put_string};
 use crate::trace::TraceError;
-use crate::trace::wire::{Cursor, Raw};
+use crate::trace::wire::{WireCursor, WireValue};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
 /// Value types, in the order of their fields: a scalar's field number is 3 plus two for each type before it,
 /// that of the list is one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Double,
     Float,
     Int32,
@@ -28,25 +28,25 @@ pub(super) enum Kind {
 }
 
 /// All types with their names in the schema.
-const ALL: [(Kind, &str); 15] = [
-    (Kind::Double, "double"),
-    (Kind::Float, "float"),
-    (Kind::Int32, "int32"),
-    (Kind::Int64, "int64"),
-    (Kind::Uint32, "uint32"),
-    (Kind::Uint64, "uint64"),
-    (Kind::Sint32, "sint32"),
-    (Kind::Sint64, "sint64"),
-    (Kind::Fixed32, "fixed32"),
-    (Kind::Fixed64, "fixed64"),
-    (Kind::Sfixed32, "sfixed32"),
-    (Kind::Sfixed64, "sfixed64"),
-    (Kind::Bool, "bool"),
-    (Kind::String, "string"),
-    (Kind::Bytes, "bytes"),
+const ALL: [(ValueKind, &str); 15] = [
+    (ValueKind::Double, "double"),
+    (ValueKind::Float, "float"),
+    (ValueKind::Int32, "int32"),
+    (ValueKind::Int64, "int64"),
+    (ValueKind::Uint32, "uint32"),
+    (ValueKind::Uint64, "uint64"),
+    (ValueKind::Sint32, "sint32"),
+    (ValueKind::Sint64, "sint64"),
+    (ValueKind::Fixed32, "fixed32"),
+    (ValueKind::Fixed64, "fixed64"),
+    (ValueKind::Sfixed32, "sfixed32"),
+    (ValueKind::Sfixed64, "sfixed64"),
+    (ValueKind::Bool, "bool"),
+    (ValueKind::String, "string"),
+    (ValueKind::Bytes, "bytes"),
 ];
 
-impl Kind {
+impl ValueKind {
     /// Returns the type that field `number` of an attribute holds, and whether it is a list.
     pub fn of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
@@ -85,51 +85,54 @@ impl Kind {
     }
 
     /// Reads the next value of a packed list; `None` if a varint is not minimally encoded.
-    pub fn packed<'a>(self, cursor: &mut Cursor<'a>) -> Result<Option<Raw<'a>>, TraceError> {
+    pub fn packed<'a>(
+        self,
+        cursor: &mut WireCursor<'a>,
+    ) -> Result<Option<WireValue<'a>>, TraceError> {
         let fixed = |bytes: &[u8]| bytes.try_into().expect("as many as were asked for");
         Ok(match self.wire_type() {
             WireType::SixtyFourBit => {
                 let bytes = cursor.take(8)?;
                 let bytes: [u8; 8] = bytes.try_into().expect("eight were asked for");
-                Some(Raw::Fixed64(u64::from_le_bytes(bytes)))
+                Some(WireValue::Fixed64(u64::from_le_bytes(bytes)))
             }
-            WireType::ThirtyTwoBit => {
-                Some(Raw::Fixed32(u32::from_le_bytes(fixed(cursor.take(4)?))))
-            }
-            _ => minimal(cursor)?.map(Raw::Varint),
+            WireType::ThirtyTwoBit => Some(WireValue::Fixed32(u32::from_le_bytes(fixed(
+                cursor.take(4)?,
+            )))),
+            _ => minimal(cursor)?.map(WireValue::Varint),
         })
     }
 
     /// Appends a value as JSON; `false` if it is not in the encoding that writers of the schema produce.
-    pub fn put_json(self, out: &mut Vec<u8>, raw: Raw<'_>) -> bool {
+    pub fn put_json(self, out: &mut Vec<u8>, raw: WireValue<'_>) -> bool {
         use std::io::Write;
         let written = match (self, raw) {
-            (Self::Double, Raw::Fixed64(bits)) => put_double(out, bits),
-            (Self::Float, Raw::Fixed32(bits)) => put_float(out, bits),
+            (Self::Double, WireValue::Fixed64(bits)) => put_double(out, bits),
+            (Self::Float, WireValue::Fixed32(bits)) => put_float(out, bits),
             // Writers sign-extend an int32 to 64 bits; any other encoding is kept raw.
-            (Self::Int32, Raw::Varint(v)) if v as i64 == i64::from(v as i32) => {
+            (Self::Int32, WireValue::Varint(v)) if v as i64 == i64::from(v as i32) => {
                 write!(out, "{}", v as i32)
             }
-            (Self::Int64, Raw::Varint(v)) => write!(out, "{}", v as i64),
-            (Self::Uint32, Raw::Varint(v)) if v <= u64::from(u32::MAX) => write!(out, "{v}"),
-            (Self::Uint64, Raw::Varint(v)) => write!(out, "{v}"),
-            (Self::Sint32, Raw::Varint(v)) if v <= u64::from(u32::MAX) => {
+            (Self::Int64, WireValue::Varint(v)) => write!(out, "{}", v as i64),
+            (Self::Uint32, WireValue::Varint(v)) if v <= u64::from(u32::MAX) => write!(out, "{v}"),
+            (Self::Uint64, WireValue::Varint(v)) => write!(out, "{v}"),
+            (Self::Sint32, WireValue::Varint(v)) if v <= u64::from(u32::MAX) => {
                 write!(out, "{}", unzigzag(v))
             }
-            (Self::Sint64, Raw::Varint(v)) => write!(out, "{}", unzigzag(v)),
-            (Self::Fixed32, Raw::Fixed32(v)) => write!(out, "{v}"),
-            (Self::Fixed64, Raw::Fixed64(v)) => write!(out, "{v}"),
-            (Self::Sfixed32, Raw::Fixed32(v)) => write!(out, "{}", v as i32),
-            (Self::Sfixed64, Raw::Fixed64(v)) => write!(out, "{}", v as i64),
-            (Self::Bool, Raw::Varint(v)) if v <= 1 => write!(out, "{}", v == 1),
-            (Self::String, Raw::Bytes(text, _)) => match std::str::from_utf8(text) {
+            (Self::Sint64, WireValue::Varint(v)) => write!(out, "{}", unzigzag(v)),
+            (Self::Fixed32, WireValue::Fixed32(v)) => write!(out, "{v}"),
+            (Self::Fixed64, WireValue::Fixed64(v)) => write!(out, "{v}"),
+            (Self::Sfixed32, WireValue::Fixed32(v)) => write!(out, "{}", v as i32),
+            (Self::Sfixed64, WireValue::Fixed64(v)) => write!(out, "{}", v as i64),
+            (Self::Bool, WireValue::Varint(v)) if v <= 1 => write!(out, "{}", v == 1),
+            (Self::String, WireValue::Bytes(text, _)) => match std::str::from_utf8(text) {
                 Ok(text) => {
                     put_string(out, text);
                     Ok(())
                 }
                 Err(_) => return false,
             },
-            (Self::Bytes, Raw::Bytes(bytes, _)) => {
+            (Self::Bytes, WireValue::Bytes(bytes, _)) => {
                 out.push(b'"');
                 base64::put(out, bytes);
                 out.push(b'"');
@@ -142,7 +145,7 @@ impl Kind {
     }
 
     /// Parses a value and appends it to `out`, without a key.
-    pub fn read(self, json: &mut Json<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+    pub fn read(self, json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
         let at = json.clone();
         let scalar = json.scalar()?;
         let known = match self {
@@ -171,21 +174,21 @@ impl Kind {
             Self::Double => double(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
             Self::Float => float(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
             Self::Bool => match scalar {
-                Scalar::Bool(v) => {
+                JsonScalar::Bool(v) => {
                     encode_varint(u64::from(v), out);
                     Some(())
                 }
                 _ => None,
             },
             Self::String => match &scalar {
-                Scalar::Text(text) => {
+                JsonScalar::Text(text) => {
                     put_bytes(out, text.as_bytes());
                     Some(())
                 }
                 _ => None,
             },
             Self::Bytes => match &scalar {
-                Scalar::Text(text) => base64::read(text).map(|bytes| put_bytes(out, &bytes)),
+                JsonScalar::Text(text) => base64::read(text).map(|bytes| put_bytes(out, &bytes)),
                 _ => None,
             },
         };
@@ -206,7 +209,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads a varint; `None` if it takes more bytes than necessary.
-pub(super) fn minimal(cursor: &mut Cursor<'_>) -> Result<Option<u64>, TraceError> {
+pub(super) fn minimal(cursor: &mut WireCursor<'_>) -> Result<Option<u64>, TraceError> {
     let start = cursor.offset();
     let value = cursor.varint()?;
     Ok((cursor.offset() - start == encoded_len_varint(value)).then_some(value))
@@ -221,10 +224,10 @@ fn unzigzag(v: u64) -> i64 {
 }
 
 /// Returns the text of a number, written as one or as a string.
-fn digits<'s>(scalar: &'s Scalar<'_>) -> Option<&'s str> {
+fn digits<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
     match scalar {
-        Scalar::Number(text) => Some(text),
-        Scalar::Text(text) => Some(text),
+        JsonScalar::Number(text) => Some(text),
+        JsonScalar::Text(text) => Some(text),
         _ => None,
     }
 }
@@ -236,13 +239,13 @@ fn whole(text: &str) -> Option<i64> {
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
 }
 
-pub(super) fn signed(scalar: &Scalar<'_>, least: i64, most: i64) -> Option<i64> {
+pub(super) fn signed(scalar: &JsonScalar<'_>, least: i64, most: i64) -> Option<i64> {
     let text = digits(scalar)?;
     let value = text.parse().ok().or_else(|| whole(text))?;
     (least..=most).contains(&value).then_some(value)
 }
 
-pub(super) fn unsigned(scalar: &Scalar<'_>, most: u64) -> Option<u64> {
+pub(super) fn unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
     let text = digits(scalar)?;
     let value = text.parse().ok();
     let value = value.or_else(|| u64::try_from(whole(text)?).ok())?;
@@ -284,7 +287,7 @@ fn nan_bits(text: &str) -> Option<u64> {
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-fn double(scalar: &Scalar<'_>) -> Option<f64> {
+fn double(scalar: &JsonScalar<'_>) -> Option<f64> {
     match digits(scalar)? {
         "NaN" => Some(f64::from_bits(NAN)),
         "Infinity" => Some(f64::INFINITY),
@@ -297,7 +300,7 @@ fn double(scalar: &Scalar<'_>) -> Option<f64> {
     }
 }
 
-fn float(scalar: &Scalar<'_>) -> Option<f32> {
+fn float(scalar: &JsonScalar<'_>) -> Option<f32> {
     match digits(scalar)? {
         "NaN" => Some(f32::from_bits(NAN_32)),
         "Infinity" => Some(f32::INFINITY),

@@ -1,16 +1,16 @@
 //! Round trips of written traces.
 
 use super::*;
-use crate::trace::scan::{self, Dependencies};
-use crate::trace::wire::Frames;
-use crate::trace::{CollectiveKind, Dtype, Labels, MemoryChanges, Phase};
+use crate::trace::scan::{self, DependencyVisitor};
+use crate::trace::wire::FrameCursor;
+use crate::trace::{CollectiveKind, Dtype, MemoryChanges, NodeLabels, TrainingPhase};
 
 #[derive(Default)]
 struct Deps {
     data: Vec<u64>,
     control: Vec<u64>,
 }
-impl Dependencies for Deps {
+impl DependencyVisitor for Deps {
     fn data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
@@ -33,19 +33,19 @@ fn what_is_written_is_read_back() {
         },
         Op::Memory {
             store: true,
-            place: MemoryPlace::Local,
+            place: MemoryLocation::Local,
             bytes: 64,
             in_switch: false,
         },
         Op::Memory {
             store: true,
-            place: MemoryPlace::Remote,
+            place: MemoryLocation::Remote,
             bytes: 64,
             in_switch: true,
         },
         Op::Memory {
             store: false,
-            place: MemoryPlace::Remote,
+            place: MemoryLocation::Remote,
             bytes: 64,
             in_switch: true,
         },
@@ -92,8 +92,8 @@ fn what_is_written_is_read_back() {
     }
 }
 
-fn second(file: &[u8]) -> Record<'_> {
-    let mut frames = Frames::new(file);
+fn second(file: &[u8]) -> RawRecord<'_> {
+    let mut frames = FrameCursor::new(file);
     frames.next_record().unwrap().unwrap();
     frames.next_record().unwrap().unwrap()
 }
@@ -109,25 +109,25 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
     let mut writer = TraceWriter::with_metadata(
         Vec::new(),
         &[
-            ("schema", Value::Text("1.1.1")),
-            ("captured_ns", Value::Uint(9)),
+            ("schema", AttributeValue::Text("1.1.1")),
+            ("captured_ns", AttributeValue::Uint(9)),
         ],
     )
     .unwrap();
-    let extra = Extra {
+    let extra = NodeExtras {
         control: &[3, 1 << 33],
-        inputs: Io {
+        inputs: NodeIo {
             values: "[1]",
             shapes: "[[]]",
             types: "['Int']",
         },
-        outputs: Io::default(),
+        outputs: NodeIo::default(),
         attributes: &[
-            ("rf_id", Value::Int(-1)),
-            ("ts", Value::Uint(u64::MAX)),
-            ("is_async", Value::Bool(true)),
-            ("op_schema", Value::Text("f(int a) -> int")),
-            ("splits", Value::Ints(&[4, -4])),
+            ("rf_id", AttributeValue::Int(-1)),
+            ("ts", AttributeValue::Uint(u64::MAX)),
+            ("is_async", AttributeValue::Bool(true)),
+            ("op_schema", AttributeValue::Text("f(int a) -> int")),
+            ("splits", AttributeValue::Ints(&[4, -4])),
         ],
     };
     let node = NodeView {
@@ -139,7 +139,7 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
     let mut deps = Deps::default();
     assert_eq!(scan::node(second(&file), &mut deps).unwrap(), node);
     assert_eq!((deps.data, deps.control), (vec![2], vec![3, 1 << 33]));
-    let first = Frames::new(&file).next_record().unwrap().unwrap();
+    let first = FrameCursor::new(&file).next_record().unwrap().unwrap();
     let captured = scan::metadata(first).unwrap().captured;
     assert_eq!(captured, Some(Span::from_ns(9)));
     let metadata = proto::GlobalMetadata::decode(first.bytes).unwrap();
@@ -171,11 +171,11 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
 
 #[test]
 fn attributes_may_not_contradict_the_node() {
-    let write = |node: &NodeView<'_>, attribute: Attribute<'_>| {
+    let write = |node: &NodeView<'_>, attribute: NamedAttribute<'_>| {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
-        let extra = Extra {
+        let extra = NodeExtras {
             attributes: &[attribute],
-            ..Extra::default()
+            ..NodeExtras::default()
         };
         writer.write(node, &[], &extra).map_err(|e| e.to_string())
     };
@@ -184,17 +184,17 @@ fn attributes_may_not_contradict_the_node() {
         ..NodeView::new(5, "mm", KERNEL)
     };
     // The stream of a kernel goes before its thread, which may therefore stand beside it.
-    write(&kernel, ("tid", Value::Int(3))).unwrap();
-    write(&kernel, ("stream", Value::Int(7))).unwrap();
-    let error = write(&kernel, ("stream", Value::Int(8))).unwrap_err();
+    write(&kernel, ("tid", AttributeValue::Int(3))).unwrap();
+    write(&kernel, ("stream", AttributeValue::Int(7))).unwrap();
+    let error = write(&kernel, ("stream", AttributeValue::Int(8))).unwrap_err();
     assert!(
         error.contains("node 5") && error.contains("`stream`"),
         "{error}"
     );
-    assert!(write(&kernel, ("duration_ns", Value::Uint(5))).is_err());
-    assert!(write(&kernel, ("delay_ns", Value::Bool(true))).is_err());
+    assert!(write(&kernel, ("duration_ns", AttributeValue::Uint(5))).is_err());
+    assert!(write(&kernel, ("delay_ns", AttributeValue::Bool(true))).is_err());
     let bare = NodeView::new(5, "mm", KERNEL);
-    assert!(write(&bare, ("tid", Value::Int(3))).is_err());
+    assert!(write(&bare, ("tid", AttributeValue::Int(3))).is_err());
 }
 
 #[test]
@@ -215,12 +215,12 @@ fn declared_groups_are_read_back() {
         ..NodeView::new(4, "mm", KERNEL)
     };
     assert!(writer.node(&kernel, &[]).is_err());
-    let twice = Extra {
-        inputs: Io {
+    let twice = NodeExtras {
+        inputs: NodeIo {
             values: "[]",
-            ..Io::default()
+            ..NodeIo::default()
         },
-        ..Extra::default()
+        ..NodeExtras::default()
     };
     assert!(writer.write(&declaring, &[], &twice).is_err());
 }
@@ -228,8 +228,8 @@ fn declared_groups_are_read_back() {
 #[test]
 fn labels_are_attributes_and_shapes() {
     let node = NodeView {
-        labels: Labels {
-            phase: Some(Phase::Recompute),
+        labels: NodeLabels {
+            phase: Some(TrainingPhase::Recompute),
             stage: Some(0),
             micro_batch: Some(7),
             layer: None,
@@ -261,28 +261,28 @@ fn labels_are_attributes_and_shapes() {
     assert_eq!(written.attr[3..], wanted);
     // The labels are not read again.
     let read = scan::node(second(&file), &mut Deps::default()).unwrap();
-    let labels = Labels::default();
+    let labels = NodeLabels::default();
     assert_eq!(read, NodeView { labels, ..node });
 }
 
 #[test]
 fn shapes_are_said_once() {
     let node = NodeView {
-        labels: Labels {
+        labels: NodeLabels {
             inputs: "[[4]]",
-            ..Labels::default()
+            ..NodeLabels::default()
         },
         ..NodeView::new(8, "f", KERNEL)
     };
     let write = |shapes: &'static str| {
-        let inputs = Io {
+        let inputs = NodeIo {
             shapes,
             types: "['Tensor']",
-            ..Io::default()
+            ..NodeIo::default()
         };
-        let extra = Extra {
+        let extra = NodeExtras {
             inputs,
-            ..Extra::default()
+            ..NodeExtras::default()
         };
         TraceWriter::new(Vec::new())
             .unwrap()
@@ -295,9 +295,9 @@ fn shapes_are_said_once() {
 
 #[test]
 fn bytes_that_are_no_count_are_refused() {
-    let extra = Extra {
-        attributes: &[("frees.weights", Value::Int(-1))],
-        ..Extra::default()
+    let extra = NodeExtras {
+        attributes: &[("frees.weights", AttributeValue::Int(-1))],
+        ..NodeExtras::default()
     };
     // The writer reads what it wrote where an attribute has a name that replays read.
     let node = NodeView::new(8, "f", KERNEL);
@@ -309,7 +309,7 @@ fn bytes_that_are_no_count_are_refused() {
         ..proto::Node::default()
     }
     .encode_to_vec();
-    let record = Record {
+    let record = RawRecord {
         number: 3,
         offset: 40,
         bytes: &record,

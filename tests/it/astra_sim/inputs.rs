@@ -4,10 +4,10 @@
 use crate::commands::chakram;
 use crate::corpus::cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::internals::astra_sim::{Flags, Inputs, NetworkModel, PerNode};
+use chakram::internals::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, PerNodeFile};
 use chakram::internals::trace::Op;
 use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{Extra, Sink, TraceWriter};
+use chakram::internals::trace::write::{NodeExtras, Sink, TraceWriter};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,9 +204,9 @@ fn dangling_dependencies_are_said() {
     let write = |data: &[u64], control: &[u64]| {
         let mut trace = TraceWriter::new(Vec::new()).expect("memory takes all");
         let node = NodeView::new(1, "host", Op::Host);
-        let extra = Extra {
+        let extra = NodeExtras {
             control,
-            ..Extra::default()
+            ..NodeExtras::default()
         };
         trace.write(&node, data, &extra).expect("memory takes all");
         std::fs::write(folder.path().join("wl.3.et"), trace.into_inner()).expect("there is room");
@@ -326,12 +326,13 @@ fn cases_of_the_corpus_are_read() {
         let get = |file: &str| case.get(file).map(|bytes| text(bytes));
         let line = get("args.txt").expect("each case has its arguments");
         let model = match line.starts_with("aware") {
-            true => NetworkModel::Aware,
-            false => NetworkModel::Unaware,
+            true => AnalyticalNetwork::Aware,
+            false => AnalyticalNetwork::Unaware,
         };
         let groups = line.contains("comm-group-configuration");
         let [system, network, memory] = ["system.json", "network.yml", "memory.json"];
-        let mut flags = Flags::new("wl/wl".into(), system.into(), network.into(), memory.into());
+        let mut flags =
+            AstraFlags::new("wl/wl".into(), system.into(), network.into(), memory.into());
         flags.model = model;
         flags.groups = if groups { "comm.json" } else { "empty" }.into();
         flags.rendezvous = line.contains("rendezvous-protocol=true");
@@ -344,12 +345,12 @@ fn cases_of_the_corpus_are_read() {
                 .map(str::to_owned)
                 .ok_or_else(|| io::ErrorKind::NotFound.into())
         };
-        match Inputs::read(&flags, read) {
+        match AstraInputs::read(&flags, read) {
             Err(error) => {
                 let expected = get("expect.json").expect("each case has its answer");
                 let expected: Value = serde_json::from_str(expected).expect("it is JSON");
                 flags.lenient = true;
-                let read = Inputs::read(&flags, read).is_ok();
+                let read = AstraInputs::read(&flags, read).is_ok();
                 assert_eq!(read, expected["status"] == "ok", "{name}: {error}");
                 refused.push((name.clone(), error.to_string()));
             }
@@ -486,7 +487,7 @@ fn bombs_do_not_go_off() {
     parse_all(&many(&|i| format!("{i}: x\n")));
     parse_all(&many(&|_| "# a comment\n".to_owned()));
     parse_all(&format!("\"{}\": 1", "x".repeat(900_000)));
-    let seen: BTreeMap<u64, _> = PerNode::parse(&many(&|i| format!("{i}: x\n")), "f", false)
+    let seen: BTreeMap<u64, _> = PerNodeFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
         .map(|(nodes, _)| {
             nodes
                 .iter()

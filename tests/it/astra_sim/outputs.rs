@@ -2,8 +2,10 @@
 //! and the memory of tensors, of jobs so small that every number is worked out here.
 
 use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{Attribute, Extra, TraceWriter, Value as Field};
-use chakram::internals::trace::{MemoryPlace, Op};
+use chakram::internals::trace::write::{
+    AttributeValue as Field, NamedAttribute, NodeExtras, TraceWriter,
+};
+use chakram::internals::trace::{MemoryLocation, Op};
 use chakram::internals::units::Span;
 use serde_json::{Value, json};
 use std::process::{Command, Output};
@@ -112,10 +114,11 @@ fn trace(nodes: &[Node]) -> Vec<u8> {
         view.recorded = Span::from_ns(node.micros * 1000);
         let names = ["inputs", "outputs"];
         let lists = node.tensors.iter().flatten().zip(names);
-        let lists: Vec<Attribute<'_>> = lists.map(|(l, name)| (name, Field::Texts(l))).collect();
-        let extra = Extra {
+        let lists: Vec<NamedAttribute<'_>> =
+            lists.map(|(l, name)| (name, Field::Texts(l))).collect();
+        let extra = NodeExtras {
             attributes: &lists,
-            ..Extra::default()
+            ..NodeExtras::default()
         };
         let written = writer.write(&view, node.deps, &extra);
         written.expect("memory takes all");
@@ -135,7 +138,7 @@ fn text(bytes: &[u8]) -> &str {
 fn mixed(system: Value) -> Case {
     let load = Op::Memory {
         store: false,
-        place: MemoryPlace::Remote,
+        place: MemoryLocation::Remote,
         bytes: 1000,
         in_switch: false,
     };

@@ -1,6 +1,6 @@
 //! What a plain parse of a whole file says, by rules that share nothing with the readers.
 
-use chakram::internals::converters::pytorch::{Category, HostTrace, KinetoTrace};
+use chakram::internals::converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,14 +125,14 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
 pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     let base = json["baseTimeNanoseconds"].as_i64().unwrap_or(0);
     let kept = BTreeMap::from([
-        ("cpu_op", Category::CpuOp),
-        ("user_annotation", Category::Annotation),
-        ("cuda_runtime", Category::Runtime),
-        ("cuda_driver", Category::Runtime),
-        ("kernel", Category::Kernel),
-        ("gpu_memcpy", Category::Copy),
-        ("gpu_memset", Category::Set),
-        ("cuda_sync", Category::Sync),
+        ("cpu_op", EventCategory::CpuOp),
+        ("user_annotation", EventCategory::Annotation),
+        ("cuda_runtime", EventCategory::Runtime),
+        ("cuda_driver", EventCategory::Runtime),
+        ("kernel", EventCategory::Kernel),
+        ("gpu_memcpy", EventCategory::Copy),
+        ("gpu_memset", EventCategory::Set),
+        ("cuda_sync", EventCategory::Sync),
     ]);
     let (mut events, mut flows) = (trace.events.iter(), trace.flows.iter());
     let mut left: BTreeMap<String, u64> = BTreeMap::new();

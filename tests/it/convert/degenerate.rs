@@ -1,8 +1,8 @@
 //! Captures at the edge of what there can be.
 
 use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
-use chakram::internals::engine::Comm;
-use chakram::internals::workload::Absent;
+use chakram::internals::engine::CommTiming;
+use chakram::internals::workload::MissingRankPolicy;
 use std::time::Instant;
 use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
 
@@ -25,8 +25,8 @@ fn hold_all(ranks: &[Rank<'_>]) -> Job {
             assert!(causes(node).all(|cause| cause < node.id));
         }
     }
-    for comm in [Comm::Captured, Comm::Recorded] {
-        let ends = replay(&job.traces, comm, |_| 0, Absent::Refuse).ends();
+    for comm in [CommTiming::Captured, CommTiming::Recorded] {
+        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse).ends();
         let captured = job.traces.iter().map(|t| t.captured_ns());
         assert_eq!(ends, captured.collect::<Vec<_>>(), "{comm:?}");
     }

@@ -4,9 +4,9 @@
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
 use crate::corpus::{corpus, refusal};
-use chakram::internals::converters::pytorch::Options as Conversion;
-use chakram::internals::engine::Comm;
-use chakram::internals::workload::Absent;
+use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::internals::engine::CommTiming;
+use chakram::internals::workload::MissingRankPolicy;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,11 @@ fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
             "{what}"
         );
     }
-    for (comm, part) in [(Comm::Captured, CAPTURED), (Comm::Recorded, RECORDED)] {
-        let ends = replay(&job.traces, comm, |_| 0, Absent::Refuse).ends();
+    for (comm, part) in [
+        (CommTiming::Captured, CAPTURED),
+        (CommTiming::Recorded, RECORDED),
+    ] {
+        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse).ends();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);
@@ -158,7 +161,13 @@ fn a_missing_rank_is_mirrored() {
         }
         let job = convert(folder);
         assert_eq!((job.summary.world, job.traces.len()), (4, 3), "{what}");
-        let ends = replay(&job.traces, Comm::Recorded, |_| 0, Absent::Mirror).ends();
+        let ends = replay(
+            &job.traces,
+            CommTiming::Recorded,
+            |_| 0,
+            MissingRankPolicy::Mirror,
+        )
+        .ends();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);

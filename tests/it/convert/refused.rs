@@ -3,8 +3,8 @@
 
 use super::rig::{Captured, capture, try_convert};
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::Options as Conversion;
-use chakram::internals::trace::file::Packer;
+use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::internals::trace::file::CompressedWriter;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,7 +55,7 @@ fn files_that_end_early_are_refused() {
             let packed = match ending {
                 "" => whole.clone(),
                 ending => {
-                    let mut packer = Packer::new(Vec::new(), ending).unwrap();
+                    let mut packer = CompressedWriter::new(Vec::new(), ending).unwrap();
                     packer.write_all(&whole).unwrap();
                     packer.finish().unwrap()
                 }

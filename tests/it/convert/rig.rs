@@ -1,25 +1,25 @@
 //! Captures of generated jobs, their conversion, and the traces as other readers see them.
 
-use chakram::internals::collective::{Algorithm, Choice};
-use chakram::internals::compute::Peaks;
+use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use chakram::internals::compute::PeakRates;
 use chakram::internals::converters::pytorch::{
-    self, Options as Conversion, files, summary::Summary,
+    self, ConvertOptions as Conversion, files, summary::ConversionSummary,
 };
-use chakram::internals::engine::{Comm, Options as Replaying, Prepared};
-use chakram::internals::files::Outputs;
-use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions as Replaying};
+use chakram::internals::files::OutputSet;
+use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
 use chakram::internals::machine::{Machine, NpuClass};
 use chakram::internals::memory::LocalMemory;
 use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::topology::{Dimension, Shape, Topology};
+use chakram::internals::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::internals::trace::TraceError;
-use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::file::TraceContents;
 use chakram::internals::trace::proto::{
     AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
 };
 use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
-use chakram::internals::workload::{Absent, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ pub struct Trace {
 
 /// A conversion.
 pub struct Job {
-    pub summary: Summary,
+    pub summary: ConversionSummary,
     pub traces: Vec<Trace>,
 }
 
@@ -59,7 +59,7 @@ pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, Trace
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
     let pairs = files::pairs(paths)?;
-    let mut outputs = Outputs::default();
+    let mut outputs = OutputSet::default();
     let result = pytorch::convert(&pairs, options, &path, &mut outputs, &|_, _| {});
     let result = result.and_then(|(summary, _)| outputs.commit().map(|()| summary));
     if result.is_err() {
@@ -203,10 +203,10 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).0 = now.0;
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).1 = now.0;
     }
     fn collective(&mut self, _: &CollectiveRecord) {}
@@ -224,7 +224,7 @@ impl Log {
 fn machine(ranks: u32) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
-        peaks: Peaks::default(),
+        peaks: PeakRates::default(),
         memory: LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
             latency: Span::ZERO,
@@ -233,9 +233,9 @@ fn machine(ranks: u32) -> Machine {
         lanes: 1 << 12,
         host_lanes: 1 << 12,
     };
-    let dimension = Dimension {
+    let dimension = TopologyDimension {
         name: "d".to_owned(),
-        shape: Shape::Switch,
+        shape: DimensionShape::Switch,
         size: ranks.max(2),
         bandwidth: Bandwidth::new(50e9).unwrap(),
         latency: Span::from_ns(500),
@@ -244,7 +244,7 @@ fn machine(ranks: u32) -> Machine {
     Machine::uniform(
         "rig".to_owned(),
         topology,
-        vec![Choice::Named(Algorithm::Ring)],
+        vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring)],
         class,
         None,
     )
@@ -252,10 +252,16 @@ fn machine(ranks: u32) -> Machine {
 }
 
 /// Replays traces; rank r starts at `late(r)` ns.
-pub fn replay(traces: &[Trace], comm: Comm, late: impl Fn(u32) -> u64, absent: Absent) -> Log {
+pub fn replay(
+    traces: &[Trace],
+    comm: CommTiming,
+    late: impl Fn(u32) -> u64,
+    absent: MissingRankPolicy,
+) -> Log {
     let mut builder = WorkloadBuilder::default();
     for trace in traces {
-        let (graph, binding) = Graph::read(&trace.bytes(), trace.rank, Dependencies::Both).unwrap();
+        let (graph, binding) =
+            Graph::read(&trace.bytes(), trace.rank, DependencyPolicy::Both).unwrap();
         let graph = builder.graph(graph);
         let at = Time(late(trace.rank) * 1000);
         builder.rank(Rank(trace.rank), graph, binding, at).unwrap();
@@ -267,7 +273,7 @@ pub fn replay(traces: &[Trace], comm: Comm, late: impl Fn(u32) -> u64, absent: A
         o.absent = absent;
     });
     let machine = machine(ranks);
-    let prepared = Prepared::new(&workload, &machine, &options).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     prepared
         .run(Log::default())
         .unwrap_or_else(|e| panic!("{e}"))
@@ -276,5 +282,5 @@ pub fn replay(traces: &[Trace], comm: Comm, late: impl Fn(u32) -> u64, absent: A
 
 /// The JSON in a file, packed or not.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(Contents::raw(path).unwrap().as_slice()).ok()
+    serde_json::from_slice(TraceContents::raw(path).unwrap().as_slice()).ok()
 }

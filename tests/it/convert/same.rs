@@ -2,8 +2,8 @@
 
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
-use chakram::internals::converters::pytorch::Options as Conversion;
-use chakram::internals::trace::file::Packer;
+use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::internals::trace::file::CompressedWriter;
 use chakram::internals::trace::proto::Node;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn job(style: Style) -> Options {
 
 fn pack(from: &Path, to: &Path, ending: &str) {
     let bytes = std::fs::read(from).unwrap();
-    let mut packer = Packer::new(std::fs::File::create(to).unwrap(), ending).unwrap();
+    let mut packer = CompressedWriter::new(std::fs::File::create(to).unwrap(), ending).unwrap();
     packer.write_all(&bytes).unwrap();
     packer.finish().unwrap();
 }
@@ -117,9 +117,9 @@ fn a_step_is_that_part_of_the_whole() {
         }
         let log = super::rig::replay(
             &part.traces,
-            chakram::internals::engine::Comm::Recorded,
+            chakram::internals::engine::CommTiming::Recorded,
             |_| 0,
-            chakram::internals::workload::Absent::Refuse,
+            chakram::internals::workload::MissingRankPolicy::Refuse,
         );
         for (end, trace) in log.ends().iter().zip(&part.traces) {
             assert_eq!(*end, trace.captured_ns(), "{what}");

@@ -338,9 +338,9 @@ fn clocks_are_put_right() {
             }
             let log = rig::replay(
                 &job.traces,
-                chakram::internals::engine::Comm::Recorded,
+                chakram::internals::engine::CommTiming::Recorded,
                 |_| 0,
-                chakram::internals::workload::Absent::Refuse,
+                chakram::internals::workload::MissingRankPolicy::Refuse,
             );
             for (end, trace) in log.ends().iter().zip(&job.traces) {
                 let captured = trace.captured_ns();

@@ -4,9 +4,9 @@ use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
 use super::schedule::schedule;
 use super::truth::origin;
-use chakram::internals::engine::Comm;
+use chakram::internals::engine::CommTiming;
 use chakram::internals::trace::proto::Node;
-use chakram::internals::workload::Absent;
+use chakram::internals::workload::MissingRankPolicy;
 use testkit::capture::{Bound, Device, Options, Style, Truth};
 
 fn jobs() -> Vec<(String, Options)> {
@@ -56,7 +56,12 @@ fn wrong_by(
     zero: u64,
     (most, queued): (u64, bool),
 ) {
-    let log = replay(traces, Comm::Recorded, late, Absent::Refuse);
+    let log = replay(
+        traces,
+        CommTiming::Recorded,
+        late,
+        MissingRankPolicy::Refuse,
+    );
     let ends = log.ends();
     // Longer transfers queue for lanes, which the schedule does not know.
     let own = if queued {

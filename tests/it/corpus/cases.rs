@@ -1,11 +1,11 @@
 //! The cases of the corpus, and machines that suit them.
 
 use super::corpus;
-use chakram::internals::collective::{Algorithm, Choice};
-use chakram::internals::compute::Peaks;
+use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use chakram::internals::compute::PeakRates;
 use chakram::internals::machine::{Machine, NpuClass};
-use chakram::internals::memory::{Attachment, LocalMemory, RemoteMemory};
-use chakram::internals::topology::{Dimension, Shape, Topology};
+use chakram::internals::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
+use chakram::internals::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::internals::units::{Bandwidth, Bytes, Span};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -76,9 +76,9 @@ pub fn sizes(case: &Case) -> Vec<u32> {
 pub fn machine(sizes: &[u32]) -> Machine {
     let bandwidth = Bandwidth::new(50e9).expect("positive");
     let latency = Span::from_ns(500);
-    let dimension = |&size: &u32| Dimension {
+    let dimension = |&size: &u32| TopologyDimension {
         name: String::new(),
-        shape: Shape::Switch,
+        shape: DimensionShape::Switch,
         size,
         bandwidth,
         latency,
@@ -87,7 +87,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
     let capacity = Bytes(1 << 50);
     let class = NpuClass {
         name: "npu".to_owned(),
-        peaks: Peaks::default(),
+        peaks: PeakRates::default(),
         memory: LocalMemory {
             bandwidth,
             latency,
@@ -97,14 +97,14 @@ pub fn machine(sizes: &[u32]) -> Machine {
         host_lanes: 8,
     };
     let remote = RemoteMemory {
-        attachment: Attachment::Pool,
+        attachment: MemoryAttachment::Pool,
         bandwidth,
         latency,
         capacity,
         whole_ns: false,
         through: None,
     };
-    let algorithms = vec![Choice::Named(Algorithm::Ring); sizes.len()];
+    let algorithms = vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring); sizes.len()];
     Machine::uniform(
         "corpus".to_owned(),
         topology,

@@ -2,7 +2,7 @@
 
 use crate::commands::{answer, chakram};
 use chakram::internals::trace::proto::{GlobalMetadata, Node, attribute_proto::Value as Field};
-use chakram::internals::trace::wire::Frames;
+use chakram::internals::trace::wire::FrameCursor;
 use prost::Message;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ const RANKS: u32 = 8;
 fn nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
     let file =
-        chakram::internals::trace::file::Contents::open(&path.join(format!("job.{rank}.et")));
+        chakram::internals::trace::file::TraceContents::open(&path.join(format!("job.{rank}.et")));
     let file = file.expect("the case is there");
-    let mut frames = Frames::new(file.as_slice());
+    let mut frames = FrameCursor::new(file.as_slice());
     let mut nodes = Vec::new();
     while let Some(record) = frames.next_record().unwrap() {
         if record.number > 0 {

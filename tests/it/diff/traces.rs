@@ -1,7 +1,7 @@
 //! Random traces, other orders of them, and what a comparison says of two.
 
-use chakram::internals::diff::{self, Differences};
-use chakram::internals::graph::Outline;
+use chakram::internals::diff::{self, TraceDiff};
+use chakram::internals::graph::RawTrace;
 use chakram::internals::trace::proto::{
     AttributeProto, BoolList, BytesList, DoubleList, Fixed32List, Fixed64List, FloatList,
     GlobalMetadata, Int32List, Int64List, Node, Sfixed32List, Sfixed64List, Sint32List, Sint64List,
@@ -267,11 +267,11 @@ pub struct Found {
 
 pub fn compare(first: &[Node], second: &[Node]) -> Found {
     let files = [file(first), file(second)];
-    let outlines = [0, 1].map(|i| Outline::read(&files[i]));
+    let outlines = [0, 1].map(|i| RawTrace::read(&files[i]));
     for outline in &outlines {
         assert!(outline.faults.is_empty(), "{:?}", outline.faults);
     }
-    let found: Differences = diff::traces(&outlines[0], &outlines[1]);
+    let found: TraceDiff = diff::traces(&outlines[0], &outlines[1]);
     let id = |which: usize, node: u32| outlines[which].nodes[node as usize].view.id;
     Found {
         removed: found.removed.iter().map(|&node| id(0, node)).collect(),

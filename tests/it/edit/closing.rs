@@ -1,8 +1,10 @@
 //! Slices of random graphs against what a few lines say of who waits for whom, and since when.
 
 use super::rig::{count, file, nodes, whole};
-use chakram::internals::edit::slice::{Cut, MOST_BEHIND, Meetings, Part};
-use chakram::internals::trace::groups::Declared;
+use chakram::internals::edit::slice::{
+    CommunicationMatches, MOST_BEHIND, RankSelection, SliceTarget,
+};
+use chakram::internals::trace::groups::DeclaredGroups;
 use chakram::internals::trace::proto::Node;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,9 +60,10 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
         .collect();
     prop_assume!(!kept.is_empty());
     let contents = file(whole_trace);
-    let mut meetings = Meetings::default();
-    let cut = Cut::Ids(0..=CUT - 1);
-    let part = Part::select(&contents, 0, &cut, &Declared::new(), &mut meetings).unwrap();
+    let mut meetings = CommunicationMatches::default();
+    let cut = SliceTarget::Ids(0..=CUT - 1);
+    let part =
+        RankSelection::select(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings).unwrap();
     let (after, sliced) = part.write(&contents, part.first()).unwrap();
     let after = nodes(&after);
     for data in [false, true] {

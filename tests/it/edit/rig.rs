@@ -2,7 +2,7 @@
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::internals::trace::file::{Contents, discover};
+use chakram::internals::trace::file::{TraceContents, discover};
 use chakram::internals::trace::proto::{
     AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
 };
@@ -58,7 +58,7 @@ pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
 /// The contents of all traces of a job, by rank.
 pub fn job(path: &Path) -> Vec<Vec<u8>> {
     let files = discover(path).unwrap_or_else(|e| panic!("{e}"));
-    let open = |path: &PathBuf| Contents::open(path).unwrap().as_slice().to_vec();
+    let open = |path: &PathBuf| TraceContents::open(path).unwrap().as_slice().to_vec();
     files.iter().map(|file| open(&file.path)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Jobs as one thing on disk: what is read, and what is not.
 
 use super::{Folder, makespan, text};
-use chakram::internals::trace::file::{Finder, Verify};
+use chakram::internals::trace::file::{TraceFinder, VerifyLevel};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -191,11 +191,11 @@ fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
         let job = format!("{{\"schema\":\"chakram.job.1\",\"ranks\":[{row}]}}");
         folder.write("a.job.json", job.as_bytes());
         for (verify, expected) in [
-            (Verify::Lengths, Some(hashed)),
-            (Verify::Hashes, Some(true)),
-            (Verify::Nothing, None),
+            (VerifyLevel::Lengths, Some(hashed)),
+            (VerifyLevel::Hashes, Some(true)),
+            (VerifyLevel::Nothing, None),
         ] {
-            let mut finder = Finder::new(verify);
+            let mut finder = TraceFinder::new(verify);
             finder.add(&folder.at("a")).unwrap();
             let seal = finder.finish().files[0].seal;
             assert_eq!(seal.map(|seal| seal.blake3.is_some()), expected);

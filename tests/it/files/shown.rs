@@ -2,7 +2,7 @@
 
 use super::{Folder, text};
 use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{Extra, TraceWriter, Value as Field};
+use chakram::internals::trace::write::{AttributeValue as Field, NodeExtras, TraceWriter};
 use chakram::internals::trace::{CollectiveKind, GroupName, Op};
 use chakram::internals::units::Span;
 use std::fs::File;
@@ -40,12 +40,12 @@ fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
             recorded: Span::from_us(1),
             ..NodeView::new(2, NAME, call)
         };
-        let extra = Extra {
+        let extra = NodeExtras {
             attributes: &[(NAME, Field::Text(NAME))],
-            ..Extra::default()
+            ..NodeExtras::default()
         };
         writer.write(&kernel, &[], &extra).unwrap();
-        writer.write(&call, &[1], &Extra::default()).unwrap();
+        writer.write(&call, &[1], &NodeExtras::default()).unwrap();
         folder.write(&format!("{prefix}.{rank}.et"), &writer.into_inner());
     }
 }

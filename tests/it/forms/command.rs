@@ -2,7 +2,7 @@
 
 use super::wire::{Wire, file};
 use crate::commands::{answer, chakram, code};
-use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::file::TraceContents;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -84,7 +84,7 @@ fn one_file_goes_through_pipes() {
         "-o",
         &at(folder, "y.et.gz"),
     ]);
-    let back = Contents::open(&folder.join("y.et.gz")).unwrap();
+    let back = TraceContents::open(&folder.join("y.et.gz")).unwrap();
     assert!(back.as_slice() == whole);
 }
 

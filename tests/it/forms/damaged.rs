@@ -3,14 +3,14 @@
 use super::decoded;
 use super::lines::to_lines;
 use super::wire::{Wire, file};
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::file::decompressed_partly;
-use chakram::internals::trace::older::Generation;
+use chakram::internals::trace::older::SchemaGeneration;
 use chakram::internals::trace::proto::{
     AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
 };
-use chakram::internals::trace::salvage::{Options, Report, salvage};
-use chakram::internals::trace::wire::Frames;
+use chakram::internals::trace::salvage::{SalvageOptions, SalvageReport, salvage};
+use chakram::internals::trace::wire::FrameCursor;
 use prost::Message;
 use std::io::Write;
 use std::ops::Range;
@@ -62,7 +62,7 @@ fn framed(nodes: impl IntoIterator<Item = Node>) -> Vec<u8> {
 
 /// Where every record lies, lengths included.
 fn places(contents: &[u8]) -> Vec<Range<usize>> {
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     let mut places = Vec::new();
     let mut start = 0;
     while let Some(record) = frames.next_record().unwrap() {
@@ -72,21 +72,21 @@ fn places(contents: &[u8]) -> Vec<Range<usize>> {
     places
 }
 
-fn keep() -> Options {
-    Options {
+fn keep() -> SalvageOptions {
+    SalvageOptions {
         keep_dangling: true,
-        ..Options::default()
+        ..SalvageOptions::default()
     }
 }
 
-fn salvaged(contents: &[u8], options: Options) -> (Vec<u8>, Report) {
+fn salvaged(contents: &[u8], options: SalvageOptions) -> (Vec<u8>, SalvageReport) {
     salvage(contents, options).expect("something is sound")
 }
 
 #[test]
 fn what_is_whole_stays_as_it_is() {
     let contents = framed((100..140).map(node));
-    let (bytes, report) = salvaged(&contents, Options::default());
+    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
     assert_eq!(bytes, contents);
     assert!(report.is_whole(), "{report:?}");
     assert_eq!((report.nodes, report.bytes_lost()), (40, 0));
@@ -98,7 +98,7 @@ fn a_cut_loses_the_record_that_it_is_in() {
     let places = places(&contents);
     for cut in 1..contents.len() {
         let whole = places.iter().filter(|place| place.end <= cut).count();
-        let Ok((bytes, report)) = salvage(&contents[..cut], Options::default()) else {
+        let Ok((bytes, report)) = salvage(&contents[..cut], SalvageOptions::default()) else {
             assert_eq!(whole, 0, "cut at {cut}");
             continue;
         };
@@ -155,7 +155,7 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
     // Record 3 is node 102, which nodes 103, 106 and 111 follow: its first field, the id, has another
     // wire type now.
     damaged[places[3].start + 2] |= 7;
-    let (bytes, report) = salvaged(&damaged, Options::default());
+    let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
     assert_eq!((report.nodes, report.lost.len()), (9, 1));
     assert_eq!(
         (report.lost[0].bytes.clone(), report.lost[0].record),
@@ -168,22 +168,22 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
         node.data_deps.clone()
     };
     assert_eq!(deps(106, &nodes), [105]);
-    Graph::read(&bytes, 0, Dependencies::Auto).unwrap();
+    Graph::read(&bytes, 0, DependencyPolicy::Auto).unwrap();
     let (bytes, report) = salvaged(&damaged, keep());
     assert!(report.dangling_kept);
     assert_eq!(deps(106, &decoded(&bytes).1), [105, 102]);
-    assert!(Graph::read(&bytes, 0, Dependencies::Auto).is_err());
+    assert!(Graph::read(&bytes, 0, DependencyPolicy::Auto).is_err());
 }
 
 #[test]
 fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let twice = framed([node(100), node(101), node(100), node(103)]);
-    let (bytes, report) = salvaged(&twice, Options::default());
+    let (bytes, report) = salvaged(&twice, SalvageOptions::default());
     assert_eq!(report.doubled, [(3, 100)]);
     assert_eq!(decoded(&bytes).1.len(), 3);
     // One record of no bytes between two sound ones is a node of defaults.
     let contents = framed([node(100), Node::default(), node(101)]);
-    let (bytes, report) = salvaged(&contents, Options::default());
+    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
     assert_eq!(
         (bytes, report.empty, report.is_whole()),
         (contents.clone(), 1, true)
@@ -192,7 +192,7 @@ fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let from = zeros.len();
     zeros.extend([0; 50]);
     zeros.extend(node(101).encode_length_delimited_to_vec());
-    let (bytes, report) = salvaged(&zeros, Options::default());
+    let (bytes, report) = salvaged(&zeros, SalvageOptions::default());
     let ids: Vec<u64> = decoded(&bytes).1.iter().map(|node| node.id).collect();
     assert_eq!(ids, [100, 101]);
     assert_eq!(report.lost[0].bytes, from..from + 50);
@@ -223,7 +223,7 @@ fn fields_of_the_future_are_sound() {
         prost::encoding::encode_varint(message.len() as u64, &mut contents);
         contents.extend(message);
     }
-    let (bytes, report) = salvaged(&contents, Options::default());
+    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
     assert_eq!((bytes, report.is_whole()), (contents, true));
 }
 
@@ -238,19 +238,19 @@ fn old_files_are_salvaged_in_their_own_terms() {
             .number(12, id * 1000)
     };
     let contents = file((100..120).map(old));
-    let whole = salvaged(&contents, Options::default());
+    let whole = salvaged(&contents, SalvageOptions::default());
     assert_eq!(
         (whole.1.generation, whole.1.nodes),
-        (Some(Generation::V001), 20)
+        (Some(SchemaGeneration::V001), 20)
     );
     assert!(whole.1.is_whole(), "{:?}", whole.1);
     // Cut and damaged in front, where a file tells its generation.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
-    let (bytes, report) = salvaged(&damaged, Options::default());
+    let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
     assert_eq!(
         (report.generation, report.nodes),
-        (Some(Generation::V001), 18)
+        (Some(SchemaGeneration::V001), 18)
     );
     assert_eq!(report.lost.len(), 2, "{report:?}");
     let (_, nodes) = decoded(&bytes);
@@ -395,9 +395,9 @@ fn whatever_is_apart_from_the_damage_is_kept() {
         lost += usize::from(!report.is_whole());
         // With dangling dependencies left out it loads, unless a flipped bit made a cycle or an
         // attribute that means nothing.
-        let (bytes, _) = salvaged(&damaged, Options::default());
+        let (bytes, _) = salvaged(&damaged, SalvageOptions::default());
         if before == found.len() {
-            Graph::read(&bytes, 0, Dependencies::Auto).expect(&label);
+            Graph::read(&bytes, 0, DependencyPolicy::Auto).expect(&label);
         }
     }
     println!("{lost} of 1000 lost something");

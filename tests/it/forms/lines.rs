@@ -5,17 +5,17 @@ use crate::readers::arbitrary::{node, scattered, unknown};
 use chakram::internals::trace::proto::{
     self, AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
 };
-use chakram::internals::trace::rewrite::{Mode, rewrite};
-use chakram::internals::trace::text::{self, LineReader, LineWriter, TextForm};
-use chakram::internals::trace::wire::Frames;
+use chakram::internals::trace::rewrite::{RewriteMode, rewrite};
+use chakram::internals::trace::text::{self, JsonLineReader, JsonLineWriter, TextFormat};
+use chakram::internals::trace::wire::FrameCursor;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
 
 /// The text of a file.
 pub fn to_lines(contents: &[u8]) -> String {
-    let mut writer = LineWriter::new(Vec::new());
-    let mut frames = Frames::new(contents);
+    let mut writer = JsonLineWriter::new(Vec::new());
+    let mut frames = FrameCursor::new(contents);
     while let Some(record) = frames.next_record().expect("it is whole") {
         writer.record(record).expect("it is sound");
     }
@@ -24,8 +24,8 @@ pub fn to_lines(contents: &[u8]) -> String {
 
 /// The file of a text, read whole and line by line.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
-    let whole = text::read(text.as_bytes(), TextForm::JsonLines);
-    let mut reader = LineReader::new(text.as_bytes());
+    let whole = text::read(text.as_bytes(), TextFormat::JsonLines);
+    let mut reader = JsonLineReader::new(text.as_bytes());
     let mut streamed = Vec::new();
     let mut record = Vec::new();
     let end = loop {
@@ -150,7 +150,7 @@ proptest! {
         let after = from_lines(&to_lines(&before)).unwrap();
         prop_assert_eq!(format!("{:?}", decoded(&after)), format!("{:?}", decoded(&before)));
         // What is written is what rewriting makes of it, unknown fields included.
-        prop_assert_eq!(&after[..], &rewrite(&before, Mode::Encode).unwrap()[..]);
+        prop_assert_eq!(&after[..], &rewrite(&before, RewriteMode::Encode).unwrap()[..]);
     }
 }
 

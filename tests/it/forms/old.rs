@@ -2,16 +2,16 @@
 
 use super::decoded;
 use super::wire::{Wire, file};
-use chakram::internals::graph::{Dependencies, Graph};
-use chakram::internals::trace::file::Contents;
-use chakram::internals::trace::older::{Generation, upgrade};
+use chakram::internals::graph::{DependencyPolicy, Graph};
+use chakram::internals::trace::file::TraceContents;
+use chakram::internals::trace::older::{SchemaGeneration, upgrade};
 use chakram::internals::trace::proto::{self, AttributeProto, Node, attribute_proto::Value};
 
 mod attributes;
 
 use attributes::{ATTRIBUTES, telling};
 
-fn upgraded(contents: &[u8], generation: Generation) -> Vec<u8> {
+fn upgraded(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
     let found = upgrade(contents, None).expect("it is sound");
     let found = found.expect("it is old");
     assert_eq!(found.generation, generation);
@@ -60,7 +60,7 @@ fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
         .number(18, 1 << 34)
         .number(19, 9)
         .number(20, 2);
-    let (metadata, nodes) = decoded(&upgraded(&file([all]), Generation::V001));
+    let (metadata, nodes) = decoded(&upgraded(&file([all]), SchemaGeneration::V001));
     assert_eq!(
         (metadata.version.as_str(), metadata.attr.len()),
         ("0.0.4", 0)
@@ -98,12 +98,12 @@ fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
 #[test]
 fn types_and_collectives_of_0_0_1_are_renumbered() {
     let types = (0..7).map(|kind| head(kind, "n", kind, &[]).number(13, 1).number(6, 1));
-    let (_, nodes) = decoded(&upgraded(&file(types), Generation::V001));
+    let (_, nodes) = decoded(&upgraded(&file(types), SchemaGeneration::V001));
     let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
     assert_eq!(found, TYPES);
     // All-reduce, all-to-all, all-gather and reduce-scatter.
     let collectives = (1..5).map(|kind| head(kind, "c", 6, &[]).number(13, kind).number(18, 8));
-    let (_, nodes) = decoded(&upgraded(&file(collectives), Generation::V001));
+    let (_, nodes) = decoded(&upgraded(&file(collectives), SchemaGeneration::V001));
     let found: Vec<_> = nodes
         .iter()
         .map(|node| node.attr[0].value.clone())
@@ -128,7 +128,7 @@ fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
             .number(6, 300)
             .number(9, 1),
     ]);
-    let (_, nodes) = decoded(&upgraded(&contents, Generation::V001));
+    let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V001));
     let moved = [(2, 100), (1, 200), (1, 300)];
     for (node, (place, bytes)) in nodes.iter().zip(moved) {
         assert_eq!(
@@ -141,9 +141,9 @@ fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
         );
     }
     let graph = Graph::read(
-        &upgraded(&contents, Generation::V001),
+        &upgraded(&contents, SchemaGeneration::V001),
         0,
-        Dependencies::Auto,
+        DependencyPolicy::Auto,
     );
     assert_eq!(graph.unwrap().0.edges(), 2);
 }
@@ -162,7 +162,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
     let schema = Wire::default().bytes(1, "schema").bytes(29, "x");
     let node = head(1, "n", 4, &[]).part(10, Wire::default().bytes(1, "num_ops").number(9, 5));
     let contents = file([Wire::default().part(1, schema), node.clone()]);
-    let (metadata, nodes) = decoded(&upgraded(&contents, Generation::V004));
+    let (metadata, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
     assert_eq!(
         metadata.attr,
         [attribute("schema", Value::StringVal("x".to_owned()))]
@@ -170,7 +170,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
     assert_eq!(nodes[0].attr, [attribute("num_ops", Value::Int64Val(5))]);
     // No metadata at all: the first node is not lost.
     let contents = file([node]);
-    let (_, nodes) = decoded(&upgraded(&contents, Generation::V004));
+    let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
     assert_eq!((nodes.len(), nodes[0].id), (1, 1));
 }
 
@@ -190,7 +190,7 @@ fn what_is_current_is_left_alone() {
         let contents = file([first, node.clone()]);
         assert!(upgrade(&contents, None).unwrap().is_none());
         assert!(
-            upgrade(&contents, Some(Generation::V004))
+            upgrade(&contents, Some(SchemaGeneration::V004))
                 .unwrap()
                 .is_none()
         );
@@ -212,8 +212,8 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     );
     assert!(error.contains("--generation"), "{error}");
     let said = |generation| decoded(&upgrade(&plain, Some(generation)).unwrap().unwrap().bytes).1;
-    assert_eq!(said(Generation::V002)[1].r#type, 4);
-    assert_eq!(said(Generation::V003A)[1].r#type, 3);
+    assert_eq!(said(SchemaGeneration::V002)[1].r#type, 4);
+    assert_eq!(said(SchemaGeneration::V003A)[1].r#type, 3);
     // Nodes that are the same in all are no matter.
     assert!(
         upgrade(&file([head(1, "n", 0, &[])]), None)
@@ -260,9 +260,9 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
         head(12, "c", 6, &[11]).number(13, 1),
     ]);
     std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
-    let opened = Contents::open(&path).unwrap();
+    let opened = TraceContents::open(&path).unwrap();
     // The last is a collective without a size; it is record 2 and its message starts at this byte.
-    let error = Graph::read(opened.as_slice(), 0, Dependencies::Auto).unwrap_err();
+    let error = Graph::read(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
     let start = contents.len() - head(12, "c", 6, &[11]).number(13, 1).0.len();
     let error = opened.blame(error).to_string();
     let expected = format!("job.0.eg, record 2, byte {start}, node 12");
@@ -272,7 +272,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
         head(11, "b", 3, &[10]).number(7, 6),
     ]);
     std::fs::write(&path, fine).unwrap();
-    let opened = Contents::open(&path).unwrap();
-    let (graph, _) = Graph::read(opened.as_slice(), 0, Dependencies::Data).unwrap();
+    let opened = TraceContents::open(&path).unwrap();
+    let (graph, _) = Graph::read(opened.as_slice(), 0, DependencyPolicy::Data).unwrap();
     assert_eq!((graph.len(), graph.edges()), (2, 1));
 }

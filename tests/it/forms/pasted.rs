@@ -2,11 +2,11 @@
 
 use super::decoded;
 use crate::corpus::corpus;
-use chakram::internals::trace::file::Contents;
+use chakram::internals::trace::file::TraceContents;
 use chakram::internals::trace::proto::{
     self, AttributeProto, IoInfo, Node, attribute_proto::Value,
 };
-use chakram::internals::trace::text::{TextForm, read};
+use chakram::internals::trace::text::{TextFormat, read};
 use std::path::Path;
 
 /// Reads a text through a file, as every command does.
@@ -14,7 +14,7 @@ fn opened(text: &str) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any.name");
     std::fs::write(&path, text).unwrap();
-    let contents = Contents::open(&path).map_err(|e| e.to_string())?;
+    let contents = TraceContents::open(&path).map_err(|e| e.to_string())?;
     Ok(contents.as_slice().to_vec())
 }
 
@@ -324,7 +324,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
         ("[[]]", "is not an execution trace"),
     ] {
         let result = opened(text).and_then(|bytes| {
-            let mut frames = chakram::internals::trace::wire::Frames::new(&bytes);
+            let mut frames = chakram::internals::trace::wire::FrameCursor::new(&bytes);
             frames.next_record().map(drop).map_err(|e| e.to_string())
         });
         let error = result.unwrap_err();
@@ -340,8 +340,8 @@ fn both_forms_of_a_real_trace_agree() {
         return;
     };
     let json = corpus("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
-    let (_, et) = decoded(Contents::open(&et).unwrap().as_slice());
-    let (_, json) = decoded(Contents::open(&json).unwrap().as_slice());
+    let (_, et) = decoded(TraceContents::open(&et).unwrap().as_slice());
+    let (_, json) = decoded(TraceContents::open(&json).unwrap().as_slice());
     assert_eq!((et.len(), json.len()), (3664, 3664));
     let mut edges = 0;
     for (a, b) in et.iter().zip(&json) {
@@ -357,10 +357,10 @@ fn both_forms_of_a_real_trace_agree() {
     }
     assert_eq!(edges, 181_878);
     let small = corpus("captures/gpu/chakra_json/small_chakra.0.json.zst").expect("beside it");
-    let (metadata, nodes) = decoded(Contents::open(&small).unwrap().as_slice());
+    let (metadata, nodes) = decoded(TraceContents::open(&small).unwrap().as_slice());
     assert_eq!((metadata.attr.len(), nodes.len()), (3, 7));
     let host = corpus("captures/gpu/chakra_json/1.0.2-chakra.0.0.4.json.zst").expect("beside it");
-    let error = Contents::open(&host).unwrap_err().to_string();
+    let error = TraceContents::open(&host).unwrap_err().to_string();
     assert!(error.contains("a host trace of PyTorch"), "{error}");
 }
 
@@ -408,6 +408,6 @@ fn deep_nesting_and_long_numbers_end_with_an_error() {
     ] {
         assert!(opened(&text).is_err());
     }
-    let read = read(b"{\"nodes\": []}", TextForm::Nodes).unwrap();
+    let read = read(b"{\"nodes\": []}", TextFormat::Nodes).unwrap();
     assert_eq!(decoded(&read.bytes).1.len(), 0);
 }

@@ -2,7 +2,7 @@
 //! the file and a line.
 
 use chakram::internals::astra_sim::{
-    Groups, InputError, Network, PerNode, Remote, System, logging,
+    AstraNetworkFile, CommGroupFile, InputError, PerNodeFile, RemoteMemoryFile, SystemFile, logging,
 };
 
 pub fn run(data: &[u8]) {
@@ -17,13 +17,13 @@ pub fn parse_all(text: &str) {
         assert!(error.len() < 2000, "{} bytes: {error:.300}", error.len());
     };
     for lenient in [false, true] {
-        let _ = System::parse(text, "f", lenient).map_err(check);
-        if let Ok((network, _)) = Network::parse(text, "f", lenient).map_err(check) {
+        let _ = SystemFile::parse(text, "f", lenient).map_err(check);
+        if let Ok((network, _)) = AstraNetworkFile::parse(text, "f", lenient).map_err(check) {
             assert!(network.npus() >= 2 && network.npus() <= chakram::internals::ids::MAX_NPUS);
         }
-        let _ = Remote::parse(text, "f", lenient).map_err(check);
-        let _ = Groups::parse(text, "f", lenient).map_err(check);
-        let _ = PerNode::parse(text, "f", lenient).map_err(check);
+        let _ = RemoteMemoryFile::parse(text, "f", lenient).map_err(check);
+        let _ = CommGroupFile::parse(text, "f", lenient).map_err(check);
+        let _ = PerNodeFile::parse(text, "f", lenient).map_err(check);
     }
     let _ = logging::check(text, "f").map_err(check);
 }

@@ -2,14 +2,14 @@
 //! operators, intervals, kernels and collectives of two ranks. What converts must load and, on its own
 //! times, end when the capture ended.
 
-use chakram::internals::converters::pytorch::{Options, convert_bytes};
-use chakram::internals::engine::{Comm, Options as Replay, Prepared};
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::converters::pytorch::{ConvertOptions, convert_bytes};
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions as Replay};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
 use chakram::internals::report::{CollectiveRecord, Observer};
 use chakram::internals::units::Time;
-use chakram::internals::workload::{Absent, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
 use std::fmt::Write;
 
 /// Hands out numbers until there are none left.
@@ -149,7 +149,7 @@ impl Observer for Last {
         _: Time,
         _: u32,
         _: chakram::internals::ids::NodeIndex,
-        _: chakram::internals::graph::Kind,
+        _: chakram::internals::graph::NodeKind,
     ) {
     }
     fn completed(
@@ -157,7 +157,7 @@ impl Observer for Last {
         now: Time,
         instance: u32,
         _: chakram::internals::ids::NodeIndex,
-        _: chakram::internals::graph::Kind,
+        _: chakram::internals::graph::NodeKind,
     ) {
         self.0[instance as usize] = self.0[instance as usize].max(now);
     }
@@ -180,28 +180,28 @@ pub fn run(data: &[u8]) {
         (0, first.0.as_bytes(), first.1.as_bytes()),
         (1, second.0.as_bytes(), second.1.as_bytes()),
     ];
-    let Ok((traces, _)) = convert_bytes(&captures, &Options::default()) else {
+    let Ok((traces, _)) = convert_bytes(&captures, &ConvertOptions::default()) else {
         return;
     };
     let mut builder = WorkloadBuilder::default();
     let mut ends = Vec::new();
     for (rank, trace) in &traces {
-        let (graph, binding) =
-            Graph::read(trace, *rank, Dependencies::Both).expect("what was written can be read");
+        let (graph, binding) = Graph::read(trace, *rank, DependencyPolicy::Both)
+            .expect("what was written can be read");
         ends.push(graph.captured().expect("it says when it ended"));
         let graph = builder.graph(graph);
         let placed = builder.rank(Rank(*rank), graph, binding, Time::ZERO);
         placed.expect("each rank comes once");
     }
     let workload = builder
-        .finish(None, Absent::Refuse)
+        .finish(None, MissingRankPolicy::Refuse)
         .expect("both ranks are there");
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
     let options = Replay::with(|o| {
-        o.comm = Comm::Captured;
+        o.comm = CommTiming::Captured;
     });
     // A job without communication, or whose messages lack an end, may be refused; it never sticks.
-    let Ok(prepared) = Prepared::new(&workload, &machine, &options) else {
+    let Ok(prepared) = CompiledReplay::new(&workload, &machine, &options) else {
         return;
     };
     let last = Last(vec![Time::ZERO; ends.len()]);

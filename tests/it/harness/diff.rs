@@ -1,33 +1,33 @@
 //! Any bytes as two traces: what differs accounts for every node and dependency of both, is the same
 //! twice, and is nothing between a trace and itself.
 
-use chakram::internals::diff::render::{Limits, Titles, csv, json, text};
-use chakram::internals::diff::tally::{Keep, Tally};
-use chakram::internals::diff::{self, Differences};
-use chakram::internals::graph::Outline;
-use chakram::internals::report::text::Style;
+use chakram::internals::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
+use chakram::internals::diff::tally::{DiffTally, DiffTallyOptions};
+use chakram::internals::diff::{self, TraceDiff};
+use chakram::internals::graph::RawTrace;
+use chakram::internals::report::text::TextStyle;
 
 /// What is done with `data`: two bytes say how long the first trace is, the rest is the second.
 pub fn run(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
     let (first, second) = rest.split_at(length);
-    let outlines = [first, second].map(Outline::read);
+    let outlines = [first, second].map(RawTrace::read);
     let [a, b] = &outlines;
     for outline in &outlines {
         assert!(diff::traces(outline, outline).is_empty());
     }
     let found = diff::traces(a, b);
     check(a, b, &found);
-    let rendered = |found: &Differences| {
-        let keep = Keep::default();
-        let tally = Tally::new(0, [a, b], found, keep);
-        let titles = Titles {
+    let rendered = |found: &TraceDiff| {
+        let keep = DiffTallyOptions::default();
+        let tally = DiffTally::new(0, [a, b], found, keep);
+        let titles = DiffRenderOptions {
             names: ["a", "b"],
             show: None,
-            style: Style::default(),
+            style: TextStyle::default(),
         };
-        let verdict = Limits::default().hold(&tally);
+        let verdict = DiffThresholds::default().hold(&tally);
         let text = text::render(&tally, &titles, &verdict);
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
 
 /// Every node is in a pair, removed or added; and the dependencies between pairs, less those removed and
 /// with those added, are those of the second trace.
-fn check(a: &Outline<'_>, b: &Outline<'_>, found: &Differences) {
+fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.all() {
         let removed = found.removed.contains(&node);

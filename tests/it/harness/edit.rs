@@ -1,24 +1,29 @@
 //! Any bytes as a trace: it is cut, anonymised, audited and scaled, or refused with a reason. What comes
 //! out of a trace that can be replayed can be, and an anonymised one tells nothing.
 
-use chakram::internals::edit::anonymise::Anonymiser;
-use chakram::internals::edit::audit::Audit;
-use chakram::internals::edit::scale::{Along, Grid, Scaling, Sharded};
-use chakram::internals::edit::slice::{Cut, Meetings, Part};
-use chakram::internals::graph::{Dependencies, Graph};
-use chakram::internals::trace::groups::Declared;
+use chakram::internals::edit::anonymise::TraceAnonymiser;
+use chakram::internals::edit::audit::TraceAudit;
+use chakram::internals::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
+use chakram::internals::edit::slice::{CommunicationMatches, RankSelection, SliceTarget};
+use chakram::internals::graph::{DependencyPolicy, Graph};
+use chakram::internals::trace::groups::DeclaredGroups;
 use chakram::internals::units::Span;
 
 /// What is done with `data`.
 pub fn run(data: &[u8]) {
     let whole = graph(data);
-    for cut in [Cut::Ids(2..=90), Cut::Annotation("*e*".to_owned())] {
+    for cut in [
+        SliceTarget::Ids(2..=90),
+        SliceTarget::Annotation("*e*".to_owned()),
+    ] {
         slice(data, &cut, whole.is_some());
     }
-    let anonymiser = Anonymiser::new(b"key", false, Vec::new());
+    let anonymiser = TraceAnonymiser::new(b"key", false, Vec::new());
     match anonymiser.trace(data) {
         Ok((after, done)) => {
-            let findings = Audit::of(&after).expect("it was written whole").findings();
+            let findings = TraceAudit::of(&after)
+                .expect("it was written whole")
+                .findings();
             assert!(findings.is_empty(), "{findings:?}");
             if let Some(whole) = &whole {
                 let after = graph(&after).expect("it can be replayed as before");
@@ -27,23 +32,23 @@ pub fn run(data: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    if let Err(error) = Audit::of(data) {
+    if let Err(error) = TraceAudit::of(data) {
         assert!(!error.to_string().is_empty());
     }
-    for (to, sharded) in [(5, Sharded::KeepTotal), (1, Sharded::KeepShard)] {
+    for (to, sharded) in [(5, ShardScaling::KeepTotal), (1, ShardScaling::KeepShard)] {
         scale(data, to, sharded);
     }
 }
 
 fn graph(data: &[u8]) -> Option<Graph> {
-    Graph::read(data, 0, Dependencies::Auto)
+    Graph::read(data, 0, DependencyPolicy::Auto)
         .ok()
         .map(|read| read.0)
 }
 
-fn slice(data: &[u8], cut: &Cut, whole: bool) {
-    let mut meetings = Meetings::default();
-    let part = Part::select(data, 0, cut, &Declared::new(), &mut meetings);
+fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
+    let mut meetings = CommunicationMatches::default();
+    let part = RankSelection::select(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
     let Ok(part) = part else {
         return;
     };
@@ -63,10 +68,10 @@ fn slice(data: &[u8], cut: &Cut, whole: bool) {
     }
 }
 
-fn scale(data: &[u8], to: u32, sharded: Sharded) {
-    let grid = Grid::parse("dp=2,tp=2").expect("it is right");
-    let along = Along::new(grid, "dp", to).expect("it is right");
-    let mut scaling = Scaling::new(along, sharded, Declared::new()).expect("no group");
+fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
+    let grid = RankGrid::parse("dp=2,tp=2").expect("it is right");
+    let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
+    let mut scaling = JobScaling::new(along, sharded, DeclaredGroups::new()).expect("no group");
     let learnt = (0..4).try_for_each(|rank| scaling.learn(rank, data));
     if learnt.and_then(|()| scaling.check()).is_err() {
         return;
@@ -81,6 +86,6 @@ fn scale(data: &[u8], to: u32, sharded: Sharded) {
 
 /// How many records there are.
 fn nodes(data: &[u8]) -> usize {
-    let mut frames = chakram::internals::trace::wire::Frames::new(data);
+    let mut frames = chakram::internals::trace::wire::FrameCursor::new(data);
     std::iter::from_fn(|| frames.next_record().ok().flatten()).count()
 }

@@ -2,11 +2,11 @@
 //! hot reader and the rewriter agree with them.
 
 use super::oracle;
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::file::decompressed;
 use chakram::internals::trace::proto::Node;
-use chakram::internals::trace::rewrite::{Mode, rewrite};
-use chakram::internals::trace::wire::Frames;
+use chakram::internals::trace::rewrite::{RewriteMode, rewrite};
+use chakram::internals::trace::wire::FrameCursor;
 use prost::Message;
 
 /// What is done with `data`.
@@ -17,13 +17,17 @@ pub fn run(data: &[u8]) {
         None => None,
     };
     let contents = unpacked.as_deref().unwrap_or(data);
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     while let Ok(Some(record)) = frames.next_record() {
         if record.number > 0 {
             oracle::compare(record);
         }
     }
-    for policy in [Dependencies::Auto, Dependencies::Both, Dependencies::Data] {
+    for policy in [
+        DependencyPolicy::Auto,
+        DependencyPolicy::Both,
+        DependencyPolicy::Data,
+    ] {
         match Graph::read(contents, 0, policy) {
             Ok((graph, _)) => check_graph(&graph),
             Err(error) => assert!(!error.to_string().is_empty()),
@@ -45,7 +49,7 @@ fn check_graph(graph: &Graph) {
 }
 
 fn nodes(contents: &[u8]) -> Vec<Node> {
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     let mut nodes = Vec::new();
     while let Some(record) = frames.next_record().expect("it was read before") {
         if record.number > 0 {
@@ -57,7 +61,7 @@ fn nodes(contents: &[u8]) -> Vec<Node> {
 
 /// Encoding anew keeps every node, and is a fixed point when done again.
 pub fn check_rewriting(contents: &[u8]) {
-    let Ok(encoded) = rewrite(contents, Mode::Encode) else {
+    let Ok(encoded) = rewrite(contents, RewriteMode::Encode) else {
         return;
     };
     // Numbers that are not numbers differ from themselves, so texts are compared.
@@ -65,6 +69,6 @@ pub fn check_rewriting(contents: &[u8]) {
         format!("{:?}", nodes(contents)),
         format!("{:?}", nodes(&encoded))
     );
-    let again = rewrite(&encoded, Mode::Encode).expect("what is written can be read");
+    let again = rewrite(&encoded, RewriteMode::Encode).expect("what is written can be read");
     assert_eq!(encoded, again);
 }

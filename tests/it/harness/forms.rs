@@ -1,14 +1,14 @@
 //! Any bytes as traces in other forms: those of 2023, JSON Lines, pasted JSON, and damaged files.
 
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::TraceError;
-use chakram::internals::trace::file::Stream;
-use chakram::internals::trace::older::{Generation, upgrade};
+use chakram::internals::trace::file::DecompressedStream;
+use chakram::internals::trace::older::{SchemaGeneration, upgrade};
 use chakram::internals::trace::proto::{GlobalMetadata, Node};
-use chakram::internals::trace::salvage::{Options, salvage};
-use chakram::internals::trace::source::Source;
-use chakram::internals::trace::text::{LineReader, LineWriter, TextForm, read};
-use chakram::internals::trace::wire::Frames;
+use chakram::internals::trace::salvage::{SalvageOptions, salvage};
+use chakram::internals::trace::source::RecordSource;
+use chakram::internals::trace::text::{JsonLineReader, JsonLineWriter, TextFormat, read};
+use chakram::internals::trace::wire::FrameCursor;
 use prost::Message;
 
 /// An error says something, and on a few lines.
@@ -20,7 +20,7 @@ fn sensible(error: &TraceError) {
 /// What every way to a current file must give: records that the generated types accept. How many they
 /// are, metadata included.
 fn current(contents: &[u8]) -> usize {
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     let mut records = 0;
     while let Some(record) = frames.next_record().expect("what is written can be read") {
         match record.number {
@@ -29,7 +29,7 @@ fn current(contents: &[u8]) -> usize {
         }
         records += 1;
     }
-    match Graph::read(contents, 0, Dependencies::Auto) {
+    match Graph::read(contents, 0, DependencyPolicy::Auto) {
         Ok((graph, _)) => assert_eq!(graph.len() + 1, records),
         Err(error) => sensible(&error),
     }
@@ -38,7 +38,8 @@ fn current(contents: &[u8]) -> usize {
 
 /// The records of any form, one after another, are those of the file.
 fn streamed(data: &[u8], expected: &[u8]) {
-    let mut source = Source::new(Stream::of(data).expect("bytes"), None).expect("it was read");
+    let mut source =
+        RecordSource::new(DecompressedStream::of(data).expect("bytes"), None).expect("it was read");
     let mut bytes = Vec::new();
     while let Some(record) = source.next_record().expect("it was read") {
         prost::encoding::encode_varint(record.bytes.len() as u64, &mut bytes);
@@ -49,13 +50,13 @@ fn streamed(data: &[u8], expected: &[u8]) {
 
 /// Any bytes as a file of 2023.
 pub fn older(data: &[u8]) {
-    for (generation, _) in Generation::ALL {
+    for (generation, _) in SchemaGeneration::ALL {
         match upgrade(data, Some(generation)) {
             // Records of 0.0.4 are taken as they are.
-            Ok(Some(_)) if generation == Generation::V004 => {}
+            Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
             Ok(Some(upgraded)) => {
                 let records = current(&upgraded.bytes);
-                let mut frames = Frames::new(data);
+                let mut frames = FrameCursor::new(data);
                 let mut old = 0;
                 while let Ok(Some(_)) = frames.next_record() {
                     old += 1;
@@ -82,7 +83,7 @@ pub fn older(data: &[u8]) {
 
 /// Any bytes as JSON Lines, and any bytes as records that become lines.
 pub fn json_lines(data: &[u8]) {
-    let mut reader = LineReader::new(data);
+    let mut reader = JsonLineReader::new(data);
     let mut record = Vec::new();
     loop {
         match reader.next_record(&mut record) {
@@ -91,7 +92,7 @@ pub fn json_lines(data: &[u8]) {
             Err(error) => sensible(&error),
         }
     }
-    match read(data, TextForm::JsonLines) {
+    match read(data, TextFormat::JsonLines) {
         Ok(from) => round_trip(&from.bytes),
         Err(error) => sensible(&error),
     }
@@ -100,8 +101,8 @@ pub fn json_lines(data: &[u8]) {
 
 /// Records become lines and the same records again.
 fn round_trip(contents: &[u8]) {
-    let mut writer = LineWriter::new(Vec::new());
-    let mut frames = Frames::new(contents);
+    let mut writer = JsonLineWriter::new(Vec::new());
+    let mut frames = FrameCursor::new(contents);
     let mut sound = Vec::new();
     while let Ok(Some(record)) = frames.next_record() {
         let decoded = match record.number {
@@ -117,10 +118,10 @@ fn round_trip(contents: &[u8]) {
     }
     let text = writer.into_inner();
     assert_eq!(text.split(|byte| *byte == b'\n').count(), sound.len() + 1);
-    let back = read(&text, TextForm::JsonLines)
+    let back = read(&text, TextFormat::JsonLines)
         .expect("what is written can be read")
         .bytes;
-    let mut frames = Frames::new(&back);
+    let mut frames = FrameCursor::new(&back);
     for expected in sound {
         let record = frames
             .next_record()
@@ -140,9 +141,9 @@ fn round_trip(contents: &[u8]) {
 /// Any bytes as text that people paste.
 pub fn pasted(data: &[u8]) {
     for form in [
-        TextForm::ProtoJson,
-        TextForm::WorkloadGraph,
-        TextForm::Nodes,
+        TextFormat::ProtoJson,
+        TextFormat::WorkloadGraph,
+        TextFormat::Nodes,
     ] {
         match read(data, form) {
             Ok(from) => {
@@ -155,8 +156,10 @@ pub fn pasted(data: &[u8]) {
             Err(error) => sensible(&error),
         }
     }
-    let Ok(stream) = Stream::of(data) else { return };
-    let mut source = match Source::new(stream, None) {
+    let Ok(stream) = DecompressedStream::of(data) else {
+        return;
+    };
+    let mut source = match RecordSource::new(stream, None) {
         Ok(source) => source,
         Err(error) => return sensible(&error),
     };
@@ -172,7 +175,7 @@ pub fn pasted(data: &[u8]) {
 /// Any bytes as a damaged file.
 pub fn salvaged(data: &[u8]) {
     for keep_dangling in [false, true] {
-        let options = Options {
+        let options = SalvageOptions {
             generation: None,
             keep_dangling,
         };
@@ -189,7 +192,7 @@ pub fn salvaged(data: &[u8]) {
             lost.clone()
                 .is_sorted_by(|a, b| a.bytes.end <= b.bytes.start)
         );
-        let mut frames = Frames::new(&bytes);
+        let mut frames = FrameCursor::new(&bytes);
         let mut nodes = 0;
         while let Some(record) = frames.next_record().expect("what is written can be read") {
             nodes += usize::from(record.number > 0);
@@ -198,8 +201,8 @@ pub fn salvaged(data: &[u8]) {
         if report.generation.is_some() {
             assert_eq!(current(&bytes), nodes + 1);
             // Once salvaged, nothing is wrong with it.
-            let again = Options {
-                generation: Some(Generation::V004),
+            let again = SalvageOptions {
+                generation: Some(SchemaGeneration::V004),
                 keep_dangling: true,
             };
             let (same, report) = salvage(&bytes, again).expect("it is whole");

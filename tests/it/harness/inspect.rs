@@ -1,9 +1,9 @@
 //! Any bytes as a trace to look at: what can be read is summed up, and the sums agree; nothing panics, and what
 //! replays accept has no fault.
 
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::inspect::{
-    Filter, Neighbourhood, RankSummary, Trace, Track, critical_path,
+    InspectedTrace, NodeFilter, NodeNeighbourhood, PathInput, RankInspection, critical_path,
 };
 use chakram::internals::trace::file::decompressed;
 use chakram::internals::units::{Span, Time};
@@ -18,8 +18,8 @@ pub fn run(data: &[u8]) {
     };
     let contents = unpacked.as_deref().unwrap_or(data);
     let file = Path::new("fuzz.0.et");
-    let replayed = Graph::read(contents, 0, Dependencies::Auto);
-    let trace = match Trace::read(0, contents, |e| e.in_file(file)) {
+    let replayed = Graph::read(contents, 0, DependencyPolicy::Auto);
+    let trace = match InspectedTrace::read(0, contents, |e| e.in_file(file)) {
         Ok(trace) => trace,
         Err(error) => {
             assert!(replayed.is_err() && !error.to_string().is_empty());
@@ -37,11 +37,11 @@ pub fn run(data: &[u8]) {
 }
 
 /// The tables of a summary count the same nodes.
-fn sums(trace: &Trace<'_>, file: &Path, size: u64) {
-    let mut job = chakram::internals::inspect::Inspection::default();
-    job.add(RankSummary::new(
+fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
+    let mut job = chakram::internals::inspect::JobInspection::default();
+    job.add(RankInspection::new(
         trace,
-        &Filter::default(),
+        &NodeFilter::default(),
         file,
         (size, size),
     ));
@@ -60,11 +60,11 @@ fn sums(trace: &Trace<'_>, file: &Path, size: u64) {
 }
 
 /// Neighbours name each other.
-fn near(trace: &Trace<'_>) {
+fn near(trace: &InspectedTrace<'_>) {
     let nodes = &trace.outline.nodes;
     for item in nodes.first().into_iter().chain(nodes.last()) {
         let id = item.view.id;
-        let near = Neighbourhood::new(trace, id, 2, 50).expect("it is there");
+        let near = NodeNeighbourhood::new(trace, id, 2, 50).expect("it is there");
         assert_eq!(near.node.row.id, id);
         let ids: Vec<u64> = [&near.before, &near.after]
             .iter()
@@ -81,9 +81,9 @@ fn near(trace: &Trace<'_>) {
 }
 
 /// The parts of the critical path follow one another from the start to the end.
-fn path(trace: Trace<'_>) {
+fn path(trace: InspectedTrace<'_>) {
     let (_, end) = trace.times.extent();
-    let track = Track::new(trace).expect("names are short");
+    let track = PathInput::new(trace).expect("names are short");
     let Some(path) = critical_path(&[track], true) else {
         return;
     };

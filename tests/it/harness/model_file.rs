@@ -1,6 +1,6 @@
 //! Any bytes as a model's file: refused with a reason, or a model whose parts add up.
 
-use chakram::internals::model::Definition;
+use chakram::internals::model::ModelDefinition;
 use std::collections::BTreeSet;
 
 /// What is done with `data`.
@@ -9,7 +9,7 @@ pub fn run(data: &[u8]) {
         return;
     };
     for tokens in [None, Some(3)] {
-        let found = match Definition::parse(text, "fuzz.toml", tokens) {
+        let found = match ModelDefinition::parse(text, "fuzz.toml", tokens) {
             Ok(found) => found,
             Err(error) => {
                 let error = error.to_string();

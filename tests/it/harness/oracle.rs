@@ -2,9 +2,9 @@
 
 use super::coerce::{count, format, group, mask, truth, whole, word};
 use chakram::internals::trace::proto::{AttributeProto, Node, attribute_proto::Value};
-use chakram::internals::trace::scan::{self, Dependencies};
-use chakram::internals::trace::wire::Record;
-use chakram::internals::trace::{CollectiveKind, GroupName, MemoryPlace, Op, TraceError};
+use chakram::internals::trace::scan::{self, DependencyVisitor};
+use chakram::internals::trace::wire::RawRecord;
+use chakram::internals::trace::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
 use prost::Message;
 
 /// A node as a reader gives it, with its dependencies.
@@ -31,7 +31,7 @@ struct Lists {
     control: Vec<u64>,
 }
 
-impl Dependencies for Lists {
+impl DependencyVisitor for Lists {
     fn data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
@@ -43,7 +43,7 @@ impl Dependencies for Lists {
 }
 
 /// What the hot reader makes of `record`.
-pub fn scanned(record: Record<'_>) -> Result<View<'_>, TraceError> {
+pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     let mut lists = Lists::default();
     let node = scan::node(record, &mut lists)?;
     Ok(View {
@@ -64,7 +64,7 @@ pub fn scanned(record: Record<'_>) -> Result<View<'_>, TraceError> {
 
 /// Holds the hot reader against the generated types on one record. What is no message may be
 /// refused or not: the hot reader skips the text that it does not need.
-pub fn compare(record: Record<'_>) {
+pub fn compare(record: RawRecord<'_>) {
     let found = scanned(record);
     let Ok(node) = Node::decode(record.bytes) else {
         return;
@@ -199,8 +199,8 @@ impl<'a> Facts<'a> {
             kind @ (2 | 3) => Op::Memory {
                 store: kind == 3,
                 place: match self.count("tensor_loc")? {
-                    None | Some(0 | 2) => MemoryPlace::Remote,
-                    Some(1) => MemoryPlace::Local,
+                    None | Some(0 | 2) => MemoryLocation::Remote,
+                    Some(1) => MemoryLocation::Local,
                     Some(_) => return Err("no memory"),
                 },
                 bytes: self.count("tensor_size")?.unwrap_or(0),

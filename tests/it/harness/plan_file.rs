@@ -1,14 +1,16 @@
 //! Any bytes as a plan's file for one of a few models, which the first byte picks: the plan is refused with a reason, or
 //! what it comes to can be said; and if that is little, every rank's nodes are held against one another and replayed.
 
-use chakram::internals::compute::{ComputeModel, Efficiency};
-use chakram::internals::engine::{Options, Prepared, ReplayError};
-use chakram::internals::generate::plan::{Recompute, Zero};
-use chakram::internals::generate::training::Summary;
-use chakram::internals::generate::{Job, Pattern, Plan, Training};
+use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
+use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram::internals::generate::plan::{RecomputePolicy, ZeroStage};
+use chakram::internals::generate::training::PlanSummary;
+use chakram::internals::generate::{
+    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
 use chakram::internals::machine::Machine;
-use chakram::internals::model::{Definition, Model};
-use chakram::internals::trace::groups::Declared;
+use chakram::internals::model::{Model, ModelDefinition};
+use chakram::internals::trace::groups::DeclaredGroups;
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{GroupName, Op, TensorClass, TraceError};
@@ -162,7 +164,7 @@ pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else {
         return;
     };
-    let plan = match Plan::parse(text, "fuzz.toml") {
+    let plan = match ParallelismPlan::parse(text, "fuzz.toml") {
         Ok(plan) => plan,
         Err(error) => {
             let error = error.to_string();
@@ -171,12 +173,12 @@ pub fn run(data: &[u8]) {
         }
     };
     let model = MODELS[usize::from(*first) % MODELS.len()];
-    let model = Definition::parse(model, "model.toml", None).expect("it is a model");
+    let model = ModelDefinition::parse(model, "model.toml", None).expect("it is a model");
     look(&model.model, &plan);
 }
 
 /// Looks at `plan` as closely as it is small.
-pub fn look(model: &Model, plan: &Plan) -> End {
+pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     let operators = model
         .layers
         .iter()
@@ -184,16 +186,16 @@ pub fn look(model: &Model, plan: &Plan) -> End {
     let passes = u128::from(plan.micro_batches()) * u128::from(plan.steps);
     let work = operators.sum::<u128>() * passes;
     let training = || {
-        Box::new(Training {
+        Box::new(TrainingPattern {
             model: model.clone(),
             plan: plan.clone(),
         })
     };
     // As much recomputation as is needed is found by going through all passes.
-    if work > MORE && plan.recompute == Recompute::AsNeeded {
+    if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
         return End::Long;
     }
-    let job = match Job::new(Pattern::Training(training())) {
+    let job = match GeneratedJob::new(WorkloadPattern::Training(training())) {
         Ok(job) => job,
         Err(why) => {
             let why = why.to_string();
@@ -237,7 +239,7 @@ struct All {
 /// One rank's nodes, as they come.
 struct One<'a> {
     all: &'a mut All,
-    groups: &'a Declared,
+    groups: &'a DeclaredGroups,
     ranks: u32,
     rank: u32,
     last: u64,
@@ -295,7 +297,7 @@ impl Sink for One<'_> {
 }
 
 /// Holds the ranks of `job` against one another, and replays them.
-fn ranks(job: &Job, plan: &Plan, summary: &Summary) {
+fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
     let groups = job.groups();
     let mut all = All::default();
     for rank in 0..job.ranks() {
@@ -311,7 +313,7 @@ fn ranks(job: &Job, plan: &Plan, summary: &Summary) {
         assert_eq!(one.last, job.node_count(rank));
         // What a pass leaves behind is gone; what is kept is kept.
         assert_eq!(one.used[3..], [0, 0], "rank {rank}");
-        let keeps = plan.trains() || plan.zero == Zero::Parameters || one.used[1..3] == [0, 0];
+        let keeps = plan.trains() || plan.zero == ZeroStage::Parameters || one.used[1..3] == [0, 0];
         assert!(keeps, "rank {rank}: {:?}", one.used);
         all.nodes += job.node_count(rank);
     }
@@ -330,10 +332,10 @@ fn ranks(job: &Job, plan: &Plan, summary: &Summary) {
     }
     let workload = job.workload().expect("a job is a workload");
     let machine = machine(job.ranks());
-    let options = Options::with(|o| {
-        o.compute = ComputeModel::Roofline(Efficiency::default());
+    let options = ReplayOptions::with(|o| {
+        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
-    let prepared = Prepared::new(&workload, &machine, &options).expect("it can be replayed");
+    let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can be replayed");
     match prepared.run(()) {
         Ok((outcome, ())) => assert_eq!(outcome.nodes, all.nodes),
         // Sizes may be such that no clock shows the end.

@@ -1,13 +1,15 @@
 //! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
 //! reason is named. Nothing panics, and the same input gives the same outcome.
 
-use chakram::internals::engine::{Comm, Options, Outcome, Prepared, ReplayError};
-use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::engine::{
+    CommTiming, CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome,
+};
+use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
 use chakram::internals::machine::Machine;
 use chakram::internals::report::{CollectiveRecord, Observer};
 use chakram::internals::units::Time;
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Traces with more nodes are left out.
 const MOST_NODES: usize = 2000;
@@ -58,10 +60,10 @@ pub struct Count {
 }
 
 impl Observer for Count {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
         self.issued += 1;
     }
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: Kind) {
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
         self.completed += 1;
     }
     fn collective(&mut self, _: &CollectiveRecord) {
@@ -76,15 +78,19 @@ pub fn run(data: &[u8]) {
         let Some(workload) = workload(data, ranks) else {
             continue;
         };
-        let modes = [Comm::Model, Comm::Recorded, Comm::Captured];
+        let modes = [
+            CommTiming::Model,
+            CommTiming::Recorded,
+            CommTiming::Captured,
+        ];
         let modes = modes.into_iter().flat_map(|comm| {
             let stepwise = [false, true].into_iter();
-            let stepwise = stepwise.filter(move |&stepwise| comm == Comm::Model || !stepwise);
+            let stepwise = stepwise.filter(move |&stepwise| comm == CommTiming::Model || !stepwise);
             stepwise.map(move |stepwise| (comm, stepwise))
         });
         for (comm, stepwise) in modes {
-            let options = Options::with(|o| {
-                o.absent = Absent::Mirror;
+            let options = ReplayOptions::with(|o| {
+                o.absent = MissingRankPolicy::Mirror;
                 o.comm = comm;
                 o.stepwise = stepwise;
             });
@@ -97,7 +103,7 @@ pub fn run(data: &[u8]) {
 fn workload(data: &[u8], ranks: u32) -> Option<Workload> {
     let mut builder = WorkloadBuilder::default();
     for rank in 0..ranks {
-        let (graph, binding) = Graph::read(data, rank, Dependencies::Auto).ok()?;
+        let (graph, binding) = Graph::read(data, rank, DependencyPolicy::Auto).ok()?;
         if graph.len() > MOST_NODES {
             return None;
         }
@@ -105,11 +111,15 @@ fn workload(data: &[u8], ranks: u32) -> Option<Workload> {
         let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
         added.expect("each rank is added once");
     }
-    builder.finish(None, Absent::Mirror).ok()
+    builder.finish(None, MissingRankPolicy::Mirror).ok()
 }
 
-fn replay(workload: &Workload, machine: &Machine, options: &Options) -> Option<(Outcome, Count)> {
-    let prepared = Prepared::new(workload, machine, options).ok()?;
+fn replay(
+    workload: &Workload,
+    machine: &Machine,
+    options: &ReplayOptions,
+) -> Option<(ReplayOutcome, Count)> {
+    let prepared = CompiledReplay::new(workload, machine, options).ok()?;
     match prepared.run(Count::default()) {
         Ok((outcome, count)) => {
             let nodes = workload.nodes();

@@ -1,10 +1,11 @@
 //! Any bytes as the traces of one rank, or of two, alike or different: they are sound, or it is said why not, the
 //! same twice. What cannot be read as a graph is unsound. Nothing panics.
 
-use chakram::internals::graph::{Dependencies, Graph};
-use chakram::internals::trace::groups::Declared;
+use chakram::internals::graph::{DependencyPolicy, Graph};
+use chakram::internals::trace::groups::DeclaredGroups;
 use chakram::internals::validate::{
-    Findings, Kind, Options, Report, Source, Style, Trace, to_json, to_text,
+    DefectKind, DefectLog, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
+    ValidationStyle, to_json, to_text,
 };
 
 /// How many defects of a kind are kept.
@@ -12,20 +13,24 @@ const SHOW: usize = 3;
 
 /// What is done with `data`.
 pub fn run(data: &[u8]) {
-    for dependencies in [Dependencies::Auto, Dependencies::Both, Dependencies::Data] {
-        let trace = Trace::check(data, dependencies, SHOW);
-        let half = Trace::check(&data[..data.len() / 2], dependencies, SHOW);
+    for dependencies in [
+        DependencyPolicy::Auto,
+        DependencyPolicy::Both,
+        DependencyPolicy::Data,
+    ] {
+        let trace = ValidatedTrace::check(data, dependencies, SHOW);
+        let half = ValidatedTrace::check(&data[..data.len() / 2], dependencies, SHOW);
         for (mirror, ranks, dimensions) in [
             (false, None, None),
             (true, None, Some(vec![2, 2])),
             (true, Some(2), None),
         ] {
-            let options = Options::with(|o| {
+            let options = ValidateOptions::with(|o| {
                 o.dependencies = dependencies;
                 o.mirror = mirror;
                 o.ranks = ranks;
                 o.dimensions = dimensions;
-                o.declared = Declared::from([("1".to_owned(), vec![0, 1])]);
+                o.declared = DeclaredGroups::from([("1".to_owned(), vec![0, 1])]);
                 o.show = SHOW;
             });
             check(&[&trace], &options);
@@ -50,13 +55,16 @@ pub fn run(data: &[u8]) {
 }
 
 /// What was repaired while the graph was built has been found.
-fn repairs(graph: &Graph, findings: &Findings) {
+fn repairs(graph: &Graph, findings: &DefectLog) {
     let repairs = graph.repairs();
     let found = [
-        (repairs.dangling_control, Kind::DanglingControl),
-        (repairs.self_control, Kind::SelfControl),
-        (repairs.host_communication, Kind::HostCommunication),
-        (u64::from(repairs.cyclic_control > 0), Kind::ControlCycle),
+        (repairs.dangling_control, DefectKind::DanglingControl),
+        (repairs.self_control, DefectKind::SelfControl),
+        (repairs.host_communication, DefectKind::HostCommunication),
+        (
+            u64::from(repairs.cyclic_control > 0),
+            DefectKind::ControlCycle,
+        ),
     ];
     for (count, kind) in found {
         assert_eq!(findings.count(kind), count, "{kind}");
@@ -64,26 +72,27 @@ fn repairs(graph: &Graph, findings: &Findings) {
 }
 
 /// Holds traces of ranks 0, 1, … against one another.
-fn check(traces: &[&Trace], options: &Options) {
+fn check(traces: &[&ValidatedTrace], options: &ValidateOptions) {
     let sources = |turn: usize| {
         let mut sources: Vec<_> = (0..).zip(traces).collect();
         sources.rotate_left(turn);
-        let sources = sources.into_iter().map(|(rank, trace)| Source {
+        let sources = sources.into_iter().map(|(rank, trace)| ReportedTrace {
             rank,
             file: format!("job.{rank}.et"),
             trace,
         });
         sources.collect::<Vec<_>>()
     };
-    let reports = [0, traces.len() - 1].map(|turn| Report::new(sources(turn), options, false));
+    let reports =
+        [0, traces.len() - 1].map(|turn| ValidationReport::new(sources(turn), options, false));
     let texts = reports.each_ref().map(|report| {
         let document = to_json(report, ().into(), ().into());
-        to_text(report, Style::default()) + &document.to_string()
+        to_text(report, ValidationStyle::default()) + &document.to_string()
     });
     assert_eq!(texts[0], texts[1]);
     let [report, _] = reports;
     assert_eq!(report.is_sound(), report.findings.tally().errors == 0);
-    for kind in Kind::all() {
+    for kind in DefectKind::all() {
         let kept = report.findings.of_kind(kind).len();
         assert!(kept <= SHOW && kept as u64 <= report.findings.count(kind));
     }

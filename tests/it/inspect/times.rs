@@ -1,16 +1,16 @@
 //! When nodes ran: as a replay as captured has it, to the picosecond.
 
 use super::{encoded, json, number, rows, with};
-use chakram::internals::engine::{Comm, Options, Prepared};
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::ids::Rank;
-use chakram::internals::inspect::{Basis, Trace};
+use chakram::internals::inspect::{InspectedTrace, TimeBasis};
 use chakram::internals::machine::Machine;
-use chakram::internals::report::{Spans, replay};
-use chakram::internals::trace::file::{Contents, discover};
+use chakram::internals::report::{SpanRecorder, replay};
+use chakram::internals::trace::file::{TraceContents, discover};
 use chakram::internals::trace::proto::{Node, attribute_proto::Value as Attribute};
 use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{Absent, WorkloadBuilder};
+use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -19,18 +19,18 @@ use std::path::Path;
 fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
     let mut builder = WorkloadBuilder::default();
     for (contents, rank) in ranks.iter().zip(0..) {
-        let (graph, binding) = Graph::read(contents, rank, Dependencies::Auto).ok()?;
+        let (graph, binding) = Graph::read(contents, rank, DependencyPolicy::Auto).ok()?;
         let graph = builder.graph(graph);
         builder.rank(Rank(rank), graph, binding, Time::ZERO).ok()?;
     }
     let workload = builder
-        .finish(Some(ranks.len() as u32), Absent::Refuse)
+        .finish(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
         .ok()?;
-    let options = Options::with(|o| {
-        o.comm = Comm::Captured;
+    let options = ReplayOptions::with(|o| {
+        o.comm = CommTiming::Captured;
     });
-    let prepared = Prepared::new(&workload, machine, &options).ok()?;
-    let (_, spans) = replay(&prepared, Spans::new(&prepared)).ok()?;
+    let prepared = CompiledReplay::new(&workload, machine, &options).ok()?;
+    let (_, spans) = replay(&prepared, SpanRecorder::new(&prepared)).ok()?;
     let of = |instance| {
         let mut nodes = spans.of(instance).to_vec();
         nodes.sort_by_key(|span| span.node);
@@ -40,7 +40,7 @@ fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>
 }
 
 fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
-    let trace = Trace::read(rank, contents, |e| e).unwrap();
+    let trace = InspectedTrace::read(rank, contents, |e| e).unwrap();
     let run = &trace.times.run;
     run.start
         .iter()
@@ -53,11 +53,11 @@ fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
 fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
     let files = discover(&case).unwrap();
-    let contents: Vec<Contents> = files
+    let contents: Vec<TraceContents> = files
         .iter()
-        .map(|file| Contents::open(&file.path).unwrap())
+        .map(|file| TraceContents::open(&file.path).unwrap())
         .collect();
-    let contents: Vec<&[u8]> = contents.iter().map(Contents::as_slice).collect();
+    let contents: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
     let machine = Machine::load(case.join("machine.toml").to_str().unwrap()).unwrap();
     let expected = replayed(&contents, &machine).unwrap();
     for (rank, expected) in (0..).zip(expected) {
@@ -65,8 +65,8 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
         assert_eq!(found.len(), 2658);
         let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
         assert_eq!(moved, None, "rank {rank}");
-        let trace = Trace::read(rank, contents[rank as usize], |e| e).unwrap();
-        assert_eq!(trace.times.basis, Basis::Kept);
+        let trace = InspectedTrace::read(rank, contents[rank as usize], |e| e).unwrap();
+        assert_eq!(trace.times.basis, TimeBasis::Kept);
         let (_, end) = trace.times.extent();
         assert_eq!(Some(Span(end.0)), trace.outline.metadata.captured);
     }

@@ -2,11 +2,11 @@
 
 use super::{KERNEL, Line, activations, contents};
 use crate::commands::{answer, chakram};
-use chakram::internals::graph::{Dependencies, Graph, GraphBuilder};
+use chakram::internals::graph::{DependencyPolicy, Graph, GraphBuilder};
 use chakram::internals::ids::NodeIndex;
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{Labels, MemoryChanges, Phase};
+use chakram::internals::trace::{MemoryChanges, NodeLabels, TrainingPhase};
 use serde_json::Value;
 use std::path::Path;
 
@@ -30,14 +30,14 @@ fn changed(graph: &Graph) -> Vec<Option<MemoryChanges>> {
 
 #[test]
 fn graphs_from_files_and_from_memory_are_one() {
-    let (read, _) = Graph::read(&contents(&lines()), 0, Dependencies::Both).unwrap();
+    let (read, _) = Graph::read(&contents(&lines()), 0, DependencyPolicy::Both).unwrap();
     let wanted: Vec<_> = lines().iter().map(|line| line.3).collect();
     let wanted: Vec<_> = wanted
         .iter()
         .map(|c| Some(*c).filter(|c| !c.is_none()))
         .collect();
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
-        let mut builder = GraphBuilder::new(0, Dependencies::Both, 10);
+        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 10);
         for i in order {
             let Line(op, lane, ns, memory, _) = lines()[i];
             let name = format!("n{}", i + 1);
@@ -61,7 +61,7 @@ fn graphs_from_files_and_from_memory_are_one() {
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[Line]| {
-        Graph::read(&contents(lines), 0, Dependencies::Both)
+        Graph::read(&contents(lines), 0, DependencyPolicy::Both)
             .unwrap()
             .0
     };
@@ -82,7 +82,7 @@ fn changes_of_memory_take_room_only_where_there_are_any() {
 #[test]
 fn labels_make_no_other_graph() {
     let graph = |labels| {
-        let mut builder = GraphBuilder::new(0, Dependencies::Both, 10);
+        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 10);
         let node = NodeView {
             labels,
             ..NodeView::new(1, "n1", KERNEL)
@@ -90,12 +90,12 @@ fn labels_make_no_other_graph() {
         builder.node(&node, &[]).unwrap();
         builder.finish().unwrap().0
     };
-    let labels = Labels {
-        phase: Some(Phase::Backward),
+    let labels = NodeLabels {
+        phase: Some(TrainingPhase::Backward),
         layer: Some(3),
-        ..Labels::default()
+        ..NodeLabels::default()
     };
-    assert_eq!(graph(labels), graph(Labels::default()));
+    assert_eq!(graph(labels), graph(NodeLabels::default()));
 }
 
 const CASE: &str = "traces/tight-2";

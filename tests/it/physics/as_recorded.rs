@@ -2,26 +2,26 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
-use chakram::internals::collective::Algorithm::Ring;
-use chakram::internals::engine::{Comm, Prepared, ReplayError};
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayError};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
 use chakram::internals::report;
-use chakram::internals::topology::Shape;
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use chakram::internals::units::Span;
-use chakram::internals::workload::Absent;
+use chakram::internals::workload::MissingRankPolicy;
 
 fn ring_of(n: usize) -> Machine {
-    machine(&[dim(Shape::Ring, n as u32, Ring)])
+    machine(&[dim(DimensionShape::Ring, n as u32, Ring)])
 }
 
-fn run(ranks: &[Vec<Line>], comm: Comm) -> Replay {
+fn run(ranks: &[Vec<Line>], comm: CommTiming) -> Replay {
     replay_with(&job(ranks, &[]), &ring_of(ranks.len()), &priced(comm))
 }
 
 fn recorded(ranks: &[Vec<Line>]) -> Replay {
-    run(ranks, Comm::Recorded)
+    run(ranks, CommTiming::Recorded)
 }
 
 /// A member that computes first, then takes its part.
@@ -207,8 +207,8 @@ fn the_missing_come_with_the_last() {
     let ends = |root| {
         let (first, second) = (rank(root, 100, 10), rank(root, 900, 30));
         let builder = traces([(1, &first[..]), (2, &second[..])]);
-        let workload = builder.finish(Some(3), Absent::Mirror).unwrap();
-        replay_with(&workload, &ring_of(3), &priced(Comm::Recorded)).ends()
+        let workload = builder.finish(Some(3), MissingRankPolicy::Mirror).unwrap();
+        replay_with(&workload, &ring_of(3), &priced(CommTiming::Recorded)).ends()
     };
     assert_eq!(ends(0), [910_000, 930_000]);
     assert_eq!(ends(1), [910_000, 930_000]);
@@ -249,9 +249,9 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
         send(1, 64).after(&[1]).lasts(10),
         receive(1, 64).after(&[1]).lasts(25),
     ];
-    for comm in [Comm::Recorded, Comm::Captured] {
+    for comm in [CommTiming::Recorded, CommTiming::Captured] {
         let builder = traces([(0, &lines[..])]);
-        let workload = builder.finish(Some(2), Absent::Mirror).unwrap();
+        let workload = builder.finish(Some(2), MissingRankPolicy::Mirror).unwrap();
         let replay = replay_with(&workload, &ring_of(2), &priced(comm));
         assert_eq!((replay.end(0, 2), replay.end(0, 3)), (310_000, 325_000));
     }
@@ -266,7 +266,7 @@ fn as_captured_nobody_waits_for_another_rank() {
         for (rank, ns) in ranks.iter_mut().zip([900, 400, 0]) {
             rank[1].wait_ns = ns;
         }
-        let replay = run(&ranks, Comm::Captured);
+        let replay = run(&ranks, CommTiming::Captured);
         assert_eq!(replay.ends(), [910_000, 920_000, 730_000]);
         let record = replay.log.records[0];
         assert_eq!((record.last_start.0, record.end.0), (700_000, 920_000));
@@ -282,7 +282,7 @@ fn as_captured_nobody_waits_for_another_rank() {
         vec![kernel(800), send(1, 64).after(&[1]).lasts(10).waited(5)],
         vec![receive(0, 64).lasts(20).waited(100)],
     ];
-    let replay = run(&ranks, Comm::Captured);
+    let replay = run(&ranks, CommTiming::Captured);
     assert_eq!((replay.end(0, 2), replay.end(1, 1)), (815_000, 120_000));
 }
 
@@ -295,7 +295,7 @@ fn as_captured_nobody_gathers() {
             call(K::AllReduce, 8).on(1).after(&[1]).lasts(10),
         ]
     };
-    let replay = run(&[rank(100), rank(600)], Comm::Captured);
+    let replay = run(&[rank(100), rank(600)], CommTiming::Captured);
     assert_eq!(replay.ends(), [110_000, 610_000]);
 }
 
@@ -316,8 +316,8 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
         let ends = |late: u64| {
             let at = |rank| if rank == 0 { late } else { 0 };
             let builder = released([(0, &first[..]), (1, &second[..])], at);
-            let workload = builder.finish(None, Absent::Refuse).unwrap();
-            replay_with(&workload, &ring_of(2), &priced(Comm::Recorded)).ends()
+            let workload = builder.finish(None, MissingRankPolicy::Refuse).unwrap();
+            replay_with(&workload, &ring_of(2), &priced(CommTiming::Recorded)).ends()
         };
         let before = (1 + 2) * MS + slack;
         assert_eq!(ends(0), [before * 1000, (before + 5 * MS) * 1000]);
@@ -343,7 +343,7 @@ fn sends_that_wait_for_each_other_are_named() {
     let ranks = [rank(1), rank(0)];
     let workload = job(&ranks, &[]);
     let machine = ring_of(2);
-    let prepared = Prepared::new(&workload, &machine, &priced(Comm::Recorded)).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &priced(CommTiming::Recorded)).unwrap();
     let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
         panic!("nobody can go on");
     };
@@ -357,7 +357,7 @@ fn sends_that_wait_for_each_other_are_named() {
         .map(|lines| vec![lines[0].clone().eager(), lines[1].clone()])
         .collect();
     assert_eq!(recorded(&eager).ends(), [10_000, 10_000]);
-    assert_eq!(run(&ranks, Comm::Captured).ends(), [10_000, 10_000]);
+    assert_eq!(run(&ranks, CommTiming::Captured).ends(), [10_000, 10_000]);
 }
 
 /// Ranks 1 and 2 of a broadcast from rank 0 wait for rank 0 alone, which waits for a message from
@@ -372,7 +372,7 @@ fn only_those_that_a_member_waits_for_are_named() {
     ];
     let workload = job(&ranks, &[]);
     let machine = ring_of(3);
-    let prepared = Prepared::new(&workload, &machine, &priced(Comm::Recorded)).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &priced(CommTiming::Recorded)).unwrap();
     let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
         panic!("nobody can go on");
     };
@@ -398,19 +398,19 @@ fn without_durations_there_is_nothing_to_replay() {
             message.lasts(ns),
         ]
     };
-    for comm in [Comm::Recorded, Comm::Captured] {
+    for comm in [CommTiming::Recorded, CommTiming::Captured] {
         let workload = job(&[rank(1, 0), rank(0, 0)], &[]);
-        let refusal = Prepared::new(&workload, &machine, &priced(comm)).unwrap_err();
+        let refusal = CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap_err();
         assert!(refusal.found.contains(&format!("as {comm}")), "{refusal}");
         assert!(
             refusal.found.contains("none of the 4 communication nodes"),
             "{refusal}"
         );
         assert!(refusal.hint.contains("--comm model"), "{refusal}");
-        Prepared::new(&workload, &machine, &priced(Comm::Model)).unwrap();
+        CompiledReplay::new(&workload, &machine, &priced(CommTiming::Model)).unwrap();
 
         let workload = job(&[rank(1, 5), rank(0, 5)], &[]);
-        let prepared = Prepared::new(&workload, &machine, &priced(comm)).unwrap();
+        let prepared = CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
         let basis = prepared.basis();
         assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
         let (report, _) = report::replay(&prepared, None::<Log>).unwrap();
@@ -420,6 +420,6 @@ fn without_durations_there_is_nothing_to_replay() {
 
         // Nothing to last as anything.
         let workload = job(&vec![vec![kernel(10)]; 2], &[]);
-        Prepared::new(&workload, &machine, &priced(comm)).unwrap();
+        CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
     }
 }

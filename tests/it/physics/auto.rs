@@ -2,11 +2,11 @@
 
 use super::lines::{Line, call};
 use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
-use chakram::internals::collective::{Algorithm, Choice};
-use chakram::internals::engine::Options;
+use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use chakram::internals::engine::ReplayOptions;
 use chakram::internals::machine::Machine;
 use chakram::internals::report;
-use chakram::internals::topology::{Shape, Switching};
+use chakram::internals::topology::{DimensionShape, SwitchingMode};
 use chakram::internals::trace::CollectiveKind as K;
 use chakram::internals::workload::Workload;
 
@@ -16,11 +16,15 @@ fn all_do(ranks: u32, lines: &[Line]) -> Workload {
 }
 
 fn auto(dims: &[Dim]) -> Machine {
-    machine_of(dims, vec![Choice::Auto; dims.len()], Switching::IDEAL)
+    machine_of(
+        dims,
+        vec![AlgorithmChoice::Auto; dims.len()],
+        SwitchingMode::IDEAL,
+    )
 }
 
 fn wired(dims: &[Dim]) -> bool {
-    dims.iter().any(|dim| dim.shape == Shape::Ring)
+    dims.iter().any(|dim| dim.shape == DimensionShape::Ring)
 }
 
 /// Where every two NPUs have a way of their own, what is chosen is not slower than any one name in all
@@ -33,16 +37,19 @@ fn no_name_is_much_faster() {
         link_ns: 2000,
         ..dim
     };
-    let ring = Algorithm::Ring;
+    let ring = CollectiveAlgorithm::Ring;
     let machines = [
-        vec![dim(Shape::Switch, 8, ring)],
-        vec![dim(Shape::FullyConnected, 6, ring)],
-        vec![dim(Shape::Ring, 8, ring)],
+        vec![dim(DimensionShape::Switch, 8, ring)],
+        vec![dim(DimensionShape::FullyConnected, 6, ring)],
+        vec![dim(DimensionShape::Ring, 8, ring)],
         vec![
-            dim(Shape::FullyConnected, 4, ring),
-            slow(dim(Shape::Switch, 8, ring)),
+            dim(DimensionShape::FullyConnected, 4, ring),
+            slow(dim(DimensionShape::Switch, 8, ring)),
         ],
-        vec![dim(Shape::Ring, 4, ring), slow(dim(Shape::Switch, 3, ring))],
+        vec![
+            dim(DimensionShape::Ring, 4, ring),
+            slow(dim(DimensionShape::Switch, 3, ring)),
+        ],
     ];
     for dims in machines {
         let ranks = dims.iter().map(|dim| dim.size).product();
@@ -53,9 +60,9 @@ fn no_name_is_much_faster() {
                 let found = replay(&workload, &auto(&dims)).ps();
                 let stepped = replay_with(&workload, &auto(&dims), &stepwise()).ps();
                 assert_eq!(found, stepped, "{kind} of {bytes} B");
-                let named = Algorithm::ALL.map(|(algorithm, _)| {
-                    let choices = vec![Choice::Named(algorithm); dims.len()];
-                    replay(&workload, &machine_of(&dims, choices, Switching::IDEAL)).ps()
+                let named = CollectiveAlgorithm::ALL.map(|(algorithm, _)| {
+                    let choices = vec![AlgorithmChoice::Named(algorithm); dims.len()];
+                    replay(&workload, &machine_of(&dims, choices, SwitchingMode::IDEAL)).ps()
                 });
                 let best = named.into_iter().min().unwrap();
                 // Rings of 4 and 8 wires.
@@ -71,11 +78,18 @@ fn no_name_is_much_faster() {
 /// links; 32 times 11.25 MB against 7 times. A machine that names an algorithm says that.
 #[test]
 fn the_report_says_what_was_used() {
-    let dims = [dim(Shape::Ring, 8, Algorithm::HalvingDoubling)];
+    let dims = [dim(
+        DimensionShape::Ring,
+        8,
+        CollectiveAlgorithm::HalvingDoubling,
+    )];
     let said = |workload: &Workload, machine: &Machine| {
-        let prepared =
-            chakram::internals::engine::Prepared::new(workload, machine, &Options::default())
-                .unwrap();
+        let prepared = chakram::internals::engine::CompiledReplay::new(
+            workload,
+            machine,
+            &ReplayOptions::default(),
+        )
+        .unwrap();
         let (report, ()) = report::replay(&prepared, ()).unwrap();
         let rows = report.collectives.into_iter();
         rows.map(|row| row.algorithm).collect::<Vec<_>>()
@@ -91,7 +105,11 @@ fn the_report_says_what_was_used() {
     let one = all_do(8, &[large]);
     assert_eq!(said(&one, &auto(&dims)), ["auto: ring 8 (d0)"]);
     // Among 6, a ring stands in for it.
-    let dims = [dim(Shape::Ring, 6, Algorithm::HalvingDoubling)];
+    let dims = [dim(
+        DimensionShape::Ring,
+        6,
+        CollectiveAlgorithm::HalvingDoubling,
+    )];
     assert_eq!(said(&all_do(6, &[small]), &machine(&dims)), ["ring 6 (d0)"]);
 }
 
@@ -99,7 +117,7 @@ fn the_report_says_what_was_used() {
 /// one; direct is two of 2,000 and more.
 #[test]
 fn a_small_all_reduce_is_one_stage() {
-    let dims = [dim(Shape::Ring, 8, Algorithm::Ring)];
+    let dims = [dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];
     let replay = replay(&all_do(8, &[call(K::AllReduce, 16)]), &auto(&dims));
     // 500 + 1,000 + 2,000 ns, and 3 times 16 B in 0.64 ns.
     assert_eq!(replay.ps(), 3_501_920);

@@ -5,14 +5,14 @@ use super::lines::{call, kernel, receive, send};
 use super::naive;
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with};
 use super::wires::{Busy, Wiring, alone};
-use chakram::internals::collective::Algorithm;
+use chakram::internals::collective::CollectiveAlgorithm;
 use chakram::internals::machine::Machine;
-use chakram::internals::network::Model::{self, ContentionFree, Links, Ports};
-use chakram::internals::topology::Shape;
+use chakram::internals::network::NetworkKind::{self, ContentionFree, Links, Ports};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
-const ALL: [Model; 3] = [ContentionFree, Ports, Links];
+const ALL: [NetworkKind; 3] = [ContentionFree, Ports, Links];
 
 /// Up to three dimensions of any shape.
 fn stack() -> impl Strategy<Value = Vec<Dim>> {
@@ -69,7 +69,7 @@ proptest! {
 
 /// Up to two dimensions with any algorithms.
 fn carried() -> impl Strategy<Value = Vec<Dim>> {
-    let algorithm = prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec());
+    let algorithm = prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec());
     let one = (any_dim(6), algorithm);
     prop::collection::vec(
         one.prop_map(|(dim, algorithm)| Dim { algorithm, ..dim }),
@@ -133,7 +133,7 @@ proptest! {
 fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
     let ring = Dim {
         ps_per_byte: 10,
-        ..dim(Shape::Ring, 8, Algorithm::Direct)
+        ..dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Direct)
     };
     let machine = machine(&[ring]);
     let workload = job(&vec![vec![call(K::Reduce, 1_000_000)]; 8], &[]);
@@ -168,7 +168,7 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
     let of = |shape, members: &'static [u32], bytes| {
         let ring = Dim {
             ps_per_byte: 10,
-            ..dim(shape, 8, Algorithm::Ring)
+            ..dim(shape, 8, CollectiveAlgorithm::Ring)
         };
         let mut ranks = vec![vec![kernel(0)]; 8];
         for &member in members {
@@ -179,15 +179,21 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
         ALL.map(|model| replay_with(&workload, &machine, &over(model)).ps())
     };
     let all = &[0, 1, 2, 3, 4, 5, 6, 7];
-    assert_eq!(of(Shape::Ring, all, 8_000_000), [7 * 10_500_000; 3]);
     assert_eq!(
-        of(Shape::Ring, &[1, 3, 5, 7], 4_000_000),
+        of(DimensionShape::Ring, all, 8_000_000),
+        [7 * 10_500_000; 3]
+    );
+    assert_eq!(
+        of(DimensionShape::Ring, &[1, 3, 5, 7], 4_000_000),
         [3 * 11_000_000; 3]
     );
     // 2 sends to 0 over two links down, 1,000 ns, and all wait for that once.
-    assert_eq!(of(Shape::Ring, &[0, 1, 2], 3_000_000), [41_500_000; 3]);
+    assert_eq!(
+        of(DimensionShape::Ring, &[0, 1, 2], 3_000_000),
+        [41_500_000; 3]
+    );
     // 7 sends to 0 over seven links down. What it sends first goes round once, and then what 0 sends.
-    let line = of(Shape::Mesh, all, 8_000_000);
+    let line = of(DimensionShape::Mesh, all, 8_000_000);
     assert_eq!(line, [line[0]; 3]);
     assert!(
         (7 * 20_500_000..7 * 24_000_000).contains(&line[0]),

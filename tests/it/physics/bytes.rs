@@ -1,19 +1,21 @@
 //! Bytes in are bytes out: counted from the programs themselves.
 
 use super::rig::cases;
-use chakram::internals::collective::{Algorithm, Primitive, Seat, Stage};
-use chakram::internals::units::Amount;
+use chakram::internals::collective::{
+    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, LinePosition,
+};
+use chakram::internals::units::BufferShare;
 use proptest::prelude::*;
 
-const PRIMITIVES: [Primitive; 8] = [
-    Primitive::ReduceScatter,
-    Primitive::AllGather,
-    Primitive::AllReduce,
-    Primitive::AllToAll,
-    Primitive::Broadcast,
-    Primitive::Reduce,
-    Primitive::Gather,
-    Primitive::Scatter,
+const PRIMITIVES: [CollectivePrimitive; 8] = [
+    CollectivePrimitive::ReduceScatter,
+    CollectivePrimitive::AllGather,
+    CollectivePrimitive::AllReduce,
+    CollectivePrimitive::AllToAll,
+    CollectivePrimitive::Broadcast,
+    CollectivePrimitive::Reduce,
+    CollectivePrimitive::Gather,
+    CollectivePrimitive::Scatter,
 ];
 
 /// What the members of a line did when all had done all they could.
@@ -29,16 +31,22 @@ struct Line {
 }
 
 /// Runs the programs of all members without time, in rounds, as far as they go.
-fn line(algorithm: Algorithm, primitive: Primitive, n: u32, root: u32, bytes: u64) -> Line {
-    let stage = Stage {
+fn line(
+    algorithm: CollectiveAlgorithm,
+    primitive: CollectivePrimitive,
+    n: u32,
+    root: u32,
+    bytes: u64,
+) -> Line {
+    let stage = CollectiveStage {
         phase: 0,
         primitive,
-        buffer: Amount::whole(bytes),
+        buffer: BufferShare::whole(bytes),
         mirrored: false,
         both_ways: false,
     };
     let algorithm = algorithm.resolve(primitive, n);
-    let seat = |index| Seat {
+    let seat = |index| LinePosition {
         size: n,
         index,
         root,
@@ -89,7 +97,7 @@ proptest! {
         root in any::<u32>(),
         bytes in 0_u64..1 << 40,
         primitive in prop::sample::select(PRIMITIVES.to_vec()),
-        algorithm in prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec()),
+        algorithm in prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec()),
     ) {
         let line = line(algorithm, primitive, n, root % n, bytes);
         prop_assert!(line.ended);
@@ -101,10 +109,10 @@ proptest! {
     /// With a buffer of S, of which S/n is a member's share:
     #[test]
     fn volumes_are_those_of_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
-        use Primitive as P;
+        use CollectivePrimitive as P;
         let root = root % n;
         let m = u64::from(n);
-        for (algorithm, _) in Algorithm::ALL {
+        for (algorithm, _) in CollectiveAlgorithm::ALL {
             let of = |primitive| line(algorithm, primitive, n, root, s);
             // Reduce-scatter and all-gather, an all-reduce: 2 (n - 1) / n S out of and into each.
             let (scatter, gather) = (of(P::ReduceScatter), of(P::AllGather));
@@ -113,7 +121,7 @@ proptest! {
                 prop_assert_eq!(scatter.received_n[i] + gather.received_n[i], 2 * (m - 1) * s);
             }
             // All-to-all: n - 1 shares from each, which a ring passes on 1, 2, … n - 1 times.
-            let shares = if algorithm == Algorithm::Ring { m * (m - 1) / 2 } else { m - 1 };
+            let shares = if algorithm == CollectiveAlgorithm::Ring { m * (m - 1) / 2 } else { m - 1 };
             prop_assert!(of(P::AllToAll).sent_n.iter().all(|&sent| sent == shares * s));
             // Everyone but the root gets all of S in a broadcast; everyone but the root gives all of
             // it in a reduce.

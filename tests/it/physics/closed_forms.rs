@@ -2,25 +2,29 @@
 
 use super::oracle;
 use super::rig::{dim, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::Algorithm;
-use chakram::internals::generate::{Collective, Job, Pattern};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm;
+use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind;
 use chakram::internals::workload::Workload;
 
-const SHAPES: [Shape; 3] = [Shape::Ring, Shape::FullyConnected, Shape::Switch];
+const SHAPES: [DimensionShape; 3] = [
+    DimensionShape::Ring,
+    DimensionShape::FullyConnected,
+    DimensionShape::Switch,
+];
 
 fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
-    let mut options = Collective::new(kind, bytes, ranks);
+    let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.root = kind.has_root().then_some(root);
-    let job = Job::new(Pattern::Collective(options)).unwrap();
+    let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
     job.workload().unwrap()
 }
 
 /// (closed form allowed, message by message), in picoseconds.
 fn both(
-    shape: Shape,
-    algorithm: Algorithm,
+    shape: DimensionShape,
+    algorithm: CollectiveAlgorithm,
     kind: CollectiveKind,
     bytes: u64,
     n: u32,
@@ -36,7 +40,7 @@ fn both(
 #[test]
 fn every_collective_takes_what_its_closed_form_says() {
     for shape in SHAPES {
-        for (algorithm, _) in Algorithm::ALL {
+        for (algorithm, _) in CollectiveAlgorithm::ALL {
             for (kind, ..) in CollectiveKind::ALL {
                 for n in 2..=17 {
                     let dim = dim(shape, n, algorithm);
@@ -60,92 +64,158 @@ fn every_collective_takes_what_its_closed_form_says() {
 /// share each way.
 #[test]
 fn eight_members_by_hand() {
-    use Algorithm::{
+    use CollectiveAlgorithm::{
         Direct, DoubleBinaryTree, HalvingDoubling as Halving, Pairwise,
         RecursiveDoubling as Doubling, Ring, Tree,
     };
     use CollectiveKind as K;
     let table = [
         // 2 x 7 steps of 500 + 200 ns.
-        (Shape::Ring, Ring, K::AllReduce, 80_000, 9_800_000),
+        (DimensionShape::Ring, Ring, K::AllReduce, 80_000, 9_800_000),
         // 2 x 7 steps of 1,000 + 200 ns: up to the switch and down.
-        (Shape::Switch, Ring, K::AllReduce, 80_000, 16_800_000),
+        (
+            DimensionShape::Switch,
+            Ring,
+            K::AllReduce,
+            80_000,
+            16_800_000,
+        ),
         // 7 steps of 700 ns; the size of an all-gather is the shard's.
-        (Shape::Ring, Ring, K::AllGather, 10_000, 4_900_000),
+        (DimensionShape::Ring, Ring, K::AllGather, 10_000, 4_900_000),
         // 8 x 7 / 2 = 28 steps of 700 ns.
-        (Shape::Ring, Ring, K::AllToAll, 80_000, 19_600_000),
+        (DimensionShape::Ring, Ring, K::AllToAll, 80_000, 19_600_000),
         // 8 shares leave the root in 1,600 ns; 7 links of 500 ns; 6 members pass on in 200 ns.
-        (Shape::Ring, Ring, K::Broadcast, 80_000, 6_300_000),
-        (Shape::Ring, Ring, K::Reduce, 80_000, 6_300_000),
+        (DimensionShape::Ring, Ring, K::Broadcast, 80_000, 6_300_000),
+        (DimensionShape::Ring, Ring, K::Reduce, 80_000, 6_300_000),
         // 7 shares leave or arrive back to back, the last 7 links away: 7 x 700 ns.
-        (Shape::Ring, Ring, K::Gather, 10_000, 4_900_000),
-        (Shape::Ring, Ring, K::Scatter, 80_000, 4_900_000),
+        (DimensionShape::Ring, Ring, K::Gather, 10_000, 4_900_000),
+        (DimensionShape::Ring, Ring, K::Scatter, 80_000, 4_900_000),
         // 7 links of 500 ns.
-        (Shape::Ring, Ring, K::Barrier, 0, 3_500_000),
+        (DimensionShape::Ring, Ring, K::Barrier, 0, 3_500_000),
         // 2 x (500 + 7 x 200) ns.
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
             Direct,
             K::AllReduce,
             80_000,
             3_800_000,
         ),
         // 1,000 + 7 x 200 ns.
-        (Shape::Switch, Direct, K::AllToAll, 80_000, 2_400_000),
+        (
+            DimensionShape::Switch,
+            Direct,
+            K::AllToAll,
+            80_000,
+            2_400_000,
+        ),
         // 500 + 7 x 1,600 ns.
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
             Direct,
             K::Broadcast,
             80_000,
             11_700_000,
         ),
-        (Shape::FullyConnected, Direct, K::Reduce, 80_000, 11_700_000),
+        (
+            DimensionShape::FullyConnected,
+            Direct,
+            K::Reduce,
+            80_000,
+            11_700_000,
+        ),
         // 500 + 7 x 200 ns.
-        (Shape::FullyConnected, Direct, K::Gather, 10_000, 1_900_000),
-        (Shape::FullyConnected, Direct, K::Scatter, 80_000, 1_900_000),
+        (
+            DimensionShape::FullyConnected,
+            Direct,
+            K::Gather,
+            10_000,
+            1_900_000,
+        ),
+        (
+            DimensionShape::FullyConnected,
+            Direct,
+            K::Scatter,
+            80_000,
+            1_900_000,
+        ),
         // First bytes of members 1 … 4 places behind: 0 + 500, 400 + 1,000, 800 + 1,500, 1,200 + 2,000 ns, each
         // of which is served before the next comes, until 3,600. Of 5 … 7, from the other side: 1,600 + 1,500,
         // 2,000 + 1,000, 2,400 + 500 ns, from 2,900 on served until 4,100.
-        (Shape::Ring, Direct, K::AllToAll, 80_000, 4_100_000),
+        (DimensionShape::Ring, Direct, K::AllToAll, 80_000, 4_100_000),
         // The copy that leaves k-th is there at 3,200 k + 500 min(k, 8 - k) ns: at most
         // 7 x 3,200 + 500.
-        (Shape::Ring, Direct, K::Broadcast, 80_000, 22_900_000),
+        (
+            DimensionShape::Ring,
+            Direct,
+            K::Broadcast,
+            80_000,
+            22_900_000,
+        ),
         // First bytes at 500, 1,000, 1,500 and 2,000 ns from one side, and but for the last from the other; each is
         // served in 400 ns, before the next comes.
-        (Shape::Ring, Direct, K::Gather, 10_000, 2_400_000),
+        (DimensionShape::Ring, Direct, K::Gather, 10_000, 2_400_000),
         // Nothing to send but word from the opposite member: 4 x 500 ns.
-        (Shape::Ring, Direct, K::Barrier, 0, 2_000_000),
+        (DimensionShape::Ring, Direct, K::Barrier, 0, 2_000_000),
         // 1,000 + 800, 1,000 + 400, 1,000 + 200 ns, and back.
-        (Shape::Switch, Halving, K::AllReduce, 80_000, 8_800_000),
+        (
+            DimensionShape::Switch,
+            Halving,
+            K::AllReduce,
+            80_000,
+            8_800_000,
+        ),
         // 500 + 1,600, 1,000 + 800, 2,000 + 400 ns.
-        (Shape::Ring, Halving, K::ReduceScatter, 80_000, 6_300_000),
+        (
+            DimensionShape::Ring,
+            Halving,
+            K::ReduceScatter,
+            80_000,
+            6_300_000,
+        ),
         // 1, 2 and 4 links.
-        (Shape::Ring, Halving, K::Barrier, 0, 3_500_000),
+        (DimensionShape::Ring, Halving, K::Barrier, 0, 3_500_000),
         // 3 x (500 + 1,600) ns, in each of which the last to be told tells on.
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
             Halving,
             K::Broadcast,
             80_000,
             6_300_000,
         ),
-        (Shape::FullyConnected, Halving, K::Reduce, 80_000, 6_300_000),
+        (
+            DimensionShape::FullyConnected,
+            Halving,
+            K::Reduce,
+            80_000,
+            6_300_000,
+        ),
         // 4, 2 and 1 shares: 3 x 500 + 7 x 200 ns.
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
             Halving,
             K::Scatter,
             80_000,
             2_900_000,
         ),
         // 3 x (1,000 + 1,600) ns.
-        (Shape::Switch, Doubling, K::AllReduce, 80_000, 7_800_000),
+        (
+            DimensionShape::Switch,
+            Doubling,
+            K::AllReduce,
+            80_000,
+            7_800_000,
+        ),
         // 1, 2 and 4 links: 3,500 + 3 x 3,200 ns.
-        (Shape::Ring, Doubling, K::AllReduce, 80_000, 13_100_000),
+        (
+            DimensionShape::Ring,
+            Doubling,
+            K::AllReduce,
+            80_000,
+            13_100_000,
+        ),
         // 7 x (500 + 200) ns.
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
             Pairwise,
             K::AllToAll,
             80_000,
@@ -153,7 +223,7 @@ fn eight_members_by_hand() {
         ),
         // The same stands in for halving and doubling.
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
             Halving,
             K::AllToAll,
             80_000,
@@ -162,24 +232,30 @@ fn eight_members_by_hand() {
         // Up: leaves' 500 + 2 x 1,600 ns, of which the second waits for the first; again; 500 + 1,600 ns
         // from the top to the root: 9,500 ns. Down: 500 + 1,600, then twice 500 + 2 x 1,600 ns.
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
             Tree,
             K::AllReduce,
             80_000,
             19_000_000,
         ),
-        (Shape::FullyConnected, Tree, K::Reduce, 80_000, 9_500_000),
         (
-            Shape::FullyConnected,
+            DimensionShape::FullyConnected,
+            Tree,
+            K::Reduce,
+            80_000,
+            9_500_000,
+        ),
+        (
+            DimensionShape::FullyConnected,
             DoubleBinaryTree,
             K::Broadcast,
             80_000,
             9_500_000,
         ),
         // 1 and 2 links below the top, which is 4 from the root: 3,500 + 5 x 3,200 ns.
-        (Shape::Ring, Tree, K::Broadcast, 80_000, 19_500_000),
+        (DimensionShape::Ring, Tree, K::Broadcast, 80_000, 19_500_000),
         // A ring gathers for it.
-        (Shape::Ring, Tree, K::Gather, 10_000, 4_900_000),
+        (DimensionShape::Ring, Tree, K::Gather, 10_000, 4_900_000),
     ];
     for (shape, algorithm, kind, bytes, want) in table {
         let found = both(shape, algorithm, kind, bytes, 8, 0);
@@ -190,7 +266,7 @@ fn eight_members_by_hand() {
 #[test]
 fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
     for shape in SHAPES {
-        for (algorithm, _) in Algorithm::ALL {
+        for (algorithm, _) in CollectiveAlgorithm::ALL {
             for (kind, ..) in CollectiveKind::ALL {
                 let dim = dim(shape, 6, algorithm);
                 let machine = machine(&[dim]);
@@ -200,9 +276,9 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
                 // served apart, and members of a tree end one after another.
                 let mut stages = oracle::phases(&[dim], kind, bytes).into_iter();
                 let alike = stages.all(|(_, how, ..)| match how {
-                    Algorithm::Ring => true,
-                    Algorithm::Tree | Algorithm::DoubleBinaryTree => false,
-                    _ => shape != Shape::Ring,
+                    CollectiveAlgorithm::Ring => true,
+                    CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree => false,
+                    _ => shape != DimensionShape::Ring,
                 });
                 let closed = alike && !kind.has_root();
                 let expected = (u64::from(closed), u64::from(!closed));

@@ -2,39 +2,43 @@
 
 use super::lines::{Line, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
-use chakram::internals::collective::Algorithm::{self, Direct, Ring};
-use chakram::internals::engine::{Options, Prepared, ReplayError};
-use chakram::internals::graph::Dependencies;
-use chakram::internals::network::Model;
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
+use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram::internals::graph::DependencyPolicy;
+use chakram::internals::network::NetworkKind;
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::trace::groups::Declared;
-use chakram::internals::validate::{Findings, Kind, Trace};
+use chakram::internals::trace::groups::DeclaredGroups;
+use chakram::internals::validate::{DefectKind, DefectLog, ValidatedTrace};
 use proptest::prelude::*;
 
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 
 /// What `validate` says of the same traces.
-fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Findings {
+fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks
         .iter()
-        .map(|lines| Trace::check(&contents(lines), Dependencies::Both, 9));
-    let traces: Vec<Trace> = traces.collect();
+        .map(|lines| ValidatedTrace::check(&contents(lines), DependencyPolicy::Both, 9));
+    let traces: Vec<ValidatedTrace> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
-    let options = chakram::internals::validate::Options::with(|o| {
+    let options = chakram::internals::validate::ValidateOptions::with(|o| {
         o.ranks = Some(ranks.len() as u32);
-        o.declared = declared.collect::<Declared>();
+        o.declared = declared.collect::<DeclaredGroups>();
         o.show = 9;
     });
     chakram::internals::validate::job(&members, &options)
 }
 
 /// Every network, by closed form and in messages.
-fn ways() -> Vec<Options> {
-    let networks = [Model::ContentionFree, Model::Ports, Model::Links];
+fn ways() -> Vec<ReplayOptions> {
+    let networks = [
+        NetworkKind::ContentionFree,
+        NetworkKind::Ports,
+        NetworkKind::Links,
+    ];
     let mut ways = networks.map(over).to_vec();
-    ways.extend([Options::default(), stepwise()]);
+    ways.extend([ReplayOptions::default(), stepwise()]);
     ways
 }
 
@@ -60,7 +64,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
             ],
         ]
     };
-    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
+    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
     // Two names; a name and none, which is all ranks; the same the other way round.
     for (first, second) in [(Some("1"), Some("2")), (None, Some("2")), (Some("1"), None)] {
         let ranks = ranks(first, second);
@@ -91,7 +95,7 @@ fn crossed(dependent: bool) -> Vec<Vec<Line>> {
 
 #[test]
 fn their_orders_may_differ_from_rank_to_rank() {
-    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
+    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
     let independent = crossed(false);
     for options in ways() {
         replay_with(&job(&independent, &PAIR), &machine, &options);
@@ -108,12 +112,12 @@ fn their_orders_may_differ_from_rank_to_rank() {
     // If each waits for the one before it, that is a circle, and found as one.
     let dependent = crossed(true);
     let workload = job(&dependent, &PAIR);
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let stuck = prepared.run(()).unwrap_err();
     assert!(matches!(stuck, ReplayError::Stuck(_)), "{stuck}");
     let findings = validated(&dependent, &PAIR);
     assert_eq!(
-        (findings.tally().errors, findings.count(Kind::Circle)),
+        (findings.tally().errors, findings.count(DefectKind::Circle)),
         (1, 1)
     );
 }
@@ -124,19 +128,19 @@ fn disagreements_name_the_group() {
     let mut ranks = crossed(false);
     ranks[1][0] = call(K::AllGather, 65).group("2");
     let workload = job(&ranks, &PAIR);
-    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
-    let refusal = Prepared::new(&workload, &machine, &Options::default()).unwrap_err();
+    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
+    let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap_err();
     let said = "of the group `2` of ranks 0, 1: ";
     assert!(refusal.to_string().contains(said), "{refusal}");
     let findings = validated(&ranks, &PAIR);
-    let found = &findings.of_kind(Kind::Collectives)[0].found;
+    let found = &findings.of_kind(DefectKind::Collectives)[0].found;
     assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
 }
 
 /// What a rank does: calls of three groups, each behind a kernel of its own, on streams or on none. The calls of a
 /// group have the same kinds on all ranks, and ranks have orders of their own among groups.
 #[derive(Clone, Debug)]
-struct Plan {
+struct ParallelismPlan {
     ranks: u32,
     /// Of each group, the kinds of its collectives.
     calls: [Vec<K>; 3],
@@ -147,7 +151,7 @@ struct Plan {
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn any_plan() -> impl Strategy<Value = Plan> {
+fn any_plan() -> impl Strategy<Value = ParallelismPlan> {
     let kinds = || {
         prop::collection::vec(
             prop::sample::select(vec![
@@ -163,7 +167,7 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     let times = prop_oneof![Just(0_u64), Just(500), 0_u64..9000];
     let late = prop::collection::vec(prop::collection::vec((times, any::<usize>()), 9), 5);
     (2_u32..=5, [kinds(), kinds(), kinds()], late, any::<bool>()).prop_map(
-        |(ranks, calls, late, streams)| Plan {
+        |(ranks, calls, late, streams)| ParallelismPlan {
             ranks,
             calls,
             late,
@@ -172,10 +176,16 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     )
 }
 
-impl Plan {
+impl ParallelismPlan {
     /// The makespan with these members of groups `a` and `b`, among `all` ranks of the job. Group `c` has all
     /// ranks but the last, or the first alone.
-    fn time(&self, [a, b]: [&[u32]; 2], all: u32, algorithm: Algorithm, options: &Options) -> u64 {
+    fn time(
+        &self,
+        [a, b]: [&[u32]; 2],
+        all: u32,
+        algorithm: CollectiveAlgorithm,
+        options: &ReplayOptions,
+    ) -> u64 {
         let some: Vec<u32> = (0..(self.ranks - 1).max(1)).collect();
         let groups = [("a", a), ("b", b), ("c", &some[..])];
         let lines = |rank: u32| -> Vec<Line> {
@@ -209,7 +219,7 @@ impl Plan {
             lines
         };
         let ranks: Vec<_> = (0..all).map(lines).collect();
-        let machine = machine(&[dim(Shape::Switch, 6, algorithm)]);
+        let machine = machine(&[dim(DimensionShape::Switch, 6, algorithm)]);
         replay_with(&job(&ranks, &groups), &machine, options).ps()
     }
 }
@@ -223,12 +233,12 @@ proptest! {
     fn equal_groups_are_as_any_two_groups(
         plan in any_plan(),
         algorithm in prop::sample::select(vec![Ring, Direct]),
-        model in prop::sample::select(vec![Model::ContentionFree, Model::Ports, Model::Links]),
+        model in prop::sample::select(vec![NetworkKind::ContentionFree, NetworkKind::Ports, NetworkKind::Links]),
     ) {
         let ascending: Vec<u32> = (0..plan.ranks).collect();
         let mut turned = ascending.clone();
         turned.rotate_left(1);
-        let options = Options::with(|o| {
+        let options = ReplayOptions::with(|o| {
 o.network = Some(model);
 });
         let time = |members, all| plan.time(members, all, algorithm, &options);

@@ -6,34 +6,34 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
-use chakram::internals::astra_sim::custom::{Lasting, read};
-use chakram::internals::collective::{Algorithm, Custom};
-use chakram::internals::engine::Options;
-use chakram::internals::network::Model;
-use chakram::internals::topology::Shape;
+use chakram::internals::astra_sim::custom::{ScriptTiming, read};
+use chakram::internals::collective::{CollectiveAlgorithm, CustomCollective};
+use chakram::internals::engine::ReplayOptions;
+use chakram::internals::network::NetworkKind;
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::{CollectiveKind as K, Op};
-use chakram::internals::workload::{Absent, Workload};
+use chakram::internals::workload::{MissingRankPolicy, Workload};
 
 /// Carries out `kind` by a trace for each position.
-fn custom(kind: K, positions: &[Vec<Line>]) -> Custom {
+fn custom(kind: K, positions: &[Vec<Line>]) -> CustomCollective {
     let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
-    let scripts = read(&files, Lasting::Recorded).unwrap();
-    Custom {
+    let scripts = read(&files, ScriptTiming::Recorded).unwrap();
+    CustomCollective {
         kind,
         name: "mine".to_owned(),
         scripts: scripts.matched().unwrap(),
     }
 }
 
-fn with(custom: &Custom, options: Options) -> Options {
-    Options::with(|o| {
+fn with(custom: &CustomCollective, options: ReplayOptions) -> ReplayOptions {
+    ReplayOptions::with(|o| {
         *o = options;
         o.custom = vec![custom.clone()];
     })
 }
 
-fn models() -> impl Iterator<Item = Model> {
-    Model::ALL.iter().map(|(model, _)| *model)
+fn models() -> impl Iterator<Item = NetworkKind> {
+    NetworkKind::ALL.iter().map(|(model, _)| *model)
 }
 
 /// A ring all-reduce among n: 2(n - 1) rounds, in each of which every member sends `share` bytes to the next,
@@ -61,12 +61,16 @@ fn everybody(n: u32, lines: &[Line]) -> Workload {
 
 /// Every member has one link, and a ring of them goes one way.
 fn rings(n: u32) -> [Dim; 1] {
-    [dim(Shape::FullyConnected, n, Algorithm::Ring)]
+    [dim(
+        DimensionShape::FullyConnected,
+        n,
+        CollectiveAlgorithm::Ring,
+    )]
 }
 
 /// A line of two by two, direct.
 fn grid() -> [Dim; 2] {
-    [dim(Shape::Ring, 2, Algorithm::Direct); 2]
+    [dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
 }
 
 /// 6 rounds of 500 ns and 1,000 B, which is 3.12 us, as the machine's own ring takes it; from equal starts,
@@ -83,7 +87,7 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
         let lines = [call(K::AllReduce, 4000)];
         let ranks: Vec<_> = (0..4).map(|rank| (rank, &lines[..])).collect();
         let skewed = released(ranks, |rank| [0, 700, 10_000, 30][rank as usize]);
-        let skewed = skewed.finish(Some(4), Absent::Refuse).unwrap();
+        let skewed = skewed.finish(Some(4), MissingRankPolicy::Refuse).unwrap();
         for workload in [workload, skewed] {
             let scripted = replay_with(&workload, &machine, &with(&own, over(model)));
             let builtin = replay_with(&workload, &machine, &over(model));
@@ -105,15 +109,15 @@ fn others_keep_the_algorithm_of_the_machine() {
     let replay = replay_with(
         &job(&ranks, &groups),
         &machine,
-        &with(&own, Options::default()),
+        &with(&own, ReplayOptions::default()),
     );
     // Nothing is proved of scripts.
     assert_eq!((replay.outcome.closed, replay.outcome.stepwise), (0, 1));
     for other in [call(K::AllReduce, 4000), call(K::AllGather, 4000)] {
         let workload = everybody(8, &[other]);
-        let plain = replay_with(&workload, &machine, &Options::default());
+        let plain = replay_with(&workload, &machine, &ReplayOptions::default());
         assert_eq!(
-            replay_with(&workload, &machine, &with(&own, Options::default())),
+            replay_with(&workload, &machine, &with(&own, ReplayOptions::default())),
             plain
         );
         assert_eq!(plain.outcome.closed, 1);
@@ -201,7 +205,7 @@ fn several_are_under_way_at_once() {
             replay_with(workload, &machine, &with(&own, over(model)))
         };
         let both = run(&at_once);
-        let second = if model == Model::ContentionFree {
+        let second = if model == NetworkKind::ContentionFree {
             0
         } else {
             20_000
@@ -220,7 +224,7 @@ fn the_missing_play_too() {
     let own = custom(K::AllReduce, &ring(4, 1000));
     let lines = [kernel(300), call(K::AllReduce, 8).after(&[1])];
     let workload = traces([(2, &lines[..])])
-        .finish(Some(4), Absent::Mirror)
+        .finish(Some(4), MissingRankPolicy::Mirror)
         .unwrap();
     for model in models() {
         let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, over(model)));
@@ -245,7 +249,7 @@ fn members_begin_when_they_come() {
                     false => 0,
                 }
             });
-            let workload = builder.finish(Some(2), Absent::Refuse).unwrap();
+            let workload = builder.finish(Some(2), MissingRankPolicy::Refuse).unwrap();
             replay_with(&workload, &machine(&rings(2)), &with(&own, over(model))).ends()
         };
         assert_eq!(run(1), [20_000, 11_000_000], "{model}");
@@ -258,7 +262,7 @@ fn sizes_are_those_of_the_scripts() {
     let own = custom(K::AllReduce, &ring(4, 1000));
     for bytes in [8, 1 << 30] {
         let workload = everybody(4, &[call(K::AllReduce, bytes)]);
-        let options = with(&own, Options::default());
+        let options = with(&own, ReplayOptions::default());
         assert_eq!(
             replay_with(&workload, &machine(&rings(4)), &options).ps(),
             3_120_000
@@ -278,7 +282,7 @@ fn each_dimension_has_its_port() {
     ];
     let own = custom(K::AllToAll, &scripts);
     let workload = everybody(4, &[call(K::AllToAll, 64)]);
-    for model in [Model::ContentionFree, Model::Ports] {
+    for model in [NetworkKind::ContentionFree, NetworkKind::Ports] {
         let replay = replay_with(&workload, &machine(&grid()), &with(&own, over(model)));
         // To 3: leaves at 20 ns, over two links of 500 ns, 20 ns of bytes.
         assert_eq!(
@@ -300,7 +304,7 @@ fn each_side_of_a_ring_has_its_port() {
     ];
     let own = custom(K::AllToAll, &scripts);
     let workload = everybody(3, &[call(K::AllToAll, 64)]);
-    let ring = [dim(Shape::Ring, 3, Algorithm::Ring).of_links()];
+    let ring = [dim(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring).of_links()];
     for (dims, second) in [(ring, 0), (rings(3), 20_000)] {
         for model in models() {
             let replay = replay_with(&workload, &machine(&dims), &with(&own, over(model)));

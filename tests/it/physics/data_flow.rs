@@ -8,27 +8,29 @@
 //! keep their order.
 
 use super::programs::halved;
-use chakram::internals::collective::{Algorithm, Primitive, Seat, Stage, Step};
-use chakram::internals::units::Amount;
+use chakram::internals::collective::{
+    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
+};
+use chakram::internals::units::BufferShare;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-const PRIMITIVES: [Primitive; 8] = [
-    Primitive::ReduceScatter,
-    Primitive::AllGather,
-    Primitive::AllReduce,
-    Primitive::AllToAll,
-    Primitive::Broadcast,
-    Primitive::Reduce,
-    Primitive::Gather,
-    Primitive::Scatter,
+const PRIMITIVES: [CollectivePrimitive; 8] = [
+    CollectivePrimitive::ReduceScatter,
+    CollectivePrimitive::AllGather,
+    CollectivePrimitive::AllReduce,
+    CollectivePrimitive::AllToAll,
+    CollectivePrimitive::Broadcast,
+    CollectivePrimitive::Reduce,
+    CollectivePrimitive::Gather,
+    CollectivePrimitive::Scatter,
 ];
 
 /// A line that does something.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    algorithm: Algorithm,
-    primitive: Primitive,
+    algorithm: CollectiveAlgorithm,
+    primitive: CollectivePrimitive,
     n: usize,
     root: usize,
     mirrored: bool,
@@ -64,7 +66,7 @@ impl Line {
 
     fn parts(&self) -> usize {
         match self.primitive {
-            Primitive::AllToAll => self.n * self.n,
+            CollectivePrimitive::AllToAll => self.n * self.n,
             _ => self.n,
         }
     }
@@ -75,7 +77,7 @@ impl Line {
 
     /// What the member `index` has before.
     fn start(&self, index: usize) -> Vec<u64> {
-        use Primitive as P;
+        use CollectivePrimitive as P;
         let own = 1 << index;
         let has = |part: usize| match self.primitive {
             P::ReduceScatter | P::Reduce | P::AllReduce => true,
@@ -90,7 +92,7 @@ impl Line {
 
     /// Whether the member `index` has what it should have after.
     fn is_done(&self, index: usize, has: &[u64]) -> bool {
-        use Primitive as P;
+        use CollectivePrimitive as P;
         let n = self.n;
         let is_root = index == self.root;
         match self.primitive {
@@ -119,8 +121,8 @@ impl Line {
 
     /// The parts that message `i` from `index` to `to` is meant to carry.
     fn parts_of(&self, index: usize, to: usize, i: usize) -> Vec<usize> {
-        use Algorithm as A;
-        use Primitive as P;
+        use CollectiveAlgorithm as A;
+        use CollectivePrimitive as P;
         let n = self.n;
         let back = |k: usize| (index + 2 * n - k) % n;
         // Members that agree with `with` in the lowest `bits` bits.
@@ -156,11 +158,14 @@ impl Line {
     }
 
     /// What message `i` of `index` carries; a part that is summed up elsewhere is given away.
-    fn load(&self, index: usize, i: u32, step: &Step, has: &mut [u64]) -> Load {
+    fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> Load {
         let parts = self.parts_of(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;
         assert_eq!(step.amount.bytes * self.n as u64, shares, "{self:?}: size");
-        let away = matches!(self.primitive, Primitive::ReduceScatter | Primitive::Reduce);
+        let away = matches!(
+            self.primitive,
+            CollectivePrimitive::ReduceScatter | CollectivePrimitive::Reduce
+        );
         let take = |part: usize| {
             assert_ne!(has[part], 0, "{self:?}: {index} has nothing of {part}");
             match away {
@@ -178,7 +183,8 @@ impl Line {
                 0 => has[part] |= set,
                 // All of it comes back down a tree.
                 _ => {
-                    let back = self.primitive == Primitive::AllReduce && set == self.all();
+                    let back =
+                        self.primitive == CollectivePrimitive::AllReduce && set == self.all();
                     assert!(back && has[part] != set, "{self:?}: {part} counted twice");
                     has[part] = set;
                 }
@@ -186,8 +192,8 @@ impl Line {
         }
     }
 
-    fn seat(&self, index: usize) -> Seat {
-        Seat {
+    fn seat(&self, index: usize) -> LinePosition {
+        LinePosition {
             size: self.n as u32,
             index: index as u32,
             root: self.root as u32,
@@ -196,10 +202,10 @@ impl Line {
 
     /// Carries it out, and checks who has what.
     fn run(&self) {
-        let stage = Stage {
+        let stage = CollectiveStage {
             phase: 0,
             primitive: self.primitive,
-            buffer: Amount::whole(BYTES),
+            buffer: BufferShare::whole(BYTES),
             mirrored: self.mirrored,
             both_ways: false,
         };
@@ -294,7 +300,7 @@ impl Dice {
     }
 }
 
-fn check(algorithm: Algorithm, sizes: std::ops::RangeInclusive<usize>) {
+fn check(algorithm: CollectiveAlgorithm, sizes: std::ops::RangeInclusive<usize>) {
     for primitive in PRIMITIVES {
         for n in sizes.clone() {
             if !algorithm.carries(primitive, n as u32) {
@@ -320,14 +326,14 @@ fn check(algorithm: Algorithm, sizes: std::ops::RangeInclusive<usize>) {
 
 #[test]
 fn every_member_ends_with_what_the_primitive_promises() {
-    for (algorithm, _) in Algorithm::ALL {
+    for (algorithm, _) in CollectiveAlgorithm::ALL {
         check(algorithm, 2..=33);
     }
 }
 
 #[test]
 fn every_primitive_is_carried_by_what_stands_in() {
-    for (algorithm, _) in Algorithm::ALL {
+    for (algorithm, _) in CollectiveAlgorithm::ALL {
         for primitive in PRIMITIVES {
             for n in 2..=33 {
                 let used = algorithm.resolve(primitive, n);

@@ -2,17 +2,17 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, released, replay, replay_with, stepwise};
-use chakram::internals::collective::Algorithm::{Direct, Ring};
-use chakram::internals::engine::{Options, Prepared, ReplayError};
+use chakram::internals::collective::CollectiveAlgorithm::{Direct, Ring};
+use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::internals::machine::Machine;
-use chakram::internals::report::{self, Part};
-use chakram::internals::topology::Shape;
+use chakram::internals::report::{self, TimeCategory};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::workload::Absent;
+use chakram::internals::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
 fn ring_of(n: u32) -> Machine {
-    machine(&[dim(Shape::Ring, n, Ring)])
+    machine(&[dim(DimensionShape::Ring, n, Ring)])
 }
 
 /// From its release at 100 ns rank 0 takes 5 ns until its first kernel, of 10 ns. The second waits for
@@ -25,7 +25,7 @@ fn delays_count_from_the_last_dependency_or_the_release() {
         kernel(20).delayed(7).after(&[1, 2]).on(1),
     ];
     let builder = released([(0, &lines[..])], |_| 100);
-    let workload = builder.finish(Some(1), Absent::Refuse).unwrap();
+    let workload = builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap();
     let replay = replay(&workload, &ring_of(1));
     assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
     // 100 + 40 + 7, and 20 more.
@@ -81,13 +81,13 @@ fn delays_are_time_of_the_host() {
         nothing.after(&[2]).delayed(25),
     ];
     let (workload, machine) = (job(&[lines], &[]), ring_of(1));
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let (report, _) = report::replay(&prepared, None::<Log>).unwrap();
     let time = &report.rows[0].time;
     assert_eq!(report.outcome.makespan.0, 175_000);
-    assert_eq!(time.parts[Part::Compute as usize].0, 110_000);
-    assert_eq!(time.parts[Part::Host as usize].0, 65_000);
-    assert_eq!(time.parts[Part::Idle as usize].0, 0);
+    assert_eq!(time.parts[TimeCategory::Compute as usize].0, 110_000);
+    assert_eq!(time.parts[TimeCategory::Host as usize].0, 65_000);
+    assert_eq!(time.parts[TimeCategory::Idle as usize].0, 0);
     assert_eq!(time.finish, report.outcome.makespan);
 }
 
@@ -103,7 +103,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     };
     let workload = job(&[rank(1, 10), rank(0, 90)], &[]);
     let machine = ring_of(2);
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let Err(ReplayError::Stuck(stuck)) = prepared.run(Log::default()) else {
         panic!("nobody can go on");
     };
@@ -123,7 +123,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
 fn absurd_delays_are_an_error() {
     let workload = job(&[vec![kernel(1).delayed(u64::MAX)]], &[]);
     let machine = ring_of(1);
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let end = prepared.run(Log::default()).map(|(outcome, _)| outcome);
     assert_eq!(end, Err(ReplayError::TooLong));
 }
@@ -152,7 +152,7 @@ proptest! {
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
         let workload = job(&vec![lines.clone(); 3], &[]);
-        let machine = machine(&[dim(Shape::FullyConnected, 3, algorithm)]);
+        let machine = machine(&[dim(DimensionShape::FullyConnected, 3, algorithm)]);
         let first = replay(&workload, &machine);
         prop_assert_eq!(&first, &replay(&workload, &machine));
         let stepped = replay_with(&workload, &machine, &stepwise());

@@ -2,28 +2,33 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::Algorithm::{self, Direct, Ring};
-use chakram::internals::engine::Options;
-use chakram::internals::generate::{Chain, DataParallel, Job, P2p, Pattern, Traffic};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
+use chakram::internals::engine::ReplayOptions;
+use chakram::internals::generate::{
+    ChainPattern, DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
+};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 #[test]
 fn the_same_workload_gives_the_same_events_in_the_same_order() {
-    let mut traffic = P2p::new(Traffic::Random(7), 10_000, 8);
+    let mut traffic = P2pPattern::new(TrafficPattern::Random(7), 10_000, 8);
     traffic.count = 20;
-    let mut chains = Chain::new(8, 60);
+    let mut chains = ChainPattern::new(8, 60);
     chains.chains = 6;
     let patterns = [
-        Pattern::P2p(traffic),
-        Pattern::Chain(chains),
-        Pattern::DataParallel(DataParallel::new(8)),
+        WorkloadPattern::P2p(traffic),
+        WorkloadPattern::Chain(chains),
+        WorkloadPattern::DataParallel(DataParallelPattern::new(8)),
     ];
-    let dims = [dim(Shape::Ring, 4, Direct), dim(Shape::Switch, 2, Ring)];
+    let dims = [
+        dim(DimensionShape::Ring, 4, Direct),
+        dim(DimensionShape::Switch, 2, Ring),
+    ];
     for pattern in patterns {
         let once = || {
-            let job = Job::new(pattern.clone()).unwrap();
+            let job = GeneratedJob::new(pattern.clone()).unwrap();
             replay(&job.workload().unwrap(), &machine(&dims))
         };
         let first = once();
@@ -96,10 +101,10 @@ proptest! {
         late in prop::collection::vec(prop_oneof![Just(0_u64), Just(520), 0_u64..3000], N),
         delays in prop::collection::vec(0_u64..3000, N),
         rounds in 1_u64..5,
-        shape in prop::sample::select(vec![Shape::Ring, Shape::Switch]),
-        algorithm in prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec()),
+        shape in prop::sample::select(vec![DimensionShape::Ring, DimensionShape::Switch]),
+        algorithm in prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec()),
     ) {
-        let dims = [dim(shape, N as u32, algorithm), dim(Shape::FullyConnected, 2, Ring)];
+        let dims = [dim(shape, N as u32, algorithm), dim(DimensionShape::FullyConnected, 2, Ring)];
         let alone = row(&dims, &late, &idle());
         prop_assert_eq!(row(&dims, &late, &others(&delays, rounds)), alone);
     }
@@ -119,8 +124,8 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
         kernel(10).on(2).after(&[3]),
     ];
     let workload = job(&vec![rank; 2], &[]);
-    let machine = machine(&[dim(Shape::FullyConnected, 2, Direct)]);
-    for options in [Options::default(), stepwise()] {
+    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
+    for options in [ReplayOptions::default(), stepwise()] {
         let replay = replay_with(&workload, &machine, &options);
         assert_eq!((replay.end(0, 4), replay.end(0, 5)), (520_000, 530_000));
     }
@@ -156,9 +161,9 @@ proptest! {
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
         let workload = job(&vec![lines.clone(); 4], &[]);
-        let machine = machine(&[dim(Shape::FullyConnected, 4, algorithm)]);
+        let machine = machine(&[dim(DimensionShape::FullyConnected, 4, algorithm)]);
         let [closed, stepped] =
-            [Options::default(), stepwise()].map(|o| replay_with(&workload, &machine, &o));
+            [ReplayOptions::default(), stepwise()].map(|o| replay_with(&workload, &machine, &o));
         for id in 1..=lines.len() as u32 {
             prop_assert_eq!(closed.end(1, id), stepped.end(1, id), "node {}", id);
         }

@@ -2,8 +2,8 @@
 
 use super::lines::Line;
 use super::rig::{Log, job};
-use chakram::internals::compute::{ComputeModel, Efficiency};
-use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
 use chakram::internals::machine::Machine;
 use chakram::internals::workload::Workload;
 use std::collections::BTreeSet;
@@ -49,10 +49,10 @@ capacity = "90 GB"
 /// The makespan in picoseconds, or why there is none.
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
-    let options = Options::with(|o| {
-        o.compute = ComputeModel::Roofline(Efficiency::default());
+    let options = ReplayOptions::with(|o| {
+        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
-    let prepared = Prepared::new(workload, &machine, &options).map_err(|e| e.to_string())?;
+    let prepared = CompiledReplay::new(workload, &machine, &options).map_err(|e| e.to_string())?;
     let (outcome, _) = prepared.run(Log::default()).map_err(|e| e.to_string())?;
     Ok(outcome.makespan.0)
 }

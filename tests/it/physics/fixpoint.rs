@@ -6,11 +6,11 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};
-use chakram::internals::collective::Algorithm::Ring;
-use chakram::internals::engine::Comm;
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::engine::CommTiming;
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::{CollectiveKind as K, GroupName, Op};
-use chakram::internals::workload::Absent;
+use chakram::internals::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
 /// Ranks of the largest job.
@@ -145,7 +145,7 @@ fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
 }
 
 /// When every node ends, in nanoseconds.
-fn ends(ranks: &[Vec<Line>], release: &[u64], comm: Comm) -> Vec<Vec<u64>> {
+fn ends(ranks: &[Vec<Line>], release: &[u64], comm: CommTiming) -> Vec<Vec<u64>> {
     let shape = || ranks.iter().map(|lines| vec![0_u64; lines.len()]).collect();
     let (mut starts, mut ends): (Vec<Vec<u64>>, Vec<Vec<u64>>) = (shape(), shape());
     let nodes: Vec<At> = ranks
@@ -168,7 +168,7 @@ fn ends(ranks: &[Vec<Line>], release: &[u64], comm: Comm) -> Vec<Vec<u64>> {
                 part.map(|&(r, i)| starts[r][i]).max().unwrap_or(0)
             };
             let begin = match line.op {
-                _ if comm == Comm::Captured => own + line.wait_ns,
+                _ if comm == CommTiming::Captured => own + line.wait_ns,
                 Op::Collective { kind, root, .. } if !line.eager => match kind {
                     K::Broadcast | K::Scatter | K::Reduce | K::Gather => {
                         let root = root.unwrap() as usize;
@@ -205,8 +205,8 @@ proptest! {
         let traces = (0..).zip(ranks.iter().map(Vec::as_slice));
         let mut builder = released(traces, |rank| release[rank as usize]);
         builder.declare([(PAIR.to_owned(), vec![0, n as u32 - 1])].into());
-        let workload = builder.finish(Some(n as u32), Absent::Refuse).unwrap();
-        let machine = machine(&[dim(Shape::Ring, n as u32, Ring)]);
+        let workload = builder.finish(Some(n as u32), MissingRankPolicy::Refuse).unwrap();
+        let machine = machine(&[dim(DimensionShape::Ring, n as u32, Ring)]);
         let communicates = |line: &Line| !matches!(line.op, Op::Compute { .. });
         let all = ranks.iter().flatten().filter(|line| communicates(line));
         // Where nothing was recorded, the replay is refused; a test of its own holds that.
@@ -214,7 +214,7 @@ proptest! {
         let world = |line: &&Line| matches!(line.op, Op::Collective { group: GroupName::World, .. });
         let pair = |line: &&Line| matches!(line.op, Op::Collective { group: GroupName::Text(_), .. });
         let calls = |of: &dyn Fn(&&Line) -> bool| ranks[0].iter().filter(|line| of(line)).count();
-        for comm in [Comm::Recorded, Comm::Captured] {
+        for comm in [CommTiming::Recorded, CommTiming::Captured] {
             let replay = replay_with(&workload, &machine, &priced(comm));
             for (r, want) in ends(&ranks, &release, comm).iter().enumerate() {
                 let found: Vec<_> =

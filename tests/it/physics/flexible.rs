@@ -5,9 +5,9 @@ use super::lines::{call, kernel, receive, send};
 use super::pipeline::{dims, job, pipeline, switch};
 use super::rig::{self, cases, machine, replay, replay_with, stepwise};
 use crate::commands::chakram;
-use chakram::internals::collective::{Inter, Intra};
+use chakram::internals::collective::{InterDimensionPolicy, IntraDimensionPolicy};
 use chakram::internals::machine::Machine;
-use chakram::internals::network::Model;
+use chakram::internals::network::NetworkKind;
 use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ proptest! {
     #[test]
     fn chunks_that_make_loads_equal_agree(
         dims in dims(),
-        intra in prop::sample::select(Intra::ALL.map(|(intra, _)| intra).to_vec()),
+        intra in prop::sample::select(IntraDimensionPolicy::ALL.map(|(intra, _)| intra).to_vec()),
         chunks in 1_u32..20,
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         bytes in 1_u64..1_000_000,
@@ -29,20 +29,25 @@ proptest! {
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let workload = job(kind, bytes, npus, 0);
         let of = |inter| machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
-        let closed = replay(&workload, &of(Inter::ThemisFlex));
+        let closed = replay(&workload, &of(InterDimensionPolicy::ThemisFlex));
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
-        let stepped = replay_with(&workload, &of(Inter::ThemisFlex), &stepwise());
+        let stepped = replay_with(&workload, &of(InterDimensionPolicy::ThemisFlex), &stepwise());
         prop_assert_eq!(stepped.outcome.stepwise, 1);
         prop_assert_eq!(closed.ps(), stepped.ps());
         if dims.len() == 1 {
-            prop_assert_eq!(&stepped, &replay_with(&workload, &of(Inter::Ascending), &stepwise()));
+            prop_assert_eq!(&stepped, &replay_with(&workload, &of(InterDimensionPolicy::Ascending), &stepwise()));
         }
     }
 }
 
 /// 4 and 2 NPUs with 10 and 40 ps/B, and two chunks if all were equal.
 fn two() -> Machine {
-    let pipeline = pipeline(2, 1, Inter::ThemisFlex, Intra::Fifo);
+    let pipeline = pipeline(
+        2,
+        1,
+        InterDimensionPolicy::ThemisFlex,
+        IntraDimensionPolicy::Fifo,
+    );
     machine(&[switch(4, 10), switch(2, 40)]).with_pipeline(pipeline)
 }
 
@@ -73,7 +78,7 @@ fn three_chunks_that_make_loads_equal_by_hand() {
 /// as long as it is under way: what is found then is what is found message by message, whichever chunk is where.
 #[test]
 fn whatever_chunk_is_under_way_is_unfolded() {
-    for network in [Model::Ports, Model::Links] {
+    for network in [NetworkKind::Ports, NetworkKind::Links] {
         for ns in (150..7500).step_by(150) {
             let mut ranks = vec![vec![call(K::AllReduce, 409_600)]; 8];
             ranks[0].extend([kernel(ns).on(1), send(1, 5000).after(&[2]).on(2)]);
@@ -90,7 +95,11 @@ fn whatever_chunk_is_under_way_is_unfolded() {
 /// have begun.
 #[test]
 fn late_members_and_others_meet() {
-    for network in [Model::ContentionFree, Model::Ports, Model::Links] {
+    for network in [
+        NetworkKind::ContentionFree,
+        NetworkKind::Ports,
+        NetworkKind::Links,
+    ] {
         for ns in (100..4000).step_by(300) {
             let late = |rank: u64| kernel(ns * (rank % 3)).on(1);
             let all = call(K::AllReduce, 409_600);
@@ -123,7 +132,7 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
     let systems = [("w-2d", 500), ("conv-3d", 350), ("conv-4d", 600)];
     for (name, rate) in systems {
         let machine = Machine::parse(&figure_9a(name), name).unwrap();
-        assert_eq!(machine.pipeline().inter, Inter::ThemisFlex);
+        assert_eq!(machine.pipeline().inter, InterDimensionPolicy::ThemisFlex);
         let found = replay(&job(K::AllReduce, 1_000_000_000, 512, 0), &machine);
         assert_eq!(found.outcome.closed, 1);
         let wafer = 1_000_000_000 * 511 / 512 * 2 * 1000 / rate;

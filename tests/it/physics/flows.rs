@@ -3,8 +3,8 @@
 use super::lines::{Line, kernel, receive, send};
 use super::rig::{Dim, job, over, replay_with};
 use chakram::internals::machine::Machine;
-use chakram::internals::network::Model;
-use chakram::internals::topology::Shape;
+use chakram::internals::network::NetworkKind;
+use chakram::internals::topology::DimensionShape;
 use proptest::prelude::*;
 
 /// A message.
@@ -27,7 +27,7 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
 }
 
 /// When each of `flows` has left and arrived, in picoseconds, when a machine replays them.
-pub fn ends(machine: &Machine, model: Model, flows: &[Flow]) -> Vec<[u64; 2]> {
+pub fn ends(machine: &Machine, model: NetworkKind, flows: &[Flow]) -> Vec<[u64; 2]> {
     let npus = machine.topology().npus();
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
     let ids: Vec<_> = (0..)
@@ -48,19 +48,19 @@ pub fn ends(machine: &Machine, model: Model, flows: &[Flow]) -> Vec<[u64; 2]> {
 }
 
 /// When each of `flows` has arrived.
-pub fn arrivals(machine: &Machine, model: Model, flows: &[Flow]) -> Vec<u64> {
+pub fn arrivals(machine: &Machine, model: NetworkKind, flows: &[Flow]) -> Vec<u64> {
     let ends = ends(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()
 }
 
 /// Any shape.
-pub fn shape() -> impl Strategy<Value = Shape> {
-    prop::sample::select(Shape::ALL.map(|(shape, _)| shape).to_vec())
+pub fn shape() -> impl Strategy<Value = DimensionShape> {
+    prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec())
 }
 
 /// A dimension of any shape, size and speed.
 pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
-    let algorithm = chakram::internals::collective::Algorithm::Ring;
+    let algorithm = chakram::internals::collective::CollectiveAlgorithm::Ring;
     (shape(), 2..=most, 1..50_u64, 1..900_u64).prop_map(
         move |(shape, size, ps_per_byte, link_ns)| Dim {
             shape,

@@ -3,17 +3,17 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
-use chakram::internals::collective::{Algorithm, Inter, Pipeline};
-use chakram::internals::engine::Options;
+use chakram::internals::collective::{ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy};
+use chakram::internals::engine::ReplayOptions;
 use chakram::internals::machine::Machine;
-use chakram::internals::network::Model;
-use chakram::internals::topology::Shape;
+use chakram::internals::network::NetworkKind;
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use chakram::internals::workload::Workload;
 use std::num::NonZeroU32;
 
-fn options(network: Model, stepwise: bool) -> Options {
-    Options::with(|o| {
+fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {
+    ReplayOptions::with(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
     })
@@ -28,7 +28,7 @@ fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
 
 /// With closed forms, which is the same as without.
 #[track_caller]
-pub fn both(workload: &Workload, machine: &Machine, network: Model, what: &str) -> Replay {
+pub fn both(workload: &Workload, machine: &Machine, network: NetworkKind, what: &str) -> Replay {
     let folded = replay_with(workload, machine, &options(network, false));
     let stepped = replay_with(workload, machine, &options(network, true));
     let (a, b) = (events(&folded), events(&stepped));
@@ -45,7 +45,7 @@ pub fn both(workload: &Workload, machine: &Machine, network: Model, what: &str) 
 /// Four members of a switch, 20 ps/B and 500 ns a link; an all-reduce by ring of 40,000 B: 6 steps of 1,000
 /// ns + 10,000 B · 20 ps = 1,200 ns: 7,200 ns.
 fn four() -> Machine {
-    machine(&[dim(Shape::Switch, 4, Algorithm::Ring)])
+    machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)])
 }
 
 fn all_reduce() -> Line {
@@ -56,7 +56,7 @@ const ALONE: u64 = 7_200_000;
 
 #[test]
 fn whoever_is_alone_is_answered_at_once() {
-    for network in [Model::Ports, Model::Links] {
+    for network in [NetworkKind::Ports, NetworkKind::Links] {
         let ranks = vec![vec![all_reduce()]; 4];
         let replay = both(&job(&ranks, &[]), &four(), network, "alone");
         assert_eq!(replay.ends(), [ALONE; 4]);
@@ -78,7 +78,7 @@ fn whoever_is_alone_is_answered_at_once() {
 /// and rank 3's by rank 2's, which goes on from its own step 3: 4 of rank 3, 5 of rank 0.
 #[test]
 fn a_message_unfolds_what_it_touches() {
-    for network in [Model::Ports, Model::Links] {
+    for network in [NetworkKind::Ports, NetworkKind::Links] {
         let run = |ns| {
             let mut ranks = vec![vec![all_reduce()]; 4];
             ranks[0].extend([kernel(ns).on(1), send(2, 5000).after(&[2]).on(2)]);
@@ -104,7 +104,7 @@ fn a_message_unfolds_what_it_touches() {
 /// message follows from 200 to 300 ns, comes to rank 2 by 1,300 ns, between its steps, and holds nothing up.
 #[test]
 fn what_follows_a_settlement_leaves_behind_it() {
-    for network in [Model::Ports, Model::Links] {
+    for network in [NetworkKind::Ports, NetworkKind::Links] {
         let mut ranks = vec![vec![all_reduce()]; 4];
         let alone = call(K::AllReduce, 8).group("alone").on(1);
         ranks[0].extend([alone, send(2, 5000).after(&[2]).on(2)]);
@@ -121,7 +121,7 @@ fn what_follows_a_settlement_leaves_behind_it() {
 /// and leaves again until 2,650, behind the third step: until 3,650. Nothing holds the large one up.
 #[test]
 fn what_is_settled_leaves_behind_the_rounds_before() {
-    for network in [Model::Ports, Model::Links] {
+    for network in [NetworkKind::Ports, NetworkKind::Links] {
         for small in ["a", "z"] {
             let mut ranks = vec![vec![all_reduce().group("m")]; 4];
             for rank in [0, 2] {
@@ -143,8 +143,8 @@ fn what_is_settled_leaves_behind_the_rounds_before() {
 #[test]
 fn groups_that_share_no_link_stay_folded() {
     let grid = machine(&[
-        dim(Shape::Ring, 4, Algorithm::Ring),
-        dim(Shape::Switch, 2, Algorithm::Direct),
+        dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring),
+        dim(DimensionShape::Switch, 2, CollectiveAlgorithm::Direct),
     ]);
     let rank = |r: u32| {
         let row = ["a", "b"][r as usize / 4];
@@ -162,7 +162,7 @@ fn groups_that_share_no_link_stay_folded() {
         ("f", &[3, 7]),
     ];
     let workload = job(&ranks, &groups);
-    for network in [Model::Ports, Model::Links] {
+    for network in [NetworkKind::Ports, NetworkKind::Links] {
         let outcome = both(&workload, &grid, network, "apart").outcome;
         assert_eq!(
             (outcome.closed, outcome.unfolded, outcome.stepwise),
@@ -171,8 +171,8 @@ fn groups_that_share_no_link_stay_folded() {
     }
     // Half a ring is not closed: the way from its last to its first goes over the others' links.
     let half = job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
-    let ring = machine(&[dim(Shape::Ring, 4, Algorithm::Ring)]);
-    let outcome = both(&half, &ring, Model::Links, "half").outcome;
+    let ring = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
+    let outcome = both(&half, &ring, NetworkKind::Links, "half").outcome;
     assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
 }
 
@@ -195,10 +195,10 @@ impl Dice {
 /// Collectives of rows, columns and all, and messages between any two, at moments that often agree.
 fn random(dice: &mut Dice) -> (Workload, Machine) {
     let shapes = [
-        Shape::Ring,
-        Shape::Switch,
-        Shape::FullyConnected,
-        Shape::Mesh,
+        DimensionShape::Ring,
+        DimensionShape::Switch,
+        DimensionShape::FullyConnected,
+        DimensionShape::Mesh,
     ];
     let dims: Vec<Dim> = (0..1 + dice.below(3))
         .map(|_| Dim {
@@ -207,15 +207,15 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
             ..dim(
                 dice.one(&shapes),
                 2 + dice.below(3) as u32,
-                dice.one(&[Algorithm::Ring, Algorithm::Direct]),
+                dice.one(&[CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct]),
             )
         })
         .collect();
     let npus: u32 = dims.iter().map(|d| d.size).product();
-    let pipeline = Pipeline {
+    let pipeline = ChunkPipeline {
         chunks: NonZeroU32::new(dice.one(&[1, 1, 3])).unwrap(),
-        inter: dice.one(&Inter::ALL).0,
-        ..Pipeline::default()
+        inter: dice.one(&InterDimensionPolicy::ALL).0,
+        ..ChunkPipeline::default()
     };
     let machine = machine(&dims).with_pipeline(pipeline);
     let inner = dims[0].size;
@@ -282,9 +282,13 @@ fn folding_changes_nothing() {
     let (mut closed, mut unfolded, mut stepwise) = (0, 0, 0);
     for case in 0..400 {
         let (workload, machine) = random(&mut dice);
-        for network in [Model::ContentionFree, Model::Ports, Model::Links] {
+        for network in [
+            NetworkKind::ContentionFree,
+            NetworkKind::Ports,
+            NetworkKind::Links,
+        ] {
             let outcome = both(&workload, &machine, network, &case.to_string()).outcome;
-            if network != Model::ContentionFree {
+            if network != NetworkKind::ContentionFree {
                 closed += outcome.closed;
                 unfolded += outcome.unfolded;
                 stepwise += outcome.stepwise;

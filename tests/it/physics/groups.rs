@@ -6,12 +6,15 @@
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, replay};
-use chakram::internals::collective::Algorithm::{Direct, Ring};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::{Direct, Ring};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 
 pub fn four_by_three() -> [Dim; 2] {
-    let [mut inner, mut outer] = [dim(Shape::Ring, 4, Ring), dim(Shape::Switch, 3, Direct)];
+    let [mut inner, mut outer] = [
+        dim(DimensionShape::Ring, 4, Ring),
+        dim(DimensionShape::Switch, 3, Direct),
+    ];
     (inner.ps_per_byte, inner.link_ns) = (10, 100);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
     [inner.of_links(), outer]
@@ -143,7 +146,13 @@ fn a_mask_cuts_a_group_too() {
 #[test]
 fn dimensions_that_no_mask_can_name_stay_out() {
     let dims: Vec<Dim> = (0..36)
-        .map(|d| dim(Shape::Ring, if d == 31 || d == 35 { 2 } else { 1 }, Ring))
+        .map(|d| {
+            dim(
+                DimensionShape::Ring,
+                if d == 31 || d == 35 { 2 } else { 1 },
+                Ring,
+            )
+        })
         .collect();
     let crossing = call(K::AllReduce, 1000).dimensions(1 << 31);
     let alone = call(K::AllReduce, 1000).dimensions(1);

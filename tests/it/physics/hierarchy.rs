@@ -2,9 +2,9 @@
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
-use chakram::internals::collective::Algorithm::{self, Direct, Ring};
-use chakram::internals::generate::{Collective, Job, Pattern};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
+use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
@@ -19,9 +19,9 @@ fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
 /// With a closed form where there is one, and message by message.
 fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     let ranks = dims.iter().map(|dim| dim.size).product();
-    let mut options = Collective::new(kind, bytes, ranks);
+    let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.root = kind.has_root().then_some(root);
-    let workload = Job::new(Pattern::Collective(options))
+    let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
         .unwrap()
         .workload()
         .unwrap();
@@ -38,9 +38,9 @@ fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
 #[test]
 fn three_dimensions_by_hand() {
     let dims = [
-        faster(dim(Shape::Ring, 4, Ring), 10, 100),
-        faster(dim(Shape::FullyConnected, 2, Direct), 20, 500),
-        faster(dim(Shape::Switch, 3, Ring), 40, 1000),
+        faster(dim(DimensionShape::Ring, 4, Ring), 10, 100),
+        faster(dim(DimensionShape::FullyConnected, 2, Direct), 20, 500),
+        faster(dim(DimensionShape::Switch, 3, Ring), 40, 1000),
     ];
     let table = [
         // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; 60,000 B are left:
@@ -70,8 +70,12 @@ fn three_dimensions_by_hand() {
 }
 
 fn any_dim() -> impl Strategy<Value = Dim> {
-    let shape = prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch]);
-    let algorithm = prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec());
+    let shape = prop::sample::select(vec![
+        DimensionShape::Ring,
+        DimensionShape::FullyConnected,
+        DimensionShape::Switch,
+    ]);
+    let algorithm = prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec());
     let rate = prop::sample::select(vec![1_u64, 2, 5, 20, 1000]);
     (shape, 1_u32..=5, algorithm, rate, 0_u64..=2000).prop_map(
         |(shape, size, algorithm, ps_per_byte, link_ns)| Dim {

@@ -3,9 +3,9 @@
 
 use super::lines::{Line, kernel, line};
 use super::rig::{job, replay};
-use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
 use chakram::internals::machine::Machine;
-use chakram::internals::trace::{MemoryPlace, Op};
+use chakram::internals::trace::{MemoryLocation, Op};
 
 /// 4 NPUs in 2 nodes, with this remote memory.
 fn machine(remote: &str) -> Machine {
@@ -51,7 +51,7 @@ chunk = "20 kB""#,
 fn access(store: bool, bytes: u64, in_switch: bool) -> Line {
     line(Op::Memory {
         store,
-        place: MemoryPlace::Remote,
+        place: MemoryLocation::Remote,
         bytes,
         in_switch,
     })
@@ -75,7 +75,7 @@ fn every_npu_gets_the_bytes_of_all() {
 #[track_caller]
 fn refused(ranks: &[Vec<Line>], machine: &Machine, pieces: &[&str]) {
     let workload = job(ranks, &[]);
-    let error = Prepared::new(&workload, machine, &Options::default()).unwrap_err();
+    let error = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap_err();
     let error = error.to_string();
     for piece in pieces {
         assert!(error.contains(piece), "{piece}: {error}");
@@ -104,7 +104,7 @@ fn all_npus_must_do_the_same() {
     let both = |bytes| vec![access(false, 100, true), access(true, bytes, true)];
     let mut ranks = vec![both(100); 4];
     let workload = job(&ranks, &[]);
-    assert!(Prepared::new(&workload, &pool(), &Options::default()).is_ok());
+    assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());
     ranks[2] = both(200);
     let pieces = ["rank 0 node 2", "100 B", "rank 2 node 2", "200 B"];
     refused(&ranks, &pool(), &pieces);
@@ -121,7 +121,7 @@ fn all_npus_must_do_the_same() {
         both(100).remove(1),
     ];
     let workload = job(&ranks, &[]);
-    assert!(Prepared::new(&workload, &pool(), &Options::default()).is_ok());
+    assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());
     ranks.truncate(2);
     refused(&ranks, &pool(), &["all 4 NPUs", "traces of 2 ranks"]);
 }
@@ -133,5 +133,5 @@ fn memory_must_hold_what_all_move() {
     refused(&ranks, &pool(), &["1.2 GB", "holds 1.0 GB"]);
     let ranks = vec![vec![access(false, 300_000_000, false)]; 4];
     let workload = job(&ranks, &[]);
-    assert!(Prepared::new(&workload, &pool(), &Options::default()).is_ok());
+    assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());
 }

@@ -4,24 +4,24 @@ use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with, switched};
 use super::trains;
-use chakram::internals::collective::Algorithm::{self, Direct, Ring};
-use chakram::internals::network::Model::{ContentionFree, Links, Ports};
-use chakram::internals::topology::{Shape, Switching};
+use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
+use chakram::internals::network::NetworkKind::{ContentionFree, Links, Ports};
+use chakram::internals::topology::{DimensionShape, SwitchingMode};
 use chakram::internals::trace::CollectiveKind as K;
 use chakram::internals::units::Bytes;
 use proptest::prelude::*;
 
-fn by(segment: Option<u64>) -> Switching {
+fn by(segment: Option<u64>) -> SwitchingMode {
     match segment {
-        Some(segment) => Switching::CutThrough {
+        Some(segment) => SwitchingMode::CutThrough {
             segment: Bytes(segment),
         },
-        None => Switching::StoreAndForward,
+        None => SwitchingMode::StoreAndForward,
     }
 }
 
 /// 20 ps per byte and 500 ns per link; 10,000 B take 200 ns.
-fn one(shape: Shape, size: u32) -> Dim {
+fn one(shape: DimensionShape, size: u32) -> Dim {
     dim(shape, size, Ring).of_links()
 }
 
@@ -29,7 +29,7 @@ fn one(shape: Shape, size: u32) -> Dim {
 /// what it sends at 550 finds it taken until 700.
 #[test]
 fn who_passes_through_and_who_sends_take_turns() {
-    for shape in [Shape::Ring, Shape::Mesh] {
+    for shape in [DimensionShape::Ring, DimensionShape::Mesh] {
         let machine = machine(&[one(shape, 6)]);
         let found = |ns| {
             let flows = [flow(0, 0, 2, 10_000), flow(ns, 1, 2, 10_000)];
@@ -51,7 +51,7 @@ fn who_passes_through_and_who_sends_take_turns() {
 /// A send has left when it is through its first link, wherever else it waits.
 #[test]
 fn a_send_is_over_when_its_first_link_is_free_of_it() {
-    let machine = machine(&[one(Shape::Ring, 6)]);
+    let machine = machine(&[one(DimensionShape::Ring, 6)]);
     let flows = [
         flow(0, 1, 2, 50_000),
         flow(0, 0, 2, 10_000),
@@ -72,7 +72,7 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
 /// over when the first has left, so what another operation sends in the meantime goes before it.
 #[test]
 fn a_message_and_a_collective_meet() {
-    let dims = [dim(Shape::Switch, 4, Direct)];
+    let dims = [dim(DimensionShape::Switch, 4, Direct)];
     for (model, sent_ns, all, one) in [
         // First the message, then 2 x 1,600 ns.
         (Links, 0, 4_400_000, 1_200_000),
@@ -108,7 +108,11 @@ fn two_collectives_meet_on_a_member_s_link() {
         ];
         let ranks = [first.clone(), first, both, second.clone(), second];
         let workload = job(&ranks, &[("a", &[0, 1, 2]), ("b", &[2, 3, 4])]);
-        let replay = replay_with(&workload, &machine(&[one(Shape::Switch, 5)]), &over(Links));
+        let replay = replay_with(
+            &workload,
+            &machine(&[one(DimensionShape::Switch, 5)]),
+            &over(Links),
+        );
         [replay.end(0, 1), replay.end(4, 2)]
     };
     assert_eq!(shared(5000), [3_600_000, 8_600_000]);
@@ -120,7 +124,7 @@ fn two_collectives_meet_on_a_member_s_link() {
 /// Whatever else goes on elsewhere, and whatever numbers messages have because of it.
 #[test]
 fn traffic_elsewhere_changes_nothing() {
-    let machine = machine(&[one(Shape::Switch, 8)]);
+    let machine = machine(&[one(DimensionShape::Switch, 8)]);
     // Both come to 0 at once, or to its link down, 500 ns later; 1 is the first.
     let two = [flow(10_000, 2, 0, 20_000), flow(10_000, 1, 0, 10_000)];
     let expected = [11_600_000, 11_200_000];
@@ -140,18 +144,21 @@ fn traffic_elsewhere_changes_nothing() {
 #[test]
 fn collectives_whose_members_keep_apart_take_as_long() {
     let rings = [
-        Shape::Ring,
-        Shape::Mesh,
-        Shape::Switch,
-        Shape::FullyConnected,
+        DimensionShape::Ring,
+        DimensionShape::Mesh,
+        DimensionShape::Switch,
+        DimensionShape::FullyConnected,
     ]
     .map(|s| (s, Ring));
-    let direct = [(Shape::Switch, Direct), (Shape::FullyConnected, Direct)];
+    let direct = [
+        (DimensionShape::Switch, Direct),
+        (DimensionShape::FullyConnected, Direct),
+    ];
     for (shape, algorithm) in rings.into_iter().chain(direct) {
-        let dims = [dim(shape, 5, algorithm), dim(Shape::Ring, 3, Ring)];
+        let dims = [dim(shape, 5, algorithm), dim(DimensionShape::Ring, 3, Ring)];
         for kind in [K::AllReduce, K::AllToAll, K::AllGather, K::Barrier] {
             let ranks = vec![vec![call(kind, 75_000)]; 15];
-            for switching in [Switching::IDEAL, by(Some(1000)), by(None)] {
+            for switching in [SwitchingMode::IDEAL, by(Some(1000)), by(None)] {
                 let machine = switched(&dims, switching);
                 let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
                 let free = ps(ContentionFree);
@@ -172,7 +179,7 @@ fn collectives_whose_members_keep_apart_take_as_long() {
 /// 1,400. What goes down is there at 1,100.
 #[test]
 fn direct_on_a_ring_meets_where_routes_do() {
-    let machine = machine(&[dim(Shape::Ring, 4, Direct).of_links()]);
+    let machine = machine(&[dim(DimensionShape::Ring, 4, Direct).of_links()]);
     let ranks = vec![vec![call(K::AllToAll, 40_000)]; 4];
     let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
     assert_eq!(ps(Links), 1_400_000);
@@ -202,12 +209,12 @@ fn partner(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
     let (n, x) = (dims[d].size, npu / stride % dims[d].size);
     let to = match dims[d].shape {
         // All up, or all down.
-        Shape::Ring => [x + 1, x + n - 1][by as usize % 2] % n,
+        DimensionShape::Ring => [x + 1, x + n - 1][by as usize % 2] % n,
         // Two neighbours exchange.
-        Shape::Mesh => Some((x + by % 2) ^ 1)
+        DimensionShape::Mesh => Some((x + by % 2) ^ 1)
             .and_then(|y| y.checked_sub(by % 2))
             .filter(|&y| y < n)?,
-        Shape::Switch | Shape::FullyConnected => (x + 1 + by % (n - 1)) % n,
+        DimensionShape::Switch | DimensionShape::FullyConnected => (x + 1 + by % (n - 1)) % n,
     };
     Some(npu - x * stride + to * stride)
 }
@@ -264,7 +271,7 @@ struct Traffic {
 }
 
 /// Traffic over these shapes.
-fn traffic(shapes: &'static [&'static [Shape]]) -> impl Strategy<Value = Traffic> {
+fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value = Traffic> {
     let pattern = prop::sample::select(vec![Pattern::Permutation, Pattern::Incast, Pattern::Any]);
     let drawn = prop::collection::vec((0..3000_u64, any::<u32>(), any::<u32>(), bytes()), 1..40);
     let dims = prop::collection::vec(any_dim(5), 3);
@@ -311,12 +318,16 @@ fn traffic(shapes: &'static [&'static [Shape]]) -> impl Strategy<Value = Traffic
         })
 }
 
-const SHAPES: &[&[Shape]] = &[
-    &[Shape::Ring, Shape::Ring],
-    &[Shape::Ring, Shape::Ring],
-    &[Shape::Mesh, Shape::Mesh],
-    &[Shape::FullyConnected, Shape::Switch],
-    &[Shape::Ring, Shape::FullyConnected, Shape::Switch],
+const SHAPES: &[&[DimensionShape]] = &[
+    &[DimensionShape::Ring, DimensionShape::Ring],
+    &[DimensionShape::Ring, DimensionShape::Ring],
+    &[DimensionShape::Mesh, DimensionShape::Mesh],
+    &[DimensionShape::FullyConnected, DimensionShape::Switch],
+    &[
+        DimensionShape::Ring,
+        DimensionShape::FullyConnected,
+        DimensionShape::Switch,
+    ],
 ];
 
 proptest! {
@@ -355,9 +366,12 @@ proptest! {
 /// Every collective runs to its end over any stack, message by message.
 #[test]
 fn every_algorithm_ends_on_every_shape() {
-    for (shape, _) in Shape::ALL {
-        for (algorithm, _) in Algorithm::ALL {
-            let dims = [dim(shape, 4, algorithm), dim(Shape::Mesh, 3, algorithm)];
+    for (shape, _) in DimensionShape::ALL {
+        for (algorithm, _) in CollectiveAlgorithm::ALL {
+            let dims = [
+                dim(shape, 4, algorithm),
+                dim(DimensionShape::Mesh, 3, algorithm),
+            ];
             for (kind, ..) in K::ALL {
                 let ranks = vec![vec![call(kind, 60_000)]; 12];
                 for model in [Ports, Links] {

@@ -2,7 +2,7 @@
 
 use super::doubling::{Keys, MACHINE, doubled};
 use super::lines::{Line, call, kernel, line, receive, send};
-use chakram::internals::trace::{CollectiveKind, Dtype, MemoryPlace, Op};
+use chakram::internals::trace::{CollectiveKind, Dtype, MemoryLocation, Op};
 
 fn work(flops: u64, bytes: u64, dtype: Option<Dtype>) -> Line {
     line(Op::Compute {
@@ -12,7 +12,7 @@ fn work(flops: u64, bytes: u64, dtype: Option<Dtype>) -> Line {
     })
 }
 
-fn load(place: MemoryPlace, bytes: u64) -> Line {
+fn load(place: MemoryLocation, bytes: u64) -> Line {
     line(Op::Memory {
         store: false,
         place,
@@ -43,7 +43,7 @@ fn peaks(keys: &mut Keys) {
 }
 
 fn memory_of_the_npu(keys: &mut Keys) {
-    let local = |bytes| alone(load(MemoryPlace::Local, bytes));
+    let local = |bytes| alone(load(MemoryLocation::Local, bytes));
     let entry = "memory_bandwidth = \"1000 => memory_bandwidth = \"2000";
     // 3,000,000 B at 1 ps/B; a load has 300 ns more.
     doubled(
@@ -158,7 +158,7 @@ fn dimensions(keys: &mut Keys) {
 
 /// One channel for all: two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
 fn remote_memory(keys: &mut Keys) {
-    let two = vec![vec![load(MemoryPlace::Remote, 100_000)]; 2];
+    let two = vec![vec![load(MemoryLocation::Remote, 100_000)]; 2];
     doubled(
         keys,
         "\"50 GB/s => \"100 GB/s",
@@ -174,7 +174,7 @@ fn remote_memory(keys: &mut Keys) {
         12_000_000,
     );
     // 100 GB at 20 ps/B are 2 s.
-    let large = alone(load(MemoryPlace::Remote, 100_000_000_000));
+    let large = alone(load(MemoryLocation::Remote, 100_000_000_000));
     let refused = Err("the remote memory holds 90.0 GB");
     doubled(
         keys,

@@ -2,21 +2,24 @@
 
 use super::lines::{kernel, receive, send};
 use super::rig::{dim, job, machine, replay};
-use chakram::internals::collective::Algorithm::Ring;
-use chakram::internals::generate::{Job, P2p, Pattern, Traffic};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::generate::{GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern};
+use chakram::internals::topology::DimensionShape;
 
 /// A ring of `n` NPUs, 20 ps per byte and 500 ns per link.
 fn ring_of(n: u32) -> chakram::internals::machine::Machine {
-    machine(&[dim(Shape::Ring, n, Ring).of_links()])
+    machine(&[dim(DimensionShape::Ring, n, Ring).of_links()])
 }
 
-fn traffic(traffic: Traffic, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {
-    let options = P2p {
+fn traffic(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {
+    let options = P2pPattern {
         count,
-        ..P2p::new(traffic, bytes, ranks)
+        ..P2pPattern::new(traffic, bytes, ranks)
     };
-    let workload = Job::new(Pattern::P2p(options)).unwrap().workload().unwrap();
+    let workload = GeneratedJob::new(WorkloadPattern::P2p(options))
+        .unwrap()
+        .workload()
+        .unwrap();
     replay(&workload, &ring_of(ranks)).ends()
 }
 
@@ -85,7 +88,7 @@ fn the_kth_send_meets_the_kth_receive() {
 /// 6 ways. Rank 3's last send has left 500 ns before it is received.
 #[test]
 fn a_ping_pong_takes_two_ways_a_round() {
-    let ends = traffic(Traffic::PingPong, 10_000, 4, 3);
+    let ends = traffic(TrafficPattern::PingPong, 10_000, 4, 3);
     assert_eq!(ends, [4_200_000, 0, 0, 3_700_000]);
 }
 
@@ -93,14 +96,14 @@ fn a_ping_pong_takes_two_ways_a_round() {
 #[test]
 fn a_ring_shift_takes_one_way_a_round() {
     for ranks in [2, 5, 8] {
-        let ends = traffic(Traffic::Ring, 10_000, ranks, 3);
+        let ends = traffic(TrafficPattern::Ring, 10_000, ranks, 3);
         assert_eq!(ends, vec![2_100_000; ranks as usize]);
     }
     // 3 places on a ring of 8 are 3 links: 1,500 + 200 ns.
-    let ends = traffic(Traffic::Stride(3), 10_000, 8, 1);
+    let ends = traffic(TrafficPattern::Stride(3), 10_000, 8, 1);
     assert_eq!(ends, vec![1_700_000; 8]);
     // 6 places are 2 the other way.
-    let ends = traffic(Traffic::Stride(6), 10_000, 8, 1);
+    let ends = traffic(TrafficPattern::Stride(6), 10_000, 8, 1);
     assert_eq!(ends, vec![1_200_000; 8]);
 }
 
@@ -111,7 +114,7 @@ fn a_ring_shift_takes_one_way_a_round() {
 fn an_incast_meets_no_contention_between_operations() {
     let mut want = vec![400_000; 8];
     want[0] = 2_400_000;
-    assert_eq!(traffic(Traffic::Incast, 10_000, 8, 2), want);
+    assert_eq!(traffic(TrafficPattern::Incast, 10_000, 8, 2), want);
 }
 
 /// A message crosses dimensions one after the other: latencies add up, the slowest rate counts.
@@ -119,9 +122,9 @@ fn an_incast_meets_no_contention_between_operations() {
 /// 10,000 B at 40 ps/B = 400 ns.
 #[test]
 fn a_message_across_dimensions_adds_latencies_at_the_slowest_rate() {
-    let mut outer = dim(Shape::Switch, 2, Ring);
+    let mut outer = dim(DimensionShape::Switch, 2, Ring);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
-    let dims = [dim(Shape::Ring, 4, Ring), outer];
+    let dims = [dim(DimensionShape::Ring, 4, Ring), outer];
     let mut ranks = vec![vec![kernel(0)]; 8];
     ranks[0] = vec![send(7, 10_000)];
     ranks[7] = vec![receive(0, 10_000)];

@@ -3,16 +3,22 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::naive;
 use super::rig::{Replay, dim, machine, replay, traces};
-use chakram::internals::collective::Algorithm::{Direct, Ring};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::{Direct, Ring};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::workload::{Absent, WorkloadError};
+use chakram::internals::workload::{MissingRankPolicy, WorkloadError};
 
 /// A job of `ranks` of which only these are present, on a ring or a switch of that size.
-fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: Shape) -> Replay {
+fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Replay {
     let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
-    let workload = builder.finish(Some(ranks), Absent::Mirror).unwrap();
-    let algorithm = if shape == Shape::Ring { Ring } else { Direct };
+    let workload = builder
+        .finish(Some(ranks), MissingRankPolicy::Mirror)
+        .unwrap();
+    let algorithm = if shape == DimensionShape::Ring {
+        Ring
+    } else {
+        Direct
+    };
     replay(&workload, &machine(&[dim(shape, ranks, algorithm)]))
 }
 
@@ -22,7 +28,7 @@ fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: Shape) -> Replay {
 fn one_rank_of_eight_takes_the_time_of_all() {
     let lines = vec![kernel(300), call(K::AllReduce, 80_000).after(&[1])];
     for rank in [0, 5] {
-        let replay = run(8, &[(rank, lines.clone())], Shape::Ring);
+        let replay = run(8, &[(rank, lines.clone())], DimensionShape::Ring);
         assert_eq!((replay.ps(), replay.outcome.nodes), (10_100_000, 2));
         assert_eq!(replay.outcome.closed, 1);
     }
@@ -32,9 +38,13 @@ fn one_rank_of_eight_takes_the_time_of_all() {
 #[test]
 fn the_missing_come_with_the_last() {
     let member = |ns| vec![kernel(ns), call(K::AllGather, 1000).after(&[1])];
-    let replay = run(6, &[(1, member(900)), (4, member(100))], Shape::Ring);
+    let replay = run(
+        6,
+        &[(1, member(900)), (4, member(100))],
+        DimensionShape::Ring,
+    );
     let starts = [900, 900, 900, 900, 100, 900].map(|ns| ns * 1000);
-    let dims = [dim(Shape::Ring, 6, Ring)];
+    let dims = [dim(DimensionShape::Ring, 6, Ring)];
     let want = naive::ends(&dims, K::AllGather, 1000, 0, &starts);
     assert_eq!(replay.ends(), [want[1], want[4]]);
 }
@@ -43,7 +53,11 @@ fn the_missing_come_with_the_last() {
 /// 1,600 ns and two switch links of 500 ns.
 #[test]
 fn a_missing_root_sends_as_soon_as_it_is_wanted() {
-    let replay = run(4, &[(1, vec![call(K::Broadcast, 80_000)])], Shape::Switch);
+    let replay = run(
+        4,
+        &[(1, vec![call(K::Broadcast, 80_000)])],
+        DimensionShape::Switch,
+    );
     assert_eq!(replay.ends(), [2_600_000]);
 }
 
@@ -51,7 +65,7 @@ fn a_missing_root_sends_as_soon_as_it_is_wanted() {
 #[test]
 fn a_missing_sender_sends_when_its_receiver_is_ready() {
     let lines = vec![kernel(300), receive(1, 10_000).after(&[1])];
-    let replay = run(2, &[(0, lines)], Shape::Ring);
+    let replay = run(2, &[(0, lines)], DimensionShape::Ring);
     assert_eq!(replay.ps(), 1_000_000);
 }
 
@@ -59,7 +73,9 @@ fn a_missing_sender_sends_when_its_receiver_is_ready() {
 fn without_mirror_a_missing_rank_is_named() {
     let lines = [call(K::AllReduce, 1000)];
     let builder = traces([(0, &lines[..]), (2, &lines[..])]);
-    let error = builder.finish(Some(4), Absent::Refuse).unwrap_err();
+    let error = builder
+        .finish(Some(4), MissingRankPolicy::Refuse)
+        .unwrap_err();
     assert!(matches!(&error, WorkloadError::Missing { missing, ranks: 4 } if missing.len() == 2));
     let text = error.to_string();
     assert!(text.contains("ranks 1, 3 of 4 have no trace"), "{text}");
@@ -70,9 +86,13 @@ fn without_mirror_a_missing_rank_is_named() {
 /// that is missing, belongs to no node: the makespan is when the last node completed.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {
-    let replay = run(4, &[(1, vec![call(K::Broadcast, 80_000)])], Shape::Switch);
+    let replay = run(
+        4,
+        &[(1, vec![call(K::Broadcast, 80_000)])],
+        DimensionShape::Switch,
+    );
     assert_eq!(replay.ps(), 2_600_000);
     // 10,000 B leave in 200 ns.
-    let replay = run(2, &[(0, vec![send(1, 10_000)])], Shape::Ring);
+    let replay = run(2, &[(0, vec![send(1, 10_000)])], DimensionShape::Ring);
     assert_eq!((replay.ends(), replay.ps()), (vec![200_000], 200_000));
 }

@@ -1,15 +1,19 @@
 //! Better hardware is never slower for one collective.
 
 use super::rig::{Dim, cases, machine, replay};
-use chakram::internals::collective::Algorithm;
-use chakram::internals::generate::{Collective, Job, Pattern};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm;
+use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 fn any_dim() -> impl Strategy<Value = Dim> {
-    let shape = prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch]);
-    let algorithm = prop::sample::select(Algorithm::ALL.map(|(a, _)| a).to_vec());
+    let shape = prop::sample::select(vec![
+        DimensionShape::Ring,
+        DimensionShape::FullyConnected,
+        DimensionShape::Switch,
+    ]);
+    let algorithm = prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec());
     (shape, 1_u32..=6, algorithm, 1_u64..1000, 0_u64..3000).prop_map(
         |(shape, size, algorithm, ps_per_byte, link_ns)| Dim {
             shape,
@@ -24,8 +28,8 @@ fn any_dim() -> impl Strategy<Value = Dim> {
 fn time(dims: &[Dim], kind: K, bytes: u64) -> u64 {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let bytes = if kind == K::Barrier { 0 } else { bytes };
-    let options = Collective::new(kind, bytes, ranks);
-    let workload = Job::new(Pattern::Collective(options))
+    let options = CollectivePattern::new(kind, bytes, ranks);
+    let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
         .unwrap()
         .workload()
         .unwrap();

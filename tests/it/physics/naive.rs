@@ -9,8 +9,8 @@
 use super::oracle::{pass, phases};
 use super::programs;
 use super::rig::Dim;
-use chakram::internals::collective::{Algorithm, Primitive};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind;
 
 /// What a message waits for.
@@ -27,13 +27,22 @@ pub enum Needs {
 pub type Post = (u32, Needs, (u64, u64));
 
 /// What the member `index` of a line of `n` sends, in order.
-fn program(algorithm: Algorithm, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {
-    use Primitive as P;
-    if !matches!(algorithm, Algorithm::Ring | Algorithm::Direct) {
+fn program(
+    algorithm: CollectiveAlgorithm,
+    what: CollectivePrimitive,
+    n: u32,
+    index: u32,
+    root: u32,
+) -> Vec<Post> {
+    use CollectivePrimitive as P;
+    if !matches!(
+        algorithm,
+        CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct
+    ) {
         return programs::program(algorithm, what, n, index, root);
     }
     let split = match (algorithm, what) {
-        (Algorithm::Direct, P::Broadcast | P::Reduce) => 1,
+        (CollectiveAlgorithm::Direct, P::Broadcast | P::Reduce) => 1,
         _ => u64::from(n),
     };
     let posts = counted(algorithm, what, n, index, root).into_iter();
@@ -44,13 +53,13 @@ fn program(algorithm: Algorithm, what: Primitive, n: u32, index: u32, root: u32)
 
 /// The messages of rings and direct exchanges: to which index, after how many receptions.
 fn counted(
-    algorithm: Algorithm,
-    what: Primitive,
+    algorithm: CollectiveAlgorithm,
+    what: CollectivePrimitive,
     n: u32,
     index: u32,
     root: u32,
 ) -> Vec<(u32, usize)> {
-    use Primitive as P;
+    use CollectivePrimitive as P;
     let next = (index + 1) % n;
     // Members from the root to here, and from here to the root.
     let from_root = ((index + n - root) % n) as usize;
@@ -60,18 +69,18 @@ fn counted(
     let free = |count: usize| (0..count).map(|_| (next, 0)).collect();
     let others = || (1..n).map(|k| ((index + k) % n, 0)).collect();
     match (algorithm, what) {
-        (Algorithm::Ring, P::ReduceScatter | P::AllGather) => relay(all - 1, 0),
-        (Algorithm::Ring, P::AllToAll) => relay(all * (all - 1) / 2, 0),
-        (Algorithm::Ring, P::Broadcast) if is_root => free(all),
-        (Algorithm::Ring, P::Broadcast) if from_root == all - 1 => Vec::new(),
-        (Algorithm::Ring, P::Broadcast) => relay(all, 1),
-        (Algorithm::Ring, P::Reduce) if is_root => Vec::new(),
-        (Algorithm::Ring, P::Reduce) if to_root == all - 1 => free(all),
-        (Algorithm::Ring, P::Reduce) => relay(all, 1),
-        (Algorithm::Ring, P::Gather) if is_root => Vec::new(),
-        (Algorithm::Ring, P::Gather) => relay(all - to_root, 0),
-        (Algorithm::Ring, P::Scatter) if is_root => free(all - 1),
-        (Algorithm::Ring, P::Scatter) => relay(all - 1 - from_root, 1),
+        (CollectiveAlgorithm::Ring, P::ReduceScatter | P::AllGather) => relay(all - 1, 0),
+        (CollectiveAlgorithm::Ring, P::AllToAll) => relay(all * (all - 1) / 2, 0),
+        (CollectiveAlgorithm::Ring, P::Broadcast) if is_root => free(all),
+        (CollectiveAlgorithm::Ring, P::Broadcast) if from_root == all - 1 => Vec::new(),
+        (CollectiveAlgorithm::Ring, P::Broadcast) => relay(all, 1),
+        (CollectiveAlgorithm::Ring, P::Reduce) if is_root => Vec::new(),
+        (CollectiveAlgorithm::Ring, P::Reduce) if to_root == all - 1 => free(all),
+        (CollectiveAlgorithm::Ring, P::Reduce) => relay(all, 1),
+        (CollectiveAlgorithm::Ring, P::Gather) if is_root => Vec::new(),
+        (CollectiveAlgorithm::Ring, P::Gather) => relay(all - to_root, 0),
+        (CollectiveAlgorithm::Ring, P::Scatter) if is_root => free(all - 1),
+        (CollectiveAlgorithm::Ring, P::Scatter) => relay(all - 1 - from_root, 1),
         (_, P::ReduceScatter | P::AllGather | P::AllToAll) => others(),
         (_, P::Broadcast | P::Scatter) if is_root => others(),
         (_, P::Reduce | P::Gather) if !is_root => vec![(root, 0)],
@@ -111,7 +120,11 @@ pub fn ends(
 }
 
 /// What a stage on a line of all of `dim` takes, all starting together.
-pub fn line(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u64 {
+pub fn line(
+    dim: &Dim,
+    stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
+    root: u32,
+) -> u64 {
     let (algorithm, what, bytes, parts) = stage;
     let stages = [(0, algorithm, what, bytes, parts)];
     let starts = vec![0; dim.size as usize];
@@ -132,7 +145,7 @@ pub type Sent = (u32, u32, (u64, u64));
 /// All messages of `stages`, without their times.
 fn messages(
     dims: &[Dim],
-    stages: &[(usize, Algorithm, Primitive, u64, u64)],
+    stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
     root: usize,
     npus: usize,
 ) -> Vec<Message> {
@@ -154,7 +167,9 @@ fn messages(
             }
             let index = along(npu);
             let root = if what.has_root() { along(root) } else { 0 };
-            let round = algorithm == Algorithm::Ring && dim.shape == Shape::Ring && n > 2;
+            let round = algorithm == CollectiveAlgorithm::Ring
+                && dim.shape == DimensionShape::Ring
+                && n > 2;
             let strands = if round { 2 } else { 1 };
             for strand in 0..strands {
                 // The other way round is this way in a line that is counted from its end.
@@ -188,7 +203,7 @@ fn messages(
 /// The same for any stages.
 fn run(
     dims: &[Dim],
-    stages: &[(usize, Algorithm, Primitive, u64, u64)],
+    stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
     root: usize,
     starts: &[u64],
 ) -> Vec<u64> {
@@ -264,9 +279,9 @@ fn send_strand(
 fn receive(messages: &mut [Message], npu: usize, dim: &Dim, (d, from_above): (usize, bool)) {
     let n = dim.size;
     let above = |m: &Message| match dim.shape {
-        Shape::Ring => 2 * ((m.to_index + n - m.index) % n) > n,
-        Shape::Mesh => m.to_index < m.index,
-        Shape::FullyConnected | Shape::Switch => false,
+        DimensionShape::Ring => 2 * ((m.to_index + n - m.index) % n) > n,
+        DimensionShape::Mesh => m.to_index < m.index,
+        DimensionShape::FullyConnected | DimensionShape::Switch => false,
     };
     let mut here: Vec<_> = messages
         .iter_mut()

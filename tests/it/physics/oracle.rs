@@ -6,8 +6,8 @@
 
 use super::naive;
 use super::rig::Dim;
-use chakram::internals::collective::{Algorithm, Primitive};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind;
 
 /// `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
@@ -23,12 +23,14 @@ impl Dim {
     /// Latency in picoseconds between two NPUs of this dimension that are `k` places apart.
     pub fn latency(&self, k: u32) -> u64 {
         let links = match self.shape {
-            Shape::FullyConnected => 1,
+            DimensionShape::FullyConnected => 1,
             // Up to the switch and down again.
-            Shape::Switch => 2,
+            DimensionShape::Switch => 2,
             // The shorter way round.
-            Shape::Ring => u64::from(k.min(self.size - k)),
-            Shape::Mesh => unreachable!("where NPUs are decides, not only how far they are apart"),
+            DimensionShape::Ring => u64::from(k.min(self.size - k)),
+            DimensionShape::Mesh => {
+                unreachable!("where NPUs are decides, not only how far they are apart")
+            }
         };
         links * self.link_ns * 1000
     }
@@ -45,7 +47,7 @@ pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
 fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64) -> u64 {
     let (mut below, mut above) = (Vec::new(), Vec::new());
     for (behind, first) in first_bytes {
-        match dim.shape == Shape::Ring && 2 * behind > dim.size {
+        match dim.shape == DimensionShape::Ring && 2 * behind > dim.size {
             true => above.push(first),
             false => below.push(first),
         }
@@ -55,9 +57,13 @@ fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64)
 
 /// What carries out `primitive` among `n` members on a dimension whose algorithm is this: itself, or what
 /// the documentation says stands in for it.
-pub fn used(algorithm: Algorithm, primitive: Primitive, n: u32) -> Algorithm {
-    use Algorithm as A;
-    use Primitive as P;
+pub fn used(
+    algorithm: CollectiveAlgorithm,
+    primitive: CollectivePrimitive,
+    n: u32,
+) -> CollectiveAlgorithm {
+    use CollectiveAlgorithm as A;
+    use CollectivePrimitive as P;
     let even = n.count_ones() == 1;
     match (algorithm, primitive) {
         (A::Ring | A::Direct, _) => algorithm,
@@ -75,23 +81,27 @@ pub fn used(algorithm: Algorithm, primitive: Primitive, n: u32) -> Algorithm {
 }
 
 /// Whether an all-reduce among `n` members is one stage.
-fn fused(algorithm: Algorithm, n: u32) -> bool {
+fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     match algorithm {
-        Algorithm::Tree | Algorithm::DoubleBinaryTree => true,
-        Algorithm::RecursiveDoubling => n.count_ones() == 1,
+        CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree => true,
+        CollectiveAlgorithm::RecursiveDoubling => n.count_ones() == 1,
         _ => false,
     }
 }
 
 /// What `primitive` on a line of all of `dim` takes with `algorithm`, all starting together, with a line
 /// buffer of `bytes / parts`.
-pub fn phase(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u64 {
+pub fn phase(
+    dim: &Dim,
+    stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
+    root: u32,
+) -> u64 {
     let (algorithm, primitive, bytes, parts) = stage;
-    use Primitive as P;
+    use CollectivePrimitive as P;
     let n = u64::from(dim.size);
     // Rings of NPUs send a half each way, all of which takes as long as all does with both links.
     let rate = match (algorithm, dim.shape) {
-        (Algorithm::Ring, Shape::Ring) => dim.ps_per_byte,
+        (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
         _ => dim.link_ps(),
     };
     let share = pass(bytes, parts * n, rate);
@@ -106,56 +116,62 @@ pub fn phase(dim: &Dim, stage: (Algorithm, Primitive, u64, u64), root: u32) -> u
     match (algorithm, primitive) {
         // Distances 1, 2, 4, …, which cost every member the same.
         (
-            Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling,
+            CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
             P::ReduceScatter | P::AllGather,
         ) => (0..levels).map(|j| dim.latency(1 << j) + half(j)).sum(),
-        (Algorithm::RecursiveDoubling, P::AllReduce) => {
+        (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
             (0..levels).map(|j| dim.latency(1 << j) + whole).sum()
         }
         // Round k goes k places ahead; a power of two goes to and fro, which costs members of a ring
         // differently.
-        (Algorithm::Pairwise, _) if dim.shape != Shape::Ring || n.count_ones() > 1 => {
+        (CollectiveAlgorithm::Pairwise, _)
+            if dim.shape != DimensionShape::Ring || n.count_ones() > 1 =>
+        {
             others().map(|k| dim.latency(k) + share).sum()
         }
         (
-            Algorithm::HalvingDoubling
-            | Algorithm::RecursiveDoubling
-            | Algorithm::Tree
-            | Algorithm::DoubleBinaryTree
-            | Algorithm::Pairwise,
+            CollectiveAlgorithm::HalvingDoubling
+            | CollectiveAlgorithm::RecursiveDoubling
+            | CollectiveAlgorithm::Tree
+            | CollectiveAlgorithm::DoubleBinaryTree
+            | CollectiveAlgorithm::Pairwise,
             _,
         ) => naive::line(dim, stage, root),
         // n - 1 steps to the neighbour, each a share.
-        (Algorithm::Ring, P::ReduceScatter | P::AllGather) => (n - 1) * (next + share),
+        (CollectiveAlgorithm::Ring, P::ReduceScatter | P::AllGather) => (n - 1) * (next + share),
         // A share for distance k takes k of them: 1 + 2 + … + (n - 1).
-        (Algorithm::Ring, P::AllToAll) => (1..n).sum::<u64>() * (next + share),
+        (CollectiveAlgorithm::Ring, P::AllToAll) => (1..n).sum::<u64>() * (next + share),
         // The last of n shares leaves after n·share, and crosses n - 1 links; each member between
         // passes it on, n - 2 of them.
-        (Algorithm::Ring, P::Broadcast | P::Reduce) => n * share + (n - 1) * next + (n - 2) * share,
+        (CollectiveAlgorithm::Ring, P::Broadcast | P::Reduce) => {
+            n * share + (n - 1) * next + (n - 2) * share
+        }
         // The farthest share crosses n - 1 links.
-        (Algorithm::Ring, P::Gather | P::Scatter) => (n - 1) * (next + share),
+        (CollectiveAlgorithm::Ring, P::Gather | P::Scatter) => (n - 1) * (next + share),
         // The member k places behind sends here as its k-th.
-        (Algorithm::Direct, P::ReduceScatter | P::AllGather | P::AllToAll) => {
+        (CollectiveAlgorithm::Direct, P::ReduceScatter | P::AllGather | P::AllToAll) => {
             let first = others().map(|k| (k, (nth(k) - 1) * share + dim.latency(k)));
             received_at(dim, first, share)
         }
         // The k-th to leave goes to the member k places ahead, whose port is free.
-        (Algorithm::Direct, P::Broadcast) => {
+        (CollectiveAlgorithm::Direct, P::Broadcast) => {
             let last = others().map(|k| nth(k) * whole + dim.latency(k));
             last.max().unwrap_or(0)
         }
-        (Algorithm::Direct, P::Scatter) => {
+        (CollectiveAlgorithm::Direct, P::Scatter) => {
             let last = others().map(|k| nth(k) * share + dim.latency(k));
             last.max().unwrap_or(0)
         }
         // All leave at once, and queue at the root, on the side from which they come.
-        (Algorithm::Direct, P::Reduce) => {
+        (CollectiveAlgorithm::Direct, P::Reduce) => {
             received_at(dim, others().map(|k| (k, dim.latency(k))), whole)
         }
-        (Algorithm::Direct, P::Gather) => {
+        (CollectiveAlgorithm::Direct, P::Gather) => {
             received_at(dim, others().map(|k| (k, dim.latency(k))), share)
         }
-        (Algorithm::Ring | Algorithm::Direct, P::AllReduce) => unreachable!("it is two stages"),
+        (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, P::AllReduce) => {
+            unreachable!("it is two stages")
+        }
     }
 }
 
@@ -164,7 +180,7 @@ pub fn phases(
     dims: &[Dim],
     kind: CollectiveKind,
     comm_size: u64,
-) -> Vec<(usize, Algorithm, Primitive, u64, u64)> {
+) -> Vec<(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)> {
     use CollectiveKind as K;
     let size = |range: std::ops::Range<usize>| -> u64 {
         dims[range].iter().map(|dim| u64::from(dim.size)).product()
@@ -188,28 +204,28 @@ pub fn phases(
     };
     let mut all = match kind {
         K::AllReduce => {
-            let mut both = out(Primitive::ReduceScatter, &inside);
-            both.extend(back(out(Primitive::AllGather, &inside)));
+            let mut both = out(CollectivePrimitive::ReduceScatter, &inside);
+            both.extend(back(out(CollectivePrimitive::AllGather, &inside)));
             both.retain(|(i, ..)| dims[*i].size > 1);
             // The last way out and the first way back are neighbours.
             let last = dims.iter().rposition(|dim| dim.size > 1);
             if let Some(last) = last.filter(|&d| fused(dims[d].algorithm, dims[d].size)) {
                 let out = both.iter().position(|stage| stage.0 == last).unwrap();
                 both.remove(out + 1);
-                both[out].1 = Primitive::AllReduce;
+                both[out].1 = CollectivePrimitive::AllReduce;
             }
             both
         }
-        K::ReduceScatter => out(Primitive::ReduceScatter, &inside),
-        K::AllGather | K::Barrier => back(out(Primitive::AllGather, &inside)),
-        K::AllToAll => out(Primitive::AllToAll, &|_| 1),
-        K::Broadcast => back(out(Primitive::Broadcast, &|_| 1)),
-        K::Reduce => out(Primitive::Reduce, &|_| 1),
-        K::Gather => out(Primitive::Gather, &outside),
-        K::Scatter => back(out(Primitive::Scatter, &outside)),
+        K::ReduceScatter => out(CollectivePrimitive::ReduceScatter, &inside),
+        K::AllGather | K::Barrier => back(out(CollectivePrimitive::AllGather, &inside)),
+        K::AllToAll => out(CollectivePrimitive::AllToAll, &|_| 1),
+        K::Broadcast => back(out(CollectivePrimitive::Broadcast, &|_| 1)),
+        K::Reduce => out(CollectivePrimitive::Reduce, &|_| 1),
+        K::Gather => out(CollectivePrimitive::Gather, &outside),
+        K::Scatter => back(out(CollectivePrimitive::Scatter, &outside)),
     };
     all.retain(|(i, ..)| dims[*i].size > 1);
-    let how = |(i, what, bytes, parts): (usize, Primitive, u64, u64)| {
+    let how = |(i, what, bytes, parts): (usize, CollectivePrimitive, u64, u64)| {
         let algorithm = used(dims[i].algorithm, what, dims[i].size);
         (i, algorithm, what, bytes, parts)
     };
@@ -221,9 +237,12 @@ pub fn phases(
 pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
     let phases = phases(dims, kind, comm_size);
     // On a ring, members that go to and fro with those whose index is their own XOR k are not alike.
-    let apart = |(d, how, ..): &(usize, Algorithm, Primitive, u64, u64)| {
+    let apart = |(d, how, ..): &(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)| {
         let Dim { shape, size, .. } = dims[*d];
-        *how == Algorithm::Pairwise && shape == Shape::Ring && size >= 8 && size.count_ones() == 1
+        *how == CollectiveAlgorithm::Pairwise
+            && shape == DimensionShape::Ring
+            && size >= 8
+            && size.count_ones() == 1
     };
     if phases.iter().any(apart) {
         let starts = vec![0; dims.iter().map(|dim| dim.size as usize).product()];

@@ -1,11 +1,13 @@
 //! Collectives in chunks: closed form and message by message, against a plain pipeline.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::{Algorithm, Inter, Intra, Pipeline};
-use chakram::internals::engine::{Options, Prepared};
-use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::collective::{
+    ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy,
+};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
 use chakram::internals::machine::Machine;
-use chakram::internals::topology::Shape;
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use chakram::internals::units::Span;
 use chakram::internals::workload::Workload;
@@ -16,8 +18,13 @@ fn count(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).unwrap()
 }
 
-pub fn pipeline(chunks: u32, active: u32, inter: Inter, intra: Intra) -> Pipeline {
-    Pipeline {
+pub fn pipeline(
+    chunks: u32,
+    active: u32,
+    inter: InterDimensionPolicy,
+    intra: IntraDimensionPolicy,
+) -> ChunkPipeline {
+    ChunkPipeline {
         chunks: count(chunks),
         active: count(active),
         inter,
@@ -26,9 +33,9 @@ pub fn pipeline(chunks: u32, active: u32, inter: Inter, intra: Intra) -> Pipelin
 }
 
 pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
-    let mut options = Collective::new(kind, bytes, ranks);
+    let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.skew = Span::from_ns(skew_ns);
-    let job = Job::new(Pattern::Collective(options)).unwrap();
+    let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
     job.workload().unwrap()
 }
 
@@ -37,7 +44,7 @@ pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     Dim {
         ps_per_byte,
         link_ns: 0,
-        ..dim(Shape::Switch, size, Algorithm::Direct)
+        ..dim(DimensionShape::Switch, size, CollectiveAlgorithm::Direct)
     }
 }
 
@@ -46,13 +53,17 @@ pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
 fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
         let Dim { size, .. } = dims[d];
-        let hops = if dims[d].shape == Shape::Switch { 2 } else { 1 };
+        let hops = if dims[d].shape == DimensionShape::Switch {
+            2
+        } else {
+            1
+        };
         let latency = hops * dims[d].link_ns * 1000;
         let (others, share) = (u64::from(size) - 1, bytes / u64::from(size));
         assert_eq!(share * u64::from(size), bytes, "shares are whole");
         let share = share * dims[d].ps_per_byte;
         match dims[d].algorithm {
-            Algorithm::Ring => (d, others * (latency + share)),
+            CollectiveAlgorithm::Ring => (d, others * (latency + share)),
             _ => (d, latency + others * share),
         }
     };
@@ -115,7 +126,7 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
 
 /// When the last chunk is through, if one chunk is in a dimension at a time: a list of chunks that is
 /// searched at every instant at which something ends.
-fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: Intra) -> u64 {
+fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: IntraDimensionPolicy) -> u64 {
     // Whether what a chunk does or waits for is an all-gather, and what the last to begin was.
     let back = |done: usize, all: usize| match kind {
         K::AllReduce => 2 * done >= all,
@@ -137,10 +148,10 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: Intra) -> u6
             }
             let waiting = (0..visits.len()).filter(|c| here(c) && ends[*c].is_none());
             let next = waiting.min_by_key(|&c| match intra {
-                Intra::Fifo => (0, since[c]),
-                Intra::SmallestFirst => (visits[c][done[c]].1, since[c]),
-                Intra::FewestLeft => ((visits[c].len() - done[c]) as u64, since[c]),
-                Intra::Alternate => {
+                IntraDimensionPolicy::Fifo => (0, since[c]),
+                IntraDimensionPolicy::SmallestFirst => (visits[c][done[c]].1, since[c]),
+                IntraDimensionPolicy::FewestLeft => ((visits[c].len() - done[c]) as u64, since[c]),
+                IntraDimensionPolicy::Alternate => {
                     let same = back(done[c], visits[c].len()) == *last;
                     (u64::from(same), since[c])
                 }
@@ -165,7 +176,11 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: Intra) -> u6
 
 pub fn dims() -> impl Strategy<Value = Vec<Dim>> {
     let one = (
-        prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch]),
+        prop::sample::select(vec![
+            DimensionShape::Ring,
+            DimensionShape::FullyConnected,
+            DimensionShape::Switch,
+        ]),
         2_u32..5,
         1_u64..40,
         0_u64..3,
@@ -177,19 +192,19 @@ pub fn dims() -> impl Strategy<Value = Vec<Dim>> {
         ..dim(
             shape,
             size,
-            match ring || shape == Shape::Ring {
-                true => Algorithm::Ring,
-                false => Algorithm::Direct,
+            match ring || shape == DimensionShape::Ring {
+                true => CollectiveAlgorithm::Ring,
+                false => CollectiveAlgorithm::Direct,
             },
         )
     });
     prop::collection::vec(one, 1..4)
 }
 
-fn policies() -> impl Strategy<Value = (Inter, Intra)> {
+fn policies() -> impl Strategy<Value = (InterDimensionPolicy, IntraDimensionPolicy)> {
     (
-        prop::sample::select(Inter::ALL.map(|(inter, _)| inter).to_vec()),
-        prop::sample::select(Intra::ALL.map(|(intra, _)| intra).to_vec()),
+        prop::sample::select(InterDimensionPolicy::ALL.map(|(inter, _)| inter).to_vec()),
+        prop::sample::select(IntraDimensionPolicy::ALL.map(|(intra, _)| intra).to_vec()),
     )
 }
 
@@ -224,7 +239,7 @@ proptest! {
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         factor in 1_u64..50,
     ) {
-        let flexible = inter == Inter::ThemisFlex;
+        let flexible = inter == InterDimensionPolicy::ThemisFlex;
         let binary = |d: Dim| Dim {
             size: if flexible { d.size & !1 } else { d.size },
             ps_per_byte: if flexible { d.ps_per_byte.next_power_of_two() } else { d.ps_per_byte },
@@ -236,9 +251,9 @@ proptest! {
         let workload = job(kind, bytes(kind, chunk, chunks, npus), npus, 0);
         let machine = machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
         let orders = match inter {
-            Inter::Themis | Inter::ThemisFlex => balanced(&dims, chunks, flexible),
+            InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex => balanced(&dims, chunks, flexible),
             _ => (0..chunks as usize).map(|c| {
-                let turn = if inter == Inter::RoundRobin { c } else { 0 };
+                let turn = if inter == InterDimensionPolicy::RoundRobin { c } else { 0 };
                 (256, (0..dims.len()).map(|d| (d + turn) % dims.len()).collect())
             }).collect(),
         };
@@ -261,7 +276,7 @@ proptest! {
         chunks in 2_u32..9,
         active in 1_u32..4,
         kind in prop::sample::select(KINDS.to_vec()),
-        algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
+        algorithm in prop::sample::select(CollectiveAlgorithm::ALL.to_vec()),
         skew in 1_u64..3000,
     ) {
         let (algorithm, _) = algorithm;
@@ -276,7 +291,7 @@ proptest! {
         let last = u64::from(npus - 1) * skew * 1000;
         prop_assert!(late.ps() >= last);
         // Rings are sums and maxima of what came before, so what is later makes nothing earlier.
-        if active == 1 && algorithm == Algorithm::Ring {
+        if active == 1 && algorithm == CollectiveAlgorithm::Ring {
             prop_assert!(late.ps() >= together);
             prop_assert!(late.ps() <= last + together, "{} > {last} + {together}", late.ps());
         }
@@ -287,7 +302,12 @@ proptest! {
 /// Reduce-scatter of a chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same way back.
 fn small(chunks: u32, active: u32) -> Machine {
     let dims = [10, 20].map(|ps_per_byte| switch(2, ps_per_byte));
-    machine(&dims).with_pipeline(pipeline(chunks, active, Inter::Ascending, Intra::Fifo))
+    machine(&dims).with_pipeline(pipeline(
+        chunks,
+        active,
+        InterDimensionPolicy::Ascending,
+        IntraDimensionPolicy::Fifo,
+    ))
 }
 
 #[test]
@@ -332,15 +352,20 @@ fn trees_live_by_chunks() {
     let time = |algorithm, chunks| {
         let flat = Dim {
             link_ns: 0,
-            ..dim(Shape::Switch, 8, algorithm)
+            ..dim(DimensionShape::Switch, 8, algorithm)
         };
         let machine = machine(&[flat]);
-        let machine = machine.with_pipeline(pipeline(chunks, 1, Inter::Ascending, Intra::Fifo));
+        let machine = machine.with_pipeline(pipeline(
+            chunks,
+            1,
+            InterDimensionPolicy::Ascending,
+            IntraDimensionPolicy::Fifo,
+        ));
         let replay = replay(&job(K::AllReduce, 640_000, 8, 0), &machine);
         assert_eq!(replay.outcome.stepwise, 1);
         replay.ps()
     };
-    use Algorithm::{DoubleBinaryTree, Tree};
+    use CollectiveAlgorithm::{DoubleBinaryTree, Tree};
     let (one, two) = (time(Tree, 64), time(DoubleBinaryTree, 64));
     assert!((3 * t..3 * t + t / 2).contains(&one), "{one}");
     assert!((2 * t..2 * t + t / 2).contains(&two), "{two}");
@@ -353,15 +378,22 @@ fn what_does_not_fit_is_refused() {
     let ranks = 1 << 17;
     let workload = job(K::AllReduce, 1 << 30, ranks, 0);
     let flat = |algorithm| {
-        let machine = machine(&[dim(Shape::Switch, ranks, algorithm)]);
-        machine.with_pipeline(pipeline(4096, 1, Inter::Ascending, Intra::Fifo))
+        let machine = machine(&[dim(DimensionShape::Switch, ranks, algorithm)]);
+        machine.with_pipeline(pipeline(
+            4096,
+            1,
+            InterDimensionPolicy::Ascending,
+            IntraDimensionPolicy::Fifo,
+        ))
     };
     assert_eq!(
-        replay(&workload, &flat(Algorithm::Direct)).outcome.closed,
+        replay(&workload, &flat(CollectiveAlgorithm::Direct))
+            .outcome
+            .closed,
         1
     );
-    let machine = flat(Algorithm::Tree);
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let machine = flat(CollectiveAlgorithm::Tree);
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let error = prepared.run(()).unwrap_err().to_string();
     assert!(error.contains("131072 members in 4096 chunks"), "{error}");
 }

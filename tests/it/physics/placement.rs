@@ -3,18 +3,18 @@
 use super::groups::{among, four_by_three};
 use super::lines::{call, kernel, receive, send};
 use super::rig::{job, machine, replay_with};
-use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
 use chakram::internals::ids::Npu;
 use chakram::internals::trace::CollectiveKind as K;
 
-fn map(npus: impl IntoIterator<Item = u32>) -> Options {
-    Options::with(|o| {
+fn map(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
+    ReplayOptions::with(|o| {
         o.map = Some(npus.into_iter().map(Npu).collect());
     })
 }
 
 /// Three ranks at a time go down a column: rank 3 x + y sits at (x, y), on NPU x + 4 y.
-fn transposed() -> Options {
+fn transposed() -> ReplayOptions {
     map([0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])
 }
 
@@ -26,7 +26,7 @@ fn a_map_moves_a_group_to_another_dimension() {
     let machine = machine(&four_by_three());
     // As in `groups`: two steps over a ring with a gap end at 1,100 ns.
     assert_eq!(
-        replay_with(&workload, &machine, &Options::default()).ps(),
+        replay_with(&workload, &machine, &ReplayOptions::default()).ps(),
         1_100_000
     );
     // On the switch: 2,000 ns and two messages of 40,000 B at 40 ps/B: 3,200 ns.
@@ -44,7 +44,7 @@ fn a_map_moves_a_group_to_another_dimension() {
 #[test]
 fn a_map_leaves_the_world_as_it_was() {
     let workload = job(&vec![vec![call(K::AllReduce, 120_000)]; 12], &[]);
-    for options in [Options::default(), transposed(), map((0..12).rev())] {
+    for options in [ReplayOptions::default(), transposed(), map((0..12).rev())] {
         let replay = replay_with(&workload, &machine(&four_by_three()), &options);
         assert_eq!((replay.ps(), replay.outcome.closed), (7_100_000, 1));
     }
@@ -58,7 +58,10 @@ fn a_map_moves_messages() {
     ranks[1] = vec![receive(0, 10_000)];
     let (workload, machine) = (job(&ranks, &[]), machine(&four_by_three()));
     // 100 + 100 ns; 2,000 + 400 ns.
-    for (options, ps) in [(Options::default(), 200_000), (transposed(), 2_400_000)] {
+    for (options, ps) in [
+        (ReplayOptions::default(), 200_000),
+        (transposed(), 2_400_000),
+    ] {
         assert_eq!(replay_with(&workload, &machine, &options).ps(), ps);
     }
 }
@@ -80,7 +83,7 @@ fn maps_that_place_nobody_or_two_on_one_are_refused() {
     let machine = machine(&four_by_three());
     let why = |npus: &[u32]| {
         let options = map(npus.iter().copied());
-        Prepared::new(&workload, &machine, &options)
+        CompiledReplay::new(&workload, &machine, &options)
             .unwrap_err()
             .to_string()
     };

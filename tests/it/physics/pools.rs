@@ -4,8 +4,8 @@
 use super::lines::{Line, line};
 use super::rig::{cases, job, released, replay};
 use chakram::internals::machine::Machine;
-use chakram::internals::trace::{MemoryPlace, Op};
-use chakram::internals::workload::Absent;
+use chakram::internals::trace::{MemoryLocation, Op};
+use chakram::internals::workload::MissingRankPolicy;
 use proptest::prelude::*;
 use testkit::switch_pool::{self, Load, Tree};
 
@@ -38,7 +38,7 @@ capacity = "1 TB"
 fn load(bytes: u64) -> Line {
     line(Op::Memory {
         store: false,
-        place: MemoryPlace::Remote,
+        place: MemoryLocation::Remote,
         bytes,
         in_switch: false,
     })
@@ -91,7 +91,7 @@ proptest! {
             .map(|rank| (0..2).map(|lane| load(bytes(rank, lane)).on(lane.into())).collect())
             .collect();
         let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
-        let workload = released(lines, at).finish(Some(npus), Absent::Refuse).unwrap();
+        let workload = released(lines, at).finish(Some(npus), MissingRankPolicy::Refuse).unwrap();
         let replay = replay(&workload, &machine);
         let begins = (0..npus).flat_map(|rank| (0..2).map(move |lane| (rank, lane)));
         let begins: Vec<Load> = begins

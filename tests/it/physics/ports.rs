@@ -3,17 +3,17 @@
 use super::flows::{arrivals, ends, flow};
 use super::lines::{kernel, receive, send};
 use super::rig::{cases, dim, job, machine, over, replay_with, stepwise};
-use chakram::internals::collective::Algorithm::Ring;
-use chakram::internals::engine::Options;
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::engine::ReplayOptions;
 use chakram::internals::machine::Machine;
-use chakram::internals::network::Model::{self, ContentionFree, Links, Ports};
-use chakram::internals::topology::Shape;
+use chakram::internals::network::NetworkKind::{self, ContentionFree, Links, Ports};
+use chakram::internals::topology::DimensionShape;
 use proptest::prelude::*;
 
 /// 10,000 B take 200 ns; a switch has 1,000 ns of latency.
 #[test]
 fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
-    let machine = machine(&[dim(Shape::Switch, 4, Ring)]);
+    let machine = machine(&[dim(DimensionShape::Switch, 4, Ring)]);
     let incast = [3, 1, 2].map(|from| flow(0, from, 0, 10_000));
     assert_eq!(
         arrivals(&machine, Ports, &incast),
@@ -35,7 +35,7 @@ fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
 /// What passes an NPU within a dimension does not pass its ports: that is what links are for.
 #[test]
 fn ports_see_where_dimensions_are_entered_and_left() {
-    let machine = machine(&[dim(Shape::Ring, 6, Ring).of_links()]);
+    let machine = machine(&[dim(DimensionShape::Ring, 6, Ring).of_links()]);
     let flows = [
         flow(0, 0, 3, 10_000),
         flow(0, 1, 2, 10_000),
@@ -48,9 +48,9 @@ fn ports_see_where_dimensions_are_entered_and_left() {
 /// Inside 20 ps/B, outside 80: 10,000 B pass an inner port in 200 ns, and an outer one in 800.
 #[test]
 fn each_dimension_has_its_port_and_its_rate() {
-    let mut outer = dim(Shape::Switch, 2, Ring);
+    let mut outer = dim(DimensionShape::Switch, 2, Ring);
     outer.ps_per_byte = 80;
-    let machine = machine(&[dim(Shape::Ring, 4, Ring).of_links(), outer]);
+    let machine = machine(&[dim(DimensionShape::Ring, 4, Ring).of_links(), outer]);
     // 0 → 5 goes to 1 inside and leaves by its outer port; 0 → 4 by that of 0.
     let flows = [
         flow(0, 0, 5, 10_000),
@@ -77,7 +77,7 @@ fn the_file_chooses_a_model_and_options_override_it() {
         vec![send(0, 20_000)],
         vec![send(0, 20_000)],
     ];
-    let ps = |network: &str, options: &Options| {
+    let ps = |network: &str, options: &ReplayOptions| {
         let machine = Machine::parse(&format!("{file}{network}"), "m.toml").unwrap();
         replay_with(&job(&incast, &[]), &machine, options).ps()
     };
@@ -105,8 +105,8 @@ fn the_file_chooses_a_model_and_options_override_it() {
         vec![send(5, 60_000)],
         vec![receive(3, 60_000), receive(4, 60_000)],
     ];
-    let ps = |model: &str, network: Option<Model>| {
-        let options = Options::with(|o| {
+    let ps = |model: &str, network: Option<NetworkKind>| {
+        let options = ReplayOptions::with(|o| {
             o.network = network;
         });
         replay_with(&job(&ranks, &[]), &machine(model), &options).ps()
@@ -133,7 +133,7 @@ proptest! {
     /// the first has entered, the last has when all bytes are through.
     #[test]
     fn a_port_is_never_idle_while_something_waits(sizes in prop::collection::vec(60_000..1_000_000_u64, 2..12)) {
-        let machine = machine(&[dim(Shape::Switch, 12, Ring)]);
+        let machine = machine(&[dim(DimensionShape::Switch, 12, Ring)]);
         let flows: Vec<_> = (1..).zip(&sizes).map(|(from, &bytes)| flow(0, from, 0, bytes)).collect();
         let mut found = arrivals(&machine, Ports, &flows);
         // By the number of the sender, each from the end of the one before.
@@ -155,7 +155,7 @@ proptest! {
 /// ranks 1 and 3 did before.
 #[test]
 fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
-    let switch = machine(&[dim(Shape::Switch, 4, Ring)]);
+    let switch = machine(&[dim(DimensionShape::Switch, 4, Ring)]);
     for network in [Ports, Links] {
         for others in 0..4 {
             let begins = kernel(10_000);

@@ -2,35 +2,49 @@
 //! split, exchanges as pairs. Every message waits for named senders, not for a number of receptions.
 
 use super::naive::{Needs, Post};
-use chakram::internals::collective::{Algorithm, Primitive};
+use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
 
 /// What the member `index` of a line of `n` sends, in order.
-pub fn program(algorithm: Algorithm, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {
-    use Primitive as P;
+pub fn program(
+    algorithm: CollectiveAlgorithm,
+    what: CollectivePrimitive,
+    n: u32,
+    index: u32,
+    root: u32,
+) -> Vec<Post> {
+    use CollectivePrimitive as P;
     match (algorithm, what) {
-        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, P::ReduceScatter) => {
+        (
+            CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
+            P::ReduceScatter,
+        ) => {
             // Bits from the lowest: half of the buffer, a quarter, …
             let bits = 0..n.trailing_zeros();
             let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
             in_turn(rounds.collect())
         }
-        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, P::AllGather) => {
+        (
+            CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
+            P::AllGather,
+        ) => {
             let bits = (0..n.trailing_zeros()).rev();
             let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
             in_turn(rounds.collect())
         }
-        (Algorithm::RecursiveDoubling, P::AllReduce) => {
+        (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
             let rounds = (0..n.trailing_zeros()).map(|bit| (flip(index, bit), (1, 1)));
             in_turn(rounds.collect())
         }
-        (Algorithm::Pairwise, _) => pairwise(n, index),
-        (Algorithm::HalvingDoubling | Algorithm::RecursiveDoubling, _) => {
+        (CollectiveAlgorithm::Pairwise, _) => pairwise(n, index),
+        (CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling, _) => {
             along(&halved(n), what, n, index, root)
         }
-        (Algorithm::Tree | Algorithm::DoubleBinaryTree, _) => {
+        (CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree, _) => {
             along(&sorted(n), what, n, index, root)
         }
-        (Algorithm::Ring | Algorithm::Direct, _) => unreachable!("they are counted"),
+        (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, _) => {
+            unreachable!("they are counted")
+        }
     }
 }
 
@@ -135,8 +149,8 @@ pub fn sorted(n: u32) -> Tree {
     tree
 }
 
-fn along(tree: &Tree, what: Primitive, n: u32, index: u32, root: u32) -> Vec<Post> {
-    use Primitive as P;
+fn along(tree: &Tree, what: CollectivePrimitive, n: u32, index: u32, root: u32) -> Vec<Post> {
+    use CollectivePrimitive as P;
     let x = ((index + n - root) % n) as usize;
     let at = |x: u32| (x + root) % n;
     let parent = at(tree.parent[x]);

@@ -2,17 +2,17 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};
-use chakram::internals::collective::Algorithm::Ring;
-use chakram::internals::engine::{Options, Prepared};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 
 /// Why four NPUs on a ring do not replay `ranks`.
 #[track_caller]
 fn why(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> String {
     let workload = job(ranks, groups);
-    let machine = machine(&[dim(Shape::Ring, 4, Ring)]);
-    let refusal = Prepared::new(&workload, &machine, &Options::default());
+    let machine = machine(&[dim(DimensionShape::Ring, 4, Ring)]);
+    let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
     refusal.expect_err("it cannot run").to_string()
 }
 

@@ -1,38 +1,38 @@
 //! Machines and jobs in a few words, and a log of what a replay tells its observer.
 
 use super::lines::Line;
-use chakram::internals::collective::{Algorithm, Choice};
-use chakram::internals::compute::Peaks;
-use chakram::internals::engine::{Comm, Options, Outcome, Prepared};
-use chakram::internals::graph::{Dependencies, Graph, Kind};
+use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use chakram::internals::compute::PeakRates;
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions, ReplayOutcome};
+use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
 use chakram::internals::machine::{Machine, NpuClass};
 use chakram::internals::memory::LocalMemory;
-use chakram::internals::network::Model;
+use chakram::internals::network::NetworkKind;
 use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::topology::{Dimension, Shape, Switching, Topology};
+use chakram::internals::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::{Sink, TraceWriter};
 use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
 /// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`, which is what an NPU needs
 /// for a byte over all its links.
 #[derive(Clone, Copy, Debug)]
 pub struct Dim {
-    pub shape: Shape,
+    pub shape: DimensionShape,
     pub size: u32,
     pub ps_per_byte: u64,
     pub link_ns: u64,
-    pub algorithm: Algorithm,
+    pub algorithm: CollectiveAlgorithm,
 }
 
 impl Dim {
     /// How many links share what an NPU sends: two where it has a neighbour on either side.
     fn links(&self) -> u64 {
         match self.shape {
-            Shape::Ring | Shape::Mesh if self.size > 2 => 2,
+            DimensionShape::Ring | DimensionShape::Mesh if self.size > 2 => 2,
             _ => 1,
         }
     }
@@ -58,7 +58,7 @@ impl Dim {
 }
 
 /// 20 ps per byte, which is 50 GB/s, and 500 ns per link.
-pub fn dim(shape: Shape, size: u32, algorithm: Algorithm) -> Dim {
+pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> Dim {
     Dim {
         shape,
         size,
@@ -80,19 +80,23 @@ pub fn cases(count: u32) -> ProptestConfig {
 
 /// A machine of these dimensions whose NPUs have lanes enough for anything.
 pub fn machine(dims: &[Dim]) -> Machine {
-    let named = dims.iter().map(|dim| Choice::Named(dim.algorithm));
-    machine_of(dims, named.collect(), Switching::IDEAL)
+    let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
+    machine_of(dims, named.collect(), SwitchingMode::IDEAL)
 }
 
 /// The same, with messages passed on in this way.
-pub fn switched(dims: &[Dim], switching: Switching) -> Machine {
-    let named = dims.iter().map(|dim| Choice::Named(dim.algorithm));
+pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
+    let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
     machine_of(dims, named.collect(), switching)
 }
 
 /// The same, with other choices of algorithms.
-pub fn machine_of(dims: &[Dim], choices: Vec<Choice>, switching: Switching) -> Machine {
-    let dimensions = dims.iter().enumerate().map(|(i, dim)| Dimension {
+pub fn machine_of(
+    dims: &[Dim],
+    choices: Vec<AlgorithmChoice>,
+    switching: SwitchingMode,
+) -> Machine {
+    let dimensions = dims.iter().enumerate().map(|(i, dim)| TopologyDimension {
         name: format!("d{i}"),
         shape: dim.shape,
         size: dim.size,
@@ -101,7 +105,7 @@ pub fn machine_of(dims: &[Dim], choices: Vec<Choice>, switching: Switching) -> M
     });
     let class = NpuClass {
         name: "npu".to_owned(),
-        peaks: Peaks::default(),
+        peaks: PeakRates::default(),
         memory: LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
             latency: Span::ZERO,
@@ -145,7 +149,7 @@ pub fn released<'l>(
 ) -> WorkloadBuilder {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in ranks {
-        let (graph, binding) = Graph::read(&contents(lines), rank, Dependencies::Both).unwrap();
+        let (graph, binding) = Graph::read(&contents(lines), rank, DependencyPolicy::Both).unwrap();
         let graph = builder.graph(graph);
         builder
             .rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))
@@ -159,7 +163,7 @@ pub fn try_job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Result<Workloa
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
     builder.declare(declared.collect());
-    builder.finish(Some(ranks.len() as u32), Absent::Refuse)
+    builder.finish(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
 }
 
 pub fn job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Workload {
@@ -175,10 +179,10 @@ pub struct Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         self.events.push((now.0, false, instance, node.0));
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: Kind) {
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         self.events.push((now.0, true, instance, node.0));
     }
     fn collective(&mut self, record: &CollectiveRecord) {
@@ -189,38 +193,38 @@ impl Observer for Log {
 /// What came out of a replay.
 #[derive(Debug, PartialEq)]
 pub struct Replay {
-    pub outcome: Outcome,
+    pub outcome: ReplayOutcome,
     pub log: Log,
 }
 
-pub fn replay_with(workload: &Workload, machine: &Machine, options: &Options) -> Replay {
-    let prepared = Prepared::new(workload, machine, options).unwrap();
+pub fn replay_with(workload: &Workload, machine: &Machine, options: &ReplayOptions) -> Replay {
+    let prepared = CompiledReplay::new(workload, machine, options).unwrap();
     let (outcome, log) = prepared.run(Log::default()).unwrap();
     Replay { outcome, log }
 }
 
 pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
-    replay_with(workload, machine, &Options::default())
+    replay_with(workload, machine, &ReplayOptions::default())
 }
 
 /// With communication priced in this way.
-pub fn priced(comm: Comm) -> Options {
-    Options::with(|o| {
+pub fn priced(comm: CommTiming) -> ReplayOptions {
+    ReplayOptions::with(|o| {
         o.comm = comm;
     })
 }
 
 /// Over this network, message by message.
-pub fn over(model: Model) -> Options {
-    Options::with(|o| {
+pub fn over(model: NetworkKind) -> ReplayOptions {
+    ReplayOptions::with(|o| {
         *o = stepwise();
         o.network = Some(model);
     })
 }
 
 /// Message by message, whatever closed forms are proved.
-pub fn stepwise() -> Options {
-    Options::with(|o| {
+pub fn stepwise() -> ReplayOptions {
+    ReplayOptions::with(|o| {
         o.stepwise = true;
     })
 }

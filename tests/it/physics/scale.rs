@@ -3,11 +3,13 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
-use chakram::internals::collective::{Algorithm, Choice, Inter, Intra, Pipeline};
-use chakram::internals::engine::{Options, Prepared};
+use chakram::internals::collective::{
+    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy,
+};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
 use chakram::internals::machine::Machine;
-use chakram::internals::network::Model;
-use chakram::internals::topology::{Shape, Switching};
+use chakram::internals::network::NetworkKind;
+use chakram::internals::topology::{DimensionShape, SwitchingMode};
 use chakram::internals::trace::CollectiveKind as K;
 use chakram::internals::units::Bytes;
 use std::num::NonZeroU32;
@@ -32,10 +34,10 @@ impl Dice {
 /// A machine and a job on all of it, in numbers that can be multiplied.
 struct Case {
     dims: Vec<Dim>,
-    choices: Vec<Choice>,
-    switching: Switching,
-    pipeline: Pipeline,
-    model: Model,
+    choices: Vec<AlgorithmChoice>,
+    switching: SwitchingMode,
+    pipeline: ChunkPipeline,
+    model: NetworkKind,
     stepwise: bool,
     ranks: Vec<Vec<Line>>,
     groups: Vec<(&'static str, Vec<u32>)>,
@@ -48,33 +50,39 @@ const UNIT: u64 = 840 * 4 * 256;
 impl Case {
     fn any(dice: &mut Dice, unit: u64) -> Self {
         let sizes = dice.pick(&[&[2_u32][..], &[3], &[4], &[6], &[2, 2], &[3, 2], &[2, 4]]);
-        let shapes = Shape::ALL.map(|(shape, _)| shape);
+        let shapes = DimensionShape::ALL.map(|(shape, _)| shape);
         let dims = sizes.iter().map(|&size| Dim {
             ps_per_byte: dice.pick(&[1, 2, 3, 5, 20]),
             link_ns: dice.pick(&[0, 0, 1, 7, 500]),
-            ..dim(dice.pick(&shapes), size, Algorithm::Ring)
+            ..dim(dice.pick(&shapes), size, CollectiveAlgorithm::Ring)
         });
         let dims: Vec<Dim> = dims.collect();
         let choices = dims.iter().map(|_| match dice.roll(3) {
-            0 => Choice::Named(dice.pick(&Algorithm::ALL.map(|(algorithm, _)| algorithm))),
-            _ => Choice::Auto,
+            0 => AlgorithmChoice::Named(
+                dice.pick(&CollectiveAlgorithm::ALL.map(|(algorithm, _)| algorithm)),
+            ),
+            _ => AlgorithmChoice::Auto,
         });
         let count = |dice: &mut Dice, of: &[u32]| NonZeroU32::new(dice.pick(of)).expect("no zero");
         let mut this = Self {
             choices: choices.collect(),
             dims,
             switching: dice.pick(&[
-                Switching::IDEAL,
-                Switching::IDEAL,
-                Switching::StoreAndForward,
+                SwitchingMode::IDEAL,
+                SwitchingMode::IDEAL,
+                SwitchingMode::StoreAndForward,
             ]),
-            pipeline: Pipeline {
+            pipeline: ChunkPipeline {
                 chunks: count(dice, &[1, 1, 2, 4]),
                 active: count(dice, &[1, 2]),
-                inter: dice.pick(&Inter::ALL.map(|(inter, _)| inter)),
-                intra: dice.pick(&Intra::ALL.map(|(intra, _)| intra)),
+                inter: dice.pick(&InterDimensionPolicy::ALL.map(|(inter, _)| inter)),
+                intra: dice.pick(&IntraDimensionPolicy::ALL.map(|(intra, _)| intra)),
             },
-            model: dice.pick(&[Model::ContentionFree, Model::Ports, Model::Links]),
+            model: dice.pick(&[
+                NetworkKind::ContentionFree,
+                NetworkKind::Ports,
+                NetworkKind::Links,
+            ]),
             stepwise: dice.roll(4) == 0,
             ranks: Vec::new(),
             groups: Vec::new(),
@@ -171,11 +179,11 @@ impl Case {
             .collect();
         let workload = job(&ranks, &groups);
         let machine = self.machine(factor);
-        let options = Options::with(|o| {
+        let options = ReplayOptions::with(|o| {
             o.network = Some(self.model);
             o.stepwise = self.stepwise;
         });
-        let prepared = Prepared::new(&workload, &machine, &options).expect("it is sound");
+        let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it is sound");
         let sizes = [1001];
         let said = prepared.groups().flat_map(|group| {
             let kinds = K::ALL
@@ -209,7 +217,7 @@ fn times_twice_as_long_take_twice_as_long() {
 fn segments_scale() {
     for seed in 0..300 {
         let mut case = Case::any(&mut Dice(seed << 21 | 1), UNIT);
-        case.switching = Switching::CutThrough { segment: Bytes(64) };
+        case.switching = SwitchingMode::CutThrough { segment: Bytes(64) };
         let (once, said) = case.times(1);
         assert_eq!(case.times(2), (2 * once, said), "seed {seed}");
     }

@@ -4,9 +4,9 @@
 use super::lines::{Line, call, kernel};
 use super::naive;
 use super::rig::{Dim, Replay, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::Algorithm::{self, Direct, Ring};
-use chakram::internals::generate::{Collective, Job, Pattern};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
+use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use chakram::internals::units::Span;
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> V
 /// Downwards 1 and 3 change places, for 2 is opposite to 0: 2,060, 1,560, 1,560 and 2,560.
 #[test]
 fn a_late_member_delays_its_followers_in_turn() {
-    let dims = [dim(Shape::Ring, 4, Ring)];
+    let dims = [dim(DimensionShape::Ring, 4, Ring)];
     let starts = [0, 0, 1000, 0];
     let replay = run(&dims, K::AllGather, 1000, 0, &starts);
     assert_eq!(replay.ends(), [2_060_000, 2_560_000, 1_560_000, 2_560_000]);
@@ -67,13 +67,13 @@ fn a_late_member_delays_its_followers_in_turn() {
 
 #[test]
 fn a_generated_skew_goes_message_by_message() {
-    for (algorithm, _) in Algorithm::ALL {
-        let dims = [dim(Shape::Switch, 5, algorithm)];
+    for (algorithm, _) in CollectiveAlgorithm::ALL {
+        let dims = [dim(DimensionShape::Switch, 5, algorithm)];
         for ns in [0, 700] {
-            let mut options = Collective::new(K::AllReduce, 5000, 5);
+            let mut options = CollectivePattern::new(K::AllReduce, 5000, 5);
             options.skew = Span::from_ns(ns);
             options.before = Span::from_ns(100);
-            let workload = Job::new(Pattern::Collective(options))
+            let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
                 .unwrap()
                 .workload()
                 .unwrap();
@@ -82,7 +82,10 @@ fn a_generated_skew_goes_message_by_message() {
             let replay = replay(&workload, &machine(&dims));
             assert_eq!(replay.ends(), want);
             // Members of a tree end one after another, so it has no closed form.
-            let tree = matches!(algorithm, Algorithm::Tree | Algorithm::DoubleBinaryTree);
+            let tree = matches!(
+                algorithm,
+                CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
+            );
             let closed = ns == 0 && !tree;
             assert_eq!(replay.outcome.closed, u64::from(closed));
             assert_eq!(replay.outcome.messages == 0, closed);
@@ -98,8 +101,12 @@ fn starts(n: usize) -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(late, n)
 }
 
-fn any_shape() -> impl Strategy<Value = Shape> {
-    prop::sample::select(vec![Shape::Ring, Shape::FullyConnected, Shape::Switch])
+fn any_shape() -> impl Strategy<Value = DimensionShape> {
+    prop::sample::select(vec![
+        DimensionShape::Ring,
+        DimensionShape::FullyConnected,
+        DimensionShape::Switch,
+    ])
 }
 
 fn any_kind() -> impl Strategy<Value = K> {
@@ -143,12 +150,12 @@ proptest! {
     fn every_member_of_any_algorithm_ends_as_its_partners_allow(
         (n, starts) in (2_usize..=17).prop_flat_map(|n| (Just(n), starts(n))),
         shape in any_shape(),
-        algorithm in 2..Algorithm::ALL.len(),
+        algorithm in 2..CollectiveAlgorithm::ALL.len(),
         kind in any_kind(),
         root in 0_u32..17,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
-        let dims = [dim(shape, n as u32, Algorithm::ALL[algorithm].0)];
+        let dims = [dim(shape, n as u32, CollectiveAlgorithm::ALL[algorithm].0)];
         // A multiple of 64 of every n-th, so that halves of halves take whole picoseconds.
         let bytes = if kind == K::Barrier { 0 } else { 64 * share * n as u64 };
         let root = root % n as u32;
@@ -160,11 +167,11 @@ proptest! {
     fn lines_of_several_dimensions_drift_apart_as_they_should(
         starts in starts(12),
         shapes in (any_shape(), any_shape()),
-        algorithms in (0..Algorithm::ALL.len(), 0..Algorithm::ALL.len()),
+        algorithms in (0..CollectiveAlgorithm::ALL.len(), 0..CollectiveAlgorithm::ALL.len()),
         kind in any_kind(),
         root in 0_u32..12,
     ) {
-        let algorithm = |i: usize| Algorithm::ALL[i].0;
+        let algorithm = |i: usize| CollectiveAlgorithm::ALL[i].0;
         let inner = dim(shapes.0, 4, algorithm(algorithms.0));
         let mut outer = dim(shapes.1, 3, algorithm(algorithms.1));
         outer.ps_per_byte = 50;

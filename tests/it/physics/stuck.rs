@@ -2,15 +2,15 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, dim, job, machine};
-use chakram::internals::collective::Algorithm::Ring;
-use chakram::internals::engine::{Options, Prepared, ReplayError, Stuck};
-use chakram::internals::topology::Shape;
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions, Stuck};
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 
 fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
     let workload = job(ranks, groups);
-    let machine = machine(&[dim(Shape::Ring, ranks.len() as u32, Ring)]);
-    let prepared = Prepared::new(&workload, &machine, &Options::default()).unwrap();
+    let machine = machine(&[dim(DimensionShape::Ring, ranks.len() as u32, Ring)]);
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     match prepared.run(Log::default()) {
         Err(ReplayError::Stuck(stuck)) => *stuck,
         other => panic!("expected to be stuck: {other:?}"),

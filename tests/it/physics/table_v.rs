@@ -6,7 +6,7 @@
 //! 0.978.
 
 use super::rig::replay;
-use chakram::internals::generate::{Job, Memory, Pattern};
+use chakram::internals::generate::{GeneratedJob, MemoryPattern, WorkloadPattern};
 use chakram::internals::machine::{Machine, PRESETS};
 use chakram::internals::units::Span;
 use chakram::internals::workload::Workload;
@@ -17,9 +17,9 @@ const BYTES: u64 = 1_000_000_000;
 
 /// One load of every NPU, and a kernel behind it.
 fn job(kernel_ns: u64) -> Workload {
-    let mut options = Memory::new(NPUS as u32, 1, BYTES);
+    let mut options = MemoryPattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
-    Job::new(Pattern::Memory(options))
+    GeneratedJob::new(WorkloadPattern::Memory(options))
         .unwrap()
         .workload()
         .unwrap()

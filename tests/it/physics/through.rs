@@ -3,16 +3,20 @@
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Replay, job, replay_with};
-use chakram::internals::engine::{Comm, Options, Prepared};
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::internals::machine::Machine;
-use chakram::internals::network::Model;
-use chakram::internals::trace::{CollectiveKind as K, MemoryPlace, Op};
+use chakram::internals::network::NetworkKind;
+use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
 use chakram::internals::workload::Workload;
 
 mod random;
 
-const MODELS: [Model; 3] = [Model::ContentionFree, Model::Ports, Model::Links];
-const SHARED: [Model; 2] = [Model::Ports, Model::Links];
+const MODELS: [NetworkKind; 3] = [
+    NetworkKind::ContentionFree,
+    NetworkKind::Ports,
+    NetworkKind::Links,
+];
+const SHARED: [NetworkKind; 2] = [NetworkKind::Ports, NetworkKind::Links];
 
 /// A dimension `d` for `npus` NPUs, of so many ps per byte and so much latency, and this remote memory.
 fn machine(npus: u32, (shape, ps, ns): (&str, u64, u64), remote: &str) -> Machine {
@@ -62,7 +66,7 @@ latency = "0""#
 fn access(store: bool, bytes: u64) -> Line {
     line(Op::Memory {
         store,
-        place: MemoryPlace::Remote,
+        place: MemoryLocation::Remote,
         bytes,
         in_switch: false,
     })
@@ -72,8 +76,8 @@ fn load(bytes: u64) -> Line {
     access(false, bytes)
 }
 
-fn options(network: Model, stepwise: bool) -> Options {
-    Options::with(|o| {
+fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {
+    ReplayOptions::with(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
     })
@@ -81,7 +85,7 @@ fn options(network: Model, stepwise: bool) -> Options {
 
 /// What completes when; closed forms or not, it is the same.
 #[track_caller]
-fn run(workload: &Workload, machine: &Machine, network: Model) -> Replay {
+fn run(workload: &Workload, machine: &Machine, network: NetworkKind) -> Replay {
     let events = |replay: &Replay| {
         let mut events = replay.log.events.clone();
         events.sort_unstable();
@@ -118,9 +122,9 @@ fn a_load_and_an_all_reduce_share_a_port() {
         &[],
     );
     for (network, expected) in [
-        (Model::ContentionFree, [950, 800, 800]),
-        (Model::Ports, [1350, 1050, 850]),
-        (Model::Links, [1300, 1000, 800]),
+        (NetworkKind::ContentionFree, [950, 800, 800]),
+        (NetworkKind::Ports, [1350, 1050, 850]),
+        (NetworkKind::Links, [1300, 1000, 800]),
     ] {
         let replay = run(&both, &machine, network);
         let ends = [replay.end(0, 2), replay.end(0, 1), replay.end(1, 1)];
@@ -182,7 +186,7 @@ fn a_store_waits_for_a_send() {
             ];
             let replay = run(&job(&ranks, &[]), &machine, network);
             let expected = match network {
-                Model::ContentionFree => alone,
+                NetworkKind::ContentionFree => alone,
                 _ => expected,
             };
             assert_eq!(replay.end(0, 2), expected * 1000, "{network}");
@@ -235,12 +239,12 @@ fn chunks_come_last_of_an_instant() {
 #[test]
 fn two_loads_and_a_collective_share_their_ports() {
     for (shape, network, expected) in [
-        ("switch", Model::ContentionFree, [1000, 800]),
-        ("switch", Model::Ports, [1400, 1000]),
-        ("switch", Model::Links, [1300, 900]),
-        ("fully_connected", Model::ContentionFree, [1000, 600]),
-        ("fully_connected", Model::Ports, [1300, 700]),
-        ("fully_connected", Model::Links, [1300, 700]),
+        ("switch", NetworkKind::ContentionFree, [1000, 800]),
+        ("switch", NetworkKind::Ports, [1400, 1000]),
+        ("switch", NetworkKind::Links, [1300, 900]),
+        ("fully_connected", NetworkKind::ContentionFree, [1000, 600]),
+        ("fully_connected", NetworkKind::Ports, [1300, 700]),
+        ("fully_connected", NetworkKind::Links, [1300, 700]),
     ] {
         let machine = machine(2, (shape, 10, 100), &pool(2, 5));
         let rank = vec![call(K::AllReduce, 40_000).on(1), load(80_000).on(2)];
@@ -268,7 +272,7 @@ fn what_switches_gather_comes_to_the_ports() {
     for store in [false, true] {
         let gather = line(Op::Memory {
             store,
-            place: MemoryPlace::Remote,
+            place: MemoryLocation::Remote,
             bytes: 10_000,
             in_switch: true,
         });
@@ -280,7 +284,7 @@ fn what_switches_gather_comes_to_the_ports() {
         let met = job(&vec![rank; 4], &[]);
         for network in SHARED {
             let expected = match (store, network) {
-                (false, Model::Links) => 650_000,
+                (false, NetworkKind::Links) => 650_000,
                 _ => 670_000,
             };
             let replay = run(&met, &machine, network);
@@ -312,7 +316,7 @@ fn channels_come_through_ports_too() {
                 let replay = run(&job(&ranks, &[]), &machine, network);
                 let one = 107
                     + match network {
-                        Model::ContentionFree => formula,
+                        NetworkKind::ContentionFree => formula,
                         _ => shared[usize::from(store)],
                     };
                 let ends = [replay.end(0, 1), replay.end(0, 2)];
@@ -331,9 +335,9 @@ fn channels_come_through_ports_too() {
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
     let rank = |access: Line| vec![call(K::AllReduce, 40_000).lasts(500).on(1), access.on(2)];
-    let options = Options::with(|o| {
-        *o = options(Model::Ports, false);
-        o.comm = Comm::Recorded;
+    let options = ReplayOptions::with(|o| {
+        *o = options(NetworkKind::Ports, false);
+        o.comm = CommTiming::Recorded;
     });
     let ranks = [rank(load(80_000)), rank(access(true, 80_000))];
     let replay = replay_with(&job(&ranks, &[]), &machine, &options);
@@ -348,14 +352,14 @@ fn too_many_chunks_are_refused_where_they_would_be_carried_out() {
     let machine = machine(2, ("switch", 10, 100), &text);
     let workload = |bytes| job(&[vec![load(bytes)], Vec::new()], &[]);
     let prepared = |bytes, model| {
-        Prepared::new(&workload(bytes), &machine, &options(model, false))
+        CompiledReplay::new(&workload(bytes), &machine, &options(model, false))
             .map(|_| ())
             .map_err(|e| e.to_string())
     };
     // A byte a chunk: 2^20 and one more.
-    assert_eq!(prepared(1 << 20, Model::Links), Ok(()));
-    assert_eq!(prepared((1 << 20) + 1, Model::ContentionFree), Ok(()));
-    let error = prepared((1 << 20) + 1, Model::Links).unwrap_err();
+    assert_eq!(prepared(1 << 20, NetworkKind::Links), Ok(()));
+    assert_eq!(prepared((1 << 20) + 1, NetworkKind::ContentionFree), Ok(()));
+    let error = prepared((1 << 20) + 1, NetworkKind::Links).unwrap_err();
     for piece in [
         "rank 0 node 1",
         "1048577 chunks",

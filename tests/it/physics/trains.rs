@@ -8,7 +8,7 @@
 
 use super::flows::Flow;
 use super::rig::Dim;
-use chakram::internals::topology::Shape;
+use chakram::internals::topology::DimensionShape;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -43,18 +43,18 @@ fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
         let there = at - place(at) * stride + place(to) * stride;
         if at != there {
             match dim.shape {
-                Shape::Switch => {
+                DimensionShape::Switch => {
                     go(at, "to the switch", latency, false);
                     go(there, "from the switch", latency, false);
                 }
-                Shape::FullyConnected => {
+                DimensionShape::FullyConnected => {
                     go(at, "out", latency, false);
                     go(there, "in", 0, true);
                 }
-                Shape::Ring | Shape::Mesh => {
+                DimensionShape::Ring | DimensionShape::Mesh => {
                     let ahead = (place(to) + n - place(at)) % n;
                     let forward = match dim.shape {
-                        Shape::Ring => ahead * 2 <= n,
+                        DimensionShape::Ring => ahead * 2 <= n,
                         _ => place(to) > place(at),
                     };
                     while at != there {

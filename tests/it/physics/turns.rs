@@ -2,17 +2,17 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::Algorithm::Ring;
-use chakram::internals::generate::{Collective, Job, Pattern};
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
 use chakram::internals::machine::Machine;
-use chakram::internals::topology::Shape;
+use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// Steps of 500 ns + 20 ns per 1,000 B.
 fn ring_of(n: u32) -> Machine {
-    machine(&[dim(Shape::Ring, n, Ring)])
+    machine(&[dim(DimensionShape::Ring, n, Ring)])
 }
 
 /// Two members, 20,000 B: reduce-scatter and all-gather of one message of 10,000 B each:
@@ -26,12 +26,12 @@ fn all_reduce() -> Line {
 #[test]
 fn collectives_of_one_group_take_turns() {
     for chained in [false, true] {
-        let options = Collective {
+        let options = CollectivePattern {
             count: 3,
             chained,
-            ..Collective::new(K::AllReduce, 20_000, 2)
+            ..CollectivePattern::new(K::AllReduce, 20_000, 2)
         };
-        let workload = Job::new(Pattern::Collective(options))
+        let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
             .unwrap()
             .workload()
             .unwrap();
@@ -49,7 +49,7 @@ fn collectives_of_two_groups_overlap() {
     let ranks = [vec![a.clone(), b.clone()], vec![a], vec![b]];
     let groups: [(&str, &[u32]); 2] = [("a", &[0, 1]), ("b", &[0, 2])];
     // A ring of 3: everyone is next to everyone.
-    let ring = machine(&[dim(Shape::Ring, 3, Ring).of_links()]);
+    let ring = machine(&[dim(DimensionShape::Ring, 3, Ring).of_links()]);
     let replay = replay(&job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [T, T, T]);
     // On one stream of rank 0 the second starts at T. Rank 2's part is there by then, so rank 0 begins
@@ -135,7 +135,7 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     let workload = job(&ranks, &[]);
     let machine = ring_of(2);
     let prepared =
-        chakram::internals::engine::Prepared::new(&workload, &machine, &Default::default());
+        chakram::internals::engine::CompiledReplay::new(&workload, &machine, &Default::default());
     let result = prepared.unwrap().run(Log::default());
     assert!(result.is_ok(), "{}", result.unwrap_err());
 }

@@ -1,7 +1,7 @@
 //! Which ports and links bytes pass, and how long each needs for them at least: a bound, without queues or events.
 
 use super::rig::Dim;
-use chakram::internals::topology::Shape;
+use chakram::internals::topology::DimensionShape;
 use std::collections::BTreeMap;
 
 /// What a network model has between NPUs.
@@ -43,10 +43,10 @@ impl Busy {
             let ps = u128::from(bytes) * u128::from(dim.link_ps()) / u128::from(parts);
             let mut add = |npu: u32, which| *self.0.entry((d, npu, which)).or_default() += ps;
             let up = match dim.shape {
-                Shape::Ring => 2 * ((y + n - x) % n) <= n,
+                DimensionShape::Ring => 2 * ((y + n - x) % n) <= n,
                 _ => y > x,
             };
-            let wired = matches!(dim.shape, Shape::Ring | Shape::Mesh);
+            let wired = matches!(dim.shape, DimensionShape::Ring | DimensionShape::Mesh);
             if x != y && wired && wiring == Wiring::Links {
                 let mut here = x;
                 while here != y {
@@ -77,10 +77,10 @@ pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
         let apart = x.abs_diff(y);
         let links = match dim.shape {
             _ if apart == 0 => 0,
-            Shape::Ring => apart.min(dim.size - apart),
-            Shape::Mesh => apart,
-            Shape::FullyConnected => 1,
-            Shape::Switch => 2,
+            DimensionShape::Ring => apart.min(dim.size - apart),
+            DimensionShape::Mesh => apart,
+            DimensionShape::FullyConnected => 1,
+            DimensionShape::Switch => 2,
         };
         latency += u64::from(links) * dim.link_ns * 1000;
         if links > 0 {

@@ -1,8 +1,8 @@
 //! Files as they come: compressed, cut off, empty.
 
 use super::{file, frame, kernel};
-use chakram::internals::graph::{Dependencies, Graph};
-use chakram::internals::trace::file::Contents;
+use chakram::internals::graph::{DependencyPolicy, Graph};
+use chakram::internals::trace::file::TraceContents;
 use std::io::Write;
 
 fn chain() -> Vec<u8> {
@@ -15,7 +15,7 @@ fn chain() -> Vec<u8> {
 }
 
 fn read(contents: &[u8]) -> Result<Graph, String> {
-    let read = Graph::read(contents, 0, Dependencies::Auto);
+    let read = Graph::read(contents, 0, DependencyPolicy::Auto);
     read.map(|(graph, _)| graph).map_err(|e| e.to_string())
 }
 
@@ -44,13 +44,17 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
     ] {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
-        assert_eq!(Contents::open(&path).unwrap().as_slice(), plain, "{name}");
+        assert_eq!(
+            TraceContents::open(&path).unwrap().as_slice(),
+            plain,
+            "{name}"
+        );
     }
     for (name, bytes) in [("g.0.et", &gzip), ("h.0.et", &zstd)] {
         let path = folder.path().join(name);
         for cut in 5..bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();
-            let error = Contents::open(&path).unwrap_err().to_string();
+            let error = TraceContents::open(&path).unwrap_err().to_string();
             assert!(
                 error.contains(name) && error.contains("decompress"),
                 "{error}"
@@ -67,7 +71,7 @@ fn a_large_file_is_mapped_and_reads_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.0.et");
     std::fs::write(&path, &contents).unwrap();
-    assert_eq!(Contents::open(&path).unwrap().as_slice(), contents);
+    assert_eq!(TraceContents::open(&path).unwrap().as_slice(), contents);
     assert_eq!(read(&contents).unwrap().len(), 80_000);
 }
 
@@ -76,7 +80,7 @@ fn a_cut_is_named_wherever_it_is() {
     let whole = chain();
     // Where the records end: (bytes of file, nodes).
     let mut ends = Vec::new();
-    let mut frames = chakram::internals::trace::wire::Frames::new(&whole);
+    let mut frames = chakram::internals::trace::wire::FrameCursor::new(&whole);
     while let Some(record) = frames.next_record().unwrap() {
         ends.push(record.offset + record.bytes.len());
     }

@@ -2,22 +2,22 @@
 //! refused with the node's id.
 
 use super::{attribute, file, kernel};
-use chakram::internals::graph::{Binding, Dependencies, Graph, Lane, Repairs};
+use chakram::internals::graph::{DependencyPolicy, Graph, GraphRepairs, Lane, SlotBinding};
 use chakram::internals::ids::NodeIndex;
 use chakram::internals::trace::proto::Node;
 use chakram::internals::trace::proto::attribute_proto::Value;
 use chakram::internals::units::Span;
 use proptest::prelude::*;
 
-fn read(nodes: &[Node], policy: Dependencies) -> Result<(Graph, Binding), String> {
+fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, SlotBinding), String> {
     Graph::read(&file(nodes), 0, policy).map_err(|e| e.to_string())
 }
 
-fn graph(nodes: &[Node], policy: Dependencies) -> Graph {
+fn graph(nodes: &[Node], policy: DependencyPolicy) -> Graph {
     read(nodes, policy).expect("nothing is wrong with it").0
 }
 
-fn error(nodes: &[Node], policy: Dependencies) -> String {
+fn error(nodes: &[Node], policy: DependencyPolicy) -> String {
     read(nodes, policy).expect_err("it makes no sense")
 }
 
@@ -123,7 +123,7 @@ proptest! {
         let total = wanted.len();
         wanted.sort_unstable();
         wanted.dedup();
-        let sorted = read(&nodes, Dependencies::Auto).unwrap();
+        let sorted = read(&nodes, DependencyPolicy::Auto).unwrap();
         prop_assert_eq!(edges(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edges(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
@@ -131,7 +131,7 @@ proptest! {
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
         nodes[turn..].reverse();
-        let shuffled = read(&nodes, Dependencies::Auto).unwrap();
+        let shuffled = read(&nodes, DependencyPolicy::Auto).unwrap();
         prop_assert_eq!(&sorted, &shuffled);
     }
 }
@@ -142,7 +142,7 @@ fn lanes_and_names_follow_ids() {
         attr: vec![attribute("stream", Value::Int64Val(stream))],
         ..kernel(id, &[], &[])
     };
-    let graph = graph(&[stream(9, 7), stream(4, 8)], Dependencies::Auto);
+    let graph = graph(&[stream(9, 7), stream(4, 8)], DependencyPolicy::Auto);
     assert_eq!(graph.lanes(), [Lane::Stream(8), Lane::Stream(7)]);
     let names: Vec<_> = graph.nodes().map(|n| graph.name_index(n)).collect();
     assert_eq!(names, [0, 1]);
@@ -169,7 +169,7 @@ fn delays_and_waits_follow_ids() {
     ];
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let nodes = order.map(|i: usize| nodes[i].clone());
-        let graph = graph(&nodes, Dependencies::Auto);
+        let graph = graph(&nodes, DependencyPolicy::Auto);
         let ns = |of: fn(&Graph, NodeIndex) -> Span| -> Vec<u64> {
             graph.nodes().map(|n| of(&graph, n).0 / 1000).collect()
         };
@@ -192,7 +192,7 @@ fn delays_take_room_only_where_there_are_any() {
         for (name, value) in needed.iter().copied().chain(named) {
             nodes[9].attr.push(attribute(name, Value::Int64Val(value)));
         }
-        graph(&nodes, Dependencies::Auto)
+        graph(&nodes, DependencyPolicy::Auto)
     };
     let bytes = |names: &[&str], last| with(names, last).heap_bytes();
     assert_eq!(bytes(&["delay_ns"], 4), bytes(&[], 4) + 80);
@@ -205,29 +205,30 @@ fn delays_take_room_only_where_there_are_any() {
 /// Two ranks that differ only in when their captures ended do not share a graph.
 #[test]
 fn the_end_of_the_capture_tells_graphs_apart() {
-    use chakram::internals::trace::write::{TraceWriter, Value};
+    use chakram::internals::trace::write::{AttributeValue, TraceWriter};
     let at = |ns| {
-        let writer = TraceWriter::with_metadata(Vec::new(), &[("captured_ns", Value::Uint(ns))]);
+        let writer =
+            TraceWriter::with_metadata(Vec::new(), &[("captured_ns", AttributeValue::Uint(ns))]);
         let file = writer.expect("a vector takes it").into_inner();
-        let (graph, _) = Graph::read(&file, 0, Dependencies::Auto).expect("it is right");
+        let (graph, _) = Graph::read(&file, 0, DependencyPolicy::Auto).expect("it is right");
         graph
     };
     assert_eq!(at(7).captured(), Some(Span::from_ns(7)));
     assert_eq!((at(7).fingerprint(), at(7)), (at(7).fingerprint(), at(7)));
     assert_ne!((at(7).fingerprint(), at(7)), (at(8).fingerprint(), at(8)));
-    assert_eq!(graph(&[], Dependencies::Auto).captured(), None);
+    assert_eq!(graph(&[], DependencyPolicy::Auto).captured(), None);
 }
 
 #[test]
 fn repairs_are_counted() {
     let nodes = [kernel(5, &[], &[0, 5]), kernel(6, &[5, 5, 5], &[5, 99, 6])];
-    let graph = graph(&nodes, Dependencies::Auto);
+    let graph = graph(&nodes, DependencyPolicy::Auto);
     assert_eq!(edges(&graph), [(5, 6)]);
-    let expected = Repairs {
+    let expected = GraphRepairs {
         dangling_control: 2,
         self_control: 2,
         duplicates: 3,
-        ..Repairs::default()
+        ..GraphRepairs::default()
     };
     assert_eq!(graph.repairs(), expected);
 }
@@ -236,13 +237,13 @@ fn repairs_are_counted() {
 fn data_that_nobody_produces_is_refused() {
     let why = error(
         &[kernel(3, &[], &[]), kernel(8, &[3, 44], &[])],
-        Dependencies::Auto,
+        DependencyPolicy::Auto,
     );
     assert!(
         why.contains("node 8") && why.contains("data of node 44"),
         "{why}"
     );
-    let why = error(&[kernel(8, &[8], &[])], Dependencies::Auto);
+    let why = error(&[kernel(8, &[8], &[])], DependencyPolicy::Auto);
     assert!(
         why.contains("node 8") && why.contains("its own data"),
         "{why}"
@@ -253,7 +254,7 @@ fn data_that_nobody_produces_is_refused() {
 fn ids_are_unique() {
     let why = error(
         &[kernel(8, &[], &[]), kernel(8, &[], &[])],
-        Dependencies::Auto,
+        DependencyPolicy::Auto,
     );
     assert!(
         why.contains("record 2, byte") && why.contains("node 8"),
@@ -269,35 +270,39 @@ fn cycles_are_named() {
         kernel(4, &[1], &[]),
         kernel(7, &[4], &[]),
     ];
-    for policy in [Dependencies::Auto, Dependencies::Both, Dependencies::Data] {
+    for policy in [
+        DependencyPolicy::Auto,
+        DependencyPolicy::Both,
+        DependencyPolicy::Data,
+    ] {
         let why = error(&data, policy);
         assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
     }
     // Data one way and control the other: only a cycle if control counts.
     let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
-    let why = error(&mixed, Dependencies::Both);
+    let why = error(&mixed, DependencyPolicy::Both);
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
-    let auto = graph(&mixed, Dependencies::Auto);
+    let auto = graph(&mixed, DependencyPolicy::Auto);
     assert_eq!(
         (edges(&auto), auto.repairs().cyclic_control),
         (vec![(1, 2)], 1)
     );
-    let data = graph(&mixed, Dependencies::Data);
+    let data = graph(&mixed, DependencyPolicy::Data);
     assert_eq!(
         (edges(&data), data.repairs().cyclic_control),
         (vec![(1, 2)], 0)
     );
     // Control that closes no cycle holds.
     let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
-    assert_eq!(edges(&graph(&straight, Dependencies::Auto)), [(1, 2)]);
-    assert_eq!(edges(&graph(&straight, Dependencies::Data)), []);
+    assert_eq!(edges(&graph(&straight, DependencyPolicy::Auto)), [(1, 2)]);
+    assert_eq!(edges(&graph(&straight, DependencyPolicy::Data)), []);
 }
 
 #[test]
 fn huge_ids_cost_no_memory_for_those_below() {
     let graph = graph(
         &[kernel(u64::MAX, &[1 << 60], &[]), kernel(1 << 60, &[], &[])],
-        Dependencies::Auto,
+        DependencyPolicy::Auto,
     );
     assert_eq!(edges(&graph), [(1 << 60, u64::MAX)]);
 }
@@ -306,8 +311,8 @@ fn huge_ids_cost_no_memory_for_those_below() {
 fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
     use chakram::internals::ids::Rank;
     use chakram::internals::units::Time;
-    use chakram::internals::workload::{Absent, WorkloadBuilder, WorkloadError};
-    for absent in [Absent::Mirror, Absent::Refuse] {
+    use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder, WorkloadError};
+    for absent in [MissingRankPolicy::Mirror, MissingRankPolicy::Refuse] {
         let nodes = [Node {
             r#type: 5,
             attr: vec![
@@ -316,7 +321,7 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
             ],
             ..kernel(1, &[], &[])
         }];
-        let (graph, binding) = read(&nodes, Dependencies::Auto).unwrap();
+        let (graph, binding) = read(&nodes, DependencyPolicy::Auto).unwrap();
         let mut builder = WorkloadBuilder::default();
         let graph = builder.graph(graph);
         builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();

@@ -5,12 +5,12 @@ use super::attribute;
 use crate::harness::oracle;
 use chakram::internals::trace::proto::attribute_proto::Value;
 use chakram::internals::trace::proto::{AttributeProto, BoolList, IoInfo, Node};
-use chakram::internals::trace::wire::Record;
+use chakram::internals::trace::wire::RawRecord;
 use proptest::prelude::*;
 use prost::Message;
 
-fn record(bytes: &[u8]) -> Record<'_> {
-    Record {
+fn record(bytes: &[u8]) -> RawRecord<'_> {
+    RawRecord {
         number: 1,
         offset: 10,
         bytes,

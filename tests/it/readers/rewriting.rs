@@ -5,15 +5,15 @@ use super::arbitrary::{node, scattered, unknown};
 use super::{attribute, file, frame};
 use chakram::internals::trace::proto::attribute_proto::Value;
 use chakram::internals::trace::proto::{BoolList, Node};
-use chakram::internals::trace::rewrite::{Mode, rewrite};
-use chakram::internals::trace::wire::{Cursor, Frames};
+use chakram::internals::trace::rewrite::{RewriteMode, rewrite};
+use chakram::internals::trace::wire::{FrameCursor, WireCursor};
 use proptest::prelude::*;
 use prost::Message;
 
 /// The fields of `message` that the schema does not have, as they stand.
 fn unknown_fields(message: &[u8], known: u32) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
         let start = cursor.offset();
         if cursor.field().unwrap().0 > known {
@@ -24,7 +24,7 @@ fn unknown_fields(message: &[u8], known: u32) -> Vec<Vec<u8>> {
 }
 
 fn records(contents: &[u8]) -> Vec<&[u8]> {
-    let mut frames = Frames::new(contents);
+    let mut frames = FrameCursor::new(contents);
     let next = std::iter::from_fn(move || frames.next_record().unwrap());
     next.map(|record| record.bytes).collect()
 }
@@ -40,7 +40,7 @@ proptest! {
         let plain = file(&nodes);
         let with_unknown = frame(nodes.iter().map(|n| [n.encode_to_vec(), unknown.concat()].concat()));
         for contents in [plain, with_unknown] {
-            for mode in [Mode::Copy, Mode::Encode] {
+            for mode in [RewriteMode::Copy, RewriteMode::Encode] {
                 prop_assert_eq!(&rewrite(&contents, mode).unwrap()[..], &contents[..]);
             }
         }
@@ -55,8 +55,8 @@ proptest! {
     ) {
         let bytes = scattered(&node, unpacked, &order, &unknown);
         let before = frame([&bytes]);
-        prop_assert_eq!(&rewrite(&before, Mode::Copy).unwrap()[..], &before[..]);
-        let after = rewrite(&before, Mode::Encode).unwrap();
+        prop_assert_eq!(&rewrite(&before, RewriteMode::Copy).unwrap()[..], &before[..]);
+        let after = rewrite(&before, RewriteMode::Encode).unwrap();
         let after = records(&after)[1];
         let back = Node::decode(after).unwrap();
         prop_assert_eq!(format!("{back:?}"), format!("{node:?}"));
@@ -86,14 +86,16 @@ proptest! {
         bytes.extend(tail.encode_to_vec());
         prost::encoding::bytes::encode(10, &strange, &mut bytes);
         let before = frame([&bytes]);
-        prop_assert_eq!(&rewrite(&before, Mode::Encode).unwrap()[..], &before[..]);
+        prop_assert_eq!(&rewrite(&before, RewriteMode::Encode).unwrap()[..], &before[..]);
     }
 }
 
 #[test]
 fn what_is_no_message_is_refused_with_its_place() {
     let before = frame([&[0x08_u8, 0x01][..], &[0x0a, 0x01, 0x00]]);
-    assert_eq!(rewrite(&before, Mode::Copy).unwrap(), before);
-    let error = rewrite(&before, Mode::Encode).unwrap_err().to_string();
+    assert_eq!(rewrite(&before, RewriteMode::Copy).unwrap(), before);
+    let error = rewrite(&before, RewriteMode::Encode)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("record 2, byte "), "{error}");
 }

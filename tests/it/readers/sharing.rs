@@ -1,13 +1,13 @@
 //! Ranks whose files differ in peers and groups alone share one graph; their bindings say what differs.
 
 use super::{attribute, file, kernel};
-use chakram::internals::graph::Dependencies;
-use chakram::internals::graph::{Binding, Graph};
+use chakram::internals::graph::DependencyPolicy;
+use chakram::internals::graph::{Graph, SlotBinding};
 use chakram::internals::ids::Rank;
 use chakram::internals::trace::proto::attribute_proto::Value;
 use chakram::internals::trace::proto::{AttributeProto, Node};
 use chakram::internals::units::Time;
-use chakram::internals::workload::{Absent, Workload, WorkloadBuilder, WorkloadError};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
 /// What a rank's file says.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ fn number(name: &str, value: i64) -> AttributeProto {
     attribute(name, Value::Int64Val(value))
 }
 
-fn read(rank: u32, said: &Said) -> (Graph, Binding) {
+fn read(rank: u32, said: &Said) -> (Graph, SlotBinding) {
     let node = |id, r#type, attr| Node {
         r#type,
         attr,
@@ -75,7 +75,7 @@ fn read(rank: u32, said: &Said) -> (Graph, Binding) {
         message(4, 5, "comm_dst", said.to),
         message(5, 6, "comm_src", said.from),
     ];
-    Graph::read(&file(&nodes), rank, Dependencies::Both).expect("nothing is wrong with it")
+    Graph::read(&file(&nodes), rank, DependencyPolicy::Both).expect("nothing is wrong with it")
 }
 
 fn workload(ranks: &[Said]) -> Result<Workload, WorkloadError> {
@@ -85,7 +85,7 @@ fn workload(ranks: &[Said]) -> Result<Workload, WorkloadError> {
         let graph = builder.graph(graph);
         builder.rank(Rank(rank), graph, binding, Time::ZERO)?;
     }
-    builder.finish(Some(4), Absent::Refuse)
+    builder.finish(Some(4), MissingRankPolicy::Refuse)
 }
 
 fn graphs(ranks: &[Said]) -> usize {

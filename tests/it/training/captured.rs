@@ -21,9 +21,11 @@
 
 use super::replay_with;
 use crate::convert::rig::Log;
-use chakram::internals::generate::{Job, Pattern, Plan, Training};
+use chakram::internals::generate::{
+    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
 use chakram::internals::machine::Machine;
-use chakram::internals::model::{Definition, Model, Work};
+use chakram::internals::model::{Model, ModelDefinition, OperatorKind};
 
 mod captures;
 mod event;
@@ -74,16 +76,22 @@ fn captured() -> Vec<Event> {
 }
 
 fn model() -> Model {
-    Definition::parse(MODEL, "model.toml", None).unwrap().model
+    ModelDefinition::parse(MODEL, "model.toml", None)
+        .unwrap()
+        .model
 }
 
-fn job(model: Model, change: impl Fn(&mut Plan)) -> Job {
-    let mut plan = Plan::parse(PLAN, "plan.toml").unwrap();
+fn job(model: Model, change: impl Fn(&mut ParallelismPlan)) -> GeneratedJob {
+    let mut plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
     change(&mut plan);
-    Job::new(Pattern::Training(Box::new(Training { model, plan }))).unwrap()
+    GeneratedJob::new(WorkloadPattern::Training(Box::new(TrainingPattern {
+        model,
+        plan,
+    })))
+    .unwrap()
 }
 
-fn nodes(job: &Job, rank: u32) -> Vec<Node> {
+fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
     let mut nodes = Nodes::default();
     job.nodes(rank, &mut nodes).unwrap();
     nodes.0
@@ -153,7 +161,7 @@ fn flops_are_the_captured_ones_if_attention_is_counted_alike() {
     let mut both_ways = model();
     for layer in &mut both_ways.layers {
         for operator in &mut layer.operators {
-            if let Work::Attention { causal, .. } = &mut operator.work {
+            if let OperatorKind::Attention { causal, .. } = &mut operator.work {
                 *causal = false;
             }
         }

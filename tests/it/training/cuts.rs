@@ -7,9 +7,11 @@ mod elements;
 
 use super::job;
 use chakram::internals::generate::plan::{OperatorDegrees, Optimizer};
-use chakram::internals::generate::sharding::Degrees;
-use chakram::internals::generate::{Job, Plan};
-use chakram::internals::model::{Cut, Function, Layer, Model, Operator, Role, Work};
+use chakram::internals::generate::sharding::ShardingDegrees;
+use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
+use chakram::internals::model::{
+    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
+};
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{CollectiveKind, GroupName, Op, TraceError};
@@ -67,7 +69,7 @@ impl Sink for Seen {
     }
 }
 
-fn look(job: &Job, members: u32) -> Vec<Seen> {
+fn look(job: &GeneratedJob, members: u32) -> Vec<Seen> {
     let each = (0..members).map(|rank| {
         let mut seen = Seen {
             rank,
@@ -101,18 +103,18 @@ fn all(members: u32, with_k: bool) -> Vec<[u32; 4]> {
 fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
     let size = u64::from(members);
     let plain = |name: &str, rows: u64| {
-        let work = Work::Activation {
-            function: Function::Relu,
+        let work = OperatorKind::Activation {
+            function: ActivationFunction::Relu,
             rows,
             width: size,
             gated: false,
         };
-        Operator::new(name, work, Cut::Whole)
+        LayerOperator::new(name, work, TensorSplit::Whole)
     };
     let [before, behind] = kind.rows(size);
     let mut operators = vec![
         plain("first", before),
-        Operator::new("looked", kind.work(size), Cut::Whole),
+        LayerOperator::new("looked", kind.work(size), TensorSplit::Whole),
         plain("last", behind),
     ];
     if kind == Kind::Table {
@@ -122,9 +124,9 @@ fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
         name: "chain".to_owned(),
         source: String::new(),
         sequence: 1,
-        layers: vec![Layer::new("chain", Role::Input, operators)],
+        layers: vec![ModelLayer::new("chain", LayerRole::Input, operators)],
     };
-    let mut plan = Plan::new();
+    let mut plan = ParallelismPlan::new();
     plan.tensor = members;
     (plan.batch, plan.micro_batch) = (size, size);
     plan.optimizer = Optimizer::None;
@@ -134,7 +136,7 @@ fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
         }
         plan.operators.push(OperatorDegrees {
             name: name.to_owned(),
-            degrees: Degrees { b, m, n, k },
+            degrees: ShardingDegrees { b, m, n, k },
         });
     }
     let about = format!("{kind:?} among {members}, {cuts:?}");

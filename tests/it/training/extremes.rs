@@ -1,10 +1,14 @@
 //! Sizes that nobody has: whatever a model and a plan say, they are refused by name or come to something, in time.
 
 use crate::harness::plan_file::{End, look};
-use chakram::internals::generate::Plan;
-use chakram::internals::generate::plan::{Attention, Effect, Optimizer, Recompute, Zero};
-use chakram::internals::generate::schedule::Schedule;
-use chakram::internals::model::{Cut, Function, Layer, Model, Operator, Role, Work};
+use chakram::internals::generate::ParallelismPlan;
+use chakram::internals::generate::plan::{
+    AblationEffect, AttentionKernel, Optimizer, RecomputePolicy, ZeroStage,
+};
+use chakram::internals::generate::schedule::PipelineSchedule;
+use chakram::internals::model::{
+    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
+};
 use chakram::internals::trace::Dtype;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,19 +24,19 @@ fn size() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn work() -> impl Strategy<Value = Work> {
+fn work() -> impl Strategy<Value = OperatorKind> {
     let flags = any::<[bool; 2]>();
     prop::array::uniform6(size()).prop_flat_map(move |[a, b, c, d, e, f]| {
         let sizes = [c, d];
         (0..11_u8, flags).prop_map(move |(which, [yes, also])| match which {
-            0 => Work::Linear {
+            0 => OperatorKind::Linear {
                 rows: a,
                 inputs: b,
                 outputs: c,
                 bias: yes,
                 tied: also,
             },
-            1 => Work::Attention {
+            1 => OperatorKind::Attention {
                 tokens: a,
                 heads: b,
                 kv_heads: c,
@@ -40,32 +44,32 @@ fn work() -> impl Strategy<Value = Work> {
                 causal: yes,
                 dropout: also,
             },
-            2 => Work::Norm {
+            2 => OperatorKind::Norm {
                 rows: a,
                 width: b,
                 bias: yes,
             },
-            3 => Work::Activation {
-                function: Function::Gelu,
+            3 => OperatorKind::Activation {
+                function: ActivationFunction::Gelu,
                 rows: a,
                 width: b,
                 gated: yes,
             },
-            4 => Work::Residual {
+            4 => OperatorKind::Residual {
                 rows: a,
                 width: b,
                 dropout: yes,
             },
-            5 => Work::Embedding {
+            5 => OperatorKind::Embedding {
                 vocabulary: a,
                 width: b,
                 tokens: c,
             },
-            6 => Work::Loss {
+            6 => OperatorKind::Loss {
                 rows: a,
                 classes: b,
             },
-            7 => Work::Convolution {
+            7 => OperatorKind::Convolution {
                 inputs: a,
                 outputs: b,
                 size: sizes,
@@ -75,19 +79,19 @@ fn work() -> impl Strategy<Value = Work> {
                 groups: a,
                 bias: yes,
             },
-            8 => Work::Pool {
+            8 => OperatorKind::Pool {
                 channels: a,
                 size: sizes,
                 kernel: [e, e],
                 stride: f,
                 padding: e,
             },
-            9 => Work::EmbeddingBag {
+            9 => OperatorKind::EmbeddingBag {
                 rows: a,
                 width: b,
                 lookups: c,
             },
-            _ => Work::Interaction {
+            _ => OperatorKind::Interaction {
                 vectors: a,
                 width: b,
             },
@@ -95,23 +99,34 @@ fn work() -> impl Strategy<Value = Work> {
     })
 }
 
-fn layer(role: Role) -> impl Strategy<Value = Layer> {
-    let cut = select(vec![Cut::Whole, Cut::Outputs, Cut::Inputs, Cut::Between]);
+fn layer(role: LayerRole) -> impl Strategy<Value = ModelLayer> {
+    let cut = select(vec![
+        TensorSplit::Whole,
+        TensorSplit::Outputs,
+        TensorSplit::Inputs,
+        TensorSplit::Between,
+    ]);
     vec((work(), cut), 1..4).prop_map(move |operators| {
         let operators = (0..).zip(operators);
-        let operators = operators.map(|(i, (work, cut))| Operator::new(format!("o{i}"), work, cut));
-        Layer::new("layer", role, operators.collect())
+        let operators =
+            operators.map(|(i, (work, cut))| LayerOperator::new(format!("o{i}"), work, cut));
+        ModelLayer::new("layer", role, operators.collect())
     })
 }
 
 fn model() -> impl Strategy<Value = Model> {
-    let ends = vec(layer(Role::Input), 0..2);
+    let ends = vec(layer(LayerRole::Input), 0..2);
     let blocks = prop_oneof![
         8 => select(vec![1_usize, 2, 4]),
         1 => Just(2_000),
     ];
-    (ends, layer(Role::Block), blocks, layer(Role::Output)).prop_map(
-        |(mut layers, block, blocks, last)| {
+    (
+        ends,
+        layer(LayerRole::Block),
+        blocks,
+        layer(LayerRole::Output),
+    )
+        .prop_map(|(mut layers, block, blocks, last)| {
             layers.extend(std::iter::repeat_n(block, blocks));
             layers.push(last);
             for (i, layer) in layers.iter_mut().enumerate() {
@@ -123,8 +138,7 @@ fn model() -> impl Strategy<Value = Model> {
                 sequence: 4,
                 layers,
             }
-        },
-    )
+        })
 }
 
 fn degree() -> impl Strategy<Value = u32> {
@@ -142,29 +156,29 @@ fn amount() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn plan() -> impl Strategy<Value = ParallelismPlan> {
     let degrees = prop::array::uniform3(degree());
     let amounts = prop::array::uniform4(amount());
     let schedules = select(vec![
-        Schedule::GPipe,
-        Schedule::OneForwardOneBackward,
-        Schedule::OneForwardOneBackward,
-        Schedule::Interleaved { chunks: 2 },
-        Schedule::Interleaved { chunks: u32::MAX },
-        Schedule::LayerWise { layers: 1 },
-        Schedule::Inference,
+        PipelineSchedule::GPipe,
+        PipelineSchedule::OneForwardOneBackward,
+        PipelineSchedule::OneForwardOneBackward,
+        PipelineSchedule::Interleaved { chunks: 2 },
+        PipelineSchedule::Interleaved { chunks: u32::MAX },
+        PipelineSchedule::LayerWise { layers: 1 },
+        PipelineSchedule::Inference,
     ]);
     let words = (
-        select(Zero::ALL),
-        select(Recompute::ALL),
+        select(ZeroStage::ALL),
+        select(RecomputePolicy::ALL),
         select(Optimizer::ALL),
-        select(Attention::ALL),
+        select(AttentionKernel::ALL),
         select(Dtype::ALL.to_vec()),
         prop_oneof![3 => Just(0_u8), 1 => any::<u8>()],
     );
     (degrees, amounts, schedules, words, any::<[bool; 9]>()).prop_map(
         |(degrees, amounts, schedule, words, flags)| {
-            let mut plan = Plan::new();
+            let mut plan = ParallelismPlan::new();
             [plan.data, plan.tensor, plan.pipeline] = degrees;
             let [samples, count, bucket, steps] = amounts;
             plan.micro_batch = samples;
@@ -192,7 +206,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             [plan.accumulate, plan.reshard, plan.clip] = [flags[3], flags[4], flags[5]];
             [plan.overlap, plan.tensor_overlap, plan.mixed] = [flags[6], flags[7], flags[8]];
             plan.prefetch = u32::try_from(bucket).unwrap_or(u32::MAX);
-            for (i, (effect, _)) in Effect::ALL.iter().enumerate() {
+            for (i, (effect, _)) in AblationEffect::ALL.iter().enumerate() {
                 if without & (1 << i) != 0 {
                     plan.without.add(*effect);
                 }

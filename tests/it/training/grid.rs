@@ -1,39 +1,48 @@
 //! What is conserved, whatever the model, the parallelism, the schedule, and what is shared or recomputed.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
-use chakram::internals::generate::plan::{Attention, Buckets, Recompute, Zero};
-use chakram::internals::generate::schedule::Schedule;
-use chakram::internals::generate::{Job, Plan};
-use chakram::internals::graph::Dependencies;
+use chakram::internals::generate::plan::{
+    AttentionKernel, BucketPolicy, RecomputePolicy, ZeroStage,
+};
+use chakram::internals::generate::schedule::PipelineSchedule;
+use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
+use chakram::internals::graph::DependencyPolicy;
 use chakram::internals::machine::Machine;
-use chakram::internals::model::{Cut, Model, Operator, Role, Work};
+use chakram::internals::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
 use chakram::internals::trace::write::TraceWriter;
-use chakram::internals::validate::{Options, Report, Source, Trace};
+use chakram::internals::validate::{
+    ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
+};
 use std::collections::BTreeMap;
 
 mod degrees;
 
-const SCHEDULES: [Schedule; 5] = [
-    Schedule::GPipe,
-    Schedule::OneForwardOneBackward,
-    Schedule::Interleaved { chunks: 2 },
-    Schedule::LayerWise { layers: 1 },
-    Schedule::Inference,
+const SCHEDULES: [PipelineSchedule; 5] = [
+    PipelineSchedule::GPipe,
+    PipelineSchedule::OneForwardOneBackward,
+    PipelineSchedule::Interleaved { chunks: 2 },
+    PipelineSchedule::LayerWise { layers: 1 },
+    PipelineSchedule::Inference,
 ];
 
 /// FLOPs of an operator under `plan`, each part of it on one member of a tensor group, from the model's multiplications
 /// alone.
-fn flops_once(plan: &Plan, role: Role, operator: &Operator, first: bool) -> u128 {
-    let trains = plan.schedule != Schedule::Inference;
-    let fused = plan.attention == Attention::Flash;
-    let attention = matches!(operator.work, Work::Attention { .. });
+fn flops_once(
+    plan: &ParallelismPlan,
+    role: LayerRole,
+    operator: &LayerOperator,
+    first: bool,
+) -> u128 {
+    let trains = plan.schedule != PipelineSchedule::Inference;
+    let fused = plan.attention == AttentionKernel::Flash;
+    let attention = matches!(operator.work, OperatorKind::Attention { .. });
     let mut once = u128::from(operator.work.multiplications());
     if fused {
         once -= u128::from(operator.work.skippable_multiplications());
     }
     let product = matches!(
         operator.work,
-        Work::Linear { .. } | Work::Convolution { .. }
+        OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
     );
     // In halves of the forward pass: forward; both gradients, or scores again and four products of two, or the
     // weights' gradient alone; and once more.
@@ -43,8 +52,8 @@ fn flops_once(plan: &Plan, role: Role, operator: &Operator, first: bool) -> u128
         (false, false) => 4,
     };
     let again = match plan.recompute {
-        Recompute::Full => role == Role::Block,
-        Recompute::Selective => attention,
+        RecomputePolicy::Full => role == LayerRole::Block,
+        RecomputePolicy::Selective => attention,
         _ => false,
     };
     let halves = match trains {
@@ -55,19 +64,19 @@ fn flops_once(plan: &Plan, role: Role, operator: &Operator, first: bool) -> u128
 }
 
 /// FLOPs of all ranks.
-fn flops(model: &Model, plan: &Plan) -> u128 {
+fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     let mut sum = 0;
     for (i, layer) in model.layers.iter().enumerate() {
         for (k, operator) in layer.operators.iter().enumerate() {
             let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
             // What is not cut, all members do, or each for its tokens.
             let rows = match operator.work {
-                Work::Linear { rows, .. } => rows,
+                OperatorKind::Linear { rows, .. } => rows,
                 _ => 1,
             };
             let shared = plan.sequence_parallel && rows % u64::from(plan.tensor) == 0;
             let times = match (operator.cut, shared) {
-                (Cut::Whole, false) => u128::from(plan.tensor),
+                (TensorSplit::Whole, false) => u128::from(plan.tensor),
                 _ => 1,
             };
             sum += once * times;
@@ -77,7 +86,7 @@ fn flops(model: &Model, plan: &Plan) -> u128 {
 }
 
 /// Checks one plan; why it is refused, if it is.
-fn check(model: &Model, plan: &Plan, machine: &Machine) -> Result<(), String> {
+fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
     let job = job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
     let ranks: Vec<Sums> = (0..job.ranks()).map(|rank| Sums::of(&job, rank)).collect();
@@ -107,32 +116,32 @@ fn is_even(ranks: &[Sums], about: &str) {
 }
 
 /// What is written is sound, and a replay ends.
-fn is_sound(job: &Job, machine: &Machine, about: &str) {
+fn is_sound(job: &GeneratedJob, machine: &Machine, about: &str) {
     let mut traces = Vec::new();
     let mut nodes = 0;
     for rank in 0..job.ranks() {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
         job.nodes(rank, &mut writer).unwrap();
-        let trace = Trace::check(&writer.into_inner(), Dependencies::Both, 3);
+        let trace = ValidatedTrace::check(&writer.into_inner(), DependencyPolicy::Both, 3);
         nodes += job.node_count(rank);
         traces.push((rank, trace));
     }
-    let sources = traces.iter().map(|(rank, trace)| Source {
+    let sources = traces.iter().map(|(rank, trace)| ReportedTrace {
         rank: *rank,
         file: String::new(),
         trace,
     });
-    let options = Options::with(|o| {
+    let options = ValidateOptions::with(|o| {
         o.declared = job.groups();
         o.ranks = Some(job.ranks());
         o.show = 3;
     });
-    let report = Report::new(sources.collect(), &options, true);
+    let report = ValidationReport::new(sources.collect(), &options, true);
     assert!(report.is_sound(), "{about}: {:?}", report.findings);
     assert_eq!(replay(job, machine).nodes, nodes, "{about}");
 }
 
-fn plans() -> Vec<Plan> {
+fn plans() -> Vec<ParallelismPlan> {
     let mut plans = Vec::new();
     for schedule in SCHEDULES {
         for (data, tensor, pipeline) in [
@@ -145,10 +154,14 @@ fn plans() -> Vec<Plan> {
             (1, 4, 2),
             (2, 2, 2),
         ] {
-            for zero in Zero::ALL {
-                for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+            for zero in ZeroStage::ALL {
+                for recompute in [
+                    RecomputePolicy::None,
+                    RecomputePolicy::Selective,
+                    RecomputePolicy::Full,
+                ] {
                     for sequence_parallel in [false, true] {
-                        let mut plan = Plan::new();
+                        let mut plan = ParallelismPlan::new();
                         plan.schedule = schedule;
                         (plan.data, plan.tensor, plan.pipeline) = (data, tensor, pipeline);
                         plan.zero = zero.0;
@@ -157,8 +170,8 @@ fn plans() -> Vec<Plan> {
                         plan.batch = 4 * u64::from(data);
                         // Several buckets, and one micro-batch of two.
                         plan.bucket = 3000;
-                        if recompute == Recompute::Selective {
-                            plan.attention = Attention::Unfused;
+                        if recompute == RecomputePolicy::Selective {
+                            plan.attention = AttentionKernel::Unfused;
                         }
                         plans.push(plan);
                     }
@@ -173,7 +186,7 @@ fn plans() -> Vec<Plan> {
 #[test]
 fn buckets_of_parameters_hold_all_gradients() {
     let machine = Machine::preset("dgx-a100x2").unwrap();
-    let reduced = |plan: &Plan| {
+    let reduced = |plan: &ParallelismPlan| {
         check(&gpt(), plan, &machine).unwrap();
         let job = job(&gpt(), plan).unwrap();
         let of_rank = |rank| {
@@ -188,15 +201,15 @@ fn buckets_of_parameters_hold_all_gradients() {
         (0..job.ranks()).map(of_rank).collect::<Vec<(usize, u64)>>()
     };
     for schedule in [SCHEDULES[1], SCHEDULES[2]] {
-        for zero in Zero::ALL {
+        for zero in ZeroStage::ALL {
             for (overlap, tensor) in [(true, 1), (false, 1), (true, 2)] {
-                let mut plan = Plan::new();
+                let mut plan = ParallelismPlan::new();
                 (plan.data, plan.tensor, plan.pipeline) = (2, tensor, 2);
                 (plan.zero, plan.overlap, plan.schedule) = (zero.0, overlap, schedule);
                 plan.batch = 8;
                 plan.bucket = 600;
                 let layers = reduced(&plan);
-                plan.buckets = Buckets::Parameters;
+                plan.buckets = BucketPolicy::Parameters;
                 plan.first_bucket = Some(100);
                 let parameters = reduced(&plan);
                 for ((few, whole), (many, sum)) in layers.into_iter().zip(parameters) {
@@ -209,7 +222,7 @@ fn buckets_of_parameters_hold_all_gradients() {
 }
 
 /// Goes over `plans`, and says how often which reason kept one from being carried out.
-fn go_over(model: &Model, plans: &[Plan]) -> (usize, BTreeMap<String, usize>) {
+fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String, usize>) {
     let machine = Machine::preset("dgx-a100x2").unwrap();
     let mut refused = BTreeMap::new();
     let mut done = 0;
@@ -252,14 +265,14 @@ const REFUSED: &str = "
 #[test]
 fn other_models_are_conserved_too() {
     let all = plans();
-    let some: Vec<Plan> = all
+    let some: Vec<ParallelismPlan> = all
         .into_iter()
         .filter(|plan| {
             let schedule = matches!(
                 plan.schedule,
-                Schedule::GPipe | Schedule::OneForwardOneBackward
+                PipelineSchedule::GPipe | PipelineSchedule::OneForwardOneBackward
             );
-            schedule && matches!(plan.zero, Zero::None | Zero::Parameters)
+            schedule && matches!(plan.zero, ZeroStage::None | ZeroStage::Parameters)
         })
         .collect();
     let mut told = String::new();
@@ -267,9 +280,9 @@ fn other_models_are_conserved_too() {
         let (done, refused) = go_over(&model, &some);
         told += &format!("{}: {done} done\n{}", model.name, list(&refused));
     }
-    let few: Vec<Plan> = some
+    let few: Vec<ParallelismPlan> = some
         .into_iter()
-        .filter(|plan| plan.recompute != Recompute::Selective && plan.zero == Zero::None)
+        .filter(|plan| plan.recompute != RecomputePolicy::Selective && plan.zero == ZeroStage::None)
         .collect();
     for name in ["vgg-11", "resnet-18", "dlrm", "vit-b-16"] {
         let (done, refused) = go_over(&Model::named(name).unwrap(), &few);

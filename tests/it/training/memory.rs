@@ -1,21 +1,21 @@
 //! How much is kept, and for how long.
 
 use super::{GPT, Sums, gpt, job, products};
-use chakram::internals::compute::{ComputeModel, Efficiency};
-use chakram::internals::engine::{Options, Prepared};
-use chakram::internals::generate::plan::{Attention, Recompute, Zero};
-use chakram::internals::generate::schedule::Schedule;
-use chakram::internals::generate::{Plan, Training};
+use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::generate::plan::{AttentionKernel, RecomputePolicy, ZeroStage};
+use chakram::internals::generate::schedule::PipelineSchedule;
+use chakram::internals::generate::{ParallelismPlan, TrainingPattern};
 use chakram::internals::machine::Machine;
-use chakram::internals::model::{Block, Role};
-use chakram::internals::report::Memory;
+use chakram::internals::model::{LayerRole, TransformerBlock};
+use chakram::internals::report::MemoryObserver;
 use chakram::internals::trace::TensorClass;
 
 /// PALM: stage i of S keeps the activations of S - i micro-batches under 1F1B, and of all m under GPipe.
 #[test]
 fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     let kept = |schedule| {
-        let mut plan = Plan::new();
+        let mut plan = ParallelismPlan::new();
         plan.pipeline = 4;
         plan.batch = 8;
         plan.schedule = schedule;
@@ -29,29 +29,33 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         });
         stages.to_vec()
     };
-    assert_eq!(kept(Schedule::OneForwardOneBackward), [3, 2]);
-    assert_eq!(kept(Schedule::GPipe), [8, 8]);
+    assert_eq!(kept(PipelineSchedule::OneForwardOneBackward), [3, 2]);
+    assert_eq!(kept(PipelineSchedule::GPipe), [8, 8]);
 }
 
 /// What the memory report of a replay says of activations, by stage, in units of a block's; and what the plan says.
-fn kept_in_replay(blocks: usize, schedule: Schedule) -> (Vec<u64>, Vec<u64>) {
+fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u64>) {
     // Eq. 4 of Korthikanti et al., 2022, on one NPU: s b h (34 + 5 a s / h) = 8 x 16 x 34 + 5 x 4 x 8 x 8.
     let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
     let mut model = gpt();
-    model.layers.retain(|layer| layer.role == Role::Block);
+    model.layers.retain(|layer| layer.role == LayerRole::Block);
     while model.layers.len() < blocks {
         model.layers.push(model.layers[0].clone());
     }
-    let mut plan = Plan::new();
+    let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.batch, plan.schedule) = (4, 8, schedule);
-    plan.attention = Attention::Unfused;
+    plan.attention = AttentionKernel::Unfused;
     let workload = job(&model, &plan).unwrap().workload().unwrap();
     let machine = Machine::preset("dgx-a100").unwrap();
-    let options = Options::with(|o| {
-        o.compute = ComputeModel::Roofline(Efficiency::default());
+    let options = ReplayOptions::with(|o| {
+        o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
-    let prepared = Prepared::new(&workload, &machine, &options).unwrap();
-    let rows = prepared.run(Memory::new(&prepared)).unwrap().1.finish();
+    let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
+    let rows = prepared
+        .run(MemoryObserver::new(&prepared))
+        .unwrap()
+        .1
+        .finish();
     let units = rows.iter().map(|row| {
         // All else is there from the beginning, so the peak is that of activations.
         let bytes = row.classes[TensorClass::Activations as usize];
@@ -62,7 +66,7 @@ fn kept_in_replay(blocks: usize, schedule: Schedule) -> (Vec<u64>, Vec<u64>) {
         );
         bytes / block
     });
-    let said = Training { model, plan }.summary().unwrap();
+    let said = TrainingPattern { model, plan }.summary().unwrap();
     let said = said.stages.iter().map(|stage| {
         assert_eq!(stage.stored.1, block);
         stage.stored.0
@@ -75,10 +79,10 @@ fn kept_in_replay(blocks: usize, schedule: Schedule) -> (Vec<u64>, Vec<u64>) {
 /// (Narayanan et al., 2021, section 2.2): 11, 9, 7, 5.
 #[test]
 fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
-    let interleaved = Schedule::Interleaved { chunks: 2 };
+    let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
     for (blocks, schedule, expected) in [
-        (4, Schedule::OneForwardOneBackward, [4, 3, 2, 1]),
-        (4, Schedule::GPipe, [8, 8, 8, 8]),
+        (4, PipelineSchedule::OneForwardOneBackward, [4, 3, 2, 1]),
+        (4, PipelineSchedule::GPipe, [8, 8, 8, 8]),
         (8, interleaved, [11, 9, 7, 5]),
     ] {
         let (held, said) = kept_in_replay(blocks, schedule);
@@ -92,7 +96,7 @@ fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
 /// without scores, 34 s b h / t; eq. 5 with everything recomputed, 2 s b h, here each member its part.
 #[test]
 fn a_block_keeps_what_korthikanti_counts() {
-    let Block {
+    let TransformerBlock {
         tokens: s,
         hidden: h,
         heads: a,
@@ -100,10 +104,10 @@ fn a_block_keeps_what_korthikanti_counts() {
     } = GPT;
     let b = 3;
     let kept = |t: u32, sequence_parallel, recompute| {
-        let mut plan = Plan::new();
+        let mut plan = ParallelismPlan::new();
         plan.tensor = t;
         plan.sequence_parallel = sequence_parallel;
-        plan.attention = Attention::Unfused;
+        plan.attention = AttentionKernel::Unfused;
         plan.recompute = recompute;
         plan.batch = b;
         plan.micro_batch = b;
@@ -121,24 +125,36 @@ fn a_block_keeps_what_korthikanti_counts() {
         let n = u64::from(t);
         let scores = 5 * a * s * s * b / n;
         let whole = s * b * h * 10 + s * b * h * 24 / n + scores;
-        assert_eq!(kept(t, false, Recompute::None), whole, "eq. 2, t = {t}");
+        assert_eq!(
+            kept(t, false, RecomputePolicy::None),
+            whole,
+            "eq. 2, t = {t}"
+        );
         let selective = whole - scores;
-        assert_eq!(kept(t, false, Recompute::Selective), selective, "t = {t}");
-        assert_eq!(kept(t, false, Recompute::Full), 2 * s * b * h, "t = {t}");
+        assert_eq!(
+            kept(t, false, RecomputePolicy::Selective),
+            selective,
+            "t = {t}"
+        );
+        assert_eq!(
+            kept(t, false, RecomputePolicy::Full),
+            2 * s * b * h,
+            "t = {t}"
+        );
         if t > 1 {
             let shared = s * b * h * 34 / n;
             assert_eq!(
-                kept(t, true, Recompute::None),
+                kept(t, true, RecomputePolicy::None),
                 shared + scores,
                 "eq. 4, t = {t}"
             );
             assert_eq!(
-                kept(t, true, Recompute::Selective),
+                kept(t, true, RecomputePolicy::Selective),
                 shared,
                 "eq. 6, t = {t}"
             );
             assert_eq!(
-                kept(t, true, Recompute::Full),
+                kept(t, true, RecomputePolicy::Full),
                 2 * s * b * h / n,
                 "eq. 5, t = {t}"
             );
@@ -150,8 +166,8 @@ fn a_block_keeps_what_korthikanti_counts() {
 #[test]
 fn recomputation_as_needed_is_the_least_that_fits() {
     let peak = |recompute, capacity| {
-        let mut plan = Plan::new();
-        plan.attention = Attention::Unfused;
+        let mut plan = ParallelismPlan::new();
+        plan.attention = AttentionKernel::Unfused;
         plan.recompute = recompute;
         plan.capacity = capacity;
         plan.batch = 4;
@@ -159,18 +175,25 @@ fn recomputation_as_needed_is_the_least_that_fits() {
         let job = job(&gpt(), &plan)?;
         Ok::<_, String>(Sums::of(&job, 0).peak.iter().sum::<u64>())
     };
-    let [none, selective, full] =
-        [Recompute::None, Recompute::Selective, Recompute::Full].map(|r| peak(r, None).unwrap());
+    let [none, selective, full] = [
+        RecomputePolicy::None,
+        RecomputePolicy::Selective,
+        RecomputePolicy::Full,
+    ]
+    .map(|r| peak(r, None).unwrap());
     assert!(
         none > selective && selective > full,
         "{none} {selective} {full}"
     );
     for (capacity, expected) in [(none, none), (none - 1, selective), (selective - 1, full)] {
-        assert_eq!(peak(Recompute::AsNeeded, Some(capacity)), Ok(expected));
+        assert_eq!(
+            peak(RecomputePolicy::AsNeeded, Some(capacity)),
+            Ok(expected)
+        );
     }
-    let error = peak(Recompute::AsNeeded, Some(full / 2)).unwrap_err();
+    let error = peak(RecomputePolicy::AsNeeded, Some(full / 2)).unwrap_err();
     assert!(error.contains("B of memory"), "{error}");
-    let error = peak(Recompute::AsNeeded, None).unwrap_err();
+    let error = peak(RecomputePolicy::AsNeeded, None).unwrap_err();
     assert!(error.contains("beside a capacity"), "{error}");
 }
 
@@ -179,10 +202,10 @@ fn recomputation_as_needed_is_the_least_that_fits() {
 #[test]
 fn gathered_parameters_are_few_at_a_time() {
     let peak = |prefetch, reshard| {
-        let mut plan = Plan::new();
+        let mut plan = ParallelismPlan::new();
         plan.data = 2;
         plan.batch = 2;
-        plan.zero = Zero::Parameters;
+        plan.zero = ZeroStage::Parameters;
         plan.prefetch = prefetch;
         plan.reshard = reshard;
         // A bucket for each layer.

@@ -1,16 +1,16 @@
 //! What replicas share, over several micro-batches: how often it moves, how many bytes, and how long it is there.
 
 use super::{Sums, job, products};
-use chakram::internals::generate::Plan;
-use chakram::internals::generate::plan::{Optimizer, Zero};
-use chakram::internals::generate::schedule::Schedule;
-use chakram::internals::model::Role;
+use chakram::internals::generate::ParallelismPlan;
+use chakram::internals::generate::plan::{Optimizer, ZeroStage};
+use chakram::internals::generate::schedule::PipelineSchedule;
+use chakram::internals::model::LayerRole;
 use chakram::internals::trace::{CollectiveKind, TensorClass};
 
 /// Two replicas, four micro-batches, a bucket for each of ten layers: eight products of 10 x 10 weights and a norm of
 /// 10 at each end, 820 in all.
-fn plan(zero: Zero) -> Plan {
-    let mut plan = Plan::new();
+fn plan(zero: ZeroStage) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
     plan.data = 2;
     plan.batch = 8;
     plan.bucket = 1;
@@ -21,7 +21,7 @@ fn plan(zero: Zero) -> Plan {
 const WEIGHTS: u64 = 820;
 const LAYERS: usize = 10;
 
-fn sums(plan: &Plan) -> Sums {
+fn sums(plan: &ParallelismPlan) -> Sums {
     Sums::of(&job(&products(8, 10), plan).unwrap(), 1)
 }
 
@@ -42,7 +42,7 @@ fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
 #[test]
 fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let reduced = |accumulate, overlap| {
-        let mut plan = plan(Zero::Gradients);
+        let mut plan = plan(ZeroStage::Gradients);
         (plan.accumulate, plan.overlap) = (accumulate, overlap);
         let sums = sums(&plan);
         let kept = [TensorClass::Gradients, TensorClass::Temporary].map(|class| sums.peak(class));
@@ -61,7 +61,7 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     assert_eq!(reduced(true, false), (once, [2 * WEIGHTS, 0]));
     // ZeRO 1 shares what the optimizer keeps alone, so nothing hangs on it.
     for accumulate in [false, true] {
-        let mut plan = plan(Zero::Optimizer);
+        let mut plan = plan(ZeroStage::Optimizer);
         plan.accumulate = accumulate;
         let sums = sums(&plan);
         assert_eq!(moved(&sums, CollectiveKind::ReduceScatter), once);
@@ -75,7 +75,7 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
 fn parameters_are_gathered_in_each_pass_or_once() {
     for prefetch in [0, 1, 5, u32::MAX] {
         for (reshard, passes) in [(true, 8), (false, 1)] {
-            let mut plan = plan(Zero::Parameters);
+            let mut plan = plan(ZeroStage::Parameters);
             (plan.prefetch, plan.reshard) = (prefetch, reshard);
             let sums = sums(&plan);
             let gathered = moved(&sums, CollectiveKind::AllGather);
@@ -92,8 +92,8 @@ fn parameters_are_gathered_in_each_pass_or_once() {
 /// each gathers them once and lets them go.
 #[test]
 fn parameters_that_stay_go_with_the_last_question() {
-    let mut plan = plan(Zero::Parameters);
-    plan.schedule = Schedule::Inference;
+    let mut plan = plan(ZeroStage::Parameters);
+    plan.schedule = PipelineSchedule::Inference;
     plan.reshard = false;
     plan.steps = 3;
     let sums = sums(&plan);
@@ -108,15 +108,15 @@ fn parameters_that_stay_go_with_the_last_question() {
 #[test]
 fn what_no_kernel_is_left_to_free_is_freed() {
     for (schedule, zero) in [
-        (Schedule::GPipe, Zero::None),
-        (Schedule::Inference, Zero::Parameters),
+        (PipelineSchedule::GPipe, ZeroStage::None),
+        (PipelineSchedule::Inference, ZeroStage::Parameters),
     ] {
         let mut plan = plan(zero);
         plan.schedule = schedule;
         plan.optimizer = Optimizer::None;
         plan.without
-            .add(chakram::internals::generate::plan::Effect::MemoryBound);
-        if zero == Zero::None {
+            .add(chakram::internals::generate::plan::AblationEffect::MemoryBound);
+        if zero == ZeroStage::None {
             (plan.data, plan.batch) = (1, 4);
         }
         let mut model = products(2, 10);
@@ -124,7 +124,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         let sums = Sums::of(&job, 0);
         assert_eq!(sums.used[3..], [0, 0], "{schedule:?}");
         // Nothing but such layers: all passes are one node.
-        model.layers.retain(|layer| layer.role != Role::Block);
+        model.layers.retain(|layer| layer.role != LayerRole::Block);
         let job = super::job(&model, &plan).unwrap();
         assert_eq!(Sums::of(&job, 0).used[3..], [0, 0], "{schedule:?}");
     }

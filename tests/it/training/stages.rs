@@ -1,7 +1,7 @@
 //! Stages whose layers and ranks are chosen.
 
 use super::{Sums, job, products, replay};
-use chakram::internals::generate::{Plan, Training};
+use chakram::internals::generate::{ParallelismPlan, TrainingPattern};
 use chakram::internals::machine::Machine;
 use std::collections::BTreeSet;
 
@@ -25,9 +25,9 @@ ranks = [2, 3]
 /// many backwards, in each of three micro-batches.
 #[test]
 fn uneven_stages_have_what_they_were_dealt() {
-    let plan = Plan::parse(PLAN, "plan.toml").unwrap();
+    let plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
     let model = products(6, 10);
-    let training = Training {
+    let training = TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),
     };
@@ -109,7 +109,7 @@ layers = ["0-1", "3-5"]
 [[stage]]
 layers = ["2", "6-7"]
 "#;
-    let plan = Plan::parse(text, "plan.toml").unwrap();
+    let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
     let model = products(6, 10);
     let job = job(&model, &plan).unwrap();
     let flops = [0, 1].map(|rank| Sums::of(&job, rank).flops);

@@ -1,11 +1,13 @@
 //! How long a step takes where a formula says it.
 
 use super::{job, products, replay};
-use chakram::internals::generate::Plan;
-use chakram::internals::generate::plan::{Effect, Optimizer, Zero};
-use chakram::internals::generate::schedule::Schedule;
+use chakram::internals::generate::ParallelismPlan;
+use chakram::internals::generate::plan::{AblationEffect, Optimizer, ZeroStage};
+use chakram::internals::generate::schedule::PipelineSchedule;
 use chakram::internals::machine::Machine;
-use chakram::internals::model::{Cut, Layer, Model, Operator, Role, Work};
+use chakram::internals::model::{
+    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
+};
 
 /// A FLOP takes a picosecond; memory and messages take no time.
 const IDEAL: &str = r#"
@@ -28,14 +30,20 @@ algorithm = "ring"
 "#;
 
 /// Picoseconds of a step of `blocks` blocks, each of which takes `2 side^2` forwards and twice that backwards.
-fn step(blocks: usize, side: u64, pipeline: u32, schedule: Schedule, without: &[Effect]) -> u64 {
-    let mut plan = Plan::new();
+fn step(
+    blocks: usize,
+    side: u64,
+    pipeline: u32,
+    schedule: PipelineSchedule,
+    without: &[AblationEffect],
+) -> u64 {
+    let mut plan = ParallelismPlan::new();
     plan.pipeline = pipeline;
     plan.schedule = schedule;
     plan.batch = 8;
     plan.optimizer = Optimizer::None;
-    plan.without.add(Effect::MemoryBound);
-    plan.without.add(Effect::PipelineCommunication);
+    plan.without.add(AblationEffect::MemoryBound);
+    plan.without.add(AblationEffect::PipelineCommunication);
     without.iter().for_each(|effect| plan.without.add(*effect));
     let job = job(&products(blocks, side), &plan).unwrap();
     replay(&job, &Machine::parse(IDEAL, "ideal").unwrap())
@@ -50,15 +58,15 @@ fn step(blocks: usize, side: u64, pipeline: u32, schedule: Schedule, without: &[
 fn a_pipeline_takes_what_eq_1_says() {
     // F = 2 side^2 ps.
     let unit = 2 * 1000 * 1000;
-    let one = Schedule::OneForwardOneBackward;
+    let one = PipelineSchedule::OneForwardOneBackward;
     assert_eq!(step(4, 1000, 4, one, &[]), 33 * unit);
-    assert_eq!(step(4, 1000, 4, Schedule::GPipe, &[]), 33 * unit);
+    assert_eq!(step(4, 1000, 4, PipelineSchedule::GPipe, &[]), 33 * unit);
     assert_eq!(step(1, 1000, 1, one, &[]), 24 * unit);
     // Eight blocks of which two are a stage: F of a chunk is 1 in units of which a stage has 2.
-    let interleaved = Schedule::Interleaved { chunks: 2 };
+    let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
     assert_eq!(step(8, 1000, 4, interleaved, &[]), 57 * unit);
     // Stages that wait for nobody take 8 x 3.
-    assert_eq!(step(4, 1000, 4, one, &[Effect::Bubble]), 24 * unit);
+    assert_eq!(step(4, 1000, 4, one, &[AblationEffect::Bubble]), 24 * unit);
 }
 
 /// The ideal machine with two dimensions of two NPUs, of so many GB/s, and ns between any two of the outer.
@@ -82,33 +90,33 @@ const SIDE: u64 = 1000;
 const F: u64 = 2 * SIDE * SIDE;
 
 /// Blocks alone: the first layer's input has no gradient, so its backward pass is one product.
-fn blocks(count: usize, of: &[Operator]) -> Model {
-    let block = |i: usize| Layer::new(format!("layer{i}"), Role::Block, of.to_vec());
+fn blocks(count: usize, of: &[LayerOperator]) -> Model {
+    let block = |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, of.to_vec());
     Model {
         layers: (0..count).map(block).collect(),
         ..products(0, SIDE)
     }
 }
 
-fn product(name: &str, cut: Cut) -> Operator {
-    let work = Work::Linear {
+fn product(name: &str, cut: TensorSplit) -> LayerOperator {
+    let work = OperatorKind::Linear {
         rows: 1,
         inputs: SIDE,
         outputs: SIDE,
         bias: false,
         tied: false,
     };
-    Operator::new(name, work, cut)
+    LayerOperator::new(name, work, cut)
 }
 
-fn plan() -> Plan {
-    let mut plan = Plan::new();
+fn plan() -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
     plan.optimizer = Optimizer::None;
     plan.bucket = 1;
     plan
 }
 
-fn took(model: &Model, plan: &Plan, machine: &Machine) -> u64 {
+fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
     replay(&job(model, plan).unwrap(), machine).makespan.0
 }
 
@@ -117,7 +125,7 @@ fn took(model: &Model, plan: &Plan, machine: &Machine) -> u64 {
 /// alone is left when all is found. At a third of the rate R = 3 F: after 5 + 2 products the five follow one another.
 #[test]
 fn gradients_are_reduced_beside_the_pass_or_behind_it() {
-    let model = blocks(5, &[product("product", Cut::Whole)]);
+    let model = blocks(5, &[product("product", TensorSplit::Whole)]);
     let step = |overlap, rate| {
         let mut plan = plan();
         (plan.data, plan.batch, plan.overlap) = (2, 2, overlap);
@@ -137,7 +145,10 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
 /// gradient of the first block's input, which takes 3 f.
 #[test]
 fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
-    let halves = [product("up", Cut::Outputs), product("down", Cut::Inputs)];
+    let halves = [
+        product("up", TensorSplit::Outputs),
+        product("down", TensorSplit::Inputs),
+    ];
     let (model, count, f) = (blocks(4, &halves), 4, F / 2);
     let step = |tensor_overlap, rate| {
         let mut plan = plan();
@@ -157,10 +168,13 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
 /// M = 2 us at 1 B/ns; in halves 1 us, and the halves are gathered at 4 B/ns in 250 ns, both ways.
 #[test]
 fn halves_are_sent_and_gathered() {
-    let halves = [product("up", Cut::Outputs), product("down", Cut::Inputs)];
+    let halves = [
+        product("up", TensorSplit::Outputs),
+        product("down", TensorSplit::Inputs),
+    ];
     let model = blocks(2, &halves);
     let machine = two_by_two("4", "1", 0);
-    let step = |scatter_gather, effects: &[Effect]| {
+    let step = |scatter_gather, effects: &[AblationEffect]| {
         let mut plan = plan();
         (plan.tensor, plan.pipeline) = (2, 2);
         plan.scatter_gather = scatter_gather;
@@ -168,12 +182,12 @@ fn halves_are_sent_and_gathered() {
         took(&model, &plan, &machine)
     };
     let (whole, half, gather) = (2_000_000, 1_000_000, 250_000);
-    let bare = step(false, &[Effect::PipelineCommunication]);
+    let bare = step(false, &[AblationEffect::PipelineCommunication]);
     assert_eq!(step(false, &[]), bare + 2 * whole);
     assert_eq!(step(true, &[]), bare + 2 * (half + gather));
     // The gathers are the tensor group's.
-    let silent = step(false, &[Effect::TensorCommunication]);
-    let shared = step(true, &[Effect::TensorCommunication]);
+    let silent = step(false, &[AblationEffect::TensorCommunication]);
+    let shared = step(true, &[AblationEffect::TensorCommunication]);
     assert_eq!(silent - shared, 2 * (whole - half));
 }
 
@@ -181,13 +195,13 @@ fn halves_are_sent_and_gathered() {
 /// 500 ns, which at 1 B/ns are 502 ns each.
 #[test]
 fn the_norm_of_gradients_takes_a_sum() {
-    let model = blocks(4, &[product("product", Cut::Whole)]);
+    let model = blocks(4, &[product("product", TensorSplit::Whole)]);
     let machine = two_by_two("1", "1", 500);
     let step = |clip| {
         let mut plan = plan();
         (plan.data, plan.pipeline) = (2, 2);
         (plan.batch, plan.overlap, plan.clip) = (4, false, clip);
-        plan.without.add(Effect::DataCommunication);
+        plan.without.add(AblationEffect::DataCommunication);
         took(&model, &plan, &machine)
     };
     assert_eq!(step(true) - step(false), 2 * 502_000);
@@ -198,11 +212,11 @@ fn the_norm_of_gradients_takes_a_sum() {
 /// way when the one before it has arrived, and the last product is left.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
-    let model = blocks(6, &[product("product", Cut::Whole)]);
+    let model = blocks(6, &[product("product", TensorSplit::Whole)]);
     let ask = |prefetch, rate| {
         let mut plan = plan();
-        (plan.data, plan.batch, plan.zero) = (2, 2, Zero::Parameters);
-        plan.schedule = Schedule::Inference;
+        (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
+        plan.schedule = PipelineSchedule::Inference;
         plan.prefetch = prefetch;
         took(&model, &plan, &two_by_two(rate, "1", 0))
     };

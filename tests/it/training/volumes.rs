@@ -1,9 +1,9 @@
 //! How many bytes move, against published formulas.
 
 use super::{GPT, Sums, gpt, job, transformer};
-use chakram::internals::generate::Plan;
-use chakram::internals::generate::plan::Zero;
-use chakram::internals::model::{Block, Positions, Work};
+use chakram::internals::generate::ParallelismPlan;
+use chakram::internals::generate::plan::ZeroStage;
+use chakram::internals::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::internals::trace::CollectiveKind;
 
 /// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm: four all-reduces of
@@ -14,7 +14,7 @@ use chakram::internals::trace::CollectiveKind;
 #[test]
 fn a_layer_moves_what_eq_6_says() {
     let (s, h) = (2048_u64, 12288_u64);
-    let block = Block {
+    let block = TransformerBlock {
         tokens: s,
         hidden: h,
         heads: 96,
@@ -25,18 +25,18 @@ fn a_layer_moves_what_eq_6_says() {
         biases: false,
         ..GPT
     };
-    let mut model = transformer("t-145b", block, Positions::None, false);
+    let mut model = transformer("t-145b", block, PositionEncoding::None, false);
     // Gains of norms are not in the formula; without scales there is nothing to reduce.
     for layer in &mut model.layers {
         layer
             .operators
-            .retain(|operator| !matches!(operator.work, Work::Norm { .. }));
+            .retain(|operator| !matches!(operator.work, OperatorKind::Norm { .. }));
     }
     let formula = |t: u64| (8.0 * 115.0 * (s * h * t) as f64 / 16.0) + (24 * h * h / t) as f64;
     let published = [5.0709e9, 4.7060e9, 6.6941e9, 1.2029e10, 2.3379e10];
     for (t, published) in [1, 2, 4, 8, 16].into_iter().zip(published) {
         assert!((formula(t) / published - 1.0).abs() < 1e-4);
-        let mut plan = Plan::new();
+        let mut plan = ParallelismPlan::new();
         plan.tensor = t as u32;
         plan.data = 16 / t as u32;
         plan.batch = 115 * 16;
@@ -75,7 +75,7 @@ fn a_layer_moves_what_eq_6_says() {
 #[test]
 fn zero_moves_what_its_paper_says() {
     let volume = |zero, reshard| {
-        let mut plan = Plan::new();
+        let mut plan = ParallelismPlan::new();
         plan.data = 2;
         plan.batch = 2;
         plan.zero = zero;
@@ -90,12 +90,12 @@ fn zero_moves_what_its_paper_says() {
         };
         Sums::of(&job, 0).collectives.iter().map(bytes).sum::<u64>()
     };
-    let plain = volume(Zero::None, true);
+    let plain = volume(ZeroStage::None, true);
     // Twice half of 2 B for each parameter.
     assert_eq!(plain, 2 * gpt().parameters());
-    assert_eq!(volume(Zero::Optimizer, true), plain);
-    assert_eq!(volume(Zero::Gradients, true), plain);
-    assert_eq!(2 * volume(Zero::Parameters, true), 3 * plain);
+    assert_eq!(volume(ZeroStage::Optimizer, true), plain);
+    assert_eq!(volume(ZeroStage::Gradients, true), plain);
+    assert_eq!(2 * volume(ZeroStage::Parameters, true), 3 * plain);
     // Where parameters stay for the step, they are gathered once.
-    assert_eq!(volume(Zero::Parameters, false), plain);
+    assert_eq!(volume(ZeroStage::Parameters, false), plain);
 }

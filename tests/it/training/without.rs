@@ -1,20 +1,20 @@
 //! What goes with `--without`, node by node: what its line says, and nothing comes in its place.
 
 use super::{Sums, gpt, job, replay};
-use chakram::internals::generate::plan::{Attention, Effect, Recompute};
-use chakram::internals::generate::{Job, Plan};
+use chakram::internals::generate::plan::{AblationEffect, AttentionKernel, RecomputePolicy};
+use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
 use chakram::internals::machine::Machine;
-use chakram::internals::trace::groups::Declared;
+use chakram::internals::trace::groups::DeclaredGroups;
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{GroupName, Op, Phase, TraceError};
+use chakram::internals::trace::{GroupName, Op, TraceError, TrainingPhase};
 
 /// A node by its name and what it does, and what tells whether it goes.
 #[derive(Clone, Debug)]
 struct Node {
     name: String,
     op: String,
-    phase: Option<Phase>,
+    phase: Option<TrainingPhase>,
     message: bool,
     /// FLOPs of a kernel.
     flops: Option<u64>,
@@ -27,7 +27,7 @@ struct Node {
 }
 
 struct Nodes<'g> {
-    groups: &'g Declared,
+    groups: &'g DeclaredGroups,
     all: Vec<Node>,
 }
 
@@ -65,7 +65,7 @@ impl Sink for Nodes<'_> {
     }
 }
 
-fn nodes(job: &Job, rank: u32) -> Vec<Node> {
+fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
     let groups = job.groups();
     let mut nodes = Nodes {
         groups: &groups,
@@ -77,12 +77,12 @@ fn nodes(job: &Job, rank: u32) -> Vec<Node> {
 
 /// Two micro-batches of one sample through four blocks on two stages, each of 2 replicas of 2 members: rank
 /// `t + 2 d + 4 p`.
-fn plan() -> Plan {
-    let mut plan = Plan::new();
+fn plan() -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
     (plan.data, plan.tensor, plan.pipeline) = (2, 2, 2);
     plan.batch = 4;
-    plan.attention = Attention::Unfused;
-    plan.recompute = Recompute::Full;
+    plan.attention = AttentionKernel::Unfused;
+    plan.recompute = RecomputePolicy::Full;
     plan.clip = true;
     plan.scatter_gather = true;
     plan
@@ -104,7 +104,7 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
 
 /// Holds the nodes of all ranks without `effect` against those with it of which `goes` says that they go, in order;
 /// returns what went of the first rank of each stage.
-fn check(effect: Effect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
+fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
     let mut less = plan();
     less.without.add(effect);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
@@ -129,7 +129,7 @@ fn check(effect: Effect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
 /// once 256 more, for there is a gradient to add to; of the loss (2 + 36) and (2 + 12) times 8 x 16.
 #[test]
 fn logits_take_their_sums_along() {
-    let [first, last] = check(Effect::Logits, |_, node| {
+    let [first, last] = check(AblationEffect::Logits, |_, node| {
         node.name.contains("/logits") || node.name.contains("/loss")
     });
     assert_eq!(first, Gone::default());
@@ -143,7 +143,7 @@ fn logits_take_their_sums_along() {
 /// what the other stage hands on, a half of 256 B.
 #[test]
 fn tensor_groups_fall_silent() {
-    let [first, last] = check(Effect::TensorCommunication, |rank, node| {
+    let [first, last] = check(AblationEffect::TensorCommunication, |rank, node| {
         node.members == [rank & !1, rank | 1]
     });
     assert_eq!(first, (2 * 14, 0, 0, 2 * (13 * 256 + 128)));
@@ -155,7 +155,7 @@ fn tensor_groups_fall_silent() {
 /// the words. Gradients of 2 B, in one bucket, and those of words once more between the ends.
 #[test]
 fn replicas_fall_silent() {
-    let [first, last] = check(Effect::DataCommunication, |rank, node| {
+    let [first, last] = check(AblationEffect::DataCommunication, |rank, node| {
         let ends = [rank & !4, rank | 4];
         node.members == [rank & !2, rank | 2] || node.members == ends
     });
@@ -167,7 +167,9 @@ fn replicas_fall_silent() {
 /// The same parameters; Adam in mixed precision moves 2 + 2 + 24 B of each.
 #[test]
 fn the_optimizer_is_one_node() {
-    let [first, last] = check(Effect::Optimizer, |_, node| node.name == "optimizer");
+    let [first, last] = check(AblationEffect::Optimizer, |_, node| {
+        node.name == "optimizer"
+    });
     assert_eq!(first, (1, 0, 28 * (2 * 1688 + 384), 0));
     assert_eq!(last, (1, 0, 28 * (2 * 1688 + 288), 0));
 }
@@ -176,16 +178,16 @@ fn the_optimizer_is_one_node() {
 /// 2 x 2 x 8 x 8 x 2 x 4 of two heads: 26,624; two blocks, two micro-batches.
 #[test]
 fn nothing_is_found_again_without_recomputation() {
-    let both = check(Effect::Recompute, |_, node| {
-        node.phase == Some(Phase::Recompute)
+    let both = check(AblationEffect::Recompute, |_, node| {
+        node.phase == Some(TrainingPhase::Recompute)
     });
     for (nodes, flops, _, sums) in both {
         assert_eq!((nodes, flops, sums), (4 * 15, 4 * 26_624, 4 * 512));
     }
     // As if nobody had asked for it, memory included.
     let [mut less, mut none] = [plan(), plan()];
-    less.without.add(Effect::Recompute);
-    none.recompute = Recompute::None;
+    less.without.add(AblationEffect::Recompute);
+    none.recompute = RecomputePolicy::None;
     let [less, none] = [less, none].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
         assert_eq!(Sums::of(&less, rank).peak, Sums::of(&none, rank).peak);
@@ -206,7 +208,7 @@ fn kernels_that_only_move_bytes_go() {
         "dropout",
         "sum",
     ];
-    let both = check(Effect::MemoryBound, |_, node| {
+    let both = check(AblationEffect::MemoryBound, |_, node| {
         let table = node.name.contains("embedding/") && !node.name.ends_with("/sum");
         let named = words.iter().any(|word| node.name.contains(word));
         node.flops == Some(0) && named && !table && !node.name.contains("loss")
@@ -225,13 +227,13 @@ fn kernels_that_only_move_bytes_go() {
 /// Nothing goes, and nothing waits for what comes; its parts are gathered behind what a stage did before.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
-    let both = check(Effect::Bubble, |_, _| false);
+    let both = check(AblationEffect::Bubble, |_, _| false);
     assert_eq!(both, [(0, 0, 0, 0); 2]);
     let mut less = plan();
-    less.without.add(Effect::Bubble);
+    less.without.add(AblationEffect::Bubble);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
-        let waited = |job: &Job| {
+        let waited = |job: &GeneratedJob| {
             let all = nodes(job, rank);
             let of = |id: &u64| all[*id as usize - 1].name.ends_with("/receive");
             let waits = all.iter().filter(|node| node.data.iter().any(of));
@@ -255,7 +257,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
 #[test]
 fn messages_are_empty_without_what_stages_send() {
     let mut less = plan();
-    less.without.add(Effect::PipelineCommunication);
+    less.without.add(AblationEffect::PipelineCommunication);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
         let (all, found) = (nodes(&whole, rank), nodes(&less, rank));

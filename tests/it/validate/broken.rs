@@ -6,13 +6,13 @@ use super::inject::{self, group_of};
 use super::told;
 use crate::corpus::machine;
 use crate::harness::replay::Count;
-use chakram::internals::engine::{Options, Prepared, ReplayError};
-use chakram::internals::graph::{Dependencies, Graph};
+use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::ids::Rank;
 use chakram::internals::trace::proto::Node;
 use chakram::internals::units::Time;
-use chakram::internals::validate::{Kind, Trace, job};
-use chakram::internals::workload::{Absent, WorkloadBuilder};
+use chakram::internals::validate::{DefectKind, ValidatedTrace, job};
+use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The sizes of the machine's dimensions: room for all ranks of any job.
@@ -26,7 +26,10 @@ enum Outcome {
     Refused(String),
 }
 
-fn replay(files: &[(u32, Vec<u8>)], options: &chakram::internals::validate::Options) -> Outcome {
+fn replay(
+    files: &[(u32, Vec<u8>)],
+    options: &chakram::internals::validate::ValidateOptions,
+) -> Outcome {
     let refused = |why: &dyn ToString| Outcome::Refused(why.to_string());
     let mut builder = WorkloadBuilder::default();
     builder.declare(options.declared.clone());
@@ -43,20 +46,20 @@ fn replay(files: &[(u32, Vec<u8>)], options: &chakram::internals::validate::Opti
     let (ranks, absent) = match (options.ranks, options.mirror) {
         (None, true) => (
             Some(builder.ranks_seen().max(SIZES.iter().product())),
-            Absent::Mirror,
+            MissingRankPolicy::Mirror,
         ),
-        (ranks, true) => (ranks, Absent::Mirror),
-        (ranks, false) => (ranks, Absent::Refuse),
+        (ranks, true) => (ranks, MissingRankPolicy::Mirror),
+        (ranks, false) => (ranks, MissingRankPolicy::Refuse),
     };
     let workload = match builder.finish(ranks, absent) {
         Ok(workload) => workload,
         Err(error) => return refused(&error),
     };
     let machine = machine(&SIZES);
-    let options = Options::with(|o| {
+    let options = ReplayOptions::with(|o| {
         o.absent = absent;
     });
-    let prepared = match Prepared::new(&workload, &machine, &options) {
+    let prepared = match CompiledReplay::new(&workload, &machine, &options) {
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),
     };
@@ -89,14 +92,21 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
     for seed in 0..4000 {
         let dice = &mut Dice(1 << 40 | seed);
         let mut broken = Job::sound(dice, false);
-        let policies = [Dependencies::Auto, Dependencies::Both, Dependencies::Data];
+        let policies = [
+            DependencyPolicy::Auto,
+            DependencyPolicy::Both,
+            DependencyPolicy::Data,
+        ];
         broken.options.dependencies = dice.pick(&policies);
         broken.options.dimensions = Some(SIZES.to_vec());
         broken.options.mirror = dice.roll(4) == 0;
         for _ in 0..dice.roll(3) {
             let (kind, inject) = dice.pick(inject::ALL);
             // A sound job has no accesses that switches could gather here, and a circle wants whole messages.
-            if kind != Kind::InSwitch && kind != Kind::Circle && kind != Kind::Unreachable {
+            if kind != DefectKind::InSwitch
+                && kind != DefectKind::Circle
+                && kind != DefectKind::Unreachable
+            {
                 inject(&mut broken, dice);
             }
         }
@@ -106,7 +116,7 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
             damage(&mut files[file].1, dice);
         }
         let options = &broken.options;
-        let check = |contents: &[u8]| Trace::check(contents, options.dependencies, 1000);
+        let check = |contents: &[u8]| ValidatedTrace::check(contents, options.dependencies, 1000);
         let traces: Vec<_> = files.iter().map(|(rank, c)| (*rank, check(c))).collect();
         let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
         let findings = job(&members, options);
@@ -135,14 +145,16 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
 
 #[test]
 fn circles_across_ranks_get_replays_stuck() {
-    let circle = inject::ALL.iter().find(|(kind, _)| *kind == Kind::Circle);
+    let circle = inject::ALL
+        .iter()
+        .find(|(kind, _)| *kind == DefectKind::Circle);
     let (_, inject) = circle.expect("all kinds are there");
     for seed in 0..200 {
         let dice = &mut Dice(seed);
         let mut broken = Job::sound(dice, false);
         broken.options.dimensions = Some(SIZES.to_vec());
         inject(&mut broken, dice);
-        assert_eq!(broken.findings().count(Kind::Circle), 1);
+        assert_eq!(broken.findings().count(DefectKind::Circle), 1);
         let outcome = replay(&broken.files(), &broken.options);
         assert!(
             matches!(outcome, Outcome::Stuck(_)),
@@ -202,7 +214,7 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
         let rooted = dice.roll(2) == 0;
         twist(&mut twisted, dice, rooted);
         let findings = twisted.findings();
-        let circle = findings.count(Kind::Circle) == 1;
+        let circle = findings.count(DefectKind::Circle) == 1;
         assert_eq!(
             circle,
             findings.tally().errors > 0,

@@ -1,9 +1,9 @@
 //! Sound jobs of any shape: what all ranks do happens in one order, and dependencies go back in it.
 
-use chakram::internals::trace::groups::{Declared, metadata_text};
+use chakram::internals::trace::groups::{DeclaredGroups, metadata_text};
 use chakram::internals::trace::proto::attribute_proto::Value;
 use chakram::internals::trace::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
-use chakram::internals::validate::{Findings, Options, Trace, job};
+use chakram::internals::validate::{DefectLog, ValidateOptions, ValidatedTrace, job};
 use prost::Message;
 
 /// Numbers from a seed (splitmix64).
@@ -27,8 +27,8 @@ impl Dice {
 #[derive(Clone)]
 pub struct Job {
     pub ranks: Vec<Vec<Node>>,
-    pub groups: Declared,
-    pub options: Options,
+    pub groups: DeclaredGroups,
+    pub options: ValidateOptions,
     /// Of this rank so many bytes are left.
     pub cut: Option<(usize, usize)>,
     /// Ranks without a trace, and with two.
@@ -69,7 +69,7 @@ pub fn is_message(node: &Node) -> bool {
     matches!(node.r#type, 5 | 6)
 }
 
-pub fn declaring(groups: &Declared) -> Node {
+pub fn declaring(groups: &DeclaredGroups) -> Node {
     Node {
         id: 5,
         name: "## process_group:init ##".to_owned(),
@@ -102,7 +102,7 @@ impl Job {
     /// A job of 2 to 4 ranks with at least one of everything; with in-switch accesses only if so said.
     pub fn sound(dice: &mut Dice, in_switch: bool) -> Self {
         let ranks = 2 + dice.roll(3);
-        let mut groups = Declared::new();
+        let mut groups = DeclaredGroups::new();
         for name in ["1", "tp"] {
             let first = dice.roll(ranks - 1);
             let mut members = vec![first as u32];
@@ -117,7 +117,7 @@ impl Job {
         let mut job = Self {
             ranks: vec![vec![declaring(&groups)]; ranks],
             groups,
-            options: Options::with(|o| o.show = 1000),
+            options: ValidateOptions::with(|o| o.show = 1000),
             cut: None,
             absent: None,
             twice: None,
@@ -255,12 +255,15 @@ impl Job {
     }
 
     /// What is wrong with it.
-    pub fn findings(&self) -> Findings {
+    pub fn findings(&self) -> DefectLog {
         let policy = self.options.dependencies;
         let files = self.files();
-        let traces = files
-            .iter()
-            .map(|(rank, contents)| (*rank, Trace::check(contents, policy, self.options.show)));
+        let traces = files.iter().map(|(rank, contents)| {
+            (
+                *rank,
+                ValidatedTrace::check(contents, policy, self.options.show),
+            )
+        });
         let traces: Vec<_> = traces.collect();
         let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
         job(&members, &self.options)

@@ -6,7 +6,7 @@ use super::chance::{
 use super::told;
 use chakram::internals::trace::proto::Node;
 use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::validate::{Kind, Severity};
+use chakram::internals::validate::{DefectKind, Severity};
 use prost::Message;
 use std::collections::BTreeSet;
 
@@ -20,50 +20,52 @@ const TIMES: u64 = 1000;
 type Inject = fn(&mut Job, &mut Dice) -> Place;
 
 /// Every kind.
-pub const ALL: &[(Kind, Inject)] = &[
-    (Kind::Unreadable, cut),
-    (Kind::Senseless, senseless),
-    (Kind::DuplicateId, duplicate_id),
-    (Kind::SelfData, |job, dice| {
+pub const ALL: &[(DefectKind, Inject)] = &[
+    (DefectKind::Unreadable, cut),
+    (DefectKind::Senseless, senseless),
+    (DefectKind::DuplicateId, duplicate_id),
+    (DefectKind::SelfData, |job, dice| {
         on_any(job, dice, |node| node.data_deps.push(node.id))
     }),
-    (Kind::DanglingData, |job, dice| {
+    (DefectKind::DanglingData, |job, dice| {
         on_any(job, dice, |node| node.data_deps.push(7))
     }),
-    (Kind::Cycle, |job, dice| {
+    (DefectKind::Cycle, |job, dice| {
         circle(job, dice, |node| &mut node.data_deps)
     }),
-    (Kind::Unreachable, unreachable),
-    (Kind::WrongRank, wrong_rank),
-    (Kind::DeclaredTwice, declared_twice),
-    (Kind::Undeclared, undeclared),
-    (Kind::Outsider, outsider),
-    (Kind::MemberTwice, member_twice),
-    (Kind::GroupZero, group_zero),
-    (Kind::RankTwice, |job, dice| {
+    (DefectKind::Unreachable, unreachable),
+    (DefectKind::WrongRank, wrong_rank),
+    (DefectKind::DeclaredTwice, declared_twice),
+    (DefectKind::Undeclared, undeclared),
+    (DefectKind::Outsider, outsider),
+    (DefectKind::MemberTwice, member_twice),
+    (DefectKind::GroupZero, group_zero),
+    (DefectKind::RankTwice, |job, dice| {
         job.twice = Some(dice.roll(job.ranks.len()) as u32);
         (job.twice, None)
     }),
-    (Kind::BeyondJob, beyond),
-    (Kind::MissingRank, |job, dice| {
+    (DefectKind::BeyondJob, beyond),
+    (DefectKind::MissingRank, |job, dice| {
         job.options.ranks = Some(job.ranks.len() as u32);
         job.absent = Some(dice.roll(job.ranks.len()) as u32);
         (job.absent, None)
     }),
-    (Kind::Collectives, |job, dice| {
+    (DefectKind::Collectives, |job, dice| {
         resize(job, dice, |node| {
             is_collective(node) && !has(node, "involved_dim") && !is_barrier(node)
         })
     }),
-    (Kind::Root, root),
-    (Kind::Oversized, oversized),
-    (Kind::Unmatched, |job, dice| {
+    (DefectKind::Root, root),
+    (DefectKind::Oversized, oversized),
+    (DefectKind::Unmatched, |job, dice| {
         set(job, dice, is_message, |node| {
             *value(node, "comm_tag").expect("it has one") = 77
         })
     }),
-    (Kind::MessageSize, |job, dice| resize(job, dice, is_message)),
-    (Kind::InSwitch, |job, dice| {
+    (DefectKind::MessageSize, |job, dice| {
+        resize(job, dice, is_message)
+    }),
+    (DefectKind::InSwitch, |job, dice| {
         set(
             job,
             dice,
@@ -73,42 +75,42 @@ pub const ALL: &[(Kind, Inject)] = &[
             },
         )
     }),
-    (Kind::Circle, circle_of_ranks),
-    (Kind::SelfControl, |job, dice| {
+    (DefectKind::Circle, circle_of_ranks),
+    (DefectKind::SelfControl, |job, dice| {
         on_any(job, dice, |node| node.ctrl_deps.push(node.id))
     }),
-    (Kind::DanglingControl, |job, dice| {
+    (DefectKind::DanglingControl, |job, dice| {
         on_any(job, dice, |node| node.ctrl_deps.push(7))
     }),
-    (Kind::ControlCycle, |job, dice| {
+    (DefectKind::ControlCycle, |job, dice| {
         circle(job, dice, |node| &mut node.ctrl_deps)
     }),
-    (Kind::HostCommunication, |job, dice| {
+    (DefectKind::HostCommunication, |job, dice| {
         let communicates = |node: &Node| has(node, "comm_size");
         let host = attribute("is_cpu_op", Value::BoolVal(true));
         set(job, dice, communicates, |node| node.attr.push(host.clone()))
     }),
-    (Kind::Redeclared, redeclared),
-    (Kind::Parts, |job, dice| {
+    (DefectKind::Redeclared, redeclared),
+    (DefectKind::Parts, |job, dice| {
         resize(job, dice, |node| has(node, "involved_dim"))
     }),
-    (Kind::NoWork, |job, dice| {
+    (DefectKind::NoWork, |job, dice| {
         let kernel = |node: &Node| node.r#type == 4 && node.attr.is_empty();
         set(job, dice, kernel, |node| node.duration_micros = 0)
     }),
-    (Kind::Overfreed, |job, dice| {
+    (DefectKind::Overfreed, |job, dice| {
         on_any(job, dice, |node| {
             node.attr.push(number("allocates.activations", 5));
             node.attr.push(number("frees.activations", 7));
         })
     }),
-    (Kind::DuplicateDependency, |job, dice| {
+    (DefectKind::DuplicateDependency, |job, dice| {
         let waits = |node: &Node| !node.data_deps.is_empty();
         set(job, dice, waits, |node| {
             node.data_deps.push(node.data_deps[0])
         })
     }),
-    (Kind::Isolated, |job, dice| {
+    (DefectKind::Isolated, |job, dice| {
         let rank = dice.roll(job.ranks.len());
         let lone = Node {
             id: 9999,
@@ -119,7 +121,7 @@ pub const ALL: &[(Kind, Inject)] = &[
         job.ranks[rank].push(lone);
         (Some(rank as u32), Some(9999))
     }),
-    (Kind::NoDuration, |job, dice| {
+    (DefectKind::NoDuration, |job, dice| {
         let host = |node: &Node| has(node, "is_cpu_op");
         set(job, dice, host, |node| node.duration_micros = 0)
     }),
@@ -241,7 +243,10 @@ fn unreachable(job: &mut Job, dice: &mut Dice) -> Place {
     let (rank, i) = dice.pick(&places.collect::<Vec<_>>());
     job.ranks[rank][i].data_deps.push(7);
     let behind = behind(job, rank, job.ranks[rank][i].id);
-    assert_eq!(job.findings().count(Kind::Unreachable), behind.len() as u64);
+    assert_eq!(
+        job.findings().count(DefectKind::Unreachable),
+        behind.len() as u64
+    );
     let last = behind.into_iter().next_back().expect("there are some");
     (Some(rank as u32), Some(last))
 }
@@ -433,10 +438,10 @@ fn a_sound_job_has_no_defect() {
 }
 
 /// Puts a defect of `kind` into jobs, and finds it.
-fn find(kind: Kind, inject: Inject) {
+fn find(kind: DefectKind, inject: Inject) {
     for seed in 0..TIMES {
         let dice = &mut Dice(seed);
-        let mut job = Job::sound(dice, kind == Kind::InSwitch);
+        let mut job = Job::sound(dice, kind == DefectKind::InSwitch);
         let (rank, node) = inject(&mut job, dice);
         let findings = job.findings();
         let is_there = findings.of_kind(kind).iter().any(|defect| {
@@ -455,7 +460,7 @@ fn find(kind: Kind, inject: Inject) {
         assert!(is_there, "not found: {}", told());
         // What is only worth a warning or a note makes nothing an error.
         let errors = findings.tally().errors > 0;
-        let expected = kind.severity() == Severity::Error || kind == Kind::Redeclared;
+        let expected = kind.severity() == Severity::Error || kind == DefectKind::Redeclared;
         assert!(expected || !errors, "an error: {}", told());
     }
 }
@@ -463,7 +468,11 @@ fn find(kind: Kind, inject: Inject) {
 #[test]
 fn every_defect_is_found_where_it_is() {
     let kinds: Vec<_> = ALL.iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(kinds, Kind::all().collect::<Vec<_>>(), "all are injected");
+    assert_eq!(
+        kinds,
+        DefectKind::all().collect::<Vec<_>>(),
+        "all are injected"
+    );
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for part in ALL.chunks(ALL.len().div_ceil(threads)) {

@@ -1,10 +1,10 @@
 //! Traces of other tools and of our own: sound, but for what is known to be wrong with them.
 
 use crate::corpus::{Case, cases, corpus, rank_of, sizes};
-use chakram::internals::graph::Dependencies;
-use chakram::internals::trace::file::{Contents, discover};
+use chakram::internals::graph::DependencyPolicy;
+use chakram::internals::trace::file::{TraceContents, discover};
 use chakram::internals::trace::groups;
-use chakram::internals::validate::{Findings, Kind, Options, Trace, job};
+use chakram::internals::validate::{DefectKind, DefectLog, ValidateOptions, ValidatedTrace, job};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,9 +19,9 @@ const UNSOUND: &[(&str, &str)] = &[
     ("u_x_truncated", "unreadable"),
 ];
 
-fn check(files: &[(u32, Vec<u8>)], options: &Options) -> Findings {
+fn check(files: &[(u32, Vec<u8>)], options: &ValidateOptions) -> DefectLog {
     let traces = files.iter().map(|(rank, contents)| {
-        let trace = Trace::check(contents, options.dependencies, options.show);
+        let trace = ValidatedTrace::check(contents, options.dependencies, options.show);
         (*rank, trace)
     });
     let mut traces: Vec<_> = traces.collect();
@@ -30,13 +30,13 @@ fn check(files: &[(u32, Vec<u8>)], options: &Options) -> Findings {
     job(&members, options)
 }
 
-fn of_case(case: &Case) -> Findings {
+fn of_case(case: &Case) -> DefectLog {
     let text = |file: &str| {
         let bytes = case.get(file)?;
         Some(std::str::from_utf8(bytes).expect("it is text"))
     };
     let sizes = sizes(case);
-    let options = Options::with(|o| {
+    let options = ValidateOptions::with(|o| {
         o.ranks = Some(sizes.iter().product());
         o.declared = text("comm.json").map_or_else(Default::default, |text| {
             groups::parse_file(text).expect("groups are well formed")
@@ -51,11 +51,11 @@ fn of_case(case: &Case) -> Findings {
 }
 
 /// The names of the kinds of errors.
-fn errors(findings: &Findings) -> String {
-    let kinds = Kind::all().filter(|&kind| {
+fn errors(findings: &DefectLog) -> String {
+    let kinds = DefectKind::all().filter(|&kind| {
         findings.count(kind) > 0 && kind.severity() == chakram::internals::validate::Severity::Error
     });
-    kinds.map(Kind::name).collect::<Vec<_>>().join(" ")
+    kinds.map(DefectKind::name).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = Contents::open(&path).expect("the corpus is there");
-    let options = Options::with(|o| {
+    let contents = TraceContents::open(&path).expect("the corpus is there");
+    let options = ValidateOptions::with(|o| {
         o.mirror = true;
         o.show = 3;
     });
@@ -93,11 +93,11 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     let findings = check(&file, &options);
     println!("{}", super::told(&findings));
     assert_eq!(errors(&findings), "");
-    assert_eq!(findings.count(Kind::ControlCycle), 1);
-    assert!(findings.count(Kind::DanglingControl) > 1000);
-    let both = Options::with(|o| {
+    assert_eq!(findings.count(DefectKind::ControlCycle), 1);
+    assert!(findings.count(DefectKind::DanglingControl) > 1000);
+    let both = ValidateOptions::with(|o| {
         *o = options;
-        o.dependencies = Dependencies::Both;
+        o.dependencies = DependencyPolicy::Both;
     });
     assert_eq!(errors(&check(&file, &both)), "cycle unreachable");
 }
@@ -110,10 +110,10 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
         let path = entry.expect("the folder can be listed").path();
         let Ok(files) = discover(&path) else { continue };
         let files = files.iter().map(|file| {
-            let contents = Contents::open(&file.path).expect("it can be read");
+            let contents = TraceContents::open(&file.path).expect("it can be read");
             (file.rank, contents.as_slice().to_vec())
         });
-        let options = Options::with(|o| {
+        let options = ValidateOptions::with(|o| {
             o.show = 3;
         });
         let findings = check(&files.collect::<Vec<_>>(), &options);
@@ -135,9 +135,9 @@ fn damaged_captures_are_unsound() {
     let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = Contents::open(&path).expect("the corpus is there");
+    let contents = TraceContents::open(&path).expect("the corpus is there");
     let whole = contents.as_slice();
-    let options = Options::with(|o| {
+    let options = ValidateOptions::with(|o| {
         o.mirror = true;
         o.show = 1;
     });
@@ -159,7 +159,7 @@ fn damaged_captures_are_unsound() {
     for (what, bytes) in damaged {
         let findings = check(&[(0, bytes.clone())], &options);
         println!("{what}: {}", super::told(&findings));
-        let graph = chakram::internals::graph::Graph::read(&bytes, 0, Dependencies::Auto);
+        let graph = chakram::internals::graph::Graph::read(&bytes, 0, DependencyPolicy::Auto);
         assert_eq!(graph.is_err(), findings.tally().errors > 0, "{what}");
     }
 }

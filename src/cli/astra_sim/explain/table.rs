@@ -1,40 +1,40 @@
 //! Table of the effects of quirks: as text, CSV and JSON.
 
-use super::{Corrected, Ended, Row};
-use crate::report::summary::Input;
+use super::{QuirkRow, QuirkVariation, ReplayEnding};
+use crate::report::summary::HashedInput;
 use crate::units::Span;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-impl Row {
+impl QuirkRow {
     fn name(&self) -> &'static str {
         match self.corrected {
-            Corrected::Nothing => "(nothing)",
-            Corrected::One(quirk) => quirk.name(),
-            Corrected::Everything => "(everything)",
+            QuirkVariation::Nothing => "(nothing)",
+            QuirkVariation::One(quirk) => quirk.name(),
+            QuirkVariation::Everything => "(everything)",
         }
     }
 
     fn says(&self) -> &'static str {
         match self.corrected {
-            Corrected::Nothing => "as ASTRA-sim does",
-            Corrected::One(quirk) => quirk.corrected(),
-            Corrected::Everything => "all of the above",
+            QuirkVariation::Nothing => "as ASTRA-sim does",
+            QuirkVariation::One(quirk) => quirk.corrected(),
+            QuirkVariation::Everything => "all of the above",
         }
     }
 
     /// Returns the result in a word.
     fn status(&self) -> &'static str {
         match &self.ended {
-            Ended::After(_) => "completed",
-            Ended::NotApplicable => "does not apply",
-            Ended::Failed { how, .. } => how,
+            ReplayEnding::After(_) => "completed",
+            ReplayEnding::NotApplicable => "does not apply",
+            ReplayEnding::Failed { how, .. } => how,
         }
     }
 
     fn makespan(&self) -> Option<Span> {
         match self.ended {
-            Ended::After(span) => Some(span),
+            ReplayEnding::After(span) => Some(span),
             _ => None,
         }
     }
@@ -55,7 +55,7 @@ fn ns(ps: i128) -> String {
 }
 
 /// Renders text; a cycle is a ns.
-pub fn text(rows: &[Row], before: Span) -> String {
+pub fn text(rows: &[QuirkRow], before: Span) -> String {
     let header = [
         "corrected",
         "cycles (ns)",
@@ -70,7 +70,7 @@ pub fn text(rows: &[Row], before: Span) -> String {
             Some(after) => {
                 let (by, percent) = change(before, after);
                 let (by, percent) = match (row.corrected, percent) {
-                    (Corrected::Nothing, _) => (String::new(), String::new()),
+                    (QuirkVariation::Nothing, _) => (String::new(), String::new()),
                     (_, None) => (ns(by), String::new()),
                     (_, Some(percent)) => (ns(by), format!("{percent:.3}")),
                 };
@@ -101,7 +101,7 @@ pub fn text(rows: &[Row], before: Span) -> String {
 }
 
 /// Renders CSV, a row for each replay; absent values are empty.
-pub fn csv(rows: &[Row], before: Span) -> String {
+pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = "corrected,status,makespan_ps,change_ps,change_percent\n".to_owned();
     for row in rows {
         let numbers = row.makespan().map(|after| {
@@ -117,24 +117,28 @@ pub fn csv(rows: &[Row], before: Span) -> String {
 }
 
 /// Renders JSON, with the options and the hashes of the inputs.
-pub fn json(rows: &[Row], before: Span, options: Map<String, Value>, inputs: &[Input]) -> Value {
-    let input =
-        |input: &Input| json!({"role": input.role, "name": input.name, "blake3": input.blake3});
-    let row = |row: &Row| {
+pub fn json(
+    rows: &[QuirkRow],
+    before: Span,
+    options: Map<String, Value>,
+    inputs: &[HashedInput],
+) -> Value {
+    let input = |input: &HashedInput| json!({"role": input.role, "name": input.name, "blake3": input.blake3});
+    let row = |row: &QuirkRow| {
         let change = row.makespan().map(|after| change(before, after));
         let quirk = match row.corrected {
-            Corrected::One(quirk) => Some(quirk),
+            QuirkVariation::One(quirk) => Some(quirk),
             _ => None,
         };
         let why = match &row.ended {
-            Ended::Failed { why, .. } => Some(why),
+            ReplayEnding::Failed { why, .. } => Some(why),
             _ => None,
         };
         json!({
             "corrected": match row.corrected {
-                Corrected::Nothing => "nothing",
-                Corrected::One(quirk) => quirk.name(),
-                Corrected::Everything => "everything",
+                QuirkVariation::Nothing => "nothing",
+                QuirkVariation::One(quirk) => quirk.name(),
+                QuirkVariation::Everything => "everything",
             },
             "quirks": row.corrected.quirks().to_string(),
             "status": row.status(),
@@ -171,15 +175,18 @@ mod tests {
 
     #[test]
     fn what_fails_or_does_not_apply_is_said() {
-        let row = |corrected, ended| Row { corrected, ended };
-        let how = Ended::Failed {
+        let row = |corrected, ended| QuirkRow { corrected, ended };
+        let how = ReplayEnding::Failed {
             how: "stuck",
             why: "a, b".to_owned(),
         };
         let rows = [
-            row(Corrected::Nothing, Ended::After(Span(2000))),
-            row(Corrected::One(Quirk::StoreAndForward), Ended::NotApplicable),
-            row(Corrected::Everything, how),
+            row(QuirkVariation::Nothing, ReplayEnding::After(Span(2000))),
+            row(
+                QuirkVariation::One(Quirk::StoreAndForward),
+                ReplayEnding::NotApplicable,
+            ),
+            row(QuirkVariation::Everything, how),
         ];
         assert_eq!(
             csv(&rows, Span(2000)),

@@ -1,8 +1,8 @@
 //! Plan of a conversion: the output file of each trace.
 
-use super::ToArg;
+use super::OutputFormArg;
 use crate::files::numbered;
-use crate::trace::file::{Finder, Found, RankFile, Verify, rank_of};
+use crate::trace::file::{FoundTraces, RankFile, TraceFinder, VerifyLevel, rank_of};
 use crate::trace::job;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -10,46 +10,46 @@ use std::path::{Path, PathBuf};
 
 /// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum OutputForm {
     Et,
     JsonLines,
 }
 
 /// Conversion of one trace.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Job {
+pub(super) struct ConvertTask {
     /// Input file, `None` for standard input.
     pub input: Option<RankFile>,
     /// Output file, `None` for standard output.
     pub output: Option<PathBuf>,
-    pub to: To,
+    pub to: OutputForm,
     /// Compression: `gz`, `zst` or empty.
     pub packed: &'static str,
 }
 
 /// Plan of all conversions.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub jobs: Vec<Job>,
+pub(super) struct ConvertPlan {
+    pub jobs: Vec<ConvertTask>,
     /// Inputs that belong to jobs.
-    pub found: Found,
+    pub found: FoundTraces,
     /// Prefix of the job's files, if a job is written and not a file.
     pub prefix: Option<PathBuf>,
 }
 
 /// File name endings, each with its form and compression.
-const ENDINGS: [(&str, To, &str); 6] = [
-    (".et", To::Et, ""),
-    (".et.gz", To::Et, "gz"),
-    (".et.zst", To::Et, "zst"),
-    (".jsonl", To::JsonLines, ""),
-    (".jsonl.gz", To::JsonLines, "gz"),
-    (".jsonl.zst", To::JsonLines, "zst"),
+const ENDINGS: [(&str, OutputForm, &str); 6] = [
+    (".et", OutputForm::Et, ""),
+    (".et.gz", OutputForm::Et, "gz"),
+    (".et.zst", OutputForm::Et, "zst"),
+    (".jsonl", OutputForm::JsonLines, ""),
+    (".jsonl.gz", OutputForm::JsonLines, "gz"),
+    (".jsonl.zst", OutputForm::JsonLines, "zst"),
 ];
 
 /// An output name: its form, its compression, and the name without and with its ending.
-struct Output<'o> {
-    to: To,
+struct OutputName<'o> {
+    to: OutputForm,
     packed: &'static str,
     stem: &'o str,
     ending: &'static str,
@@ -59,9 +59,9 @@ struct Output<'o> {
 pub(super) fn plan(
     inputs: &[PathBuf],
     output: &Path,
-    to: Option<ToArg>,
-    verify: Verify,
-) -> Result<Plan, Box<dyn Error>> {
+    to: Option<OutputFormArg>,
+    verify: VerifyLevel,
+) -> Result<ConvertPlan, Box<dyn Error>> {
     // A folder need not exist yet if the name ends with a separator.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
     let name = match folder {
@@ -72,7 +72,7 @@ pub(super) fn plan(
     let known = parse(&name, to)?;
     let mut sources = Vec::new();
     let mut several = folder || inputs.len() > 1;
-    let mut finder = Finder::new(verify);
+    let mut finder = TraceFinder::new(verify);
     for input in inputs {
         let name = input.file_name().and_then(|name| name.to_str());
         // A file with a rank in its name belongs to a job; any other stands for itself.
@@ -92,13 +92,13 @@ pub(super) fn plan(
     sources.dedup();
     if !several {
         let (input, _) = sources.remove(0);
-        let jobs = vec![Job {
+        let jobs = vec![ConvertTask {
             input,
             output: (output.as_os_str() != "-").then(|| output.to_owned()),
             to: known.to,
             packed: known.packed,
         }];
-        return Ok(Plan {
+        return Ok(ConvertPlan {
             jobs,
             found,
             prefix: None,
@@ -129,13 +129,13 @@ pub(super) fn plan(
         }
     }
     let prefix = PathBuf::from(known.stem);
-    let job = |(rank, file)| Job {
+    let job = |(rank, file)| ConvertTask {
         input: Some(file),
         output: Some(numbered(&prefix, rank, known.ending)),
         to: known.to,
         packed: known.packed,
     };
-    Ok(Plan {
+    Ok(ConvertPlan {
         jobs: ranks.into_iter().map(job).collect(),
         found,
         prefix: Some(prefix),
@@ -143,10 +143,10 @@ pub(super) fn plan(
 }
 
 /// Parses the name of the output together with the option.
-fn parse(name: &str, to: Option<ToArg>) -> Result<Output<'_>, String> {
+fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String> {
     let to = to.map(|to| match to {
-        ToArg::Et => To::Et,
-        ToArg::Jsonl => To::JsonLines,
+        OutputFormArg::Et => OutputForm::Et,
+        OutputFormArg::Jsonl => OutputForm::JsonLines,
     });
     let found = ENDINGS.iter().find_map(|(ending, form, packed)| {
         Some((name.strip_suffix(ending)?, *ending, *form, *packed))
@@ -155,7 +155,7 @@ fn parse(name: &str, to: Option<ToArg>) -> Result<Output<'_>, String> {
         (Some((.., form, _)), Some(to)) if form != to => Err(format!(
             "--to contradicts the ending of {name}\n  try: one of the two"
         )),
-        (Some((stem, ending, to, packed)), _) => Ok(Output {
+        (Some((stem, ending, to, packed)), _) => Ok(OutputName {
             to,
             packed,
             stem,
@@ -167,9 +167,10 @@ fn parse(name: &str, to: Option<ToArg>) -> Result<Output<'_>, String> {
                 .into_iter()
                 .find(|end| name.ends_with(&format!(".{end}")));
             let packed = packed.unwrap_or("");
-            let plain = |(_, form, packed): &&(&str, To, &str)| *form == to && packed.is_empty();
+            let plain =
+                |(_, form, packed): &&(&str, OutputForm, &str)| *form == to && packed.is_empty();
             let (ending, ..) = ENDINGS.iter().find(plain).expect("every form has one");
-            Ok(Output {
+            Ok(OutputName {
                 to,
                 packed,
                 stem: name,
@@ -194,9 +195,9 @@ mod tests {
             std::fs::write(at(name), b"").unwrap();
         }
         let named = |inputs: &[PathBuf], output: &str, to| {
-            let plan = plan(inputs, &at(output), to, Verify::Lengths);
+            let plan = plan(inputs, &at(output), to, VerifyLevel::Lengths);
             let jobs = plan.map_err(|e| e.to_string())?.jobs;
-            let name = |job: Job| {
+            let name = |job: ConvertTask| {
                 let output = job.output.unwrap();
                 let name = output.strip_prefix(folder.path()).unwrap();
                 (name.to_string_lossy().into_owned(), job.to, job.packed)
@@ -204,11 +205,11 @@ mod tests {
             Ok::<_, String>(jobs.into_iter().map(name).collect::<Vec<_>>())
         };
         let out = |name: &str, to, packed| (name.to_owned(), to, packed);
-        let (et, lines) = (To::Et, To::JsonLines);
+        let (et, lines) = (OutputForm::Et, OutputForm::JsonLines);
         // One file becomes one file of that name, whatever it is called.
         let one = [at("other.json")];
         assert_eq!(named(&one, "x.et", None).unwrap(), [out("x.et", et, "")]);
-        let to = Some(ToArg::Jsonl);
+        let to = Some(OutputFormArg::Jsonl);
         assert_eq!(named(&one, "x.gz", to).unwrap(), [out("x.gz", lines, "gz")]);
         // A prefix or a folder becomes as many as there are.
         for job in [at("a"), folder.path().to_owned()] {
@@ -221,19 +222,29 @@ mod tests {
             );
         }
         assert_eq!(
-            named(&[at("a.1.et.zst")], "new/", Some(ToArg::Et)).unwrap(),
+            named(&[at("a.1.et.zst")], "new/", Some(OutputFormArg::Et)).unwrap(),
             [out("new/job.1.et", et, "")]
         );
         for (inputs, output, to, part) in [
             (&[at("a")][..], "x", None, "what is to be written?"),
-            (&[at("a")], "x.et", Some(ToArg::Jsonl), "contradicts"),
+            (
+                &[at("a")],
+                "x.et",
+                Some(OutputFormArg::Jsonl),
+                "contradicts",
+            ),
             (&[at("a"), at("other.json")], "x.et", None, "tells no rank"),
             (&[at("nothing")], "x.et", None, "no traces here"),
         ] {
             let error = named(inputs, output, to).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
-        let piped = plan(&[at("a")], Path::new("-"), Some(ToArg::Et), Verify::Lengths);
+        let piped = plan(
+            &[at("a")],
+            Path::new("-"),
+            Some(OutputFormArg::Et),
+            VerifyLevel::Lengths,
+        );
         let piped = piped.unwrap_err();
         assert!(piped.to_string().contains("several traces"), "{piped}");
     }

@@ -1,8 +1,8 @@
 //! Converted traces, and losses on the way.
 
 use crate::report::summary::thousands;
-use crate::trace::form::Form;
-use crate::trace::salvage::{Lost, Report};
+use crate::trace::form::TraceFormat;
+use crate::trace::salvage::{LostRange, SalvageReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -11,20 +11,20 @@ use std::path::PathBuf;
 const SHOWN: usize = 8;
 
 /// A converted trace.
-pub(super) struct Converted {
+pub(super) struct ConvertedTrace {
     pub input: PathBuf,
     /// `None` for standard output.
     pub output: Option<PathBuf>,
-    pub form: Form,
+    pub form: TraceFormat,
     pub nodes: usize,
     /// Number of nodes of no bytes.
     pub empty: usize,
     /// Report of the salvage, and the error of the compression.
-    pub salvaged: Option<(Report, Option<String>)>,
+    pub salvaged: Option<(SalvageReport, Option<String>)>,
 }
 
 /// Renders the summary as text.
-pub(super) fn text(all: &[Converted]) -> String {
+pub(super) fn text(all: &[ConvertedTrace]) -> String {
     let mut out = String::new();
     for one in all {
         let to = match &one.output {
@@ -66,7 +66,7 @@ fn each<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     }
 }
 
-fn losses(out: &mut String, report: &Report, wrong: Option<&str>) {
+fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
     if let Some(wrong) = wrong {
         say(
             out,
@@ -130,8 +130,8 @@ fn losses(out: &mut String, report: &Report, wrong: Option<&str>) {
     }
 }
 
-fn place(lost: &Lost) -> String {
-    let Lost {
+fn place(lost: &LostRange) -> String {
+    let LostRange {
         bytes,
         record,
         line,
@@ -147,8 +147,8 @@ fn place(lost: &Lost) -> String {
 }
 
 /// Renders the summary as JSON.
-pub(super) fn json(all: &[Converted]) -> String {
-    let one = |one: &Converted| {
+pub(super) fn json(all: &[ConvertedTrace]) -> String {
+    let one = |one: &ConvertedTrace| {
         json!({
             "input": one.input.display().to_string(),
             "output": one.output.as_ref().map(|path| path.display().to_string()),
@@ -167,7 +167,7 @@ pub(super) fn json(all: &[Converted]) -> String {
     format!("{summary:#}\n")
 }
 
-fn salvage(report: &Report, wrong: Option<&str>) -> Value {
+fn salvage(report: &SalvageReport, wrong: Option<&str>) -> Value {
     let lost = report.lost.iter().map(|lost| {
         json!({
             "from_byte": lost.bytes.start,

@@ -1,16 +1,16 @@
 //! Whether a plan fits into memory, and what to try where it does not.
 
-use crate::generate::Plan;
-use crate::generate::plan::{Recompute, Zero};
-use crate::generate::schedule::Schedule;
-use crate::generate::training::{Stage, Summary};
+use crate::generate::ParallelismPlan;
+use crate::generate::plan::{RecomputePolicy, ZeroStage};
+use crate::generate::schedule::PipelineSchedule;
+use crate::generate::training::{PlanSummary, StageSummary};
 use crate::ids::Npu;
 use crate::machine::Machine;
 use crate::trace::TensorClass;
 use crate::units::Bytes;
 
 /// Memory that stages need and have.
-pub struct Room {
+pub struct StageMemory {
     /// What an NPU of each stage has, if that is known; of several NPUs the least.
     pub capacities: Vec<Option<u64>>,
     /// Stages that need more, and why.
@@ -21,11 +21,11 @@ pub struct Room {
     pub hint: String,
 }
 
-impl Room {
+impl StageMemory {
     /// Holds what stages need against `capacity`, or else against what the NPUs of their ranks have.
     pub fn new(
-        summary: &Summary,
-        plan: &Plan,
+        summary: &PlanSummary,
+        plan: &ParallelismPlan,
         capacity: Option<u64>,
         on: Option<(&Machine, &[Npu])>,
     ) -> Self {
@@ -47,7 +47,7 @@ impl Room {
             Some((i, needs(i, stage, capacity)))
         });
         // By share: peaks times the other's capacity.
-        let share = |(i, _): &(usize, &Stage)| capacities[*i].map(|bytes| bytes.max(1));
+        let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
         let fullest = fullest.rev().max_by(|a, b| {
             let [x, y] = [a, b].map(|stage| u128::from(share(stage).unwrap_or(1)));
@@ -80,7 +80,7 @@ impl Room {
 }
 
 /// ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
-fn needs(index: usize, stage: &Stage, capacity: u64) -> String {
+fn needs(index: usize, stage: &StageSummary, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -95,18 +95,23 @@ fn needs(index: usize, stage: &Stage, capacity: u64) -> String {
 }
 
 /// What of a plan makes it smaller.
-fn hint(plan: &Plan) -> String {
+fn hint(plan: &ParallelismPlan) -> String {
     let mut try_: Vec<String> = Vec::new();
-    if plan.trains() && matches!(plan.recompute, Recompute::None | Recompute::Selective) {
+    if plan.trains()
+        && matches!(
+            plan.recompute,
+            RecomputePolicy::None | RecomputePolicy::Selective
+        )
+    {
         try_.push("--recompute full".to_owned());
     }
-    if plan.schedule == Schedule::GPipe && plan.pipeline > 1 {
+    if plan.schedule == PipelineSchedule::GPipe && plan.pipeline > 1 {
         try_.push("--schedule 1f1b".to_owned());
     }
     if plan.micro_batch > 1 {
         try_.push("a smaller --micro-batch".to_owned());
     }
-    if plan.data > 1 && plan.zero < Zero::Parameters {
+    if plan.data > 1 && plan.zero < ZeroStage::Parameters {
         let next = if plan.trains() {
             plan.zero as u8 + 1
         } else {
@@ -127,17 +132,17 @@ mod tests {
 
     #[test]
     fn hints_are_of_what_the_plan_has_not() {
-        let mut plan = Plan::new();
+        let mut plan = ParallelismPlan::new();
         assert_eq!(hint(&plan), "--recompute full, more --tensor or --pipeline");
         plan.data = 2;
         plan.tensor = 2;
-        plan.zero = Zero::Optimizer;
-        plan.recompute = Recompute::Full;
+        plan.zero = ZeroStage::Optimizer;
+        plan.recompute = RecomputePolicy::Full;
         plan.micro_batch = 4;
         let expected =
             "a smaller --micro-batch, --zero 2, --sequence-parallel, more --tensor or --pipeline";
         assert_eq!(hint(&plan), expected);
-        plan.schedule = Schedule::Inference;
+        plan.schedule = PipelineSchedule::Inference;
         assert!(hint(&plan).contains("--zero 3"));
     }
 }

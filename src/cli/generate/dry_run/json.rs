@@ -1,14 +1,14 @@
 //! A plan for programs.
 
-use super::lies::Lies;
-use super::{DryRun, phase};
-use crate::generate::training::Stage;
+use super::lies::GroupLocation;
+use super::{DryRunReport, phase};
+use crate::generate::training::StageSummary;
 use crate::trace::TensorClass;
 use serde_json::{Map, Value, json};
 
 /// The plan for programs.
-pub fn render(dry: &DryRun<'_>) -> String {
-    let DryRun { summary, room, .. } = dry;
+pub fn render(dry: &DryRunReport<'_>) -> String {
+    let DryRunReport { summary, room, .. } = dry;
     let groups = summary.groups.iter().map(|groups| {
         json!({
             "family": groups.family,
@@ -40,7 +40,7 @@ pub fn render(dry: &DryRun<'_>) -> String {
     format!("{value:#}\n")
 }
 
-fn lies(lies: &Lies) -> Value {
+fn lies(lies: &GroupLocation) -> Value {
     let along = lies.extent.along.iter().map(|along| {
         json!({
             "dimension": along.dimension,
@@ -58,7 +58,7 @@ fn lies(lies: &Lies) -> Value {
     })
 }
 
-fn stage(stage: &Stage, capacity: Option<u64>) -> Value {
+fn stage(stage: &StageSummary, capacity: Option<u64>) -> Value {
     let memory = TensorClass::ALL.iter().zip(stage.memory);
     let memory: Map<_, _> = memory
         .map(|((_, class), bytes)| ((*class).to_owned(), bytes.into()))

@@ -1,34 +1,34 @@
 //! Where groups lie on a machine's dimensions.
 
-use crate::generate::training::Summary;
-use crate::group::Extent;
+use crate::generate::training::PlanSummary;
+use crate::group::GroupExtent;
 use crate::ids::Npu;
 use crate::machine::Machine;
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 
 /// Groups of a family that lie alike.
-pub struct Lies {
+pub struct GroupLocation {
     /// Which.
     pub family: &'static str,
     /// How many.
     pub groups: u32,
     /// Where.
-    pub extent: Alike,
+    pub extent: SharedExtent,
 }
 
 /// What groups that lie alike have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Alike {
+pub struct SharedExtent {
     /// Whether members are all combinations of some coordinates; else a collective among them is one line over all.
     pub regular: bool,
     /// The dimensions in which members differ, innermost first.
-    pub along: Vec<Along>,
+    pub along: Vec<DimensionMembers>,
 }
 
 /// Members along a dimension.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Along {
+pub struct DimensionMembers {
     /// Which, innermost 0.
     pub dimension: usize,
     /// What the machine calls it.
@@ -42,7 +42,7 @@ pub struct Along {
 }
 
 /// Where all groups lie, and the ranks of each pipeline if there are stages. `npus` are those of the ranks.
-pub fn all(summary: &Summary, machine: &Machine, npus: &[Npu]) -> Vec<Lies> {
+pub fn all(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> Vec<GroupLocation> {
     let topology = machine.topology();
     let families = summary
         .groups
@@ -51,12 +51,12 @@ pub fn all(summary: &Summary, machine: &Machine, npus: &[Npu]) -> Vec<Lies> {
     let stages = (summary.stages.len() > 1).then_some(("stages", &summary.pipelines));
     let mut all = Vec::new();
     for (family, groups) in families.chain(stages) {
-        let mut alike: BTreeMap<Alike, u32> = BTreeMap::new();
+        let mut alike: BTreeMap<SharedExtent, u32> = BTreeMap::new();
         for members in groups {
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             *alike.entry(extent(&at, topology)).or_default() += 1;
         }
-        all.extend(alike.into_iter().map(|(extent, groups)| Lies {
+        all.extend(alike.into_iter().map(|(extent, groups)| GroupLocation {
             family,
             groups,
             extent,
@@ -65,7 +65,7 @@ pub fn all(summary: &Summary, machine: &Machine, npus: &[Npu]) -> Vec<Lies> {
     all
 }
 
-fn extent(npus: &[Npu], topology: &Topology) -> Alike {
+fn extent(npus: &[Npu], topology: &Topology) -> SharedExtent {
     let dimensions = topology.dimensions().iter().enumerate();
     let along = dimensions.filter_map(|(dimension, of)| {
         let mut found: Vec<u32> = npus
@@ -76,7 +76,7 @@ fn extent(npus: &[Npu], topology: &Topology) -> Alike {
         found.dedup();
         let mut gaps = found.windows(2).map(|pair| pair[1] - pair[0]);
         let first = gaps.next()?;
-        Some(Along {
+        Some(DimensionMembers {
             dimension,
             name: of.name.clone(),
             size: of.size,
@@ -84,9 +84,9 @@ fn extent(npus: &[Npu], topology: &Topology) -> Alike {
             apart: gaps.all(|gap| gap == first).then_some(first),
         })
     });
-    Alike {
+    SharedExtent {
         along: along.collect(),
-        regular: Extent::new(npus, topology).regular,
+        regular: GroupExtent::new(npus, topology).regular,
     }
 }
 
@@ -94,9 +94,9 @@ fn extent(npus: &[Npu], topology: &Topology) -> Alike {
 mod tests {
     use super::*;
 
-    fn along(dimension: usize, size: u32, members: u32, apart: Option<u32>) -> Along {
+    fn along(dimension: usize, size: u32, members: u32, apart: Option<u32>) -> DimensionMembers {
         let name = ["nvlink", "infiniband"][dimension].to_owned();
-        Along {
+        DimensionMembers {
             dimension,
             name,
             size,

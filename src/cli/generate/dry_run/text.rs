@@ -1,12 +1,12 @@
 //! A plan for people.
 
-use super::fit::Room;
-use super::lies::{Along, Lies};
-use super::{DryRun, phase};
-use crate::generate::training::{Stage, Summary};
+use super::fit::StageMemory;
+use super::lies::{DimensionMembers, GroupLocation};
+use super::{DryRunReport, phase};
+use crate::generate::training::{PlanSummary, StageSummary};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::Style;
+use crate::report::text::TextStyle;
 use crate::units::Bytes;
 use std::fmt::{Display, Result, Write};
 
@@ -14,13 +14,13 @@ use std::fmt::{Display, Result, Write};
 const STAGES: usize = 8;
 
 /// The plan for people.
-pub fn render(dry: &DryRun<'_>) -> String {
+pub fn render(dry: &DryRunReport<'_>) -> String {
     let mut out = String::new();
     write(&mut out, dry).expect("a string grows as needed");
     out
 }
 
-fn write(out: &mut String, dry: &DryRun<'_>) -> Result {
+fn write(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     head(out, dry)?;
     groups(out, dry.summary)?;
     if let Some((machine, lies)) = &dry.on {
@@ -31,8 +31,8 @@ fn write(out: &mut String, dry: &DryRun<'_>) -> Result {
     communication(out, &dry.summary.stages)
 }
 
-fn head(out: &mut String, dry: &DryRun<'_>) -> Result {
-    let DryRun {
+fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
+    let DryRunReport {
         name,
         summary,
         room,
@@ -82,7 +82,7 @@ fn head(out: &mut String, dry: &DryRun<'_>) -> Result {
     )
 }
 
-fn groups(out: &mut String, summary: &Summary) -> Result {
+fn groups(out: &mut String, summary: &PlanSummary) -> Result {
     if summary.groups.is_empty() {
         return Ok(());
     }
@@ -92,7 +92,7 @@ fn groups(out: &mut String, summary: &Summary) -> Result {
         right("MEMBERS", 9),
         left("MEMBERS OF THE FIRST", 0).after(3),
     ]);
-    table.heading(out, Style::default())?;
+    table.heading(out, TextStyle::default())?;
     for groups in &summary.groups {
         let members = &groups.all[0];
         let shown: Vec<_> = members.iter().take(8).map(u32::to_string).collect();
@@ -104,7 +104,7 @@ fn groups(out: &mut String, summary: &Summary) -> Result {
     Ok(())
 }
 
-fn placed(out: &mut String, machine: &str, lies: &[Lies]) -> Result {
+fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
     if lies.is_empty() {
         return Ok(());
     }
@@ -114,7 +114,7 @@ fn placed(out: &mut String, machine: &str, lies: &[Lies]) -> Result {
         right("COUNT", 8),
         left(&members, 0).after(3),
     ]);
-    table.heading(out, Style::default())?;
+    table.heading(out, TextStyle::default())?;
     for lies in lies {
         let along: Vec<_> = lies.extent.along.iter().map(along).collect();
         let uneven = match lies.extent.regular {
@@ -132,7 +132,7 @@ fn placed(out: &mut String, machine: &str, lies: &[Lies]) -> Result {
 }
 
 /// `2 of 8 nvlink, 4 apart`.
-fn along(along: &Along) -> String {
+fn along(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
         Some(apart) => format!(", {apart} apart"),
@@ -141,7 +141,7 @@ fn along(along: &Along) -> String {
     format!("{} of {} {}{apart}", along.members, along.size, along.name)
 }
 
-fn stages(out: &mut String, stages: &[Stage]) -> Result {
+fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
     let table = TextTable::new([
         left("STAGES", 7),
         right("PARAMETERS", 16),
@@ -155,7 +155,7 @@ fn stages(out: &mut String, stages: &[Stage]) -> Result {
         right("TEMPORARY", 11),
         left("LAYERS", 0).after(3),
     ]);
-    table.heading(out, Style::default())?;
+    table.heading(out, TextStyle::default())?;
     for (i, stage) in stages.iter().enumerate() {
         let layers = stage
             .layers
@@ -180,7 +180,7 @@ fn stages(out: &mut String, stages: &[Stage]) -> Result {
     )
 }
 
-fn too_large(out: &mut String, room: &Room) -> Result {
+fn too_large(out: &mut String, room: &StageMemory) -> Result {
     for (_, text) in room.too_large.iter().take(STAGES) {
         writeln!(out, "  ! DOES NOT FIT: {text}")?;
     }
@@ -193,7 +193,7 @@ fn too_large(out: &mut String, room: &Room) -> Result {
     }
 }
 
-fn communication(out: &mut String, stages: &[Stage]) -> Result {
+fn communication(out: &mut String, stages: &[StageSummary]) -> Result {
     if stages.iter().all(|stage| stage.communication.is_empty()) {
         return Ok(());
     }
@@ -206,7 +206,7 @@ fn communication(out: &mut String, stages: &[Stage]) -> Result {
         right("BYTES", 12),
         right("MEAN", 12),
     ]);
-    table.heading(out, Style::default())?;
+    table.heading(out, TextStyle::default())?;
     let mut first = 0;
     // Stages that do the same are told of once.
     for alike in stages.chunk_by(|a, b| a.communication == b.communication) {

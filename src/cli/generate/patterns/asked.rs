@@ -1,14 +1,19 @@
 //! The pattern that arguments ask for.
 
-use super::super::Target;
+use super::super::TargetArgs;
 use super::{PatternArgs, TrafficArg};
-use crate::generate::{Chain, Collective, DataParallel, Memory, P2p, Pattern, Traffic};
-use crate::trace::{CollectiveKind, MemoryPlace};
+use crate::generate::{
+    ChainPattern, CollectivePattern, DataParallelPattern, MemoryPattern, P2pPattern,
+    TrafficPattern, WorkloadPattern,
+};
+use crate::trace::{CollectiveKind, MemoryLocation};
 use clap::ValueEnum;
 
 impl PatternArgs {
     /// What the options ask for, and what people call it.
-    pub(in crate::cli::generate) fn pattern(&self) -> Result<(Pattern, String, &Target), String> {
+    pub(in crate::cli::generate) fn pattern(
+        &self,
+    ) -> Result<(WorkloadPattern, String, &TargetArgs), String> {
         Ok(match self {
             PatternArgs::Collective {
                 kind,
@@ -29,7 +34,7 @@ impl PatternArgs {
                     ));
                 }
                 let mask = |list: &Vec<u32>| list.iter().fold(0, |mask, d| mask | 1 << d);
-                let pattern = Pattern::Collective(Collective {
+                let pattern = WorkloadPattern::Collective(CollectivePattern {
                     kind: *kind,
                     bytes: size.0,
                     ranks: *ranks,
@@ -53,14 +58,14 @@ impl PatternArgs {
                 target,
             } => {
                 let shape = match traffic {
-                    TrafficArg::PingPong => Traffic::PingPong,
-                    TrafficArg::Ring => Traffic::Ring,
-                    TrafficArg::Stride => Traffic::Stride(*stride),
-                    TrafficArg::Incast => Traffic::Incast,
-                    TrafficArg::Pairs => Traffic::Pairs,
-                    TrafficArg::Random => Traffic::Random(*seed),
+                    TrafficArg::PingPong => TrafficPattern::PingPong,
+                    TrafficArg::Ring => TrafficPattern::Ring,
+                    TrafficArg::Stride => TrafficPattern::Stride(*stride),
+                    TrafficArg::Incast => TrafficPattern::Incast,
+                    TrafficArg::Pairs => TrafficPattern::Pairs,
+                    TrafficArg::Random => TrafficPattern::Random(*seed),
                 };
-                let pattern = Pattern::P2p(P2p {
+                let pattern = WorkloadPattern::P2p(P2pPattern {
                     traffic: shape,
                     ranks: *ranks,
                     bytes: size.0,
@@ -80,7 +85,7 @@ impl PatternArgs {
                 dtype,
                 target,
             } => {
-                let pattern = Pattern::Chain(Chain {
+                let pattern = WorkloadPattern::Chain(ChainPattern {
                     ranks: *ranks,
                     nodes: *nodes,
                     chains: *chains,
@@ -102,13 +107,13 @@ impl PatternArgs {
                 local,
                 target,
             } => {
-                let pattern = Pattern::Memory(Memory {
+                let pattern = WorkloadPattern::Memory(MemoryPattern {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,
                     place: match local {
-                        true => MemoryPlace::Local,
-                        false => MemoryPlace::Remote,
+                        true => MemoryLocation::Local,
+                        false => MemoryLocation::Remote,
                     },
                     kernel: *kernel,
                     store: *store,
@@ -129,7 +134,7 @@ impl PatternArgs {
                 reference_bandwidth,
                 target,
             } => {
-                let pattern = Pattern::DataParallel(DataParallel {
+                let pattern = WorkloadPattern::DataParallel(DataParallelPattern {
                     ranks: *ranks,
                     layers: *layers,
                     hidden: *hidden,

@@ -2,31 +2,31 @@
 
 use super::TrainingArgs;
 use crate::config::nearest;
-use crate::generate::{GenerateError, Plan, Training};
+use crate::generate::{GenerateError, ParallelismPlan, TrainingPattern};
 use crate::machine::Machine;
 use crate::model::{Model, ModelError};
 use std::error::Error;
 
 /// What is asked for.
-pub struct Asked {
+pub struct TrainingRequest {
     /// The model and its plan; its capacity is that of the machine's NPUs if it has none of its own.
-    pub training: Training,
+    pub training: TrainingPattern,
     /// What people call it.
     pub name: String,
     /// The plan's own capacity.
     pub capacity: Option<u64>,
     /// Where its plan comes from.
-    pub origin: Origin,
+    pub origin: PlanSource,
 }
 
 /// The text of a plan's file and its name, if it has one.
-pub struct Origin(pub(super) Option<[String; 2]>);
+pub struct PlanSource(pub(super) Option<[String; 2]>);
 
-impl Origin {
+impl PlanSource {
     /// A refusal of the plan by key and line, where the file has what is refused.
     pub fn blame(&self, error: GenerateError) -> Box<dyn Error> {
         let file = self.0.as_ref();
-        match file.and_then(|[text, name]| Plan::blame(text, name, &error)) {
+        match file.and_then(|[text, name]| ParallelismPlan::blame(text, name, &error)) {
             Some(error) => error.into(),
             None => error.into(),
         }
@@ -39,7 +39,7 @@ impl TrainingArgs {
         &self,
         machine: Option<&Machine>,
         patterns: &[String],
-    ) -> Result<Asked, Box<dyn Error>> {
+    ) -> Result<TrainingRequest, Box<dyn Error>> {
         let name = self.model.as_deref().unwrap_or_default();
         let model = match self.tokens {
             Some(tokens) => Model::with_sequence(name, tokens),
@@ -79,8 +79,8 @@ impl TrainingArgs {
             "{}, tp {} x dp {} x pp {}",
             model.name, plan.tensor, plan.data, plan.pipeline
         );
-        Ok(Asked {
-            training: Training { model, plan },
+        Ok(TrainingRequest {
+            training: TrainingPattern { model, plan },
             name,
             capacity,
             origin,

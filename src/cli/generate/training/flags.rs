@@ -1,6 +1,6 @@
 //! Flags of a plan, one for each of its options.
 
-use crate::generate::plan::{OPTIONS, Plan, PlanDraft, PlanOption, ValueSyntax};
+use crate::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::error::Error;
@@ -11,7 +11,7 @@ pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
     /// Returns `plan` with the options that were given in place of its own.
-    pub(super) fn over(&self, plan: Plan) -> Result<Plan, Box<dyn Error>> {
+    pub(super) fn over(&self, plan: ParallelismPlan) -> Result<ParallelismPlan, Box<dyn Error>> {
         let mut draft = PlanDraft::new(plan);
         for (option, words) in &self.0 {
             (option.set)(&mut draft, words)?;

@@ -1,8 +1,8 @@
 //! The tables of the summary.
 
-use super::{ROWS, View};
+use super::{ROWS, SummaryWriter};
 use crate::cli::inspect::words::{short, some};
-use crate::inspect::{RECEIVED, Row, SENT, Tally};
+use crate::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{clip, paragraph, share};
@@ -13,13 +13,13 @@ use std::fmt::{Display, Result, Write as _};
 
 const OPERATOR_ROWS: usize = 12;
 
-impl View<'_> {
+impl SummaryWriter<'_> {
     fn mean(&self, time: Span) -> Span {
         Span(time.0 / self.ranks.max(1))
     }
 
     /// Formats the rank with the most time, if ranks differ.
-    fn most(&self, row: &Row) -> String {
+    fn most(&self, row: &SpreadRow) -> String {
         if self.ranks < 2 {
             String::new()
         } else if row.least.0 == row.most.0 && u64::from(row.ranks) == self.ranks {
@@ -32,7 +32,7 @@ impl View<'_> {
     }
 
     /// Formats the rank with the least time, if ranks differ.
-    fn least(&self, row: &Row) -> String {
+    fn least(&self, row: &SpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),
             0 if row.least.0 == row.most.0 => String::new(),
@@ -174,7 +174,7 @@ impl View<'_> {
         ]);
         table.heading(&mut self.out, self.style)?;
         let mut rows: Vec<_> = messages.iter().collect();
-        let bytes = |ends: &[Tally; 2]| ends[SENT].bytes.max(ends[RECEIVED].bytes);
+        let bytes = |ends: &[NodeSums; 2]| ends[SENT].bytes.max(ends[RECEIVED].bytes);
         rows.sort_by_key(|(_, ends)| Reverse(bytes(ends)));
         for ((from, to), ends) in rows.iter().take(ROWS) {
             let (sent, received) = (&ends[SENT], &ends[RECEIVED]);

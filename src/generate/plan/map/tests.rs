@@ -1,25 +1,25 @@
 //! Ranks and members along dimensions, worked out by hand, and what is refused.
 
 use super::*;
-use crate::generate::plan::{Family, Placement};
+use crate::generate::plan::{ParallelGroupKind, RankPlacement};
 
-fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> Plan {
-    let mut plan = Plan::new();
+fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.pipeline) = (tensor, data, pipeline);
     plan.place = place.iter().map(|text| text.parse().unwrap()).collect();
     plan
 }
 
 /// The rank of each (tensor, data, stage), tensor fastest.
-fn ranks(plan: &Plan) -> Vec<u32> {
+fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
     placed.ranks = plan.placed().unwrap();
-    let placement = Placement::new(&placed);
+    let placement = RankPlacement::new(&placed);
     let mut all = Vec::new();
     for stage in 0..plan.pipeline {
         for data in 0..plan.data {
             for tensor in 0..plan.tensor {
-                all.push(placement.rank(Place {
+                all.push(placement.rank(RankCoordinates {
                     tensor,
                     data,
                     stage,
@@ -39,7 +39,11 @@ fn ranks_follow_from_where_axes_lie() {
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     // Whatever the order of positions.
     let mut turned = plan.clone();
-    turned.order = [Axis::Pipeline, Axis::Data, Axis::Tensor];
+    turned.order = [
+        ParallelAxis::Pipeline,
+        ParallelAxis::Data,
+        ParallelAxis::Tensor,
+    ];
     assert_eq!(ranks(&turned), ranks(&plan));
     // As the default has it: nothing to say.
     let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
@@ -54,12 +58,12 @@ fn an_axis_may_lie_along_several_dimensions() {
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     let mut placed = plan.clone();
     placed.ranks = plan.placed().unwrap();
-    let first = Place {
+    let first = RankCoordinates {
         tensor: 0,
         data: 0,
         stage: 0,
     };
-    let group = Placement::new(&placed).group(Family::Data, first);
+    let group = RankPlacement::new(&placed).group(ParallelGroupKind::Data, first);
     assert_eq!(group, [0, 4, 2, 6]);
     // The stretch that is left open has what the other leaves.
     let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
@@ -69,11 +73,11 @@ fn an_axis_may_lie_along_several_dimensions() {
 #[test]
 fn a_machine_has_the_last_word() {
     let machine = [("nvlink", 4), ("infiniband", 4)];
-    let on = |plan: &Plan| {
+    let on = |plan: &ParallelismPlan| {
         let mut plan = plan.clone();
         plan.place_on(&machine).map(|()| plan)
     };
-    let why = |plan: &Plan| on(plan).unwrap_err().to_string();
+    let why = |plan: &ParallelismPlan| on(plan).unwrap_err().to_string();
     let named = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
     let refused = named.placed().unwrap_err().to_string();
     assert!(
@@ -98,7 +102,7 @@ fn a_machine_has_the_last_word() {
 
 #[test]
 fn stretches_come_to_the_degrees() {
-    let why = |plan: &Plan| plan.placed().unwrap_err().to_string();
+    let why = |plan: &ParallelismPlan| plan.placed().unwrap_err().to_string();
     for place in [
         &["tp@0"][..],
         &["tp@0", "dp:3@1"],
@@ -120,10 +124,10 @@ fn stretches_come_to_the_degrees() {
 #[test]
 fn stretches_are_read_as_they_are_written() {
     for text in ["tp@0", "dp:2@1", "pp:4@infiniband"] {
-        assert_eq!(text.parse::<Stretch>().unwrap().to_string(), text);
+        assert_eq!(text.parse::<AxisMapping>().unwrap().to_string(), text);
     }
     for text in ["", "tp", "tp@", "ep@0", "tp:0@0", "tp:x@0", "@0", "tp:@0"] {
-        let error = text.parse::<Stretch>().unwrap_err();
+        let error = text.parse::<AxisMapping>().unwrap_err();
         assert!(error.contains("tp@0, dp:2@0 or pp@infiniband"), "{text}");
     }
 }

@@ -1,10 +1,11 @@
 //! Values of options: each type with how a file's field and the words behind a flag say it.
 
 use super::PlanOption;
-use crate::config::{ConfigError, Field, quoted};
-use crate::generate::plan::map::{EXAMPLE, Stretch};
+use crate::config::{ConfigError, ConfigField, quoted};
+use crate::generate::plan::map::{AxisMapping, EXAMPLE};
 use crate::generate::plan::{
-    Attention, Axis, Buckets, Effect, Optimizer, Recompute, ScheduleName, Zero,
+    AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelAxis, RecomputePolicy,
+    ScheduleName, ZeroStage,
 };
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
@@ -33,7 +34,7 @@ pub(super) trait OptionValue: Sized {
     const LIST: &'static str = "";
 
     /// Reads the field of a file.
-    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
 
     /// Reads the words behind a flag, of which there is one unless it is a list.
     fn parse(words: &[String]) -> Result<Self, String>;
@@ -56,7 +57,7 @@ macro_rules! numbers {
             const SYNTAX: ValueSyntax = ValueSyntax::$syntax;
             const LIST: &'static str = $list;
 
-            fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+            fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
                 Ok(field.between(option.least, $most as u64)? as $T)
             }
 
@@ -87,7 +88,7 @@ macro_rules! words {
                 ValueSyntax::Words(|| Self::ALL.iter().map(|(_, word)| *word).collect());
             const LIST: &'static str = $list;
 
-            fn read($field: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+            fn read($field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
                 $read
             }
 
@@ -102,21 +103,21 @@ macro_rules! words {
 
 words! {
     // A number in files.
-    Zero: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
-    Axis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
+    ZeroStage: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
+    ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
     ScheduleName: "", |field| field.choice(Self::ALL);
-    Recompute: "", |field| field.choice(Self::ALL);
-    Buckets: "", |field| field.choice(Self::ALL);
+    RecomputePolicy: "", |field| field.choice(Self::ALL);
+    BucketPolicy: "", |field| field.choice(Self::ALL);
     Optimizer: "", |field| field.choice(Self::ALL);
-    Attention: "", |field| field.choice(Self::ALL);
-    Effect: "a list of effects", |field| field.choice(Self::ALL);
+    AttentionKernel: "", |field| field.choice(Self::ALL);
+    AblationEffect: "a list of effects", |field| field.choice(Self::ALL);
     Dtype: "", |field| field.choice(&Self::ALL);
 }
 
 impl OptionValue for bool {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(|| vec!["true", "false"]);
 
-    fn read(field: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         field.flag()
     }
 
@@ -131,7 +132,7 @@ impl OptionValue for Bytes {
         bytes.map(drop).map_err(|error| error.to_string())
     });
 
-    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
         field.quantity(option.example)
     }
 
@@ -140,11 +141,11 @@ impl OptionValue for Bytes {
     }
 }
 
-impl OptionValue for Stretch {
+impl OptionValue for AxisMapping {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
     const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"]";
 
-    fn read(field: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.text("a text such as \"tp@0\"")?;
         let stretch = text.parse::<Self>();
         stretch.map_err(|_| field.refuse(quoted(text), EXAMPLE))
@@ -159,7 +160,7 @@ impl<T: OptionValue> OptionValue for Vec<T> {
     const SYNTAX: ValueSyntax = T::SYNTAX;
     const IS_LIST: bool = true;
 
-    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
         let items = field.items(T::LIST)?;
         items.iter().map(|item| T::read(item, option)).collect()
     }
@@ -169,25 +170,28 @@ impl<T: OptionValue> OptionValue for Vec<T> {
     }
 }
 
-impl OptionValue for [Axis; 3] {
-    const SYNTAX: ValueSyntax = Axis::SYNTAX;
+impl OptionValue for [ParallelAxis; 3] {
+    const SYNTAX: ValueSyntax = ParallelAxis::SYNTAX;
     const IS_LIST: bool = true;
 
-    fn read(field: &Field<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
-        let axes = Vec::<Axis>::read(field, option)?;
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        let axes = Vec::<ParallelAxis>::read(field, option)?;
         let found = axes.len();
         let axes: Self = axes
             .try_into()
-            .map_err(|_| field.refuse(format!("{found} axes"), Axis::LIST))?;
-        match Axis::ALL.iter().find(|(axis, _)| !axes.contains(axis)) {
-            Some((_, word)) => Err(field.refuse(format!("no {word}"), Axis::LIST)),
+            .map_err(|_| field.refuse(format!("{found} axes"), ParallelAxis::LIST))?;
+        match ParallelAxis::ALL
+            .iter()
+            .find(|(axis, _)| !axes.contains(axis))
+        {
+            Some((_, word)) => Err(field.refuse(format!("no {word}"), ParallelAxis::LIST)),
             None => Ok(axes),
         }
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
         let found = words.len();
-        Vec::<Axis>::parse(words)?
+        Vec::<ParallelAxis>::parse(words)?
             .try_into()
             .map_err(|_| format!("--order has {found} axes; it takes tp, dp and pp in some order"))
     }
@@ -197,7 +201,7 @@ impl OptionValue for [Axis; 3] {
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 
-    fn read(_: &Field<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+    fn read(_: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         Ok(())
     }
 

@@ -14,21 +14,21 @@
 //!
 //! Otherwise pieces differ in size, or a member has nothing of what it needs: point-to-point messages.
 
-use super::{Digit, Layout, Partition, on_one_grid};
+use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
 
 /// Communication that gives every member what it needs.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Move {
+pub enum Redistribution {
     /// Everyone has it already.
     Nothing,
     /// All-gather: the members of each group have one shard each of what they need, and all need all of them.
     /// Elements that they have but do not need are left out.
     Gather {
         /// Groups that gather.
-        among: Partition,
+        among: MemberPartition,
         /// A member has 1/share of the whole afterwards.
         share: u64,
     },
@@ -36,14 +36,14 @@ pub enum Move {
     /// group needs are left out, and those that two need are in the pieces of both.
     Exchange {
         /// Groups that exchange.
-        among: Partition,
+        among: MemberPartition,
         /// A member brings 1/share of the whole into it, and takes as much out of it.
         share: u64,
     },
     /// Pieces from one to another.
     Messages {
         /// Ascending by sender and receiver, at most one for each two of them.
-        messages: Vec<Message>,
+        messages: Vec<ShardMessage>,
         /// Equal pieces of the whole.
         of: u64,
     },
@@ -51,12 +51,12 @@ pub enum Move {
 
 /// A message from one member to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Message {
+pub struct ShardMessage {
     /// Sender.
     pub from: u32,
     /// Receiver.
     pub to: u32,
-    /// Size in pieces, of which [`Move::Messages`] states the total.
+    /// Size in pieces, of which [`Redistribution::Messages`] states the total.
     pub pieces: u64,
 }
 
@@ -67,23 +67,23 @@ pub struct Message {
 ///
 /// # Panics
 /// When the digits of one of them are not digits of one grid of `members`, each in a place of its own.
-pub fn moves(from: &Layout, to: &Layout, members: u32) -> Move {
-    let change = Change::new(from, to, members);
+pub fn moves(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
+    let change = LayoutChange::new(from, to, members);
     if !change.in_blocks() {
         return change.messages();
     }
     if change.senders() == 1 {
-        return Move::Nothing;
+        return Redistribution::Nothing;
     }
     let share = to.parts();
     if let Some(among) = change.deal(|member| to.part(member)) {
-        return Move::Gather { among, share };
+        return Redistribution::Gather { among, share };
     }
     // A block's parts are all there, equally often, and only its own members have them.
     let among = change
         .deal(|member| change.block(member))
         .expect("members of a block have its parts");
-    Move::Exchange { among, share }
+    Redistribution::Exchange { among, share }
 }
 
 /// Returns the groups of a reduce-scatter, if a sum over `over` followed by the move from `from` to `to` is one.
@@ -93,9 +93,14 @@ pub fn moves(from: &Layout, to: &Layout, members: u32) -> Move {
 ///
 /// # Panics
 /// When `over` or the digits of a layout are not digits of one grid of `members`, each in a place of its own.
-pub fn scatters(from: &Layout, over: &[Digit], to: &Layout, members: u32) -> Option<Partition> {
-    let change = Change::new(from, to, members);
-    let among = Partition::over(over, members);
+pub fn scatters(
+    from: &ShardLayout,
+    over: &[MeshAxis],
+    to: &ShardLayout,
+    members: u32,
+) -> Option<MemberPartition> {
+    let change = LayoutChange::new(from, to, members);
+    let among = MemberPartition::over(over, members);
     let slices = change.in_blocks() && change.senders() == 1;
     if !slices || among.size() == 1 || change.receivers() != u64::from(among.size()) {
         return None;
@@ -112,22 +117,22 @@ pub fn scatters(from: &Layout, over: &[Digit], to: &Layout, members: u32) -> Opt
 }
 
 /// Two layouts of a result on the same members.
-struct Change<'a> {
-    from: &'a Layout,
-    to: &'a Layout,
+struct LayoutChange<'a> {
+    from: &'a ShardLayout,
+    to: &'a ShardLayout,
     members: u32,
-    axes: [Cuts; 3],
+    axes: [AxisSplits; 3],
 }
 
 /// Two splits of an axis.
 #[derive(Clone, Copy)]
-struct Cuts {
+struct AxisSplits {
     from: u64,
     to: u64,
     blocks: u64,
 }
 
-impl Cuts {
+impl AxisSplits {
     fn new(from: u32, to: u32) -> Self {
         // Euclid's algorithm: the number of blocks is gcd(from, to).
         let (mut blocks, mut rest) = (from, to);
@@ -147,14 +152,14 @@ impl Cuts {
     }
 }
 
-impl<'a> Change<'a> {
-    fn new(from: &'a Layout, to: &'a Layout, members: u32) -> Self {
+impl<'a> LayoutChange<'a> {
+    fn new(from: &'a ShardLayout, to: &'a ShardLayout, members: u32) -> Self {
         for layout in [from, to] {
             let fits = on_one_grid(&layout.axes(), members);
             assert!(fits, "{layout:?} of {members}");
         }
         let (before, after) = (from.axes(), to.axes());
-        let axes = [0, 1, 2].map(|axis| Cuts::new(before[axis].parts, after[axis].parts));
+        let axes = [0, 1, 2].map(|axis| AxisSplits::new(before[axis].parts, after[axis].parts));
         Self {
             from,
             to,
@@ -165,7 +170,7 @@ impl<'a> Change<'a> {
 
     /// Number of equal pieces of the whole: the common refinement of both layouts.
     fn pieces(&self) -> u64 {
-        self.axes.iter().map(Cuts::pieces).product()
+        self.axes.iter().map(AxisSplits::pieces).product()
     }
 
     /// Parts of `from` in a block.
@@ -195,14 +200,14 @@ impl<'a> Change<'a> {
 
     /// Returns true if all axes are nested and every member needs elements of its own block only.
     fn in_blocks(&self) -> bool {
-        let nested = |cuts: &Cuts| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
+        let nested = |cuts: &AxisSplits| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
             && (0..self.members).all(|member| self.block(member) == self.needed_block(member))
     }
 
     /// Groups of members of one class that have a block's shards of `from`, each shard once, if all classes can be
     /// partitioned into such groups.
-    fn deal(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<Partition> {
+    fn deal(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<MemberPartition> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);
         for member in 0..self.members {
@@ -212,6 +217,6 @@ impl<'a> Change<'a> {
             groups.push((class, *earlier));
             *earlier += 1;
         }
-        Partition::by(&groups).filter(|among| u64::from(among.size()) == self.senders())
+        MemberPartition::by(&groups).filter(|among| u64::from(among.size()) == self.senders())
     }
 }

@@ -1,11 +1,11 @@
 //! Groups of members.
 
-use super::{Digit, on_one_grid};
+use super::{MeshAxis, on_one_grid};
 use std::collections::BTreeMap;
 
 /// Members in groups of equal size. Groups are numbered by their first members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Partition {
+pub struct MemberPartition {
     /// By member.
     group_of: Vec<u32>,
     /// Group by group, ascending in each.
@@ -13,12 +13,12 @@ pub struct Partition {
     size: u32,
 }
 
-impl Partition {
+impl MemberPartition {
     /// Groups of members that differ in `digits` only.
     ///
     /// # Panics
     /// When `digits` are not digits of one grid of `members`, each in a place of its own.
-    pub fn over(digits: &[Digit], members: u32) -> Self {
+    pub fn over(digits: &[MeshAxis], members: u32) -> Self {
         assert!(on_one_grid(digits, members), "{digits:?} of {members}");
         let first = |member: u32| {
             let parts = digits.iter().map(|digit| digit.part(member) * digit.stride);

@@ -5,53 +5,53 @@ use super::*;
 mod oracle;
 mod sums;
 
-fn samples(parts: u32, stride: u32) -> Layout {
-    Layout {
-        samples: Digit::new(parts, stride),
-        ..Layout::WHOLE
+fn samples(parts: u32, stride: u32) -> ShardLayout {
+    ShardLayout {
+        samples: MeshAxis::new(parts, stride),
+        ..ShardLayout::WHOLE
     }
 }
 
-fn columns(parts: u32, stride: u32) -> Layout {
-    Layout {
-        columns: Digit::new(parts, stride),
-        ..Layout::WHOLE
+fn columns(parts: u32, stride: u32) -> ShardLayout {
+    ShardLayout {
+        columns: MeshAxis::new(parts, stride),
+        ..ShardLayout::WHOLE
     }
 }
 
-fn groups(among: &Partition) -> Vec<Vec<u32>> {
+fn groups(among: &MemberPartition) -> Vec<Vec<u32>> {
     (0..among.count()).map(|g| among.members_of(g)).collect()
 }
 
-fn gathers(change: &Move) -> (Vec<Vec<u32>>, u64) {
-    let Move::Gather { among, share } = change else {
+fn gathers(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
+    let Redistribution::Gather { among, share } = change else {
         panic!("{change:?}");
     };
     (groups(among), *share)
 }
 
-fn exchanges(change: &Move) -> (Vec<Vec<u32>>, u64) {
-    let Move::Exchange { among, share } = change else {
+fn exchanges(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
+    let Redistribution::Exchange { among, share } = change else {
         panic!("{change:?}");
     };
     (groups(among), *share)
 }
 
-fn messages(change: Move) -> (Vec<[u64; 3]>, u64) {
-    let Move::Messages { messages, of } = change else {
+fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
+    let Redistribution::Messages { messages, of } = change else {
         panic!("{change:?}");
     };
-    let plain = |m: &Message| [m.from.into(), m.to.into(), m.pieces];
+    let plain = |m: &ShardMessage| [m.from.into(), m.to.into(), m.pieces];
     (messages.iter().map(plain).collect(), of)
 }
 
 #[test]
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
-    let change = moves(&columns(4, 1), &Layout::WHOLE, 4);
+    let change = moves(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
     // With the samples cut in two besides, two groups of four: each member has 1/2 afterwards.
-    let [before, after] = [4, 1].map(|parts| Layout {
-        columns: Digit::new(parts, 1),
+    let [before, after] = [4, 1].map(|parts| ShardLayout {
+        columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
     });
     let change = moves(&before, &after, 8);
@@ -72,16 +72,22 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
 
 #[test]
 fn slices_are_there() {
-    for after in [Layout::WHOLE, columns(4, 1), samples(2, 2)] {
-        assert_eq!(moves(&Layout::WHOLE, &after, 4), Move::Nothing);
+    for after in [ShardLayout::WHOLE, columns(4, 1), samples(2, 2)] {
+        assert_eq!(
+            moves(&ShardLayout::WHOLE, &after, 4),
+            Redistribution::Nothing
+        );
     }
     // Halves of which member i needs the quarter i.
-    assert_eq!(moves(&columns(2, 2), &columns(4, 1), 4), Move::Nothing);
-    let rows = Layout {
-        rows: Digit::new(4, 1),
-        ..Layout::WHOLE
+    assert_eq!(
+        moves(&columns(2, 2), &columns(4, 1), 4),
+        Redistribution::Nothing
+    );
+    let rows = ShardLayout {
+        rows: MeshAxis::new(4, 1),
+        ..ShardLayout::WHOLE
     };
-    assert_eq!(moves(&rows, &rows, 4), Move::Nothing);
+    assert_eq!(moves(&rows, &rows, 4), Redistribution::Nothing);
 }
 
 #[test]
@@ -117,11 +123,12 @@ fn strangers_send_messages() {
 
 #[test]
 fn a_sum_is_scattered_to_slices_of_those_who_sum() {
-    let thirds = Digit::new(3, 1);
-    let among = |from: &Layout, to: &Layout| scatters(from, &[thirds], to, 6).map(|p| groups(&p));
+    let thirds = MeshAxis::new(3, 1);
+    let among =
+        |from: &ShardLayout, to: &ShardLayout| scatters(from, &[thirds], to, 6).map(|p| groups(&p));
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
     // Columns by 2; 0, 1 and 2 sum the first half, and each keeps a third of its samples.
-    let both = Layout {
+    let both = ShardLayout {
         samples: thirds,
         ..columns(2, 3)
     };
@@ -130,15 +137,15 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
     // Everyone keeps all, or others than those who sum differ, or parts are told apart that were summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
-    assert_eq!(among(&Layout::WHOLE, &columns(3, 2)), None);
+    assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);
     assert_eq!(scatters(&columns(2, 3), &[], &both, 6), None);
 }
 
 #[test]
 fn thousands_of_members_are_no_matter() {
-    let change = moves(&columns(4096, 1), &Layout::WHOLE, 4096);
-    assert!(matches!(&change, Move::Gather { among, share: 1 } if among.is_all()));
+    let change = moves(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
+    assert!(matches!(&change, Redistribution::Gather { among, share: 1 } if among.is_all()));
     // Pairs have a 512th each, even members need the first half: 256 of these, of which 0, 2, .., 254 and
     // 257, 259, .., 511 have one.
     let (messages, of) = messages(moves(&columns(256, 2), &columns(2, 1), 512));
@@ -148,15 +155,15 @@ fn thousands_of_members_are_no_matter() {
 #[test]
 #[should_panic(expected = "of 4")]
 fn digits_in_the_same_place_are_refused() {
-    let diagonal = Layout {
-        samples: Digit::new(2, 1),
+    let diagonal = ShardLayout {
+        samples: MeshAxis::new(2, 1),
         ..columns(2, 1)
     };
-    moves(&Layout::WHOLE, &diagonal, 4);
+    moves(&ShardLayout::WHOLE, &diagonal, 4);
 }
 
 #[test]
 #[should_panic(expected = "of 6")]
 fn more_parts_than_members_have_are_refused() {
-    moves(&columns(4, 1), &Layout::WHOLE, 6);
+    moves(&columns(4, 1), &ShardLayout::WHOLE, 6);
 }

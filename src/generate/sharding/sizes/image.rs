@@ -1,10 +1,10 @@
 //! Totals of operators with windows over an image.
 
-use super::{Axis, Extent, NO_INPUTS, Rows, Sizes, biases, by, product};
+use super::{AxisExtent, NO_INPUTS, OperatorAxis, OperatorTotals, WindowRows, biases, by, product};
 
 /// Geometry of windows over the images of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Windows {
+pub(super) struct ImageWindows {
     pub batch: u64,
     pub size: [u64; 2],
     pub kernel: [u64; 2],
@@ -12,7 +12,7 @@ pub(super) struct Windows {
     pub padding: u64,
 }
 
-impl Windows {
+impl ImageWindows {
     /// Windows along a side: `(size + 2 padding - kernel) / stride + 1`, none where one does not fit.
     fn count(&self, side: usize) -> u64 {
         let padded = u128::from(self.size[side]) + 2 * u128::from(self.padding);
@@ -28,15 +28,15 @@ impl Windows {
     }
 
     /// Numbers of shards that the rows of the image admit.
-    fn image(&self) -> Extent {
-        Extent::Divisors(vec![
+    fn image(&self) -> AxisExtent {
+        AxisExtent::Divisors(vec![
             (self.count(0), "rows of the output"),
             (self.size[0], "rows of the input"),
         ])
     }
 
-    fn rows(&self, channels: u64, cut: Axis) -> Rows {
-        Rows {
+    fn rows(&self, channels: u64, cut: OperatorAxis) -> WindowRows {
+        WindowRows {
             inputs: self.size[0],
             outputs: self.count(0),
             kernel: self.kernel[0],
@@ -54,17 +54,22 @@ impl Windows {
         [inputs, outputs]: [u64; 2],
         groups: u64,
         bias: bool,
-    ) -> Sizes {
+    ) -> OperatorTotals {
         let channels = inputs / groups.max(1);
         let filter = product(&self.kernel).saturating_mul(channels.into());
         let pixels = self.pixels();
         let cut = |count, what| match groups {
             0 | 1 => by(count, what),
-            _ => Extent::Whole("the channels of a grouped convolution belong together"),
+            _ => AxisExtent::Whole("the channels of a grouped convolution belong together"),
         };
-        Sizes {
+        OperatorTotals {
             letters: ["b", "m", "n", "k"],
-            order: [Axis::B, Axis::K, Axis::M, Axis::N],
+            order: [
+                OperatorAxis::B,
+                OperatorAxis::K,
+                OperatorAxis::M,
+                OperatorAxis::N,
+            ],
             extents: [
                 by(self.batch, "samples"),
                 self.image(),
@@ -78,15 +83,20 @@ impl Windows {
             inputs: product(&[self.batch, self.size[0], self.size[1], inputs]),
             weights: filter.saturating_mul(outputs.into()),
             biases: biases(bias, outputs),
-            rows: Some(self.rows(inputs, Axis::K)),
+            rows: Some(self.rows(inputs, OperatorAxis::K)),
         }
     }
 
     /// A pooling of `channels`.
-    pub(super) fn pool(&self, channels: u64) -> Sizes {
-        Sizes {
+    pub(super) fn pool(&self, channels: u64) -> OperatorTotals {
+        OperatorTotals {
             letters: ["b", "m", "n", "k"],
-            order: [Axis::B, Axis::N, Axis::M, Axis::K],
+            order: [
+                OperatorAxis::B,
+                OperatorAxis::N,
+                OperatorAxis::M,
+                OperatorAxis::K,
+            ],
             extents: [
                 by(self.batch, "samples"),
                 self.image(),
@@ -97,8 +107,8 @@ impl Windows {
                 .pixels()
                 .saturating_mul(product(&self.kernel))
                 .saturating_mul(product(&[2, channels])),
-            rows: Some(self.rows(channels, Axis::N)),
-            ..Sizes::none(self.batch)
+            rows: Some(self.rows(channels, OperatorAxis::N)),
+            ..OperatorTotals::none(self.batch)
         }
     }
 }

@@ -8,12 +8,12 @@ const INPUTS: u64 = 6;
 const OUTPUTS: u64 = 4;
 
 /// A 3 x 3 convolution of 6 channels to 4.
-pub(super) fn work(size: [u64; 2], stride: u64, padding: u64) -> Work {
+pub(super) fn work(size: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
     convolution(size, [3, 3], stride, padding)
 }
 
-fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> Work {
-    Work::Convolution {
+fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
+    OperatorKind::Convolution {
         inputs: INPUTS,
         outputs: OUTPUTS,
         size,
@@ -172,8 +172,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let case = format!("{windows:?} {:?}", [b, c, i, k]);
     let work = convolution(size, kernel, stride, padding);
     let count = b * c * i * k;
-    let degrees = Degrees::convolution(b, c, i, k);
-    let sharding = Sharding::new(&work, SAMPLES, degrees, count).unwrap();
+    let degrees = ShardingDegrees::convolution(b, c, i, k);
+    let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
     // Gradients of rows that are another device's, on their way to it: (device, element, value).
     let mut sent = Vec::new();
@@ -282,7 +282,7 @@ fn a_pooling_sums_nothing() {
                 continue;
             }
             let case = format!("{windows:?} {:?}", [b, c, i]);
-            let work = Work::Pool {
+            let work = OperatorKind::Pool {
                 channels: INPUTS,
                 size,
                 kernel,
@@ -290,7 +290,8 @@ fn a_pooling_sums_nothing() {
                 padding,
             };
             let sharding =
-                Sharding::new(&work, SAMPLES, Degrees::pool(b, c, i), b * c * i).unwrap();
+                OperatorSharding::new(&work, SAMPLES, ShardingDegrees::pool(b, c, i), b * c * i)
+                    .unwrap();
             let mut device = 0;
             for _ in 0..b * c {
                 for ii in 0..i {

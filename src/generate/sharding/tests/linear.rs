@@ -36,9 +36,9 @@ fn every_cut_of_a_product_sums_to_the_whole() {
     assert_eq!(cuts, 2 * 2 * 3 * 4);
 }
 
-fn cut(degrees: Degrees, bias: bool) {
+fn cut(degrees: ShardingDegrees, bias: bool) {
     let [samples, rows, outputs, inputs] = SIZES;
-    let work = Work::Linear {
+    let work = OperatorKind::Linear {
         rows,
         inputs,
         outputs,
@@ -47,7 +47,7 @@ fn cut(degrees: Degrees, bias: bool) {
     };
     let case = format!("{degrees:?}");
     let count = degrees.b * degrees.m * degrees.n * degrees.k;
-    let sharding = Sharding::new(&work, samples, degrees, count).unwrap();
+    let sharding = OperatorSharding::new(&work, samples, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
     let mut device = 0;
     for ib in 0..degrees.b {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn refusal(work: &Work, degrees: Degrees, devices: u32) -> String {
-    let error = Sharding::new(work, 4, degrees, devices).unwrap_err();
+fn refusal(work: &OperatorKind, degrees: ShardingDegrees, devices: u32) -> String {
+    let error = OperatorSharding::new(work, 4, degrees, devices).unwrap_err();
     error.to_string()
 }
 
@@ -34,7 +34,7 @@ fn what_does_not_divide_is_refused_with_what_would() {
         "`n` is 8; expected a divisor of the 8 heads and the 4 heads of keys and values, for parts are equal, \
          such as 4"
     );
-    let huge = Work::Linear {
+    let huge = OperatorKind::Linear {
         rows: u64::MAX,
         inputs: u64::MAX,
         outputs: u64::MAX,
@@ -53,15 +53,15 @@ fn images_are_refused_in_the_letters_of_plans() {
     // 4 rows of output, 8 of input.
     let work = image::work([8, 8], 2, 1);
     assert_eq!(
-        refusal(&work, Degrees::convolution(1, 1, 8, 1), 8),
+        refusal(&work, ShardingDegrees::convolution(1, 1, 8, 1), 8),
         "`m` is 8; expected a divisor of the 4 rows of the output and the 8 rows of the input, for parts are \
          equal, such as 4"
     );
     assert_eq!(
-        refusal(&work, Degrees::convolution(1, 3, 1, 2), 5),
+        refusal(&work, ShardingDegrees::convolution(1, 3, 1, 2), 5),
         "`devices` is 5; expected 6, the product of the degrees b 1, k 3, m 1, n 2"
     );
-    let Work::Convolution {
+    let OperatorKind::Convolution {
         inputs,
         outputs,
         size,
@@ -74,7 +74,7 @@ fn images_are_refused_in_the_letters_of_plans() {
     else {
         unreachable!()
     };
-    let grouped = Work::Convolution {
+    let grouped = OperatorKind::Convolution {
         inputs,
         outputs,
         size,
@@ -85,11 +85,11 @@ fn images_are_refused_in_the_letters_of_plans() {
         bias,
     };
     assert_eq!(
-        refusal(&grouped, Degrees::convolution(1, 2, 1, 1), 2),
+        refusal(&grouped, ShardingDegrees::convolution(1, 2, 1, 1), 2),
         "`k` is 2; expected 1, for the channels of a grouped convolution belong together"
     );
     // A window that does not fit has no output, which nothing divides.
-    let small = Work::Pool {
+    let small = OperatorKind::Pool {
         channels: 4,
         size: [2, 2],
         kernel: [3, 3],
@@ -97,7 +97,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         padding: 0,
     };
     assert_eq!(
-        refusal(&small, Degrees::pool(1, 1, 1), 1),
+        refusal(&small, ShardingDegrees::pool(1, 1, 1), 1),
         "`m` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
     );
 }

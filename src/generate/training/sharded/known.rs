@@ -1,34 +1,36 @@
 //! Cache of redistributions and groups: all members and most layers need the same ones.
 
-use super::Lowering;
-use crate::generate::plan::Family;
-use crate::generate::sharding::{Digit, Layout, Move, Partition, moves, scatters};
+use super::ShardedLowering;
+use crate::generate::plan::ParallelGroupKind;
+use crate::generate::sharding::{
+    MemberPartition, MeshAxis, Redistribution, ShardLayout, moves, scatters,
+};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A redistribution, with the groups that take part.
-pub(super) enum Carried {
+pub(super) enum GroupRedistribution {
     Nothing,
     /// All-gather: a member has 1/of of the whole for it.
     Gather {
-        family: Family,
+        family: ParallelGroupKind,
         of: u64,
     },
     /// All-to-all: a member brings 1/share of the whole.
     Exchange {
-        family: Family,
+        family: ParallelGroupKind,
         share: u64,
     },
     /// Messages by member, in pieces of 1/of of the whole.
     Messages {
-        hops: Vec<Vec<Hop>>,
+        hops: Vec<Vec<MessageEnd>>,
         of: u64,
     },
 }
 
 /// One end of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hop {
+pub(super) struct MessageEnd {
     pub receive: bool,
     pub peer: u32,
     pub pieces: u64,
@@ -36,25 +38,30 @@ pub(super) struct Hop {
 
 /// Moves, sums that share their result out, and sums.
 #[derive(Default)]
-pub(super) struct Known {
-    moves: BTreeMap<(Layout, Layout), Rc<Carried>>,
-    scatters: BTreeMap<(Layout, Digit, Layout), Option<Family>>,
-    sums: BTreeMap<Digit, Family>,
+pub(super) struct RedistributionCache {
+    moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,
+    scatters: BTreeMap<(ShardLayout, MeshAxis, ShardLayout), Option<ParallelGroupKind>>,
+    sums: BTreeMap<MeshAxis, ParallelGroupKind>,
 }
 
-impl Lowering {
+impl ShardedLowering {
     /// Groups that sum over `digit`.
-    pub(super) fn sums(&mut self, digit: Digit) -> Family {
+    pub(super) fn sums(&mut self, digit: MeshAxis) -> ParallelGroupKind {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
-        let family = self.family(&Partition::over(&[digit], self.members()));
+        let family = self.family(&MemberPartition::over(&[digit], self.members()));
         self.known.sums.insert(digit, family);
         family
     }
 
     /// Groups that reduce-scatter over `over` into layout `need`, if that is possible.
-    pub(super) fn scatters(&mut self, from: &Layout, over: Digit, need: &Layout) -> Option<Family> {
+    pub(super) fn scatters(
+        &mut self,
+        from: &ShardLayout,
+        over: MeshAxis,
+        need: &ShardLayout,
+    ) -> Option<ParallelGroupKind> {
         let key = (*from, over, *need);
         if let Some(family) = self.known.scatters.get(&key) {
             return *family;
@@ -66,23 +73,27 @@ impl Lowering {
     }
 
     /// Returns the redistribution from layout `from` to layout `need`.
-    pub(super) fn moves(&mut self, from: &Layout, need: &Layout) -> Rc<Carried> {
+    pub(super) fn moves(
+        &mut self,
+        from: &ShardLayout,
+        need: &ShardLayout,
+    ) -> Rc<GroupRedistribution> {
         let key = (*from, *need);
         if let Some(carried) = self.known.moves.get(&key) {
             return Rc::clone(carried);
         }
         let members = self.members();
         let carried = match moves(from, need, members) {
-            Move::Nothing => Carried::Nothing,
-            Move::Gather { among, share } => Carried::Gather {
+            Redistribution::Nothing => GroupRedistribution::Nothing,
+            Redistribution::Gather { among, share } => GroupRedistribution::Gather {
                 family: self.family(&among),
                 of: share.saturating_mul(among.size().into()),
             },
-            Move::Exchange { among, share } => Carried::Exchange {
+            Redistribution::Exchange { among, share } => GroupRedistribution::Exchange {
                 family: self.family(&among),
                 share,
             },
-            Move::Messages { messages, of } => {
+            Redistribution::Messages { messages, of } => {
                 let mut hops = vec![Vec::new(); members as usize];
                 for message in messages {
                     for (member, receive, peer) in [
@@ -90,14 +101,14 @@ impl Lowering {
                         (message.to, true, message.from),
                     ] {
                         let pieces = message.pieces;
-                        hops[member as usize].push(Hop {
+                        hops[member as usize].push(MessageEnd {
                             receive,
                             peer,
                             pieces,
                         });
                     }
                 }
-                Carried::Messages { hops, of }
+                GroupRedistribution::Messages { hops, of }
             }
         };
         let carried = Rc::new(carried);

@@ -1,34 +1,34 @@
 //! Sums, redistributions and messages among the members of a tensor group.
 
 use super::super::layer::name;
-use super::super::program::{After, Builder, Task};
-use super::known::{Carried, Hop};
-use super::{Own, Writer};
-use crate::generate::plan::{Effect, Family};
-use crate::generate::sharding::{Digit, Layout};
-use crate::model::Work;
-use crate::trace::{CollectiveKind, Phase};
+use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
+use super::known::{GroupRedistribution, MessageEnd};
+use super::{MemberOperator, MemberProgramWriter};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind};
+use crate::generate::sharding::{MeshAxis, ShardLayout};
+use crate::model::OperatorKind;
+use crate::trace::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
 /// A result that is moved.
-pub(super) struct Moved<'m> {
-    pub from: &'m Layout,
-    pub over: Option<Digit>,
-    pub need: &'m Layout,
+pub(super) struct PendingRedistribution<'m> {
+    pub from: &'m ShardLayout,
+    pub over: Option<MeshAxis>,
+    pub need: &'m ShardLayout,
     pub elements: u64,
 }
 
-impl Writer<'_> {
+impl MemberProgramWriter<'_> {
     pub(super) fn collective(
         &mut self,
         name: String,
         kind: CollectiveKind,
         bytes: u64,
-        family: Family,
-        phase: Phase,
-        to: &mut Builder,
+        family: ParallelGroupKind,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
     ) {
-        let task = Task::Collective {
+        let task = ProgramTask::Collective {
             kind,
             bytes,
             family,
@@ -39,13 +39,13 @@ impl Writer<'_> {
     /// Emits the sum of `what`, and its redistribution to the needed layout.
     pub(super) fn moved(
         &mut self,
-        what: &Moved<'_>,
+        what: &PendingRedistribution<'_>,
         whose: [&str; 2],
-        phase: Phase,
-        to: &mut Builder,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
     ) {
         let context = self.context();
-        if context.without.has(Effect::TensorCommunication) || what.elements == 0 {
+        if context.without.has(AblationEffect::TensorCommunication) || what.elements == 0 {
             return;
         }
         let bytes = context.sizes.samples.saturating_mul(context.sizes.number);
@@ -62,18 +62,18 @@ impl Writer<'_> {
             self.collective(name, CollectiveKind::AllReduce, own, family, phase, to);
         }
         match &*self.lowering.moves(what.from, what.need) {
-            Carried::Nothing => {}
-            Carried::Gather { family, of } => {
+            GroupRedistribution::Nothing => {}
+            GroupRedistribution::Gather { family, of } => {
                 let bytes = total.div_ceil(*of);
                 let name = name(phase, whose[1], ".all-gather");
                 self.collective(name, CollectiveKind::AllGather, bytes, *family, phase, to);
             }
-            Carried::Exchange { family, share } => {
+            GroupRedistribution::Exchange { family, share } => {
                 let name = name(phase, whose[1], ".all-to-all");
                 let bytes = total / share;
                 self.collective(name, CollectiveKind::AllToAll, bytes, *family, phase, to);
             }
-            Carried::Messages { hops, of } => {
+            GroupRedistribution::Messages { hops, of } => {
                 let bytes = |pieces: u64| {
                     let bytes = u128::from(total) * u128::from(pieces) / u128::from(*of);
                     u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -87,23 +87,23 @@ impl Writer<'_> {
     /// Emits this member's sends and receives. No node waits for a send.
     fn messages(
         &mut self,
-        all: &[Hop],
+        all: &[MessageEnd],
         bytes: impl Fn(u64) -> u64,
         whose: &str,
-        phase: Phase,
-        to: &mut Builder,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
     ) {
         let slot = self.slot;
         self.slot += 1;
         let after = to.front.clone();
         let mut received = Vec::new();
-        for &Hop {
+        for &MessageEnd {
             receive,
             peer,
             pieces,
         } in all
         {
-            let task = Task::Message {
+            let task = ProgramTask::Message {
                 receive,
                 peer,
                 bytes: bytes(pieces),
@@ -113,7 +113,7 @@ impl Writer<'_> {
             let name = name(phase, whose, &format!(".{what}{peer}"));
             let item = to.beside(name, phase, task, after.clone(), ["", ""]);
             if receive {
-                received.push(After::Item(item));
+                received.push(ProgramDependency::Item(item));
             }
         }
         if !received.is_empty() {
@@ -122,17 +122,30 @@ impl Writer<'_> {
     }
 
     /// Fetches the rows of neighbours that windows reach, or sends the gradients of these `back`.
-    pub(super) fn reach(&mut self, one: &Own<'_>, back: bool, phase: Phase, to: &mut Builder) {
+    pub(super) fn reach(
+        &mut self,
+        one: &MemberOperator<'_>,
+        back: bool,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
         let Some(windows) = &one.step.windows else {
             return;
         };
-        if self.context().without.has(Effect::TensorCommunication) || back && !one.wanted {
+        if self
+            .context()
+            .without
+            .has(AblationEffect::TensorCommunication)
+            || back && !one.wanted
+        {
             return;
         }
         let (cutting, work) = (&one.step.cutting, &one.step.operator.work);
         let (channels, width, parts) = match *work {
-            Work::Convolution { inputs, size, .. } => (inputs, size[1], cutting.inputs.parts),
-            Work::Pool { channels, size, .. } => (channels, size[1], cutting.outputs.parts),
+            OperatorKind::Convolution { inputs, size, .. } => {
+                (inputs, size[1], cutting.inputs.parts)
+            }
+            OperatorKind::Pool { channels, size, .. } => (channels, size[1], cutting.outputs.parts),
             _ => return,
         };
         let digit = cutting.rows;
@@ -162,7 +175,7 @@ impl Writer<'_> {
                 (!back, common(own_needed, has)),
                 (back, common(needed, own_rows)),
             ] {
-                let hop = Hop {
+                let hop = MessageEnd {
                     receive,
                     peer,
                     pieces,
@@ -171,7 +184,7 @@ impl Writer<'_> {
             }
         }
         // In the order of senders and receivers.
-        let ends = |hop: &Hop| match hop.receive {
+        let ends = |hop: &MessageEnd| match hop.receive {
             true => (hop.peer, self.member),
             false => (self.member, hop.peer),
         };

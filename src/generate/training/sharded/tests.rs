@@ -1,16 +1,16 @@
 //! Operators with degrees of their own: what is summed, moved and sent, in numbers.
 
-use crate::generate::plan::{OperatorDegrees, Optimizer, Plan, Recompute};
-use crate::generate::sharding::Degrees;
-use crate::generate::testing::{Seen, every_rank, why_not};
-use crate::generate::{Pattern, Training};
-use crate::model::{Definition, Model};
+use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
+use crate::generate::sharding::ShardingDegrees;
+use crate::generate::testing::{EmittedNode, every_rank, why_not};
+use crate::generate::{TrainingPattern, WorkloadPattern};
+use crate::model::{Model, ModelDefinition};
 use crate::trace::Dtype;
 
 mod ways;
 
-fn pattern(model: &Model, plan: &Plan) -> Pattern {
-    Pattern::Training(Box::new(Training {
+fn pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
+    WorkloadPattern::Training(Box::new(TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),
     }))
@@ -18,19 +18,21 @@ fn pattern(model: &Model, plan: &Plan) -> Pattern {
 
 fn chain(text: &str) -> Model {
     let text = format!("name = \"chain\"\nsource = \"none\"\nkind = \"layers\"\n{text}");
-    Definition::parse(&text, "chain.toml", None).unwrap().model
+    ModelDefinition::parse(&text, "chain.toml", None)
+        .unwrap()
+        .model
 }
 
 fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
     OperatorDegrees {
         name: name.to_owned(),
-        degrees: Degrees { b, m, n, k },
+        degrees: ShardingDegrees { b, m, n, k },
     }
 }
 
 /// One step of `samples` on a tensor group of `members`, in numbers of 2 bytes, without an optimizer.
-fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Plan {
-    let mut plan = Plan::new();
+fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
     plan.tensor = members;
     plan.batch = samples;
     plan.micro_batch = samples;
@@ -41,13 +43,13 @@ fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Plan {
 }
 
 /// Collectives and messages of a rank: names and what is done, without what all have.
-fn moved(nodes: &[Seen]) -> Vec<String> {
+fn moved(nodes: &[EmittedNode]) -> Vec<String> {
     let bytes = |op: &str, key: &str| {
         let at = op.find(key).unwrap() + key.len();
         let digits = op[at..].split(|c: char| !c.is_ascii_digit()).next();
         digits.unwrap().to_owned()
     };
-    let line = |node: &Seen| {
+    let line = |node: &EmittedNode| {
         let name = node.name.strip_prefix("mb0/").unwrap_or(&node.name);
         match &node.op {
             op if op.starts_with("Collective") => {
@@ -79,7 +81,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
             degrees("mlp.down", [1, 1, 1, 4]),
         ],
     );
-    for recompute in [Recompute::None, Recompute::Full] {
+    for recompute in [RecomputePolicy::None, RecomputePolicy::Full] {
         for overlap in [true, false] {
             for pipeline in [1, 2] {
                 spelled.recompute = recompute;
@@ -91,7 +93,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let theirs = every_rank(pattern(&model, &megatrons));
                 for (ours, theirs) in ours.iter().zip(&theirs) {
                     // Layer by layer in the same order; the embedding sums words once positions are there.
-                    let blocks = |nodes: &[Seen]| -> Vec<(String, String, Option<i64>)> {
+                    let blocks = |nodes: &[EmittedNode]| -> Vec<(String, String, Option<i64>)> {
                         let of = nodes
                             .iter()
                             .filter(|node| !node.name.contains("embedding/"));
@@ -99,7 +101,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                             .collect()
                     };
                     assert_eq!(blocks(ours), blocks(theirs));
-                    let sorted = |nodes: &[Seen]| {
+                    let sorted = |nodes: &[EmittedNode]| {
                         let mut all: Vec<_> = nodes
                             .iter()
                             .map(|node| (node.name.clone(), node.op.clone()))
@@ -109,7 +111,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                     };
                     assert_eq!(sorted(ours), sorted(theirs));
                     if pipeline == 1 {
-                        let data = |nodes: &[Seen]| -> Vec<Vec<u64>> {
+                        let data = |nodes: &[EmittedNode]| -> Vec<Vec<u64>> {
                             let skip = nodes.iter().position(|node| node.name.contains("layer1/"));
                             let nodes = nodes.iter().skip(skip.unwrap());
                             let blocks = nodes.filter(|node| node.name.contains("/layer"));
@@ -238,7 +240,7 @@ fn tables_are_exchanged_for_samples() {
         assert_eq!(all, expected);
     }
     // Each has a quarter of every table.
-    let summary = Training {
+    let summary = TrainingPattern {
         model: model.clone(),
         plan,
     }

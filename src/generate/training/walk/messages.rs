@@ -1,25 +1,25 @@
 //! Messages between pipeline stages.
 
-use super::{Node, TENSOR_LANE, Walk, way};
-use crate::generate::plan::{Effect, Family, Place};
-use crate::generate::schedule::{Direction, Pass};
-use crate::trace::{CollectiveKind, MemoryChanges, Op, Phase, TraceError};
+use super::{RankEmitter, StepNode, TENSOR_LANE, way};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind, RankCoordinates};
+use crate::generate::schedule::{PassDirection, PipelinePass};
+use crate::trace::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
-impl Walk<'_, '_> {
+impl RankEmitter<'_, '_> {
     /// The rank on the next stage if `up`, else on the previous one, cyclically.
     fn neighbour(&self, up: bool) -> u32 {
         let stages = self.plan.plan.pipeline;
         let step = if up { 1 } else { stages - 1 };
-        self.plan.placement.rank(Place {
+        self.plan.placement.rank(RankCoordinates {
             stage: (self.place.stage + step) % stages,
             ..self.place
         })
     }
 
     /// The message between part `below` and the next: an activation, or its gradient.
-    fn message(&self, pass: Pass, below: u32, receive: bool, peer: u32) -> Op<'static> {
+    fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
-        let backward = u32::from(pass.direction == Direction::Backward);
+        let backward = u32::from(pass.direction == PassDirection::Backward);
         let number = (self.step * 2 + backward) * plan.parts() + below;
         Op::Message {
             receive,
@@ -33,19 +33,19 @@ impl Walk<'_, '_> {
     }
 
     /// Receives the input of part `at` from the part beside it; the chain depends on it.
-    pub(super) fn receive(&mut self, pass: Pass, at: u32) -> Result<(), TraceError> {
+    pub(super) fn receive(&mut self, pass: PipelinePass, at: u32) -> Result<(), TraceError> {
         let plan = self.plan;
-        let forward = pass.direction == Direction::Forward;
+        let forward = pass.direction == PassDirection::Forward;
         let below = if forward { at - 1 } else { at };
         let phase = if forward {
-            Phase::Forward
+            TrainingPhase::Forward
         } else {
-            Phase::Backward
+            TrainingPhase::Backward
         };
         self.data.clear();
         self.data.extend_from_slice(&self.front);
         let mb = pass.micro_batch;
-        let mut id = self.node(Node {
+        let mut id = self.node(StepNode {
             name: format_args!("mb{mb}/chunk{}/{}/receive", pass.chunk, way(pass)),
             op: self.message(pass, below, true, self.neighbour(!forward)),
             lane: None,
@@ -55,8 +55,8 @@ impl Walk<'_, '_> {
             memory: MemoryChanges::default(),
         })?;
         // Without the bubble nothing waits for the message, but the scattered parts are gathered all the same.
-        let waits = !plan.plan.without.has(Effect::Bubble);
-        let silent = plan.plan.without.has(Effect::TensorCommunication);
+        let waits = !plan.plan.without.has(AblationEffect::Bubble);
+        let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
         if gathers {
             self.data.clear();
@@ -65,9 +65,9 @@ impl Walk<'_, '_> {
                 false => self.data.extend_from_slice(&self.front),
             }
             let shard = plan.boundary(below);
-            id = self.node(Node {
+            id = self.node(StepNode {
                 name: format_args!("mb{mb}/chunk{}/{}/gather", pass.chunk, way(pass)),
-                op: self.collective(CollectiveKind::AllGather, shard, Family::Tensor),
+                op: self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Tensor),
                 lane: Some(TENSOR_LANE),
                 phase,
                 pass: Some(pass),
@@ -82,20 +82,20 @@ impl Walk<'_, '_> {
     }
 
     /// Sends the output of part `at`; no node waits for it.
-    pub(super) fn send(&mut self, pass: Pass, at: u32) -> Result<(), TraceError> {
-        let forward = pass.direction == Direction::Forward;
+    pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<(), TraceError> {
+        let forward = pass.direction == PassDirection::Forward;
         let below = if forward { at } else { at - 1 };
         self.data.clear();
         self.data.extend_from_slice(&self.front);
         let mb = pass.micro_batch;
-        self.node(Node {
+        self.node(StepNode {
             name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, way(pass)),
             op: self.message(pass, below, false, self.neighbour(forward)),
             lane: None,
             phase: if forward {
-                Phase::Forward
+                TrainingPhase::Forward
             } else {
-                Phase::Backward
+                TrainingPhase::Backward
             },
             pass: Some(pass),
             layer: None,

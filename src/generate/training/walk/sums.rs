@@ -1,25 +1,29 @@
 //! Gradients that are reduced, and the end of a step.
 
-use super::super::buckets::Bucket;
-use super::super::program::Found;
-use super::{COMPUTE_LANE, GRADIENT_LANE, Node, PARAMETER_LANE, TENSOR_LANE, Walk};
-use crate::generate::plan::{Effect, Family, Optimizer, Zero};
-use crate::generate::schedule::{Direction, Pass};
-use crate::trace::{CollectiveKind, MemoryChanges, Op, Phase, TensorClass, TraceError};
+use super::super::buckets::GradientBucket;
+use super::super::program::ProducedGradients;
+use super::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, RankEmitter, StepNode, TENSOR_LANE};
+use crate::generate::plan::{AblationEffect, Optimizer, ParallelGroupKind, ZeroStage};
+use crate::generate::schedule::{PassDirection, PipelinePass};
+use crate::trace::{CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase};
 
 /// Gradients of a layer, as its program finds them.
-pub(super) struct Finding<'p> {
+pub(super) struct GradientProgress<'p> {
     /// Gradients that its operators produce, last operator to first.
-    pub found: &'p [Found],
+    pub found: &'p [ProducedGradients],
     /// Number of operators whose gradients are complete.
     pub operators: u32,
     /// Buckets that are reduced when they are complete.
-    pub buckets: &'p [Bucket],
+    pub buckets: &'p [GradientBucket],
 }
 
-impl Walk<'_, '_> {
+impl RankEmitter<'_, '_> {
     /// Records the gradients that the nodes of the program so far produced, and reduces buckets that are complete.
-    pub(super) fn found(&mut self, now: &mut Finding<'_>, pass: Pass) -> Result<(), TraceError> {
+    pub(super) fn found(
+        &mut self,
+        now: &mut GradientProgress<'_>,
+        pass: PipelinePass,
+    ) -> Result<(), TraceError> {
         while let Some((found, rest)) = now.found.split_first()
             && found.until as usize <= self.ids.len()
         {
@@ -40,14 +44,14 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn finders(&mut self, found: &Found) {
+    fn finders(&mut self, found: &ProducedGradients) {
         let nodes = found.nodes.iter();
         self.loose
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
     /// Emits the reduction of a bucket, which depends on the producers that no reduction depends on yet.
-    fn reduce(&mut self, bucket: &Bucket, pass: Pass) -> Result<(), TraceError> {
+    fn reduce(&mut self, bucket: &GradientBucket, pass: PipelinePass) -> Result<(), TraceError> {
         self.data.clear();
         self.data.append(&mut self.loose);
         if !self.plan.plan.overlap {
@@ -62,7 +66,7 @@ impl Walk<'_, '_> {
         }
         let bytes = self.plan.bucket_bytes(bucket);
         let (kind, what) = match self.plan.plan.zero {
-            Zero::None => (CollectiveKind::AllReduce, "all-reduce"),
+            ZeroStage::None => (CollectiveKind::AllReduce, "all-reduce"),
             _ => (CollectiveKind::ReduceScatter, "reduce-scatter"),
         };
         let mut memory = std::mem::take(&mut self.carry);
@@ -70,14 +74,14 @@ impl Walk<'_, '_> {
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
         let [layer, slash, operator] = self.plan.bucket_end(bucket);
-        let id = self.node(Node {
+        let id = self.node(StepNode {
             name: format_args!(
                 "mb{}/{layer}{slash}{operator}/gradients/{what}",
                 pass.micro_batch
             ),
-            op: self.collective(kind, bytes, Family::Data),
+            op: self.collective(kind, bytes, ParallelGroupKind::Data),
             lane: Some(GRADIENT_LANE),
-            phase: Phase::Synchronize,
+            phase: TrainingPhase::Synchronize,
             pass: Some(pass),
             layer: Some(bucket.layer as u32),
             memory,
@@ -87,7 +91,7 @@ impl Walk<'_, '_> {
     }
 
     /// Emits the reductions of all buckets of part `at` one after another, as part of the chain.
-    pub(super) fn reduce_all(&mut self, at: u32, pass: Pass) -> Result<(), TraceError> {
+    pub(super) fn reduce_all(&mut self, at: u32, pass: PipelinePass) -> Result<(), TraceError> {
         for layer in self.plan.layers(at).rev() {
             for bucket in self.plan.buckets(layer) {
                 self.reduce(bucket, pass)?;
@@ -105,8 +109,8 @@ impl Walk<'_, '_> {
         if plan.reduces(true) && !plan.plan.overlap {
             for chunk in (0..plan.chunks()).rev() {
                 let at = chunk * plan.plan.pipeline + self.place.stage;
-                let pass = Pass {
-                    direction: Direction::Backward,
+                let pass = PipelinePass {
+                    direction: PassDirection::Backward,
                     micro_batch: plan.micro_batches - 1,
                     chunk,
                 };
@@ -118,19 +122,19 @@ impl Walk<'_, '_> {
         for (what, bytes, family) in plan.last_sums(self.place.stage) {
             let op = self.collective(CollectiveKind::AllReduce, bytes, family);
             let lane = match family {
-                Family::Tensor => TENSOR_LANE,
+                ParallelGroupKind::Tensor => TENSOR_LANE,
                 _ => GRADIENT_LANE,
             };
-            self.last(what, op, lane, Phase::Synchronize)?;
+            self.last(what, op, lane, TrainingPhase::Synchronize)?;
         }
         let makes = plan.plan.optimizer != Optimizer::None;
-        if makes && !plan.plan.without.has(Effect::Optimizer) {
+        if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
             let op = Op::Compute {
                 flops: 0,
                 bytes: plan.step_bytes(self.place.stage),
                 dtype: Some(plan.plan.dtype),
             };
-            self.last("optimizer", op, COMPUTE_LANE, Phase::Optimizer)?;
+            self.last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
         }
         if plan.gathers_after_step() {
             let stepped = self.front.clone();
@@ -140,15 +144,16 @@ impl Walk<'_, '_> {
                 let layers = plan.layers(at);
                 for bucket in layers.flat_map(|layer| plan.buckets(layer).iter().rev()) {
                     let shard = plan.bucket_shard(bucket);
-                    let op = self.collective(CollectiveKind::AllGather, shard, Family::Data);
+                    let op =
+                        self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Data);
                     let [layer, slash, operator] = plan.bucket_end(bucket);
                     self.data.clear();
                     self.data.extend_from_slice(&stepped);
-                    ends.push(self.node(Node {
+                    ends.push(self.node(StepNode {
                         name: format_args!("{layer}{slash}{operator}/parameters/all-gather"),
                         op,
                         lane: Some(PARAMETER_LANE),
-                        phase: Phase::Synchronize,
+                        phase: TrainingPhase::Synchronize,
                         pass: None,
                         layer: Some(bucket.layer as u32),
                         memory: MemoryChanges::default(),
@@ -161,11 +166,17 @@ impl Walk<'_, '_> {
     }
 
     /// Emits a node of the end of a step, which all that follows waits for.
-    fn last(&mut self, what: &str, op: Op<'_>, lane: i64, phase: Phase) -> Result<(), TraceError> {
+    fn last(
+        &mut self,
+        what: &str,
+        op: Op<'_>,
+        lane: i64,
+        phase: TrainingPhase,
+    ) -> Result<(), TraceError> {
         self.data.clear();
         self.data.append(&mut self.front);
         let memory = std::mem::take(&mut self.carry);
-        let id = self.node(Node {
+        let id = self.node(StepNode {
             name: format_args!("{what}"),
             op,
             lane: Some(lane),

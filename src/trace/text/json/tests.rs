@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn json(text: &str) -> Json<'_> {
-    Json::new(text.as_bytes(), (1, 1))
+fn json(text: &str) -> JsonReader<'_> {
+    JsonReader::new(text.as_bytes(), (1, 1))
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn strings_come_back_whatever_they_hold() {
     ] {
         let mut out = Vec::new();
         put_string(&mut out, text);
-        assert_eq!(Json::new(&out, (1, 1)).string().unwrap(), text);
+        assert_eq!(JsonReader::new(&out, (1, 1)).string().unwrap(), text);
         // Another reader of JSON agrees.
         assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
     }
@@ -39,7 +39,7 @@ fn strings_come_back_whatever_they_hold() {
 #[test]
 fn numbers_are_kept_as_they_are_written() {
     for text in ["0", "-0", "18446744073709551616", "1.50", "1e-7", "-2E+30"] {
-        assert_eq!(json(text).scalar().unwrap(), Scalar::Number(text));
+        assert_eq!(json(text).scalar().unwrap(), JsonScalar::Number(text));
     }
     for bad in ["01", "-", "1.", ".5", "1e", "+1", "--1", "Infinity"] {
         let read = json(bad).scalar();

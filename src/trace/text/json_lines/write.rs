@@ -5,19 +5,19 @@ use crate::trace::TraceError;
 use crate::trace::text::base64;
 use crate::trace::text::json::put_string;
 use crate::trace::text::message::NODE_TYPES;
-use crate::trace::text::values::{Kind, minimal};
-use crate::trace::wire::{Cursor, Raw, Record, repeated_varints};
+use crate::trace::text::values::{ValueKind, minimal};
+use crate::trace::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use prost::encoding::WireType;
 use std::io::Write;
 
 /// Writes records as lines.
 #[derive(Debug)]
-pub struct LineWriter<W> {
+pub struct JsonLineWriter<W> {
     out: W,
     line: Vec<u8>,
 }
 
-impl<W: Write> LineWriter<W> {
+impl<W: Write> JsonLineWriter<W> {
     /// Creates a writer into `out`.
     pub fn new(out: W) -> Self {
         Self {
@@ -29,7 +29,7 @@ impl<W: Write> LineWriter<W> {
     /// Writes a record of the current schema; the first is the metadata.
     ///
     /// Fails on invalid messages, on names that are not UTF-8, and if the sink fails.
-    pub fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
+    pub fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         self.line.clear();
         let put = match record.number {
             0 => put_metadata(&mut self.line, record),
@@ -48,15 +48,15 @@ impl<W: Write> LineWriter<W> {
     }
 }
 
-fn put_metadata(out: &mut Vec<u8>, record: Record<'_>) -> Result<(), TraceError> {
+fn put_metadata(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> {
     let mut version: &[u8] = &[];
     let (mut attributes, mut unknown) = (Vec::new(), Vec::new());
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
-            (1, Raw::Bytes(text, _)) => version = text,
-            (2, Raw::Bytes(attribute, at)) => attributes.push((attribute, at)),
+            (1, WireValue::Bytes(text, _)) => version = text,
+            (2, WireValue::Bytes(attribute, at)) => attributes.push((attribute, at)),
             (1 | 2, _) => return Err(wrong_type(at)),
             _ => unknown.extend_from_slice(between(record, at, cursor.offset())),
         }
@@ -70,31 +70,31 @@ fn put_metadata(out: &mut Vec<u8>, record: Record<'_>) -> Result<(), TraceError>
     put_tail(out, &attributes, &unknown)
 }
 
-fn put_node(out: &mut Vec<u8>, record: Record<'_>) -> Result<(), TraceError> {
+fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> {
     let [mut id, mut kind, mut start, mut micros] = [0; 4];
     let mut name: &[u8] = &[];
     let mut ids = [Vec::new(), Vec::new()];
     let mut io: [Option<Vec<u8>>; 2] = [None, None];
     let (mut attributes, mut unknown) = (Vec::new(), Vec::new());
-    let mut cursor = Cursor::new(record.bytes, record.offset);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
-            (1, Raw::Varint(v)) => id = v,
-            (2, Raw::Bytes(text, _)) => name = text,
-            (3, Raw::Varint(v)) => kind = v,
+            (1, WireValue::Varint(v)) => id = v,
+            (2, WireValue::Bytes(text, _)) => name = text,
+            (3, WireValue::Varint(v)) => kind = v,
             (number @ (4 | 5), raw) => repeated_varints(raw, at, |dep| {
                 ids[number as usize - 4].push(dep);
                 Ok(())
             })?,
-            (6, Raw::Varint(v)) => start = v,
-            (7, Raw::Varint(v)) => micros = v,
+            (6, WireValue::Varint(v)) => start = v,
+            (7, WireValue::Varint(v)) => micros = v,
             // Inputs and outputs that come in parts are one.
-            (number @ (8 | 9), Raw::Bytes(part, _)) => {
+            (number @ (8 | 9), WireValue::Bytes(part, _)) => {
                 let whole = io[number as usize - 8].get_or_insert_default();
                 whole.extend_from_slice(part);
             }
-            (10, Raw::Bytes(attribute, at)) => attributes.push((attribute, at)),
+            (10, WireValue::Bytes(attribute, at)) => attributes.push((attribute, at)),
             (1..=10, _) => return Err(wrong_type(at)),
             _ => unknown.extend_from_slice(between(record, at, cursor.offset())),
         }
@@ -173,7 +173,7 @@ fn put_raw(out: &mut Vec<u8>, key: &str, message: &[u8]) {
 
 /// Appends an attribute; `false` if it is not in the encoding that writers of the schema produce.
 fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<bool, TraceError> {
-    let mut cursor = Cursor::new(message, offset);
+    let mut cursor = WireCursor::new(message, offset);
     let mut last = 0;
     out.push(b'{');
     while !cursor.is_empty() {
@@ -206,7 +206,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             put_string(out, text);
             continue;
         }
-        let Some((kind, list)) = Kind::of_field(number) else {
+        let Some((kind, list)) = ValueKind::of_field(number) else {
             return Ok(false);
         };
         let end = if list { "list" } else { "val" };
@@ -218,7 +218,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             },
             false if wire != kind.wire_type() as u64 => false,
             false if wire == WireType::LengthDelimited as u64 => match part(&mut cursor, wire)? {
-                Some(bytes) => kind.put_json(out, Raw::Bytes(bytes, 0)),
+                Some(bytes) => kind.put_json(out, WireValue::Bytes(bytes, 0)),
                 None => false,
             },
             false => match kind.packed(&mut cursor)? {
@@ -235,7 +235,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
 }
 
 /// Returns the bytes of a length-delimited field; `None` if it is none, or its length is not minimally encoded.
-fn part<'a>(cursor: &mut Cursor<'a>, wire: u64) -> Result<Option<&'a [u8]>, TraceError> {
+fn part<'a>(cursor: &mut WireCursor<'a>, wire: u64) -> Result<Option<&'a [u8]>, TraceError> {
     if wire != WireType::LengthDelimited as u64 {
         return Ok(None);
     }
@@ -245,10 +245,10 @@ fn part<'a>(cursor: &mut Cursor<'a>, wire: u64) -> Result<Option<&'a [u8]>, Trac
     }
 }
 
-fn put_list(out: &mut Vec<u8>, kind: Kind, message: &[u8]) -> Result<bool, TraceError> {
+fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, TraceError> {
     const VALUES: u64 = 1 << 3 | 2;
     out.extend_from_slice(b"{\"values\":[");
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     let apart = kind.wire_type() == WireType::LengthDelimited;
     let mut first = true;
     while !cursor.is_empty() {
@@ -261,12 +261,12 @@ fn put_list(out: &mut Vec<u8>, kind: Kind, message: &[u8]) -> Result<bool, Trace
         if apart {
             out.extend_from_slice(if first { b"" } else { b"," });
             first = false;
-            if !kind.put_json(out, Raw::Bytes(values, 0)) {
+            if !kind.put_json(out, WireValue::Bytes(values, 0)) {
                 return Ok(false);
             }
             continue;
         }
-        let mut values = Cursor::new(values, 0);
+        let mut values = WireCursor::new(values, 0);
         if values.is_empty() {
             return Ok(false);
         }
@@ -286,7 +286,7 @@ fn put_list(out: &mut Vec<u8>, kind: Kind, message: &[u8]) -> Result<bool, Trace
 /// Appends inputs or outputs, as raw bytes unless they are canonically encoded.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
-    let mut cursor = Cursor::new(message, 0);
+    let mut cursor = WireCursor::new(message, 0);
     let mut last = 0;
     out.push(b'{');
     while !cursor.is_empty() {
@@ -319,7 +319,7 @@ fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn between<'a>(record: Record<'a>, from: usize, to: usize) -> &'a [u8] {
+fn between<'a>(record: RawRecord<'a>, from: usize, to: usize) -> &'a [u8] {
     &record.bytes[from - record.offset..to - record.offset]
 }
 

@@ -1,8 +1,8 @@
 //! Attributes, inputs and outputs.
 
 use super::{coded, is_null, put_part, text};
-use crate::trace::text::json::Json;
-use crate::trace::text::values::{Kind, put_bytes};
+use crate::trace::text::json::JsonReader;
+use crate::trace::text::values::{ValueKind, put_bytes};
 use crate::trace::{TraceError, shown};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -11,7 +11,7 @@ const ATTRIBUTE_KEYS: &str = "name, doc_string, raw and the values from double_v
 
 /// Parses an attribute and appends it as field `number`.
 pub(super) fn attribute(
-    json: &mut Json<'_>,
+    json: &mut JsonReader<'_>,
     number: u32,
     out: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) fn attribute(
             "doc_string" | "docString" => doc = text(json)?.into_owned(),
             "raw" => raw = Some(coded(json)?),
             _ => {
-                let Some((kind, list)) = Kind::of_key(key) else {
+                let Some((kind, list)) = ValueKind::of_key(key) else {
                     return Err(json.wrong(format!(
                         "`{}` is no field of an attribute, which has {ATTRIBUTE_KEYS}",
                         shown(key)
@@ -67,14 +67,19 @@ pub(super) fn attribute(
 }
 
 /// Parses the value of an attribute and appends it with its key.
-fn value(json: &mut Json<'_>, kind: Kind, list: bool, out: &mut Vec<u8>) -> Result<(), TraceError> {
+fn value(
+    json: &mut JsonReader<'_>,
+    kind: ValueKind,
+    list: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), TraceError> {
     if !list {
         kind.put_key(out, kind.field());
         return kind.read(json, out);
     }
     let mut values = Vec::new();
     let apart = kind.wire_type() == WireType::LengthDelimited;
-    let mut read = |json: &mut Json<'_>| {
+    let mut read = |json: &mut JsonReader<'_>| {
         json.array(|json| {
             if apart {
                 kind.put_key(&mut values, 1);
@@ -104,7 +109,7 @@ fn value(json: &mut Json<'_>, kind: Kind, list: bool, out: &mut Vec<u8>) -> Resu
 }
 
 /// Parses inputs or outputs.
-pub(super) fn io(json: &mut Json<'_>) -> Result<Vec<u8>, TraceError> {
+pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
     let mut texts: [Option<String>; 3] = Default::default();
     let mut raw = None;
     json.object(|json, key| {

@@ -6,22 +6,25 @@ use super::*;
 fn kinds_have_their_fields_and_keys() {
     for (i, (kind, name)) in ALL.iter().enumerate() {
         assert_eq!(*kind as usize, i);
-        assert_eq!(Kind::of_field(kind.field()), Some((*kind, false)));
-        assert_eq!(Kind::of_field(kind.field() + 1), Some((*kind, true)));
+        assert_eq!(ValueKind::of_field(kind.field()), Some((*kind, false)));
+        assert_eq!(ValueKind::of_field(kind.field() + 1), Some((*kind, true)));
         for (end, list) in [
             ("_val", false),
             ("Val", false),
             ("_list", true),
             ("List", true),
         ] {
-            assert_eq!(Kind::of_key(&format!("{name}{end}")), Some((*kind, list)));
+            assert_eq!(
+                ValueKind::of_key(&format!("{name}{end}")),
+                Some((*kind, list))
+            );
         }
     }
     // The last list has the number 32.
-    assert_eq!(Kind::of_field(2), None);
-    assert_eq!(Kind::of_field(33), None);
-    assert_eq!(Kind::of_key("values"), None);
-    assert_eq!(Kind::of_key("Val"), None);
+    assert_eq!(ValueKind::of_field(2), None);
+    assert_eq!(ValueKind::of_field(33), None);
+    assert_eq!(ValueKind::of_key("values"), None);
+    assert_eq!(ValueKind::of_key("Val"), None);
 }
 
 #[test]
@@ -39,10 +42,10 @@ fn reals_keep_every_bit() {
         0x7ff0_0000_0000_0001,
     ] {
         let mut out = Vec::new();
-        assert!(Kind::Double.put_json(&mut out, Raw::Fixed64(bits)));
+        assert!(ValueKind::Double.put_json(&mut out, WireValue::Fixed64(bits)));
         let mut back = Vec::new();
-        Kind::Double
-            .read(&mut Json::new(&out, (1, 1)), &mut back)
+        ValueKind::Double
+            .read(&mut JsonReader::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -62,10 +65,10 @@ fn reals_keep_every_bit() {
         0x7f80_0001,
     ] {
         let mut out = Vec::new();
-        assert!(Kind::Float.put_json(&mut out, Raw::Fixed32(bits)));
+        assert!(ValueKind::Float.put_json(&mut out, WireValue::Fixed32(bits)));
         let mut back = Vec::new();
-        Kind::Float
-            .read(&mut Json::new(&out, (1, 1)), &mut back)
+        ValueKind::Float
+            .read(&mut JsonReader::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -79,28 +82,31 @@ fn reals_keep_every_bit() {
 #[test]
 fn what_a_type_cannot_hold_is_refused() {
     for (kind, bad) in [
-        (Kind::Int32, "2147483648"),
-        (Kind::Uint32, "-1"),
-        (Kind::Uint64, "18446744073709551616"),
-        (Kind::Int64, "1.5"),
-        (Kind::Int64, "\"\""),
-        (Kind::Double, "1e999"),
-        (Kind::Double, "\"inf\""),
-        (Kind::Double, "\"NaN(0x0)\""),
-        (Kind::Float, "1e39"),
-        (Kind::Bool, "1"),
-        (Kind::String, "1"),
-        (Kind::Bytes, "\"*\""),
-        (Kind::Int64, "[]"),
+        (ValueKind::Int32, "2147483648"),
+        (ValueKind::Uint32, "-1"),
+        (ValueKind::Uint64, "18446744073709551616"),
+        (ValueKind::Int64, "1.5"),
+        (ValueKind::Int64, "\"\""),
+        (ValueKind::Double, "1e999"),
+        (ValueKind::Double, "\"inf\""),
+        (ValueKind::Double, "\"NaN(0x0)\""),
+        (ValueKind::Float, "1e39"),
+        (ValueKind::Bool, "1"),
+        (ValueKind::String, "1"),
+        (ValueKind::Bytes, "\"*\""),
+        (ValueKind::Int64, "[]"),
     ] {
-        let read = kind.read(&mut Json::new(bad.as_bytes(), (1, 1)), &mut Vec::new());
+        let read = kind.read(
+            &mut JsonReader::new(bad.as_bytes(), (1, 1)),
+            &mut Vec::new(),
+        );
         let error = read.unwrap_err().to_string();
         assert!(error.contains(kind.name()), "{bad}: {error}");
     }
     // Whole numbers may be written as real ones where that is exact.
     let mut out = Vec::new();
-    Kind::Int64
-        .read(&mut Json::new(b"1e3", (1, 1)), &mut out)
+    ValueKind::Int64
+        .read(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)
         .unwrap();
     assert_eq!(out, [0xe8, 7]);
 }

@@ -2,14 +2,14 @@
 
 use super::{TYPES, attribute, decoded, file, head, upgraded};
 use crate::forms::wire::Wire;
-use chakram::internals::trace::older::{Generation, upgrade};
+use chakram::internals::trace::older::{SchemaGeneration, upgrade};
 use chakram::internals::trace::proto::{
     self, AttributeProto, IoInfo, Node, attribute_proto::Value,
 };
 
 /// What tells 0.0.2 and 0.0.3 apart: their attributes.
 pub struct Attributes {
-    pub generation: Generation,
+    pub generation: SchemaGeneration,
     /// Fields of: boolean, float, unsigned, signed, text; the lists follow in the same order.
     pub fields: [Option<u64>; 5],
     kinds: u64,
@@ -17,17 +17,17 @@ pub struct Attributes {
 
 pub const ATTRIBUTES: [Attributes; 3] = [
     Attributes {
-        generation: Generation::V002,
+        generation: SchemaGeneration::V002,
         fields: [None, Some(4), None, Some(5), Some(6)],
         kinds: 3,
     },
     Attributes {
-        generation: Generation::V003A,
+        generation: SchemaGeneration::V003A,
         fields: [Some(4), Some(5), None, Some(6), Some(7)],
         kinds: 4,
     },
     Attributes {
-        generation: Generation::V003B,
+        generation: SchemaGeneration::V003B,
         fields: [Some(4), Some(5), Some(6), Some(7), Some(8)],
         kinds: 5,
     },
@@ -167,7 +167,7 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
         let expected = Node {
             id: 9,
             name: "n".to_owned(),
-            r#type: if of.generation == Generation::V002 {
+            r#type: if of.generation == SchemaGeneration::V002 {
                 4
             } else {
                 3
@@ -195,7 +195,7 @@ pub fn telling(of: &Attributes, id: u64, kind: u64) -> Wire {
 fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
     for of in &ATTRIBUTES {
         let types: &[i32] = match of.generation {
-            Generation::V002 => &TYPES,
+            SchemaGeneration::V002 => &TYPES,
             _ => &[0, 1, 2, 3, 4, 5, 6, 7],
         };
         let contents = file((0..types.len() as u64).map(|kind| telling(of, kind, kind)));

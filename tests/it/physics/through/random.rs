@@ -3,8 +3,8 @@
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
 use crate::physics::rig::{cases, job};
-use chakram::internals::collective::Pipeline;
-use chakram::internals::network::Model;
+use chakram::internals::collective::ChunkPipeline;
+use chakram::internals::network::NetworkKind;
 use chakram::internals::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -92,13 +92,13 @@ proptest! {
         // What the pipeline says: the stream, and the time of a chunk in all stages but the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
-        prop_assert_eq!(run(&quiet, &machine, Model::ContentionFree).ps(), formula);
+        prop_assert_eq!(run(&quiet, &machine, NetworkKind::ContentionFree).ps(), formula);
         for network in SHARED {
             prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
             let expected = port_chunks::ends(&Job {
                 npus: npus as usize,
                 latency: link_ns * 1000,
-                last_link_first: network == Model::Ports,
+                last_link_first: network == NetworkKind::Ports,
                 accesses: all.clone(),
                 messages: messages.clone(),
                 pool_latency: pool_ns * 1000,
@@ -173,9 +173,9 @@ fn folding_changes_nothing_beside_loads() {
         };
         let machine = machine(npus, (shape, port, 100 * dice.below(3)), &text);
         let chunks = [1, 1, 3][dice.below(3) as usize];
-        let machine = machine.with_pipeline(Pipeline {
+        let machine = machine.with_pipeline(ChunkPipeline {
             chunks: NonZeroU32::new(chunks).unwrap(),
-            ..Pipeline::default()
+            ..ChunkPipeline::default()
         });
         let mut ranks = vec![Vec::new(); npus as usize];
         for lane in 0..1 + dice.below(3) as i64 {

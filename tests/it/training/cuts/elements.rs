@@ -1,6 +1,6 @@
 //! What members need and have, element by element.
 
-use chakram::internals::model::Work;
+use chakram::internals::model::OperatorKind;
 use std::collections::BTreeMap;
 
 /// What is looked at.
@@ -54,17 +54,17 @@ impl Kind {
         }
     }
 
-    pub fn work(self, size: u64) -> Work {
+    pub fn work(self, size: u64) -> OperatorKind {
         let [lines, _] = self.lines(size);
         match self {
-            Self::Product => Work::Linear {
+            Self::Product => OperatorKind::Linear {
                 rows: size,
                 inputs: size,
                 outputs: size,
                 bias: true,
                 tied: false,
             },
-            Self::Windows | Self::Strided => Work::Convolution {
+            Self::Windows | Self::Strided => OperatorKind::Convolution {
                 inputs: size,
                 outputs: size,
                 size: [lines, WIDTH],
@@ -74,14 +74,14 @@ impl Kind {
                 groups: 1,
                 bias: false,
             },
-            Self::Pool => Work::Pool {
+            Self::Pool => OperatorKind::Pool {
                 channels: size,
                 size: [lines, WIDTH],
                 kernel: [2, 2],
                 stride: 2,
                 padding: 0,
             },
-            Self::Table => Work::Embedding {
+            Self::Table => OperatorKind::Embedding {
                 vocabulary: size,
                 width: size,
                 tokens: size,

@@ -2,13 +2,16 @@
 
 use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
-use chakram::internals::generate::plan::{Attention, OperatorDegrees, Recompute, Zero};
-use chakram::internals::generate::schedule::Schedule;
-use chakram::internals::generate::sharding::Degrees;
-use chakram::internals::generate::{Job, Plan};
+use chakram::internals::generate::plan::{
+    AttentionKernel, OperatorDegrees, RecomputePolicy, ZeroStage,
+};
+use chakram::internals::generate::schedule::PipelineSchedule;
+use chakram::internals::generate::sharding::ShardingDegrees;
+use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
 use chakram::internals::machine::Machine;
 use chakram::internals::model::{
-    Block, Cut, Function, Head, Model, Operator, Positions, Transformer, Work,
+    ActivationFunction, LayerOperator, Model, OperatorKind, OutputHead, PositionEncoding,
+    TensorSplit, TransformerBlock, TransformerModel,
 };
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
@@ -19,14 +22,14 @@ use told::{OTHERS, TRANSFORMERS};
 mod told;
 
 /// Two blocks whose sizes 2, 4, 6 and 8 divide.
-fn transformer(name: &str, block: Block, head: Head, segments: u64) -> Model {
-    let transformer = Transformer {
+fn transformer(name: &str, block: TransformerBlock, head: OutputHead, segments: u64) -> Model {
+    let transformer = TransformerModel {
         layers: 2,
         block,
         vocabulary: 48,
         positions: match block.norm_bias {
-            true => Positions::Learned(24),
-            false => Positions::Rotary,
+            true => PositionEncoding::Learned(24),
+            false => PositionEncoding::Rotary,
         },
         segments,
         embedding_norm: block.norm_after,
@@ -42,7 +45,7 @@ fn transformer(name: &str, block: Block, head: Head, segments: u64) -> Model {
 }
 
 fn models() -> Vec<Model> {
-    let gpt = Block {
+    let gpt = TransformerBlock {
         tokens: 24,
         hidden: 48,
         heads: 24,
@@ -51,25 +54,25 @@ fn models() -> Vec<Model> {
         ffn: 96,
         ..GPT
     };
-    let llama = Block {
+    let llama = TransformerBlock {
         heads: 48,
         head_width: 1,
-        function: Function::Silu,
+        function: ActivationFunction::Silu,
         gated: true,
         norm_bias: false,
         biases: false,
         dropout: false,
         ..gpt
     };
-    let bert = Block {
+    let bert = TransformerBlock {
         norm_after: true,
         causal: false,
         ..gpt
     };
     let mut models = vec![
-        transformer("gpt", gpt, Head::Logits { tied: true }, 0),
-        transformer("llama", llama, Head::Logits { tied: false }, 0),
-        transformer("bert", bert, Head::Masked, 2),
+        transformer("gpt", gpt, OutputHead::Logits { tied: true }, 0),
+        transformer("llama", llama, OutputHead::Logits { tied: false }, 0),
+        transformer("bert", bert, OutputHead::Masked, 2),
     ];
     for name in ["vgg-11", "resnet-18", "vit-b-16", "dlrm"] {
         models.push(Model::named(name).unwrap());
@@ -83,7 +86,7 @@ fn names(model: &Model) -> Vec<String> {
     let mut names = BTreeSet::new();
     for operator in operators {
         let name = match operator.work {
-            Work::EmbeddingBag { .. } => "table*",
+            OperatorKind::EmbeddingBag { .. } => "table*",
             _ => &operator.name,
         };
         names.insert(name.to_owned());
@@ -92,22 +95,22 @@ fn names(model: &Model) -> Vec<String> {
 }
 
 /// All degrees whose product is `members`.
-fn all_degrees(members: u32) -> Vec<Degrees> {
+fn all_degrees(members: u32) -> Vec<ShardingDegrees> {
     let divisors = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();
     for b in divisors(members) {
         for m in divisors(members / b) {
             for n in divisors(members / b / m) {
                 let k = members / b / m / n;
-                all.push(Degrees { b, m, n, k });
+                all.push(ShardingDegrees { b, m, n, k });
             }
         }
     }
     all
 }
 
-fn plan(members: u32, operators: Vec<OperatorDegrees>) -> Plan {
-    let mut plan = Plan::new();
+fn plan(members: u32, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
     plan.tensor = members;
     (plan.batch, plan.micro_batch) = (24, 24);
     plan.operators = operators;
@@ -140,16 +143,17 @@ impl Sink for ByOperator<'_> {
 }
 
 /// Whether the plan or the model says how `operator` is cut, rather than what stands before it.
-fn is_chosen(plan: &Plan, operator: &Operator) -> bool {
+fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
     let names = |one: &OperatorDegrees| {
         one.name == operator.name
-            || one.name == "table*" && matches!(operator.work, Work::EmbeddingBag { .. })
+            || one.name == "table*" && matches!(operator.work, OperatorKind::EmbeddingBag { .. })
     };
-    plan.operators.iter().any(names) || matches!(operator.cut, Cut::Outputs | Cut::Inputs)
+    plan.operators.iter().any(names)
+        || matches!(operator.cut, TensorSplit::Outputs | TensorSplit::Inputs)
 }
 
 /// Holds sums against the model's; what members do twice is a divisor of the members.
-fn is_conserved(model: &Model, plan: &Plan, job: &Job) {
+fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();
     let mut flops: BTreeMap<(u32, String), u128> = BTreeMap::new();
@@ -220,7 +224,7 @@ impl Dice {
 }
 
 /// Throws everything else that a plan has.
-fn throw(dice: &mut Dice, plan: &mut Plan, deep: bool) {
+fn throw(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
     let room = 16 / plan.tensor;
     let shapes: &[(u32, u32)] = match (room, deep) {
         (4.., true) => &[(1, 1), (2, 1), (1, 2), (2, 2)],
@@ -232,24 +236,28 @@ fn throw(dice: &mut Dice, plan: &mut Plan, deep: bool) {
     (plan.data, plan.pipeline) = dice.one(shapes);
     plan.schedule = match plan.pipeline {
         1 => dice.one(&[
-            Schedule::OneForwardOneBackward,
-            Schedule::LayerWise { layers: 1 },
-            Schedule::Inference,
+            PipelineSchedule::OneForwardOneBackward,
+            PipelineSchedule::LayerWise { layers: 1 },
+            PipelineSchedule::Inference,
         ]),
         _ => dice.one(&[
-            Schedule::GPipe,
-            Schedule::OneForwardOneBackward,
-            Schedule::Inference,
+            PipelineSchedule::GPipe,
+            PipelineSchedule::OneForwardOneBackward,
+            PipelineSchedule::Inference,
         ]),
     };
-    if plan.schedule != Schedule::Inference {
-        plan.recompute = dice.one(&[Recompute::None, Recompute::Full, Recompute::Selective]);
+    if plan.schedule != PipelineSchedule::Inference {
+        plan.recompute = dice.one(&[
+            RecomputePolicy::None,
+            RecomputePolicy::Full,
+            RecomputePolicy::Selective,
+        ]);
     }
-    if plan.recompute == Recompute::Selective {
-        plan.attention = Attention::Unfused;
+    if plan.recompute == RecomputePolicy::Selective {
+        plan.attention = AttentionKernel::Unfused;
     }
     if plan.data > 1 {
-        plan.zero = dice.one(&[Zero::None, Zero::Parameters]);
+        plan.zero = dice.one(&[ZeroStage::None, ZeroStage::Parameters]);
     }
     plan.tensor_overlap = dice.one(&[true, false]);
     plan.sequence_parallel = dice.one(&[true, false]);
@@ -267,7 +275,7 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
     let (mut refused, mut together) = (BTreeMap::new(), BTreeMap::new());
     let (mut done, mut thrown) = (0, 0);
     for &members in degrees {
-        let mut ways: Vec<(String, Vec<Degrees>)> = Vec::new();
+        let mut ways: Vec<(String, Vec<ShardingDegrees>)> = Vec::new();
         for name in names(model) {
             let mut legal = Vec::new();
             for degrees in all_degrees(members) {

@@ -1,11 +1,11 @@
 //! Pieces from one member to another.
 
-use super::{Change, Message, Move};
+use super::{LayoutChange, Redistribution, ShardMessage};
 use std::ops::Range;
 
-impl Change<'_> {
+impl LayoutChange<'_> {
     /// Everything that a member needs and does not have, from the nearest member that has it.
-    pub(super) fn messages(&self) -> Move {
+    pub(super) fn messages(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| (self.from.cell(self.from.part(member)), member))
             .collect();
@@ -25,7 +25,7 @@ impl Change<'_> {
                             continue;
                         }
                         let first = self.from.cell(cell) as usize * copies;
-                        messages.push(Message {
+                        messages.push(ShardMessage {
                             from: nearest(&by_cell[first..][..copies], to),
                             to,
                             pieces: (0..3).map(|axis| self.common(axis, cell, part)).product(),
@@ -36,7 +36,7 @@ impl Change<'_> {
         }
         messages.sort_unstable();
         let of = self.pieces();
-        Move::Messages { messages, of }
+        Redistribution::Messages { messages, of }
     }
 
     /// Parts of `from` along `axis` that have something of `part` of `to`.

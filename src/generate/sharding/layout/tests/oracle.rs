@@ -37,13 +37,13 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
 }
 
 /// All layouts: any places of any grid, given to the axes in any way.
-pub(super) fn layouts(members: u32) -> Vec<Layout> {
+pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
-        let mut places = vec![Digit::WHOLE];
+        let mut places = vec![MeshAxis::WHOLE];
         let mut stride = 1;
         for parts in radices {
-            places.push(Digit { parts, stride });
+            places.push(MeshAxis { parts, stride });
             stride *= parts;
         }
         for (s, &samples) in places.iter().enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn layouts(members: u32) -> Vec<Layout> {
                     let taken = [s, r, c];
                     let twice = |i: &usize| *i > 0 && taken.iter().filter(|j| *j == i).count() > 1;
                     if !taken.iter().any(twice) {
-                        all.insert(Layout {
+                        all.insert(ShardLayout {
                             samples,
                             rows,
                             columns,
@@ -66,17 +66,17 @@ pub(super) fn layouts(members: u32) -> Vec<Layout> {
 }
 
 /// Elements that each member has under each of two layouts, and the number of elements.
-pub(super) fn sets(from: &Layout, to: &Layout, members: u32) -> ([Vec<Set>; 2], u64) {
-    let digits = |layout: &Layout| [layout.samples, layout.rows, layout.columns];
+pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<Set>; 2], u64) {
+    let digits = |layout: &ShardLayout| [layout.samples, layout.rows, layout.columns];
     let (before, after) = (digits(from), digits(to));
     let size = [0, 1, 2].map(|axis| {
         let (a, b) = (before[axis].parts, after[axis].parts);
         (a..).step_by(a as usize).find(|all| all % b == 0).unwrap()
     });
-    let has = |digits: &[Digit; 3], member: u32| {
+    let has = |digits: &[MeshAxis; 3], member: u32| {
         let mut set = Set::default();
         let ranges = [0, 1, 2].map(|axis| {
-            let Digit { parts, stride } = digits[axis];
+            let MeshAxis { parts, stride } = digits[axis];
             let length = size[axis] / parts;
             let part = (member / stride) % parts;
             part * length..(part + 1) * length
@@ -96,7 +96,7 @@ pub(super) fn sets(from: &Layout, to: &Layout, members: u32) -> ([Vec<Set>; 2], 
 }
 
 /// Groups of equal size, by their first members.
-pub(super) fn check_partition(among: &Partition, members: u32) {
+pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     let mut seen = Vec::new();
     for group in 0..among.count() {
         let in_it: Vec<u32> = (0..members)
@@ -113,7 +113,7 @@ pub(super) fn check_partition(among: &Partition, members: u32) {
 
 /// Elements that each member has after it took what it needs from all members of its group, in pieces of equal size
 /// and none of them twice; and that size.
-fn take(among: &Partition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
+fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
     let mut sizes = BTreeSet::new();
@@ -166,11 +166,11 @@ fn all_equal(own: &[Set], needed: &[Set]) -> bool {
 }
 
 /// Carries out messages, each from the nearest who has it, and returns how much was sent.
-fn send(messages: &[Message], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
+fn send(messages: &[ShardMessage], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
     let mut has = own.to_vec();
     let mut sent = 0;
     assert!(messages.is_sorted_by_key(|m| (m.from, m.to)));
-    for &Message { from, to, pieces } in messages {
+    for &ShardMessage { from, to, pieces } in messages {
         let elements = own[from as usize].and(needed[to as usize]);
         assert_eq!(elements.count(), pieces * piece);
         assert!(pieces > 0);
@@ -192,7 +192,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     for members in 1..=12 {
         let layouts = layouts(members);
         // Which axis is called what makes no difference; of more than 9 members, one order is tried.
-        let ordered = |from: &&Layout| from.samples >= from.rows && from.rows >= from.columns;
+        let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {
                 let ([own, needed], elements) = sets(from, to, members);
@@ -200,7 +200,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                 let least: u64 = own.iter().zip(&needed).map(least).sum();
                 let change = moves(from, to, members);
                 let what = || format!("{from:?} {to:?} {members}: {change:?}");
-                let collective = |among: &Partition, share: u64| {
+                let collective = |among: &MemberPartition, share: u64| {
                     let (after, piece) = take(among, &own, &needed);
                     assert_eq!(after, needed, "{}", what());
                     assert!(among.size() > 1, "{}", what());
@@ -213,10 +213,10 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                     let moved = u64::from(members * (among.size() - 1)) * piece;
                     assert_eq!(moved, least, "{}", what());
                 };
-                assert_eq!(change == Move::Nothing, least == 0, "{}", what());
+                assert_eq!(change == Redistribution::Nothing, least == 0, "{}", what());
                 let kind = match &change {
-                    Move::Nothing => 0,
-                    Move::Gather { among, share } => {
+                    Redistribution::Nothing => 0,
+                    Redistribution::Gather { among, share } => {
                         collective(among, *share);
                         for member in 0..members {
                             let first = among.members_of(among.group_of(member))[0];
@@ -229,12 +229,12 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                         }
                         1
                     }
-                    Move::Exchange { among, share } => {
+                    Redistribution::Exchange { among, share } => {
                         collective(among, *share);
                         assert!(!can_gather(&own, &needed), "{}", what());
                         2
                     }
-                    Move::Messages { messages, of } => {
+                    Redistribution::Messages { messages, of } => {
                         assert_eq!(elements % of, 0, "{}", what());
                         let sent = send(messages, elements / of, &own, &needed);
                         assert_eq!(sent, least, "{}", what());

@@ -5,13 +5,13 @@ use super::*;
 use std::collections::BTreeSet;
 
 /// For each choice of places of each grid: its digits, and by member the digits in all other places.
-fn choices(members: u32) -> BTreeSet<(Vec<Digit>, Vec<Vec<u32>>)> {
+fn choices(members: u32) -> BTreeSet<(Vec<MeshAxis>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
         for chosen in 0..1_u32 << radices.len() {
             let is_chosen = |place: usize| chosen >> place & 1 == 1;
             let digits = (0..radices.len()).filter(|&place| is_chosen(place));
-            let digits = digits.map(|place| Digit {
+            let digits = digits.map(|place| MeshAxis {
                 parts: radices[place],
                 stride: radices[..place].iter().product(),
             });
@@ -35,7 +35,7 @@ fn choices(members: u32) -> BTreeSet<(Vec<Digit>, Vec<Vec<u32>>)> {
 fn groups_differ_in_the_chosen_digits_only() {
     for members in 1..=24 {
         for (digits, others) in choices(members) {
-            let among = Partition::over(&digits, members);
+            let among = MemberPartition::over(&digits, members);
             check_partition(&among, members);
             for one in 0..members {
                 for other in 0..members {
@@ -87,7 +87,7 @@ fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
                     let what = || format!("{from:?} {over:?} {to:?} {members}");
                     assert_eq!(among.is_some(), expected, "{}", what());
                     if let Some(among) = among {
-                        assert_eq!(among, Partition::over(over, members), "{}", what());
+                        assert_eq!(among, MemberPartition::over(over, members), "{}", what());
                     }
                     times[usize::from(expected)] += 1;
                 }

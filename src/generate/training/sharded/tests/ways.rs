@@ -1,8 +1,8 @@
 //! Skip paths, left-out effects, and weights that two operators share.
 
 use super::{chain, degrees, moved, pattern, plan};
-use crate::generate::plan::Effect;
-use crate::generate::schedule::Schedule;
+use crate::generate::plan::AblationEffect;
+use crate::generate::schedule::PipelineSchedule;
 use crate::generate::testing::{every_rank, why_not};
 use crate::model::Model;
 
@@ -56,9 +56,9 @@ fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
             .iter()
             .any(|line| line.contains("fwd/mlp.down.all-reduce"))
     );
-    plan.without.add(Effect::MemoryBound);
+    plan.without.add(AblationEffect::MemoryBound);
     assert_eq!(told(&plan), whole);
-    plan.without.add(Effect::TensorCommunication);
+    plan.without.add(AblationEffect::TensorCommunication);
     assert_eq!(told(&plan), Vec::<String>::new());
 }
 
@@ -71,7 +71,7 @@ fn logits_are_summed_though_no_loss_takes_them() {
         degrees("logits", [1, 1, 1, 4]),
     ];
     let mut plan = plan(4, 2, operators);
-    plan.schedule = Schedule::Inference;
+    plan.schedule = PipelineSchedule::Inference;
     let sum = format!(
         "head/fwd/logits.all-reduce {} B in all",
         2 * 1024 * 50257 * 2_u64
